@@ -1,0 +1,38 @@
+"""packager: the AOT linker for neural networks. ``build`` makes a bundle; the others need no TVM and no compiler."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Name -> module. Imported on first use: `import packager` must be quick, and must work without TVM.
+_EXPORTS = {
+    "build": "packager.pipeline",
+    "inspect": "packager.deploy.inspect",
+    "load": "packager.deploy.loader",
+    "verify": "packager.deploy.verify",
+    "Bundle": "packager.deploy.loader",
+    "Session": "packager.deploy.loader",
+    "PackagerError": "packager.errors",
+}
+
+__all__ = ["Bundle", "PackagerError", "Session", "__version__", "build", "inspect", "load", "verify"]
+
+if TYPE_CHECKING:
+    from packager.deploy.inspect import inspect
+    from packager.deploy.loader import Bundle, Session, load
+    from packager.deploy.verify import verify
+    from packager.errors import PackagerError
+    from packager.pipeline import build
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'packager' has no attribute {name!r}")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,231 @@
+"""The commands that need no TVM and no compiler: parse, call the API, print. Nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from packager.errors import UsageError
+
+BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.so or libNAME.a, made by packager build.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the deploy commands to the application."""
+    for command in (inspect, verify, run, bench, machine, schema):
+        app.command()(command)
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    print()
+
+
+def inspect(bundle: BundlePath, as_json: Json = False) -> None:
+    """Say what is in a bundle, without executing any of it. --json prints its manifest."""
+    from packager.deploy.inspect import inspect as inspect_bundle  # noqa: PLC0415
+
+    found = inspect_bundle(bundle)
+    if as_json:
+        _print_json(json.loads(found.manifest.to_json()))
+        return
+    from packager.deploy.report import inspect_tables, print_tables  # noqa: PLC0415
+
+    print_tables(inspect_tables(found))
+
+
+def verify(
+    bundle: BundlePath,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="default, hermetic, or a TOML file (packager schema policy).")
+    ] = "default",
+    machine: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A machine, from packager machine --json; else this one.")
+    ] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Also compute the golden pairs, in a process of their own.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that --run may take.", min=0.1)] = 300.0,
+    as_json: Json = False,
+) -> None:
+    """Check integrity, structure, policy, and whether the bundle runs on a machine. Exit code 1: findings."""
+    from packager.deploy.verify import verify as verify_bundle  # noqa: PLC0415
+
+    result = verify_bundle(bundle, policy=policy, machine=machine, run=run, timeout=timeout)
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        from packager.deploy.report import print_tables, verify_tables  # noqa: PLC0415
+
+        print_tables(verify_tables(result))
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def run(
+    bundle: BundlePath,
+    single: Annotated[
+        list[str] | None, typer.Option("--input", metavar="NAME=FILE.npy", help="One input; repeat for more.")
+    ] = None,
+    inputs: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="All inputs by name.")] = None,
+    random: Annotated[int | None, typer.Option(metavar="SEED", help="Random inputs, symbolic dims at maxima.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Run a bundle once. Without -o, print a summary of each output."""
+    from packager.deploy.loader import load  # noqa: PLC0415
+
+    if random is not None and (single or inputs):
+        raise UsageError("--random cannot be combined with --input or --inputs")
+    tensors = _read_inputs(single or [], inputs)
+    with load(bundle, threads=threads) as loaded:
+        if random is not None:
+            from packager.deploy.randomdata import random_inputs  # noqa: PLC0415
+
+            tensors = random_inputs(loaded.manifest, random)
+        outputs = loaded.run(tensors)
+    if output:
+        _write_npz(output, outputs)
+    rows = [_summary(name, array) for name, array in outputs.items()]
+    if as_json:
+        _print_json({"schema_version": 1, "outputs": rows})
+    elif not output:
+        from packager.deploy.report import Table, print_tables  # noqa: PLC0415
+
+        columns = ("name", "dtype", "shape", "min", "max", "mean", "non-finite")
+        cells = tuple(tuple(_cell(value) for value in row.values()) for row in rows)
+        print_tables([Table("Outputs", columns, cells)])
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _summary(name: str, array: Any) -> dict[str, Any]:
+    import numpy as np  # noqa: PLC0415
+
+    numbers = array.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    low, high, mean = (float(finite.min()), float(finite.max()), float(finite.mean())) if finite.size else (None,) * 3
+    return {
+        "name": name,
+        "dtype": array.dtype.name,
+        "shape": list(array.shape),
+        "min": low,
+        "max": high,
+        "mean": mean,
+        "non_finite": int(numbers.size - finite.size),
+    }
+
+
+def _read_inputs(single: list[str], archive: Path | None) -> dict[str, Any]:
+    tensors: dict[str, Any] = {}
+    if archive:
+        content = _load_numpy(archive)
+        if not hasattr(content, "files"):
+            raise UsageError(f"--inputs {archive}: a single array, not an .npz file", hint="use --input NAME=FILE.npy")
+        try:
+            tensors |= {name: content[name] for name in content.files}
+        except (OSError, ValueError, EOFError) as error:
+            raise UsageError(f"cannot read {archive}: {error}") from None
+    for item in single:
+        name, equals, file = item.partition("=")
+        if not equals or not name or not file:
+            raise UsageError(f"--input {item}: expected NAME=FILE.npy")
+        if name in tensors:
+            raise UsageError(f"the input {name!r} is given twice")
+        tensors[name] = _load_numpy(Path(file))
+        if hasattr(tensors[name], "files"):
+            raise UsageError(f"--input {item}: an .npz file with several arrays", hint="use --inputs FILE.npz")
+    return tensors
+
+
+def _load_numpy(path: Path) -> Any:
+    import zipfile  # noqa: PLC0415
+
+    import numpy as np  # noqa: PLC0415
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        hint = "write it with numpy.save or numpy.savez"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"cannot read {path}: {reason}", hint=hint) from None
+
+
+def _write_npz(path: Path, outputs: dict[str, Any]) -> None:
+    """Write beside the file and rename, so that it is never half there."""
+    import numpy as np  # noqa: PLC0415
+
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+            temporary = Path(stream.name)
+            np.savez(stream, allow_pickle=False, **outputs)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+        temporary = None
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        if temporary:
+            temporary.unlink(missing_ok=True)
+
+
+def bench(
+    bundle: BundlePath,
+    runs: Annotated[int, typer.Option(help="Runs that are measured.", min=1)] = 100,
+    warmup: Annotated[int, typer.Option(help="Runs before.", min=0)] = 10,
+    threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure loading and running, with random inputs and symbolic dims at their maxima."""
+    from packager.deploy.bench import bench as bench_bundle  # noqa: PLC0415
+
+    result = bench_bundle(bundle, runs=runs, warmup=warmup, threads=threads, seed=seed)
+    if as_json:
+        _print_json(result.to_json())
+        return
+    from packager.deploy.report import bench_tables, print_tables  # noqa: PLC0415
+
+    print_tables(bench_tables(result))
+
+
+def machine(as_json: Json = False) -> None:
+    """Describe this machine; verify --machine reads what --json prints."""
+    from packager.deploy.machine import this_machine  # noqa: PLC0415
+
+    found = this_machine()
+    if as_json:
+        _print_json(found.to_json())
+        return
+    from packager.deploy.report import Table, print_tables  # noqa: PLC0415
+
+    rows = (
+        ("machine", f"{found.machine}, {found.os}"),
+        ("glibc", found.glibc or "none"),
+        ("CPU", found.cpu or "unknown"),
+        ("CPU features", " ".join(found.cpu_features) or "unknown"),
+    )
+    print_tables([Table("This machine", ("", ""), rows)])
+
+
+def schema(
+    what: Annotated[Literal["manifest", "policy"], typer.Argument(help="The format to describe.")],
+) -> None:
+    """Print the JSON Schema (2020-12) of the manifest or of policy files."""
+    from packager.deploy.policy import policy_schema  # noqa: PLC0415
+    from packager.manifest import manifest_schema  # noqa: PLC0415
+
+    _print_json(manifest_schema() if what == "manifest" else policy_schema())

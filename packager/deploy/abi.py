@@ -1,0 +1,107 @@
+"""The C ABI of ``packager.h`` in ctypes: structs, and a hint for each status."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+
+OK, ARGUMENT, DTYPE, DEVICE, LAYOUT, BUSY = 0, -1, -4, -5, -6, -9
+CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost: memory that the host reads
+
+
+class DLDevice(ctypes.Structure):
+    _fields_ = (("device_type", c_int32), ("device_id", c_int32))
+
+
+class DLDataType(ctypes.Structure):
+    _fields_ = (("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16))
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", c_void_p),
+        ("device", DLDevice),
+        ("ndim", c_int32),
+        ("dtype", DLDataType),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    )
+
+
+class TensorInfoStruct(ctypes.Structure):
+    _fields_ = (
+        ("name", c_char_p),
+        ("dtype", DLDataType),
+        ("ndim", c_int32),
+        ("shape", POINTER(c_int64)),
+        ("min_shape", POINTER(c_int64)),
+        ("max_shape", POINTER(c_int64)),
+        ("dims", POINTER(c_char_p)),
+    )
+
+
+class SessionOptions(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("device_index", c_int32),
+        ("max_threads", c_int32),
+        ("reserved0", c_int32),
+        ("parallel_for", c_void_p),
+        ("parallel_for_context", c_void_p),
+        ("allocate", c_void_p),
+        ("release", c_void_p),
+        ("allocator_context", c_void_p),
+        ("log", c_void_p),
+        ("log_context", c_void_p),
+        ("reserved", c_uint64 * 4),
+    )
+
+
+_Tensors = POINTER(POINTER(DLTensor))
+
+
+class BundleTable(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("abi_version", c_uint32),
+        ("name", c_char_p),
+        ("manifest", c_void_p),
+        ("manifest_size", c_uint64),
+        ("arena_bytes", c_uint64),
+        ("constant_bytes", c_uint64),
+        ("num_inputs", c_int32),
+        ("num_outputs", c_int32),
+        ("inputs", POINTER(TensorInfoStruct)),
+        ("outputs", POINTER(TensorInfoStruct)),
+        ("set_threads", ctypes.CFUNCTYPE(c_int32, c_int32)),
+        ("session_create", ctypes.CFUNCTYPE(c_int32, POINTER(SessionOptions), POINTER(c_void_p))),
+        ("session_run", ctypes.CFUNCTYPE(c_int32, c_void_p, _Tensors, c_int32, _Tensors, c_int32, c_void_p)),
+        (
+            "session_output_shape",
+            ctypes.CFUNCTYPE(c_int32, c_void_p, _Tensors, c_int32, c_int32, POINTER(c_int64)),
+        ),
+        ("session_destroy", ctypes.CFUNCTYPE(c_int32, c_void_p)),
+        ("session_error", ctypes.CFUNCTYPE(c_char_p, c_void_p)),
+        ("thread_error", ctypes.CFUNCTYPE(c_char_p)),
+        ("status_name", ctypes.CFUNCTYPE(c_char_p, c_int32)),
+        ("reserved", c_void_p * 8),
+    )
+
+
+HINTS = {
+    -1: "compare the call with `packager inspect`",
+    -2: "the number of dimensions must be that of `packager inspect`",
+    -3: "the extents must be those of `packager inspect`, symbolic dims within their bounds",
+    -4: "convert the tensor explicitly; packager never casts",
+    -5: "copy the tensor to the device that the bundle was built for",
+    -6: "make the tensor contiguous first",
+    -7: "align the data to the element size, for example with .copy()",
+    -8: "give every output memory of its own",
+    -9: "use one session per thread",
+    -10: "free memory, or build with smaller dims (`packager inspect` shows the arena)",
+    -11: "`packager verify` names what the machine lacks; rebuild for an older CPU",
+    -12: "put the .safetensors file that was built with the bundle beside it",
+    -13: "lower the number of threads, or raise the limit of the process",
+    -14: "this is a bug of the backend that compiled the primitive function",
+}

@@ -1,0 +1,163 @@
+"""Golden pairs: inputs and the outputs that the model must give for them, kept in the bundle.
+
+``python -m packager.deploy.golden BUNDLE RESULT.json`` runs them; `verify --run` does so in a process of its own,
+because a broken bundle may crash it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packager import safetensors
+from packager.deploy.findings import Finding, error
+from packager.deploy.inspect import BundleFile, inspect, read_section
+from packager.errors import BundleError, PackagerError
+from packager.manifest import GOLDEN_SECTION, Manifest
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """Inputs and expected outputs by name."""
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+
+
+def encode_golden(cases: Sequence[GoldenCase], dtypes: Mapping[str, str] | None = None) -> bytes:
+    """Return the golden section: tensors ``<case>.input.<name>`` and ``<case>.output.<name>``.
+
+    ``dtypes`` names the element type of inputs and outputs that numpy cannot (bfloat16 in uint16).
+    """
+    tensors: dict[str, Array] = {}
+    overrides: dict[str, str] = {}
+    for index, case in enumerate(cases):
+        for kind, arrays in (("input", case.inputs), ("output", case.outputs)):
+            for name, array in arrays.items():
+                key = f"{index}.{kind}.{name}"
+                tensors[key] = array
+                if dtypes and name in dtypes:
+                    overrides[key] = dtypes[name]
+    return safetensors.encode(tensors, dtypes=overrides)
+
+
+def decode_golden(image: bytes, manifest: Manifest) -> list[GoldenCase]:
+    """Return the cases. Raises BundleError if the image lacks a tensor of a case or has another."""
+    tensors = safetensors.decode(image)
+    count = manifest.golden.cases if manifest.golden else 0
+    cases = []
+    try:
+        for index in range(count):
+            inputs = {item.name: tensors.pop(f"{index}.input.{item.name}") for item in manifest.inputs}
+            outputs = {item.name: tensors.pop(f"{index}.output.{item.name}") for item in manifest.outputs}
+            cases.append(GoldenCase(inputs, outputs))
+    except KeyError as missing:
+        raise BundleError(f"the golden section lacks the tensor {missing}") from None
+    if tensors:
+        raise BundleError(f"the golden section has the unknown tensor {next(iter(tensors))!r}")
+    return cases
+
+
+def compare(name: str, actual: Array, expected: Array, rtol: float, atol: float) -> str | None:
+    """Return what is wrong with an output, or None. Integers and bools must be equal; NaN equals NaN."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return f"output {name!r} is {actual.dtype}{list(actual.shape)}, not {expected.dtype}{list(expected.shape)}"
+    if expected.dtype.kind in "iub":
+        wrong = actual != expected
+        difference = wrong.astype(np.float64)
+    else:
+        got, want = actual.astype(np.float64), expected.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(got - want)
+            same = (got == want) | (np.isnan(got) & np.isnan(want)) | (difference <= atol + rtol * np.abs(want))
+        wrong = ~same
+    if not wrong.any():
+        return None
+    worst = np.unravel_index(int(np.argmax(np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1))), wrong.shape)
+    return (
+        f"output {name!r}: {int(wrong.sum())} of {wrong.size} elements differ; at {[int(axis) for axis in worst]} "
+        f"{actual[worst]} instead of {expected[worst]}"
+    )
+
+
+def run_golden(path: Path) -> list[str]:
+    """Load a bundle in this process and run all cases; return what differs. Raises PackagerError."""
+    from packager.deploy.loader import load  # noqa: PLC0415 - verify without --run must not need ctypes
+
+    bundle_file = inspect(path)
+    manifest = bundle_file.manifest
+    if manifest.golden is None:
+        return []
+    cases = decode_golden(read_section(bundle_file, GOLDEN_SECTION), manifest)
+    problems = []
+    with load(path) as bundle:
+        for index, case in enumerate(cases):
+            results = bundle.run(case.inputs)
+            for name, expected in case.outputs.items():
+                problem = compare(name, results[name], expected, manifest.golden.rtol, manifest.golden.atol)
+                if problem:
+                    problems.append(f"case {index}: {problem}")
+    return problems
+
+
+def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
+    """Run the golden pairs of a bundle in a subprocess, for at most ``timeout`` seconds."""
+
+    def finding(aspect: str, what: str, why: str, hint: str) -> Finding:
+        return error(f"run.{aspect}", what, where=str(bundle.path), why=why, hint=hint)
+
+    root = str(Path(__file__).parents[2])
+    search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    with tempfile.TemporaryDirectory(prefix="packager-verify-") as folder:
+        result_file = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "packager.deploy.golden", str(bundle.path.absolute()), str(result_file)]
+        try:
+            process = subprocess.run(
+                command,
+                env=os.environ | {"PYTHONPATH": search},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            yield finding("timeout", f"not done after {timeout:g} s", "it hangs or is slow", "raise --timeout")
+            return
+        if not result_file.exists():
+            code = process.returncode
+            how = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            last = process.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
+            what = f"the process that ran the bundle was {how} {last[0]}".rstrip()
+            yield finding("crash", what, "the bundle's code does not work here", "rebuild; report it if it persists")
+            return
+        result = json.loads(result_file.read_text("utf-8"))
+    if result["error"]:
+        yield finding("refused", result["error"], "the bundle does not run here", result["hint"] or "see the message")
+    for problem in result["problems"]:
+        yield finding("golden", problem, "the model computes something else here", "rebuild for this machine")
+
+
+def _main(path: str, result_file: str) -> None:
+    result: dict[str, Any] = {"error": None, "hint": None, "problems": []}
+    try:
+        result["problems"] = run_golden(Path(path))
+    except PackagerError as failure:
+        result |= {"error": failure.message, "hint": failure.hint}
+    Path(result_file).write_text(json.dumps(result), "utf-8")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

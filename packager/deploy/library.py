@@ -1,0 +1,162 @@
+"""A bundle that the dynamic linker has loaded: its table, and when it may be unloaded."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import sys
+import threading
+from ctypes import POINTER, byref, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packager.deploy.abi import HINTS, BundleTable, SessionOptions, TensorInfoStruct
+from packager.dtypes import BY_DLPACK
+from packager.errors import BundleError, RunError, UsageError
+from packager.manifest import ABI_VERSION, Manifest
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output: extents that are known only at run time stand as expressions, with their bounds."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    min_shape: tuple[int, ...]
+    max_shape: tuple[int, ...]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all extents are integers."""
+        return all(isinstance(extent, int) for extent in self.shape)
+
+
+class Library:
+    """Owns the dlopen handle. Unloads when it was closed, or dropped, *and* its last session is destroyed.
+
+    The garbage collector finalises the objects of a cycle in any order, so the sessions are counted here: code
+    is never unloaded under a session that has yet to be destroyed.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, manifest_text: bytes) -> None:
+        self.path = path
+        self.closed = True
+        self._lock = threading.RLock()  # a finaliser may run inside a locked region of the same thread
+        self._sessions = 0
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BundleError(
+                f"{path}: the dynamic linker refuses the bundle: {error}",
+                hint="`packager verify` says what this machine lacks",
+            ) from None
+        self.closed = False
+        self.table = self._entry(manifest)
+        self.inputs = _infos(self.table.inputs, self.table.num_inputs)
+        self.outputs = _infos(self.table.outputs, self.table.num_outputs)
+        self._compare(manifest, manifest_text)
+
+    def _entry(self, manifest: Manifest) -> BundleTable:
+        symbol = next(iter(manifest.requirements.exports), "packager_bundle_v1")
+        try:
+            entry = self._library[symbol]
+        except AttributeError:
+            raise BundleError(f"{self.path}: there is no entrypoint {symbol}") from None
+        entry.argtypes, entry.restype = (), POINTER(BundleTable)
+        pointer = entry()
+        if not pointer:
+            raise BundleError(f"{self.path}: the entrypoint returned nothing")
+        table: BundleTable = pointer.contents
+        if table.abi_version != ABI_VERSION:
+            raise BundleError(
+                f"{self.path}: the bundle has ABI version {table.abi_version}; this packager reads {ABI_VERSION}",
+                hint="use the packager that built the bundle, or a newer one",
+            )
+        if table.struct_size < BundleTable.reserved.offset:
+            raise BundleError(f"{self.path}: the table of the bundle is too short for ABI version {ABI_VERSION}")
+        return table
+
+    def _compare(self, manifest: Manifest, manifest_text: bytes) -> None:
+        """Compare the code's own facts with the manifest's: they decide how much memory is written."""
+        text = ctypes.string_at(self.table.manifest, self.table.manifest_size).rstrip(b" ")
+        declared = [(item.name, item.dtype, len(item.shape)) for item in (*manifest.inputs, *manifest.outputs)]
+        actual = [(item.name, item.dtype, len(item.shape)) for item in (*self.inputs, *self.outputs)]
+        arena = self.table.arena_bytes == manifest.arena_bytes
+        if text != manifest_text or not arena or declared != actual:
+            raise BundleError(
+                f"{self.path}: the manifest does not describe the code that was loaded",
+                hint="was the file replaced while it was in use? Write a new file and rename it over the old one",
+            )
+
+    def create_session(self, threads: int) -> c_void_p:
+        """Return the handle of a new session. Raises RunError, or UsageError after ``close``."""
+        options = SessionOptions(struct_size=ctypes.sizeof(SessionOptions), max_threads=threads)
+        handle = c_void_p()
+        with self._lock:
+            self.ensure_open()
+            self.check(self.table.session_create(byref(options), byref(handle)))
+            self._sessions += 1
+        return handle
+
+    def destroy_session(self, handle: c_void_p) -> None:
+        """Destroy a session, and unload if it was the last of a closed library. Raises RunError while it runs."""
+        with self._lock:
+            self.check(self.table.session_destroy(handle), handle)
+            self._sessions -= 1
+            self._unload_if_unused()
+
+    def set_threads(self, threads: int) -> None:
+        """Set the size of the bundle's thread pool. Raises RunError, or UsageError after ``close``."""
+        with self._lock:
+            self.ensure_open()
+            self.check(self.table.set_threads(threads))
+
+    def ensure_open(self) -> None:
+        """Raise UsageError after ``close``."""
+        if self.closed:
+            raise UsageError(f"the bundle {self.path} is closed", hint="load it again")
+
+    def check(self, status: int, session: c_void_p | None = None) -> None:
+        """Raise RunError with the message of this session, or of this thread, unless the status is 0."""
+        if status == 0:
+            return
+        table = self.table
+        name = (table.status_name(status) or b"unknown status").decode(errors="replace")
+        message = (table.session_error(session) if session else table.thread_error()) or b""
+        text = message.decode(errors="replace") or f"the bundle returned {name}"
+        raise RunError(text, status=status, name=name, hint=HINTS.get(status))
+
+    def close(self) -> None:
+        """Refuse new sessions and unload as soon as there is none."""
+        with self._lock:
+            if not self.closed:
+                self.closed = True
+                self._unload_if_unused()
+
+    def _unload_if_unused(self) -> None:
+        if self.closed and self._sessions == 0:
+            _ctypes.dlclose(self._library._handle)
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():  # at exit the system unloads it
+            self.close()
+
+
+def _infos(structs: Any, count: int) -> tuple[TensorInfo, ...]:
+    return tuple(_info(structs[index]) for index in range(count))
+
+
+def _info(struct: TensorInfoStruct) -> TensorInfo:
+    axes = range(struct.ndim)
+    dtype = BY_DLPACK.get((struct.dtype.code, struct.dtype.bits))
+    return TensorInfo(
+        name=struct.name.decode(),
+        dtype=dtype.name if dtype else f"DLPack type {struct.dtype.code}/{struct.dtype.bits}",
+        shape=tuple(
+            struct.dims[axis].decode() if struct.dims and struct.dims[axis] else struct.shape[axis] for axis in axes
+        ),
+        min_shape=tuple(struct.min_shape[axis] for axis in axes),
+        max_shape=tuple(struct.max_shape[axis] for axis in axes),
+    )

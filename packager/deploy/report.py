@@ -1,0 +1,194 @@
+"""Reports for people: tables on a terminal, aligned plain text when piped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TextIO
+
+from packager.deploy.bench import BenchResult
+from packager.deploy.findings import VerifyResult
+from packager.deploy.inspect import BundleFile
+from packager.manifest import TensorSpec
+
+_TOP_PRIMITIVES = 10
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a title; ``columns`` may be empty strings for a list of facts."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
+    """Write tables to a stream (stdout): with rich on a terminal, else as plain text without escapes."""
+    stream = stream or sys.stdout
+    if stream.isatty():
+        from rich.console import Console  # noqa: PLC0415 - slow to import, and not needed when piped
+        from rich.table import Table as RichTable  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        console = Console(file=stream)
+        for table in tables:
+            shown = RichTable(title=table.title, title_justify="left", show_header=any(table.columns), box=None)
+            for column in table.columns:
+                shown.add_column(column, overflow="fold")
+            for row in table.rows:
+                shown.add_row(*(Text(cell) for cell in row))  # names are data, never rich's markup
+            console.print(shown)
+            console.print()
+        return
+    for table in tables:
+        print(table.title, file=stream)
+        lines = ([table.columns] if any(table.columns) else []) + list(table.rows)
+        widths = [max(len(line[column]) for line in lines) for column in range(len(table.columns))] if lines else []
+        for line in lines:
+            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            print("  " + "  ".join(cells).rstrip(), file=stream)
+        print(file=stream)
+
+
+def _size(size: int) -> str:
+    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _tensor_rows(kind: str, specs: tuple[TensorSpec, ...]) -> list[tuple[str, ...]]:
+    return [(kind, spec.name, spec.dtype, f"[{', '.join(map(str, spec.shape))}]") for spec in specs]
+
+
+def inspect_tables(bundle: BundleFile) -> list[Table]:
+    """Return the report of `packager inspect`."""
+    manifest = bundle.manifest
+    model, weights, requirements, sizes = manifest.model, manifest.weights, manifest.requirements, manifest.sizes
+    targets = (
+        " ".join([str(target["kind"]), *(f"-{key}={value}" for key, value in target.items() if key != "kind")])
+        for target in manifest.targets
+    )
+    opset = ", ".join(f"{domain} {version}" for domain, version in model.opset.items())
+    primitives = sorted(manifest.primitives(), key=lambda item: -item[1].flops * item[1].calls)
+    flops = sum(item.flops * item.calls for _, item in primitives)
+    golden = manifest.golden
+    external = f" in {weights.file}" if weights.file else ""
+    return [
+        Table(
+            f"{bundle.path}",
+            ("", ""),
+            (
+                ("model", " ".join(filter(None, (model.name, f"({model.format} {opset})".replace(" )", ")"))))),
+                ("made by", f"packager {manifest.packager_version}, {model.producer or 'unknown producer'}"),
+                ("form", f"{manifest.form}, ABI {manifest.abi_version}, schema {manifest.schema_version}"),
+                ("targets", _names(targets)),
+                ("dims", _names(f"{dim.name} {dim.min}..{dim.max}" for dim in manifest.dims)),
+                ("golden pairs", f"{golden.cases}, rtol {golden.rtol:g}, atol {golden.atol:g}" if golden else "none"),
+                ("SHA-256", manifest.content_sha256),
+            ),
+        ),
+        Table(
+            "Tensors",
+            ("kind", "name", "dtype", "shape"),
+            tuple(_tensor_rows("input", manifest.inputs) + _tensor_rows("output", manifest.outputs)),
+        ),
+        Table(
+            "Backends",
+            ("kind", "primitives", "calls", "MFLOP"),
+            tuple(
+                (
+                    backend.kind,
+                    str(len(backend.primitives)),
+                    str(sum(item.calls for item in backend.primitives)),
+                    f"{sum(item.flops * item.calls for item in backend.primitives) / 1e6:.3f}",
+                )
+                for backend in manifest.backends
+            ),
+        ),
+        Table(
+            f"Primitives by FLOPs ({min(len(primitives), _TOP_PRIMITIVES)} of {len(primitives)})",
+            ("symbol", "backend", "composite", "calls", "MFLOP", "share"),
+            tuple(
+                (
+                    item.symbol,
+                    kind,
+                    item.composite or "-",
+                    str(item.calls),
+                    f"{item.flops * item.calls / 1e6:.3f}",
+                    f"{100 * item.flops * item.calls / flops:.1f} %" if flops else "-",
+                )
+                for kind, item in primitives[:_TOP_PRIMITIVES]
+            ),
+        ),
+        Table(
+            "Requirements",
+            ("", ""),
+            (
+                ("machine", f"{requirements.machine}, {requirements.os}"),
+                ("glibc", requirements.glibc or "not needed"),
+                ("libraries", _names(requirements.needed)),
+                ("CPU features", _names(requirements.cpu_features)),
+                ("exports", _names(requirements.exports)),
+            ),
+        ),
+        Table(
+            "Sizes",
+            ("", ""),
+            (
+                ("file", _size(sizes.file)),
+                ("code", _size(sizes.code)),
+                ("constants", f"{len(manifest.constants)}, {_size(weights.bytes)}, {weights.storage}{external}"),
+                ("arena per session", _size(manifest.arena_bytes)),
+            ),
+        ),
+        Table("Licenses", ("component", "SPDX"), tuple((item.component, item.spdx) for item in manifest.licenses)),
+    ]
+
+
+def verify_tables(result: VerifyResult) -> list[Table]:
+    """Return the report of `packager verify`."""
+    checks = Table(
+        f"{result.path}: {'verified' if result.ok else 'NOT accepted'}",
+        ("check", "result", "note"),
+        tuple((check.name, check.status, check.note) for check in result.checks),
+    )
+    findings = [
+        Table(
+            f"{finding.severity}: {finding.what} [{finding.check}]",
+            ("", ""),
+            (("where", finding.where), ("why", finding.why), ("hint", finding.hint)),
+        )
+        for finding in result.findings
+    ]
+    return [checks, *findings]
+
+
+def bench_tables(result: BenchResult) -> list[Table]:
+    """Return the report of `packager bench`."""
+    dims = "".join(f", {name} = {value}" for name, value in result.dims.items())
+    return [
+        Table(
+            f"{result.model}: {result.runs} runs after {result.warmup}, threads {result.threads}{dims}",
+            ("", ""),
+            (
+                ("median", f"{result.median_ms:.4f} ms"),
+                ("p5 .. p95", f"{result.p5_ms:.4f} .. {result.p95_ms:.4f} ms"),
+                ("min, mean", f"{result.min_ms:.4f}, {result.mean_ms:.4f} ms"),
+                ("load", f"{result.load_ms:.2f} ms"),
+                ("create session", f"{result.session_create_ms:.3f} ms"),
+                ("first run", f"{result.first_run_ms:.3f} ms"),
+                ("speed", f"{result.gflops_per_second:.2f} GFLOP/s, {result.flops / 1e6:.3f} MFLOP per run"),
+                ("file", _size(result.file_bytes)),
+                ("constants", _size(result.constant_bytes)),
+                ("arena", _size(result.arena_bytes)),
+                ("calls", f"{result.calls} of {result.primitives} primitives"),
+            ),
+        )
+    ]

@@ -1,0 +1,203 @@
+"""Checks of the linked image: is it hardened and self-contained, and is it what its manifest says?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from packager.deploy.elf import SHF_ALLOC, SHF_WRITE, Section
+from packager.deploy.findings import Finding, error
+from packager.deploy.inspect import BundleFile
+from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME
+
+_RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or relink it"
+_TEXT_LIMIT = 8
+
+
+def elf_findings(bundle: BundleFile) -> Iterator[Finding]:
+    """Check how the image is linked."""
+    elf, requirements = bundle.elf, bundle.manifest.requirements
+    expected = "shared" if bundle.manifest.form == "shared" else "relocatable"
+    if elf.type != expected:
+        yield error(
+            "elf.type",
+            f"the file is {elf.type}, not {expected}",
+            where="ELF header",
+            why=f"the manifest says form {bundle.manifest.form!r}",
+            hint=_RELINK,
+        )
+    if elf.machine != requirements.machine:
+        yield error(
+            "elf.machine",
+            f"the code is for {elf.machine}",
+            where="ELF header",
+            why=f"the manifest says {requirements.machine}",
+            hint=_RELINK,
+        )
+    yield from _export_findings(bundle)
+    if elf.exec_stack:
+        yield error(
+            "elf.exec_stack",
+            "the bundle asks for an executable stack",
+            where="PT_GNU_STACK" if expected == "shared" else ".note.GNU-stack",
+            why="loading it would make the stacks of the whole process executable, or be refused",
+            hint='link with -z noexecstack; assembly files need .section .note.GNU-stack,"",@progbits',
+        )
+    if expected == "relocatable":
+        return
+    if elf.has_textrel:
+        yield error(
+            "elf.textrel",
+            "the code needs relocations (DT_TEXTREL)",
+            where=".dynamic",
+            why="its pages would be writable at load and not be shared between processes",
+            hint="compile every object with -fPIC",
+        )
+    if elf.relro != "full":
+        yield error(
+            "elf.relro",
+            f"RELRO is {elf.relro}, not full",
+            where="PT_GNU_RELRO, DT_FLAGS",
+            why="function pointers would stay writable",
+            hint="link with -z relro -z now",
+        )
+    if elf.writable_code:
+        yield error(
+            "elf.writable_code",
+            "a segment is both writable and executable",
+            where="program headers",
+            why="code could be changed at run time",
+            hint="link without -N or --omagic",
+        )
+    for tag, value in (("DT_RPATH", elf.rpath), ("DT_RUNPATH", elf.runpath)):
+        if value is not None:
+            yield error(
+                "elf.rpath",
+                f"the library search path is set to {value!r}",
+                where=tag,
+                why="libraries would be taken from a folder that the builder chose",
+                hint="link without -rpath",
+            )
+    if elf.init_entries > 1 or elf.fini_entries > 1:
+        yield Finding(
+            "elf.constructors",
+            "warning",
+            f"{elf.init_entries} constructors and {elf.fini_entries} destructors",
+            ".init_array, .fini_array",
+            "the C start files bring one each; more is code that runs when the bundle is loaded",
+            "find the object that has __attribute__((constructor)) or C++ globals",
+        )
+
+
+def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
+    elf, requirements = bundle.elf, bundle.manifest.requirements
+    where = ".dynsym" if bundle.manifest.form == "shared" else ".symtab"
+    yield from _difference(
+        "elf.exports", "exported symbol", where, elf.exports, requirements.exports, "symbols could clash in the process"
+    )
+    entry = r"packager_bundle_v1" if bundle.manifest.form == "shared" else r"[A-Za-z_][A-Za-z0-9_]*_bundle_v1"
+    if len(requirements.exports) != 1 or not re.fullmatch(entry, requirements.exports[0]):
+        yield error(
+            "elf.exports",
+            f"declares the exports {_list(requirements.exports)}",
+            where="$.requirements.exports",
+            why="a bundle exports its entrypoint and nothing else",
+            hint=_RELINK,
+        )
+    libraries = (*elf.needed, *elf.other_libraries)
+    yield from _difference(
+        "elf.needed", "library", ".dynamic", libraries, requirements.needed, "the bundle would not load without it"
+    )
+    if bundle.manifest.form == "static":
+        yield from _difference(
+            "elf.undefined", "undefined symbol", where, elf.undefined, requirements.undefined, "the link would differ"
+        )
+    elif elf.glibc != requirements.glibc:
+        yield error(
+            "elf.glibc",
+            f"the file needs {_glibc(elf.glibc)}",
+            where=".gnu.version_r",
+            why=f"the manifest says {_glibc(requirements.glibc)}",
+            hint=_RELINK,
+        )
+
+
+def _glibc(version: str | None) -> str:
+    return f"glibc {version}" if version else "no glibc"
+
+
+def _list(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:_TEXT_LIMIT])
+    return f"{shown} and {len(names) - _TEXT_LIMIT} more" if len(names) > _TEXT_LIMIT else shown or "none"
+
+
+def _difference(
+    check: str, kind: str, where: str, found: tuple[str, ...], declared: tuple[str, ...], why: str
+) -> Iterator[Finding]:
+    extra, missing = sorted(set(found) - set(declared)), sorted(set(declared) - set(found))
+    if extra:
+        yield error(check, f"undeclared {kind}: {_list(tuple(extra))}", where=where, why=why, hint=_RELINK)
+    if missing:
+        yield error(
+            check,
+            f"declared {kind} is not there: {_list(tuple(missing))}",
+            where=where,
+            why="the manifest does not describe this file",
+            hint=_RELINK,
+        )
+
+
+def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
+    """Check what the manifest says of symbols, sections and sizes against the image."""
+    manifest, elf = bundle.manifest, bundle.elf
+    absent = tuple(sorted({item.symbol for _, item in manifest.primitives() if item.symbol not in elf.symbols}))
+    if absent:
+        yield error(
+            "manifest.symbols",
+            f"primitive functions that are not in the file: {_list(absent)}",
+            where=".symtab",
+            why="the manifest does not describe this file",
+            hint="rebuild; do not strip a bundle, its local symbols are part of it",
+        )
+    constants = elf.sections.get(CONSTANTS_SECTION)
+    golden = elf.sections.get(GOLDEN_SECTION)
+    embedded = manifest.weights.bytes if manifest.weights.storage == "embedded" else 0
+    for check, what, actual, declared in (
+        ("manifest.file_size", "bytes of the file", elf.file_size, manifest.sizes.file),
+        ("manifest.code_size", "bytes of code", elf.code_bytes, manifest.sizes.code),
+        ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), manifest.sizes.constants),
+        ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), embedded),
+        (
+            "manifest.golden",
+            f"bytes in {GOLDEN_SECTION}",
+            _size(golden),
+            manifest.golden.bytes if manifest.golden else 0,
+        ),
+    ):
+        if actual != declared:
+            yield error(
+                check,
+                f"{actual} {what}, but {declared} declared",
+                where="$.sizes, $.weights, $.golden",
+                why="the manifest does not describe this file",
+                hint=_RELINK,
+            )
+    for name, section, mapped in (
+        (SECTION_NAME, bundle.section, True),
+        (CONSTANTS_SECTION, constants, True),
+        (GOLDEN_SECTION, golden, False),
+    ):
+        if section is None:
+            continue
+        if section.flags & SHF_WRITE or bool(section.flags & SHF_ALLOC) != mapped:
+            yield error(
+                "manifest.sections",
+                f"{name} must be read-only and {'mapped' if mapped else 'not mapped'}",
+                where="section headers",
+                why="what was hashed could change in memory, or memory would be wasted",
+                hint=_RELINK,
+            )
+
+
+def _size(section: Section | None) -> int:
+    return section.size if section else 0

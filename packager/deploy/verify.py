@@ -1,0 +1,74 @@
+"""Verifies a bundle: integrity, structure, policy, machine, and on request its golden pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from packager.deploy.findings import Check, Finding, VerifyResult
+from packager.deploy.inspect import BundleFile, inspect
+from packager.deploy.integrity import integrity_findings
+from packager.deploy.machine import Machine, machine_findings, read_machine, this_machine
+from packager.deploy.policy import Policy, policy_findings, read_policy
+from packager.deploy.structure import elf_findings, manifest_findings
+
+DEFAULT_TIMEOUT = 300.0
+"""Seconds that the golden pairs may take."""
+
+
+def verify(
+    path: str | Path,
+    *,
+    policy: Policy | str = "default",
+    machine: Machine | Path | None = None,
+    run: bool = False,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> VerifyResult:
+    """Verify a bundle; with ``run`` False nothing of it is executed.
+
+    ``policy`` is a Policy, the name of a built-in one, or the path of a TOML file. ``machine`` is a description,
+    or the path of one; None means this machine. ``run`` computes the golden pairs in a subprocess, for at most
+    ``timeout`` seconds.
+
+    What is wrong is in the result's findings. Raises BundleError if the file is not a bundle or is damaged: then
+    nothing else of it can be believed. Raises UsageError for a policy or machine that cannot be read.
+    """
+    accepted = policy if isinstance(policy, Policy) else read_policy(policy)
+    described = read_machine(machine) if isinstance(machine, Path) else machine
+    target = described or this_machine()
+    bundle = inspect(path)
+    manifest = bundle.manifest
+    requirements = manifest.requirements
+    where = f"{target.machine}, glibc {target.glibc or 'none'}"
+    outcomes = [
+        _outcome("integrity", integrity_findings(bundle), f"SHA-256 {manifest.content_sha256[:16]}, constants, golden"),
+        _outcome("elf", elf_findings(bundle), f"exports {', '.join(requirements.exports)}; hardening; dependencies"),
+        _outcome("manifest", manifest_findings(bundle), f"{sum(1 for _ in manifest.primitives())} primitives, sizes"),
+        _outcome("policy", policy_findings(manifest, accepted), accepted.name),
+        _outcome("machine", machine_findings(manifest, target), where if described else f"this one: {where}"),
+    ]
+    outcomes.append(_run(bundle, [found for _, group in outcomes for found in group], run, timeout))
+    return VerifyResult(
+        str(path), tuple(check for check, _ in outcomes), tuple(finding for _, group in outcomes for finding in group)
+    )
+
+
+def _outcome(name: str, findings: Iterable[Finding], note: str) -> tuple[Check, list[Finding]]:
+    found = list(findings)
+    failed = any(finding.severity == "error" for finding in found)
+    return Check(name, "failed" if failed else "passed", note), found
+
+
+def _run(bundle: BundleFile, earlier: list[Finding], run: bool, timeout: float) -> tuple[Check, list[Finding]]:
+    golden = bundle.manifest.golden
+    if not run:
+        return Check("run", "skipped", "not asked for: --run"), []
+    if bundle.manifest.form == "static":
+        return Check("run", "skipped", "a static archive must be linked first"), []
+    if golden is None:
+        return Check("run", "skipped", "the bundle has no golden pairs: rebuild with --golden"), []
+    if any(found.severity == "error" and not found.check.startswith("policy.") for found in earlier):
+        return Check("run", "skipped", "not run because of the findings above"), []
+    from packager.deploy.golden import golden_findings  # noqa: PLC0415 - needs numpy
+
+    return _outcome("run", golden_findings(bundle, timeout), f"{golden.cases} golden pairs")

@@ -1,0 +1,122 @@
+"""Every error that packager raises, its exit code and its hint.
+
+The command line prints ``error: <message>``, the cause if there is one, a blank line and ``hint: <what to do>``
+to stderr and exits with ``exit_code``. Nothing outside this module defines an exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class PackagerError(Exception):
+    """Base of all errors that are not bugs of packager itself (a bug is any other exception: exit code 70)."""
+
+    exit_code = 70
+
+    def __init__(self, message: str, *, hint: str | None = None, detail: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.detail = detail
+
+    def render(self) -> str:
+        """Return the text for a terminal: message, detail, hint."""
+        text = f"error: {self.message}"
+        if self.detail:
+            text += "\n" + "\n".join(f"  {line}" for line in self.detail.rstrip().splitlines())
+        if self.hint:
+            text += f"\n\nhint: {self.hint}"
+        return text
+
+
+class UsageError(PackagerError):
+    """A wrong argument, option, Target or input file name."""
+
+    exit_code = 2
+
+
+class ModelError(PackagerError):
+    """The model cannot be read, or uses something that packager cannot compile."""
+
+    exit_code = 3
+
+
+class UnsupportedOperators(ModelError):
+    """The model uses operators that cannot be compiled; lists each operator once with the nodes that use it."""
+
+    def __init__(self, operators: dict[str, Sequence[str]]) -> None:
+        self.operators = {name: tuple(nodes) for name, nodes in operators.items()}
+        lines = []
+        for name, nodes in sorted(self.operators.items()):
+            shown = ", ".join(nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
+            lines.append(f"{name}: {shown}")
+        plural = "operator is" if len(lines) == 1 else "operators are"
+        super().__init__(
+            f"{len(lines)} {plural} not supported",
+            detail="\n".join(lines),
+            hint="replace them in the model, or export it with another opset",
+        )
+
+
+class ToolchainError(PackagerError):
+    """A compiler, assembler or linker is missing or failed; keeps its argv and stderr."""
+
+    exit_code = 4
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        argv: Sequence[str] = (),
+        stderr: str = "",
+        workdir: Path | None = None,
+    ) -> None:
+        self.argv = tuple(argv)
+        self.stderr = stderr
+        self.workdir = workdir
+        lines = []
+        if argv:
+            lines.append("command: " + " ".join(argv))
+        lines += stderr.splitlines()[:40]
+        if workdir:
+            lines.append(f"work folder: {workdir}")
+        super().__init__(message, hint=hint, detail="\n".join(lines) or None)
+
+
+class BackendError(PackagerError):
+    """A backend failed to compile its partitions, or handed back something else than it said."""
+
+    exit_code = 5
+
+
+class BundleError(PackagerError):
+    """A file is not a packager bundle, is damaged, or is of a format that this version does not read."""
+
+    exit_code = 6
+
+
+class RunError(PackagerError):
+    """A loaded bundle refused a call; ``status`` is the negative code of the C ABI, ``name`` its name."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, status: int, name: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.name = name
+
+
+EXIT_CODES = {
+    0: "success",
+    1: "verify found something",
+    2: "usage: wrong argument, option, Target or tensor",
+    3: "the model cannot be read or uses something that is not supported",
+    4: "a compiler or linker is missing or failed",
+    5: "a backend failed",
+    6: "not a bundle, damaged, or of a newer format",
+    70: "a bug in packager",
+    130: "interrupted",
+}

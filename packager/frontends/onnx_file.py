@@ -1,0 +1,209 @@
+"""ONNX: read and check the file, simplify the graph in numpy, and hand it to TVM's importer."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import tvm
+from google.protobuf.message import DecodeError
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from packager.errors import ModelError, UnsupportedOperators
+from packager.frontends import sha256_of_file
+from packager.frontends.dims import DimRequest, resolve_dims
+from packager.frontends.names import tag_bindings
+from packager.frontends.onnx_simplify import simplify
+from packager.ir import ImportedModel, ModelSource, TensorSpec
+
+# Scalars and short integer vectors (shapes, axes) become constants of the graph, which passes can fold and kernels can
+# inline; all other initialisers become named parameters, which no pass copies.
+INLINE_INTEGERS = 16
+
+# Operators outside the standard domain that TVM's importer knows, by domain.
+CONTRIB_DOMAINS = {"com.microsoft": {"FastGelu", "BiasGelu", "SkipLayerNormalization", "EmbedLayerNormalization"}}
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:
+    """Read an ``.onnx`` file, external data too. Raises ModelError, UnsupportedOperators and UsageError."""
+    model = _read(path)
+    sha256 = sha256_of_file(path)
+    graph = model.graph
+    _drop_initialiser_inputs(graph)
+    found = _name_dims(graph)
+    resolved = resolve_dims(found, dims)
+    _fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
+    simplify(model)
+    _check_operators(graph)
+    importer = _Importer(None, "float32", keep_params_in_input=True)
+    module = _import(importer, graph, _opset(model))
+    weights = {name: array for name, (_, array) in importer._params.items()}
+    module["main"] = module["main"].without_attr("params") if weights else module["main"]
+    module, nodes = tag_bindings(module, importer.node_of_variable)
+    source = ModelSource(
+        name=name,
+        format="onnx",
+        sha256=sha256,
+        opset={entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
+        producer=f"{model.producer_name} {model.producer_version}".strip(),
+    )
+    return ImportedModel(
+        source=source,
+        module=module,
+        inputs=tuple(_spec(value) for value in graph.input),
+        output_names=tuple(value.name for value in graph.output),
+        dims=resolved,
+        weights={name: np.asarray(array.numpy()) for name, array in weights.items()},
+        nodes=nodes,
+    )
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, ValueError, OSError) as error:
+        raise ModelError(f"{path}: cannot be read as ONNX", detail=str(error), hint="is the file complete?") from None
+    if not model.graph.node and not model.graph.output:
+        raise ModelError(f"{path}: holds no ONNX graph", hint="is the file complete?")
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{path}: is not a valid ONNX model", detail=str(error)) from None
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            f"{path}: its external data cannot be read",
+            detail=str(error),
+            hint="external data files must lie beside the model, under the names that it gives",
+        ) from None
+    return onnx.inliner.inline_local_functions(model) if model.functions else model
+
+
+def _drop_initialiser_inputs(graph: onnx.GraphProto) -> None:
+    """Before IR version 4 initialisers stand among the inputs too; only real inputs may stay there."""
+    initialised = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in initialised]
+    del graph.input[:]
+    graph.input.extend(inputs)
+
+
+def _name_dims(graph: onnx.GraphProto) -> dict[str, str]:
+    """Give every symbolic dim of the inputs an identifier as its name; return name -> where it stands."""
+    found: dict[str, str] = {}
+    for value in graph.input:
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type" or not value.type.tensor_type.HasField("shape"):
+            raise ModelError(
+                f"input {value.name!r} is not a tensor with a known rank",
+                hint="give the input a shape in the model; its extents may be symbolic",
+            )
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0:
+                continue
+            name = re.sub(r"\W+", "_", dim.dim_param).strip("_") or f"{value.name}_{axis}"
+            dim.dim_param = re.sub(r"\W", "_", name if not name[0].isdigit() else f"dim_{name}")
+            found.setdefault(dim.dim_param, f"input {value.name!r}, axis {axis}")
+    return found
+
+
+def _fix_dims(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:
+    for value in graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+
+
+def _check_operators(graph: onnx.GraphProto) -> None:
+    known = set(onnx_frontend._get_convert_map()) | {"Constant"}
+    refused: dict[str, list[str]] = {}
+    for index, node in enumerate(graph.node):
+        standard = node.domain in STANDARD_DOMAINS
+        if (standard and node.op_type in known) or node.op_type in CONTRIB_DOMAINS.get(node.domain, ()):
+            continue
+        operator = node.op_type if standard else f"{node.domain}::{node.op_type}"
+        refused.setdefault(operator, []).append(_node_name(node, index))
+    if refused:
+        raise UnsupportedOperators(refused)
+
+
+def _node_name(node: onnx.NodeProto, index: int) -> str:
+    return node.name or (node.output[0] if node.output else f"{node.op_type}_{index}")
+
+
+class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
+    """TVM's importer, which here also tells which variable stands for which node, and inlines small constants."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.node_of_variable: dict[str, str] = {}
+        self.current_node = ""
+
+    def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
+        large = onnx.GraphProto()
+        for tensor in graph.initializer:
+            array = onnx.numpy_helper.to_array(tensor)
+            if array.size <= (INLINE_INTEGERS if array.dtype.kind in "iu" else 1):
+                self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
+            else:
+                large.initializer.append(tensor)
+        super()._parse_graph_initializers(large)
+
+    def _parse_value_proto(self, value_proto: Any) -> Any:
+        # Called with each node before it is converted.
+        if isinstance(value_proto, onnx.NodeProto):
+            self.current_node = _node_name(value_proto, 0)
+        return super()._parse_value_proto(value_proto)
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+        try:
+            result = super()._convert_operator(op_name, inputs, attrs, opset)
+        except Exception as error:  # the importer raises whatever its converters run into
+            raise ModelError(
+                f"node {self.current_node!r} of operator {op_name} cannot be imported",
+                detail=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
+                hint="this use of the operator is not supported",
+            ) from error
+        if isinstance(result, relax.Call):
+            hint = f"source_{len(self.node_of_variable)}"
+            result = self.bb.emit(result, name_hint=hint)
+            self.node_of_variable[result.name] = self.current_node
+        return result
+
+
+def _import(importer: _Importer, graph: onnx.GraphProto, opset: int) -> tvm.IRModule:
+    # The importer prints before it raises, and warns when it renames; neither is for our users.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importer.from_onnx(graph, opset)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
+            ) from error
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    for entry in model.opset_import:
+        if entry.domain in STANDARD_DOMAINS:
+            return int(entry.version)
+    raise ModelError("the model imports no standard operator set", hint="export it again with an opset")
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    dtype = onnx_frontend.get_type(tensor.elem_type)
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
+    return TensorSpec(value.name, dtype, shape)

@@ -1,0 +1,131 @@
+"""Lower a Relax model to a flat sequence of calls of scheduled PrimFuncs, split into kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from packager.errors import UnsupportedOperators
+from packager.fold import fold_weights
+from packager.ir import CallSource, ImportedModel, KernelGroup, LoweredModel
+from packager.kernels import make_group
+from packager.schedule_cpu import schedule
+
+_R = relax.transform
+
+SIMPLIFY = [
+    _R.FoldBatchnormToConv2D(),
+    _R.DecomposeOpsForInference(),
+    _R.CanonicalizeBindings(),
+    _R.DeadCodeElimination(),
+]
+LEGALIZE = [
+    _R.LegalizeOps(),
+    _R.AnnotateTIROpPattern(),
+    _R.FoldConstant(),
+    _R.DeadCodeElimination(),
+]
+FUSE = [
+    _R.FuseOps(),
+]
+FLATTEN = [
+    _R.FuseTIR(),
+    _R.RewriteDataflowReshape(),
+    _R.ToNonDataflow(),
+    _R.RemovePurityChecking(),
+]
+
+
+def lower(model: ImportedModel) -> LoweredModel:
+    """Fold, legalise, fuse and schedule a model for the CPU.
+
+    Raises UnsupportedOperators for operators that TVM cannot lower to a PrimFunc.
+    """
+    bounds = {dim.name: dim.max for dim in model.dims}
+    module = model.module
+    if bounds:
+        module["main"] = module["main"].with_attr("tir_var_upper_bound", bounds)
+    module = tvm.transform.Sequential(SIMPLIFY)(module)
+    module, constants = fold_weights(module, model.weights)
+    module = tvm.transform.Sequential(LEGALIZE)(module)
+    _check_legal(module["main"], model.nodes)
+    module = tvm.transform.Sequential(FUSE)(module)
+    sources = _sources(module, model.nodes)
+    module = tvm.transform.Sequential(FLATTEN)(module)
+    main = module["main"]
+    groups: dict[str, KernelGroup] = {}
+    calls = []
+    for binding, source in zip(_bindings(main), sources, strict=True):
+        callee = called_primfunc(binding.value)
+        if callee is None:
+            continue
+        calls.append(source)
+        if callee not in groups:
+            groups[callee] = make_group(callee, schedule(module[callee]))
+    return LoweredModel(
+        source=model.source,
+        main=main,
+        groups=groups,
+        inputs=model.inputs,
+        output_names=model.output_names,
+        dims=model.dims,
+        constants=constants,
+        call_sources=tuple(calls),
+    )
+
+
+def called_primfunc(value: Any) -> str | None:
+    """Return the name of the PrimFunc that a binding's value calls, or None if it is no call of one."""
+    if isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir":
+        return str(value.args[0].name_hint)
+    return None
+
+
+def _bindings(function: relax.Function) -> list[Any]:
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
+def _check_legal(main: relax.Function, nodes: Mapping[str, str]) -> None:
+    """Raise UnsupportedOperators if an operator is left that is neither a call of a PrimFunc nor a view."""
+    legal = {"relax.call_tir", "relax.reshape"}
+    refused: dict[str, list[str]] = {}
+    for binding in _bindings(main):
+        value = binding.value
+        if isinstance(value, relax.Call) and getattr(value.op, "name", "") not in legal:
+            operator = str(getattr(value.op, "name", value.op)).removeprefix("relax.")
+            refused.setdefault(operator, []).append(nodes.get(binding.var.name, binding.var.name))
+        elif isinstance(value, relax.If):
+            refused.setdefault("If", []).append(nodes.get(binding.var.name, binding.var.name))
+    if refused:
+        raise UnsupportedOperators(refused)
+
+
+def _sources(module: tvm.IRModule, nodes: Mapping[str, str]) -> list[CallSource]:
+    """Return the operators and source nodes of each binding of main, those of fused functions included.
+
+    FuseTIR and the passes after it keep main's bindings one to one, in order; only their names change.
+    """
+    result = []
+    for binding in _bindings(module["main"]):
+        value = binding.value
+        fused = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
+        inner = _bindings(module[value.op]) if fused else []
+        names = [b.var.name for b in inner] + [binding.var.name]
+        callees = [called_primfunc(b.value) for b in [*inner, binding]]
+        result.append(
+            CallSource(
+                ops=tuple(_operator(callee) for callee in callees if callee),
+                nodes=tuple(dict.fromkeys(nodes[name] for name in names if name in nodes)),
+            )
+        )
+    return result
+
+
+def _operator(primfunc: str) -> str:
+    """Return the operator that a legalised PrimFunc stands for: TVM numbers those of equal names (add, add1, ...)."""
+    name = primfunc.removeprefix("tir_")
+    return name if name in ("log2", "log10") else re.sub(r"(?<=[a-z_])\d+$", "", name)

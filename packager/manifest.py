@@ -1,0 +1,363 @@
+"""The manifest of a bundle (``docs/bundle-format.md``): its dataclasses, JSON text and ELF section.
+
+The dataclasses are the definition; ``manifest_schema`` and the strict reader follow from them. Sizes are in
+bytes, shapes in elements.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from packager import shape_expr, strict_json
+from packager.dtypes import DTYPES
+from packager.errors import BundleError
+from packager.strict_json import HasKey, Mismatch, Pattern, Range, Unique
+
+SCHEMA_VERSION = 1
+ABI_VERSION = 1
+ALIGNMENT = 64
+"""Of each embedded constant and of the data of an external weights file, in bytes."""
+
+SECTION_NAME = ".packager.manifest"
+CONSTANTS_SECTION = ".packager.constants"
+GOLDEN_SECTION = ".packager.golden"
+SECTION_HEADER = struct.Struct("<8sQ32s16s")
+SECTION_MAGIC = b"PKGRMAN1"
+
+Name = Annotated[str, Pattern(r"[^\x00]+", "a non-empty string without zero characters")]
+Identifier = Annotated[str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "a C identifier")]
+Symbol = Annotated[str, Pattern(r"[A-Za-z_.$][A-Za-z0-9_.$@]*", "a linker symbol")]
+Sha256 = Annotated[str, Pattern(r"[0-9a-f]{64}", "64 lower-case hex digits")]
+GlibcVersion = Annotated[str, Pattern(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", "a version such as 2.28")]
+FileName = Annotated[str, Pattern(r"(?!\.{1,2}$)[^/\x00]+", "a file name without a folder")]
+Count = Annotated[int, Range(0, 2**63 - 1)]
+DTypeName = Literal[
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64", "bfloat16",
+]  # fmt: skip
+TargetValue = str | bool | int | float | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model file that was compiled; ``opset`` maps ONNX domains to versions and is empty for other formats."""
+
+    name: Name
+    format: Name
+    sha256: Sha256
+    opset: dict[str, Count]
+    producer: str | None
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A symbolic dim and its bounds, both inclusive."""
+
+    name: Identifier
+    min: Count
+    max: Count
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A model input or output; each extent is an integer, a dim or (outputs) an expression over dims."""
+
+    name: Name
+    dtype: DTypeName
+    shape: tuple[Count | str, ...]
+
+    def extents(self, dims: dict[str, int]) -> tuple[int, ...]:
+        """Return the shape for these values of the dims. Raises ShapeExpressionError."""
+        return tuple(extent if isinstance(extent, int) else shape_expr.evaluate(extent, dims) for extent in self.shape)
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """A primitive function; ``flops`` and bytes are per call, at the maxima of the dims."""
+
+    symbol: Symbol
+    composite: str | None
+    ops: tuple[str, ...]
+    nodes: tuple[str, ...]
+    flops: Count
+    bytes_read: Count
+    bytes_written: Count
+    calls: Count
+
+
+@dataclass(frozen=True)
+class StaticLibrary:
+    """An object or archive that was linked in."""
+
+    name: Name
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class BackendRecord:
+    """What one backend compiled."""
+
+    kind: Name
+    primitives: tuple[Primitive, ...]
+    static_libraries: tuple[StaticLibrary, ...]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant; ``offset`` counts from the start of the constants section or of the external file's data."""
+
+    name: Name
+    aliases: tuple[Name, ...]
+    dtype: DTypeName
+    shape: tuple[Count, ...]
+    offset: Count
+    bytes: Count
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where the constants are; ``bytes`` spans them with padding; the file is named only if external."""
+
+    storage: Literal["embedded", "external", "none"]
+    bytes: Count
+    file: FileName | None
+    file_sha256: Sha256 | None
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What the machine and its dynamic linker must provide; ``undefined`` is empty but for static archives."""
+
+    machine: Name
+    os: Literal["linux"]
+    needed: Annotated[tuple[Name, ...], Unique()]
+    glibc: GlibcVersion | None
+    cpu_features: Annotated[tuple[Name, ...], Unique()]
+    exports: Annotated[tuple[Symbol, ...], Unique()]
+    undefined: Annotated[tuple[Symbol, ...], Unique()]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of the whole file, of its executable sections, and of its constants section."""
+
+    file: Count
+    code: Count
+    constants: Count
+
+
+@dataclass(frozen=True)
+class License:
+    """A component whose code or data is in the bundle, and its SPDX license expression."""
+
+    component: Name
+    spdx: Name
+
+
+@dataclass(frozen=True)
+class Golden:
+    """The golden section: ``cases`` input/output pairs that the model must reproduce within the tolerances."""
+
+    cases: Annotated[int, Range(1, 2**31 - 1)]
+    rtol: Annotated[float, Range(0)]
+    atol: Annotated[float, Range(0)]
+    bytes: Count
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that is known about a bundle without executing it."""
+
+    schema_version: Literal[1]
+    packager_version: Name
+    abi_version: Literal[1]
+    form: Literal["shared", "static"]
+    content_sha256: Sha256
+    model: Model
+    dims: Annotated[tuple[Dim, ...], Unique("name")]
+    inputs: Annotated[tuple[TensorSpec, ...], Unique("name")]
+    outputs: Annotated[tuple[TensorSpec, ...], Unique("name")]
+    targets: tuple[Annotated[dict[str, TargetValue], HasKey("kind")], ...]
+    backends: Annotated[tuple[BackendRecord, ...], Unique("kind")]
+    constants: tuple[Constant, ...]
+    weights: Weights
+    arena_bytes: Count
+    requirements: Requirements
+    sizes: Sizes
+    toolchain: dict[str, str]
+    licenses: tuple[License, ...]
+    golden: Golden | None
+
+    def to_json(self) -> bytes:
+        """Return the canonical JSON text, without padding."""
+        return strict_json.canonical(asdict(self))
+
+    @staticmethod
+    def from_json(text: bytes) -> Manifest:
+        """Read a manifest strictly: types, ranges, known keys, and that its parts agree with each other.
+
+        Raises BundleError that names the JSON path, or the version when it is newer than this packager's.
+        """
+        try:
+            value = strict_json.parse(text)
+            _refuse_newer(value)
+            manifest = strict_json.read(Manifest, value)
+            for path, problem in _contradictions(manifest):
+                raise Mismatch(path, problem)
+        except Mismatch as mismatch:
+            raise BundleError(
+                f"the manifest is damaged: {mismatch}", hint="copy the bundle again, or rebuild it"
+            ) from None
+        return manifest
+
+    def primitives(self) -> Iterator[tuple[str, Primitive]]:
+        """Yield (backend kind, primitive) for all primitives."""
+        for backend in self.backends:
+            for primitive in backend.primitives:
+                yield backend.kind, primitive
+
+
+def manifest_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of the manifest."""
+    return strict_json.schema(Manifest, "urn:packager:manifest:1")
+
+
+def _refuse_newer(value: Any) -> None:
+    """Refuse newer versions by name, before the strict reader complains about a key of theirs."""
+    if not isinstance(value, dict):
+        return
+    for key, what, known in (
+        ("schema_version", "manifest schema", SCHEMA_VERSION),
+        ("abi_version", "ABI", ABI_VERSION),
+    ):
+        version = value.get(key)
+        if isinstance(version, int) and not isinstance(version, bool) and version > known:
+            raise BundleError(
+                f"the bundle has {what} version {version}; this packager reads version {known}",
+                hint="use the packager that built the bundle, or a newer one",
+            )
+
+
+def _contradictions(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield (JSON path, problem) where parts of a well-formed manifest disagree."""
+    dims = {dim.name: dim.max for dim in manifest.dims}
+    for index, dim in enumerate(manifest.dims):
+        if dim.min > dim.max:
+            yield f"$.dims[{index}]", f"min {dim.min} is greater than max {dim.max}"
+    for kind, tensors in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
+        for index, tensor in enumerate(tensors):
+            for axis, extent in enumerate(tensor.shape):
+                path = f"$.{kind}[{index}].shape[{axis}]"
+                if isinstance(extent, int):
+                    continue
+                if kind == "inputs" and extent not in dims:
+                    yield path, f"{strict_json.shown(extent)} is not one of the dims"
+                try:
+                    unknown = sorted(shape_expr.names(extent) - dims.keys())
+                except shape_expr.ShapeExpressionError as error:
+                    yield path, str(error)
+                    continue
+                if unknown:
+                    yield path, f"unknown dims: {', '.join(unknown)}"
+    yield from _constant_contradictions(manifest)
+    requirements = manifest.requirements
+    if manifest.form == "shared" and requirements.undefined:
+        yield "$.requirements.undefined", "must be empty for a shared library"
+    if manifest.form == "static" and (requirements.needed or requirements.glibc):
+        yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"
+
+
+def _constant_contradictions(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    weights = manifest.weights
+    external = weights.storage == "external"
+    if external != (weights.file is not None) or external != (weights.file_sha256 is not None):
+        yield "$.weights", "file and file_sha256 are for external weights, which need both"
+    if weights.storage == "none" and (manifest.constants or weights.bytes):
+        yield "$.weights.storage", "is 'none' but there are constants"
+    seen: set[str] = set()
+    end = 0
+    for index, constant in enumerate(manifest.constants):
+        path = f"$.constants[{index}]"
+        for name in (constant.name, *constant.aliases):
+            if name in seen:
+                yield path, f"{strict_json.shown(name)} stands there twice"
+            seen.add(name)
+        if constant.bytes != math.prod(constant.shape) * DTYPES[constant.dtype].itemsize:
+            yield f"{path}.bytes", f"{constant.bytes} bytes do not fit the dtype and the shape"
+        if constant.offset < end:
+            yield f"{path}.offset", f"overlaps the constant before, which ends at {end}"
+        if external and constant.offset != end:
+            yield f"{path}.offset", "leaves a gap in the external file"
+        if not external and constant.offset % ALIGNMENT:
+            yield f"{path}.offset", f"{constant.offset} is not a multiple of {ALIGNMENT}"
+        end = constant.offset + constant.bytes
+    if end > weights.bytes:
+        yield "$.weights.bytes", f"{weights.bytes} bytes do not hold the constants, which end at {end}"
+
+
+def encode_section(manifest_json: bytes, capacity: int) -> bytes:
+    """Return the ``capacity`` bytes of the manifest section: header, JSON text, blanks.
+
+    Raises ValueError if the text does not fit.
+    """
+    room = capacity - SECTION_HEADER.size
+    if len(manifest_json) > room:
+        raise ValueError(f"the manifest has {len(manifest_json)} bytes; the section has room for {room}")
+    padded = manifest_json.ljust(room, b" ")
+    return SECTION_HEADER.pack(SECTION_MAGIC, room, hashlib.sha256(padded).digest(), bytes(16)) + padded
+
+
+def decode_section(section: bytes) -> bytes:
+    """Return the JSON text, without padding, of a manifest section. Raises BundleError if a bit is wrong."""
+    hint = "copy the bundle again, or rebuild it"
+    if len(section) < SECTION_HEADER.size:
+        raise BundleError("the manifest section is shorter than its header", hint=hint)
+    magic, size, digest, reserved = SECTION_HEADER.unpack_from(section)
+    if not any(section):
+        raise BundleError("the manifest section is empty: the bundle was never sealed", hint="rebuild it")
+    if magic != SECTION_MAGIC:
+        raise BundleError(f"the manifest section does not start with {SECTION_MAGIC.decode()}", hint=hint)
+    padded = section[SECTION_HEADER.size :]
+    if size != len(padded) or any(reserved) or hashlib.sha256(padded).digest() != digest:
+        raise BundleError("the manifest is damaged: its SHA-256 does not match", hint=hint)
+    return padded.rstrip(b" ")
+
+
+def content_sha256(file: Path | bytes, section_offset: int, section_size: int) -> str:
+    """Return the hex SHA-256 of a whole file with the bytes of the manifest section taken as zero.
+
+    Reads in chunks. Raises OSError, or ValueError if the section does not lie in the file.
+    """
+    digest = hashlib.sha256()
+    end = section_offset + section_size
+    if isinstance(file, bytes):
+        if end > len(file):
+            raise ValueError("the section does not lie in the file")
+        view = memoryview(file)
+        digest.update(view[:section_offset])
+        digest.update(bytes(section_size))
+        digest.update(view[end:])
+        return digest.hexdigest()
+    chunk_size = 1 << 20
+    with file.open("rb") as stream:
+        remaining = section_offset
+        while remaining:
+            chunk = stream.read(min(chunk_size, remaining))
+            if not chunk:
+                raise ValueError("the section does not lie in the file")
+            digest.update(chunk)
+            remaining -= len(chunk)
+        if len(stream.read(section_size)) != section_size:
+            raise ValueError("the section does not lie in the file")
+        digest.update(bytes(section_size))
+        while chunk := stream.read(chunk_size):
+            digest.update(chunk)
+    return digest.hexdigest()

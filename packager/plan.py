@@ -1,0 +1,249 @@
+"""Plan one run of a lowered model: the flat call sequence, the arena, the constants and the shape expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+from tvm.tirx.buffer import is_buffer_var
+
+from packager import symbolic
+from packager.arena import Request, place
+from packager.constants import ConstantBuilder
+from packager.cost import Cost, estimate
+from packager.errors import ModelError
+from packager.ir import (
+    Call,
+    CallPlan,
+    CallSource,
+    Copy,
+    Dim,
+    Extent,
+    Kernel,
+    LoweredModel,
+    Operand,
+    Primitive,
+    TensorSpec,
+)
+from packager.lower import called_primfunc
+
+# Below this many FLOPs plus bytes per call, waking threads costs more than it saves.
+PARALLEL_WORK = 1 << 17
+
+
+class _Tensor:
+    """A tensor while it is planned: where it lies, or which buffer it is an alias of."""
+
+    def __init__(self, operand: Operand | None, shape: tuple[Any, ...], dtype: str) -> None:
+        self.operand = operand  # None until the arena is placed
+        self.shape = shape
+        self.dtype = dtype
+        self.first: int | None = None  # steps between which it is alive
+        self.last: int | None = None
+
+
+def plan(model: LoweredModel) -> CallPlan:
+    """Flatten ``main`` into calls and copies and place every intermediate tensor and workspace in one arena.
+
+    Raises ModelError for outputs or intermediates whose shape depends on data.
+    """
+    return _Planner(model).plan()
+
+
+class _Planner:
+    def __init__(self, model: LoweredModel) -> None:
+        self.model = model
+        self.dims: Mapping[str, Dim] = {dim.name: dim for dim in model.dims}
+        self.names: dict[int, Extent] = {}  # main's shape variables
+        self.constants = ConstantBuilder()
+        self.values: dict[int, Any] = {}  # Relax variable -> _Tensor or tuple of them
+        self.tensors: list[_Tensor] = []  # those in the arena
+        self.calls: list[tuple[Kernel, list[_Tensor], tuple[Extent, ...], Extent | None, bool]] = []
+        self.primitives: dict[str, Primitive] = {}
+
+    def plan(self) -> CallPlan:
+        main = self.model.main
+        self._bind_parameters(main)
+        bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        sources = iter(self.model.call_sources)
+        for binding in bindings:
+            self.values[binding.var.__chandle__()] = self._evaluate(binding.value, binding.var.ty, sources)
+        results = self._value(main.body.body)
+        outputs = list(results) if isinstance(results, tuple) else [results]
+        specs, copies = self._bind_outputs(outputs)
+        arena_bytes = self._place()
+        steps: list[Call | Copy] = [
+            Call(kernel.symbol, tuple(self._operand(t) for t in operands), scalars, extent, parallel)
+            for kernel, operands, scalars, extent, parallel in self.calls
+        ]
+        steps += [Copy(self._operand(source), target, nbytes) for source, target, nbytes in copies]
+        kernels = {kernel.symbol: kernel for kernel, *_ in self.calls}
+        return CallPlan(
+            source=self.model.source,
+            inputs=self.model.inputs,
+            outputs=specs,
+            dims=self.model.dims,
+            steps=tuple(steps),
+            kernels=tuple(kernels.values()),
+            primitives=tuple(self.primitives.values()),
+            arena_bytes=arena_bytes,
+            constants=self.constants.build(),
+        )
+
+    def _bind_parameters(self, main: relax.Function) -> None:
+        count = len(self.model.inputs)
+        for index, parameter in enumerate(main.params[:count]):
+            for extent in parameter.ty.shape.values:
+                if isinstance(extent, tirx.Var):
+                    self.names[extent.__chandle__()] = extent.name
+            operand = Operand("input", index)
+            self.values[parameter.__chandle__()] = self._tensor(operand, parameter.ty)
+        for parameter, (name, array) in zip(main.params[count:], self.model.constants.items(), strict=True):
+            operand = Operand("constants", self.constants.add(name, array))
+            self.values[parameter.__chandle__()] = self._tensor(operand, parameter.ty)
+
+    def _tensor(self, operand: Operand | None, ty: Any) -> _Tensor:
+        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+            raise ModelError(f"a tensor of type {ty} has no static form", hint="shapes that depend on data are refused")
+        return _Tensor(operand, tuple(ty.shape.values), str(ty.dtype))
+
+    def _value(self, expr: Any) -> Any:
+        if isinstance(expr, relax.Tuple):
+            return tuple(self._value(field) for field in expr.fields)
+        if isinstance(expr, GenericConst):
+            array = np.asarray(expr.value.numpy())
+            operand = Operand("constants", self.constants.add_anonymous(array))
+            return self._tensor(operand, expr.ty)
+        return self.values[expr.__chandle__()]
+
+    def _evaluate(self, value: Any, ty: Any, sources: Iterator[CallSource]) -> Any:
+        callee = called_primfunc(value)
+        if callee is not None:
+            return self._call(callee, value, next(sources))
+        if isinstance(value, relax.Call):  # lower() has left nothing but reshape: an alias with another shape
+            source = self._value(value.args[0])
+            return _Alias(source, self._tensor(None, ty))
+        if isinstance(value, relax.TupleGetItem):
+            return self._value(value.tuple_value)[value.index]
+        if isinstance(value, relax.ShapeExpr):
+            return None
+        return self._value(value)
+
+    def _call(self, callee: str, value: relax.Call, source: CallSource) -> Any:
+        group = self.model.groups[callee]
+        arguments = [a if _is_scalar(a) else self._value(a) for a in value.args[1].fields]
+        out_types = value.ty_args[0]
+        is_tuple = isinstance(out_types, relax.TupleType)
+        results = [self._new_tensor(ty) for ty in (out_types.fields if is_tuple else [out_types])]
+        scalars = list(value.args[2].values) if len(value.args) > 2 else []
+        names = self._bind_shapes(group.parameters, [*arguments, *results, *scalars])
+        workspaces = [self._workspace(buffer, names) for buffer in group.workspaces]
+        pools = {"argument": [*arguments, *results], "workspace": workspaces}
+        for kernel in group.kernels:
+            operands = [pools[parameter.kind][parameter.index] for parameter in kernel.parameters]
+            extents = tuple(symbolic.to_extent(scalar, names) for scalar in kernel.scalars)
+            extent = None if kernel.extent is None else symbolic.to_extent(kernel.extent, names)
+            cost = estimate(kernel, names, self.dims)
+            self._record(kernel, cost, source)
+            parallel = extent not in (None, 1) and cost.flops + cost.bytes_read + cost.bytes_written >= PARALLEL_WORK
+            for tensor in operands:
+                self._touch(tensor, len(self.calls))
+            self.calls.append((kernel, operands, extents, extent, parallel))
+        return tuple(results) if is_tuple else results[0]
+
+    def _new_tensor(self, ty: Any) -> _Tensor:
+        tensor = self._tensor(None, ty)
+        self.tensors.append(tensor)
+        return tensor
+
+    def _workspace(self, buffer: Any, names: Mapping[int, Extent]) -> _Tensor:
+        shape = tuple(tirx.const(symbolic.maximum(e, names, self.dims), "int64") for e in buffer.shape)
+        tensor = _Tensor(None, shape, str(buffer.dtype))
+        self.tensors.append(tensor)
+        return tensor
+
+    def _bind_shapes(self, parameters: tuple[Any, ...], arguments: list[Any]) -> dict[int, Extent]:
+        """Return the shape variables of a PrimFunc as extents, by matching its parameters with the arguments."""
+        names: dict[int, Extent] = {}
+        for parameter, argument in zip(parameters, arguments, strict=True):
+            if not is_buffer_var(parameter):
+                names[parameter.__chandle__()] = symbolic.to_extent(argument, self.names)
+                continue
+            for declared, actual in zip(parameter.shape, argument.shape, strict=True):
+                if isinstance(declared, tirx.Var):
+                    names.setdefault(declared.__chandle__(), symbolic.to_extent(actual, self.names))
+        return names
+
+    def _touch(self, tensor: _Tensor, step: int) -> None:
+        root = _root(tensor)
+        root.first = step if root.first is None else root.first
+        root.last = step
+
+    def _record(self, kernel: Kernel, cost: Cost, source: CallSource) -> None:
+        # Call sites of one function differ in their dims at most: the largest is what the manifest tells.
+        known = self.primitives.get(kernel.symbol, Primitive(kernel.symbol, source.ops, (), 0, 0, 0, 0))
+        self.primitives[kernel.symbol] = replace(
+            known,
+            nodes=tuple(dict.fromkeys([*known.nodes, *source.nodes])),
+            flops=max(known.flops, cost.flops),
+            bytes_read=max(known.bytes_read, cost.bytes_read),
+            bytes_written=max(known.bytes_written, cost.bytes_written),
+            calls=known.calls + 1,
+        )
+
+    def _bind_outputs(self, outputs: list[Any]) -> tuple[tuple[TensorSpec, ...], list[tuple[_Tensor, Operand, Extent]]]:
+        """Let producers write straight into the caller's outputs; what cannot be produced there is copied."""
+        specs, copies = [], []
+        for index, (name, tensor) in enumerate(zip(self.model.output_names, outputs, strict=True)):
+            shape = tuple(symbolic.to_extent(extent, self.names) for extent in tensor.shape)
+            specs.append(TensorSpec(name, tensor.dtype, shape))
+            operand = Operand("output", index)
+            root = _root(tensor)
+            if root.operand is None:
+                root.operand = operand
+                continue
+            size = (tvm.runtime.DataType(tensor.dtype).bits + 7) // 8
+            copies.append((tensor, operand, symbolic.product((*shape, size))))
+        return tuple(specs), copies
+
+    def _place(self) -> int:
+        planned = [tensor for tensor in self.tensors if tensor.operand is None and tensor.first is not None]
+        requests = [Request(self._nbytes(t), t.first or 0, t.last or 0) for t in planned]
+        offsets, total = place(requests)
+        for tensor, offset in zip(planned, offsets, strict=True):
+            tensor.operand = Operand("arena", offset)
+        return total
+
+    def _nbytes(self, tensor: _Tensor) -> int:
+        size = (tvm.runtime.DataType(tensor.dtype).bits + 7) // 8
+        for extent in tensor.shape:
+            size *= max(symbolic.maximum(extent, self.names, self.dims), 1)
+        return size
+
+    def _operand(self, tensor: _Tensor) -> Operand:
+        operand = _root(tensor).operand
+        assert operand is not None
+        return operand
+
+
+class _Alias(_Tensor):
+    """A view of another tensor's memory with a shape of its own."""
+
+    def __init__(self, source: _Tensor, view: _Tensor) -> None:
+        super().__init__(None, view.shape, view.dtype)
+        self.source = source
+
+
+def _root(tensor: _Tensor) -> _Tensor:
+    while isinstance(tensor, _Alias):
+        tensor = tensor.source
+    return tensor
+
+
+def _is_scalar(argument: Any) -> bool:
+    return bool(tvm.ir.is_prim_expr(argument))

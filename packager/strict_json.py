@@ -1,0 +1,267 @@
+"""Strict conversion between JSON values and frozen dataclasses, and JSON Schema from the same dataclasses.
+
+The dataclass is the only definition of a format: ``read`` accepts exactly what ``schema`` describes. Fields
+without a default are required, unknown keys are refused with the nearest known one, nothing is converted
+silently (only an integer is taken where a float is expected). Rules beyond types stand in ``Annotated``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import math
+import re
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class Mismatch(ValueError):
+    """A value is not what its definition says; ``path`` is its place, ``$.dims[0].min`` for example."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class Range:
+    """The smallest and largest integer or number allowed."""
+
+    minimum: float
+    maximum: float = math.inf
+
+    def check(self, value: Any, path: str) -> None:
+        if not self.minimum <= value <= self.maximum:
+            upper = "" if self.maximum == math.inf else f" and at most {self.maximum}"
+            raise Mismatch(path, f"must be at least {self.minimum}{upper}, is {value}")
+
+    def schema(self) -> dict[str, Any]:
+        return {"minimum": self.minimum} | ({} if self.maximum == math.inf else {"maximum": self.maximum})
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A regular expression that the whole string must match, and what to call it in messages."""
+
+    regex: str
+    what: str
+
+    def check(self, value: Any, path: str) -> None:
+        if re.fullmatch(self.regex, value, re.ASCII) is None:
+            raise Mismatch(path, f"must be {self.what}, is {shown(value)}")
+
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": f"^(?:{self.regex})$", "description": self.what}
+
+
+@dataclass(frozen=True)
+class HasKey:
+    """A key that an object must have."""
+
+    key: str
+
+    def check(self, value: Any, path: str) -> None:
+        if self.key not in value:
+            raise Mismatch(path, f"lacks the key {self.key!r}")
+
+    def schema(self) -> dict[str, Any]:
+        return {"required": [self.key]}
+
+
+@dataclass(frozen=True)
+class Unique:
+    """No two items of the array are equal; with ``key``, no two have the same value of that field."""
+
+    key: str | None = None
+
+    def check(self, value: Any, path: str) -> None:
+        seen = set()
+        for index, item in enumerate(value):
+            identity = getattr(item, self.key) if self.key else item
+            if identity in seen:
+                raise Mismatch(f"{path}[{index}]", f"{shown(identity)} stands there twice")
+            seen.add(identity)
+
+    def schema(self) -> dict[str, Any]:
+        return {"uniqueItems": True}
+
+
+def shown(value: object) -> str:
+    """Return ``value`` for a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the known name nearest to ``name``, or an empty string."""
+    near = difflib.get_close_matches(name[:100], list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def parse(text: bytes | str) -> Any:
+    """Return the value of a JSON text; duplicate keys, NaN, bad UTF-8 and absurd nesting raise Mismatch."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            raise ValueError("an object has the same key twice")
+        return result
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise Mismatch("$", f"not valid JSON: {error}") from None
+
+
+def canonical(value: Any) -> bytes:
+    """Return the canonical JSON text: sorted keys, no blanks, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
+
+
+def read(cls: type[T], value: Any, path: str = "$") -> T:
+    """Return ``value``, as ``json.loads`` or ``tomllib.loads`` gave it, as an instance of the dataclass ``cls``.
+
+    Raises Mismatch.
+    """
+    result: T = _read(cls, value, path)
+    return result
+
+
+@functools.cache
+def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
+    """Return name -> (type, required) of a dataclass."""
+    hints = get_type_hints(cls, include_extras=True)
+    missing = dataclasses.MISSING
+    return {
+        field.name: (hints[field.name], field.default is missing and field.default_factory is missing)
+        for field in dataclasses.fields(cls)
+    }
+
+
+_SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {
+    str: ("string", (str,)),
+    int: ("integer", (int,)),
+    float: ("number", (int, float)),
+    bool: ("boolean", (bool,)),
+    type(None): ("null", (type(None),)),
+}
+
+
+def _read(hint: Any, value: Any, path: str) -> Any:
+    if hint in _SCALARS:
+        name, accepted = _SCALARS[hint]
+        if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
+            raise Mismatch(path, f"expected {name}, found {_json_type(value)} {shown(value)}")
+        if hint is float:
+            if isinstance(value, int) and abs(value) > 2**53 or not math.isfinite(value):
+                raise Mismatch(path, "number out of range")
+            return float(value)
+        return value
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _read_object(hint, value, path)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        result = _read(arguments[0], value, path)
+        for rule in arguments[1:]:
+            rule.check(result, path)
+        return result
+    if origin is Literal:
+        if value not in arguments or isinstance(value, bool):
+            expected = ", ".join(map(repr, arguments))
+            raise Mismatch(path, f"expected one of {expected}; found {shown(value)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise Mismatch(path, f"expected array, found {_json_type(value)}")
+        return tuple(_read(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise Mismatch(path, f"expected object, found {_json_type(value)}")
+        return {key: _read(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
+    assert origin in (Union, types.UnionType), hint
+    return _read_union(arguments, value, path)
+
+
+def _read_object(cls: type, value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise Mismatch(path, f"expected object, found {_json_type(value)}")
+    fields = _fields(cls)
+    for key in value:
+        if key not in fields:
+            raise Mismatch(path, f"unknown key {shown(key)}{suggestion(key, fields)}")
+    for key, (_, required) in fields.items():
+        if required and key not in value:
+            raise Mismatch(path, f"lacks the key {key!r}")
+    return cls(**{key: _read(hint, value[key], f"{path}.{key}") for key, (hint, _) in fields.items() if key in value})
+
+
+def _read_union(alternatives: tuple[Any, ...], value: Any, path: str) -> Any:
+    if value is None and type(None) in alternatives:
+        return None
+    remaining = [alternative for alternative in alternatives if alternative is not type(None)]
+    if len(remaining) == 1:
+        return _read(remaining[0], value, path)
+    problems = []
+    for alternative in remaining:
+        try:
+            return _read(alternative, value, path)
+        except Mismatch as mismatch:
+            problems.append(mismatch.problem)
+    raise Mismatch(path, "; or ".join(problems))
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
+    return names.get(type(value), "null" if value is None else type(value).__name__)
+
+
+def schema(cls: type, identifier: str) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of what ``read(cls, ...)`` accepts."""
+    definitions: dict[str, Any] = {}
+    top = _schema(cls, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": identifier,
+        **top,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    if hint in _SCALARS:
+        return {"type": _SCALARS[hint][0]}
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if hint.__name__ not in definitions:
+            definitions[hint.__name__] = {}  # stops a recursion; replaced below
+            definitions[hint.__name__] = {
+                "type": "object",
+                "description": (hint.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+                "properties": {name: _schema(kind, definitions) for name, (kind, _) in _fields(hint).items()},
+                "required": [name for name, (_, required) in _fields(hint).items() if required],
+                "additionalProperties": False,
+            }
+        return {"$ref": f"#/$defs/{hint.__name__}"}
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        result = _schema(arguments[0], definitions)
+        for rule in arguments[1:]:
+            result |= rule.schema()
+        return result
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple:
+        return {"type": "array", "items": _schema(arguments[0], definitions)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
+    assert origin in (Union, types.UnionType), hint
+    return {"anyOf": [_schema(alternative, definitions) for alternative in arguments]}

@@ -1,0 +1,141 @@
+"""Shape expressions: from TVM's integer expressions to text over the dims, and their bounds.
+
+The text uses integers, names of dims, ``+ - * //``, parentheses, and ``min``/``max`` where a shape needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import tirx
+
+from packager.errors import ModelError
+from packager.ir import Dim, Extent
+
+_BINARY = {
+    tirx.Add: "+",
+    tirx.Sub: "-",
+    tirx.Mul: "*",
+    tirx.FloorDiv: "//",
+    tirx.Div: "//",
+    tirx.FloorMod: "%",
+    tirx.Mod: "%",
+}
+
+
+def to_extent(expr: Any, names: Mapping[int, Extent]) -> Extent:
+    """Return ``expr`` as an integer, or as text over the dims.
+
+    ``names`` maps the handle of each shape variable to its dim or to an expression over dims. Raises ModelError for an
+    expression that depends on data.
+    """
+    if isinstance(expr, int):
+        return expr
+    if isinstance(expr, tirx.IntImm):
+        return int(expr.value)
+    if isinstance(expr, tirx.Cast):
+        return to_extent(expr.value, names)
+    if isinstance(expr, tirx.Var):
+        if expr.__chandle__() not in names:
+            raise ModelError(
+                f"a shape depends on {expr.name!r}, which is not a dim of any input",
+                hint="shapes that depend on data are not supported",
+            )
+        return names[expr.__chandle__()]
+    if type(expr) in _BINARY:
+        left, right = to_extent(expr.a, names), to_extent(expr.b, names)
+        return _combine(_BINARY[type(expr)], left, right)
+    if isinstance(expr, tirx.Min | tirx.Max):
+        function = "min" if isinstance(expr, tirx.Min) else "max"
+        left, right = to_extent(expr.a, names), to_extent(expr.b, names)
+        if isinstance(left, int) and isinstance(right, int):
+            return min(left, right) if function == "min" else max(left, right)
+        return f"{function}({left}, {right})"
+    raise ModelError(f"a shape is computed by {expr}, which is not supported")
+
+
+def _combine(operator: str, left: Extent, right: Extent) -> Extent:
+    if isinstance(left, int) and isinstance(right, int):
+        return {"+": left + right, "-": left - right, "*": left * right}.get(
+            operator, left // right if operator == "//" else left % right
+        )
+    if (operator in "*//" and right == 1) or (operator in "+-" and right == 0):
+        return left
+    if (operator == "*" and left == 1) or (operator == "+" and left == 0):
+        return right
+    return f"{_wrap(left)} {operator} {_wrap(right)}"
+
+
+def _wrap(extent: Extent) -> str:
+    text = str(extent)
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+def product(extents: tuple[Extent, ...]) -> Extent:
+    """Return the product of extents."""
+    result: Extent = 1
+    for extent in extents:
+        result = _combine("*", result, extent)
+    return result
+
+
+def maximum(expr: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> int:
+    """Return an upper bound of ``expr`` over all values of the dims, by interval arithmetic."""
+    return _interval(expr, names, dims)[1]
+
+
+def _interval(expr: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> tuple[int, int]:
+    if isinstance(expr, int | tirx.IntImm):
+        return int(expr), int(expr)
+    if isinstance(expr, tirx.Cast):
+        return _interval(expr.value, names, dims)
+    if isinstance(expr, tirx.Var):
+        extent = names[expr.__chandle__()]
+        return extent_interval(extent, dims)
+    if isinstance(expr, tirx.Min | tirx.Max):
+        a, b = _interval(expr.a, names, dims), _interval(expr.b, names, dims)
+        pick = min if isinstance(expr, tirx.Min) else max
+        return pick(a[0], b[0]), pick(a[1], b[1])
+    if type(expr) in _BINARY:
+        return _interval_of(_BINARY[type(expr)], _interval(expr.a, names, dims), _interval(expr.b, names, dims))
+    raise ModelError(f"a shape is computed by {expr}, which is not supported")
+
+
+def _interval_of(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    if operator == "%":
+        return 0, max(b[1] - 1, 0)
+    if operator == "//" and b[0] <= 0 <= b[1]:
+        raise ModelError("a shape divides by an expression that can be zero")
+    function = {
+        "+": lambda x, y: x + y,
+        "-": lambda x, y: x - y,
+        "*": lambda x, y: x * y,
+        "//": lambda x, y: x // y,
+    }[operator]
+    corners = [function(x, y) for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def extent_interval(extent: Extent, dims: Mapping[str, Dim]) -> tuple[int, int]:
+    """Return the smallest and largest value of an extent, by interval arithmetic over its text."""
+    import ast
+
+    def visit(node: ast.expr) -> tuple[int, int]:
+        match node:
+            case ast.Constant(value=int(value)):
+                return value, value
+            case ast.Name(id=name):
+                return dims[name].min, dims[name].max
+            case ast.BinOp(left=left, op=op, right=right):
+                symbol = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}[type(op)]
+                return _interval_of(symbol, visit(left), visit(right))
+            case ast.Call(func=ast.Name(id=name), args=args):
+                lows, highs = zip(*map(visit, args), strict=True)
+                pick = min if name == "min" else max
+                return pick(lows), pick(highs)
+        raise AssertionError(ast.dump(node))  # to_extent writes nothing else
+
+    if isinstance(extent, int):
+        return extent, extent
+    return visit(ast.parse(extent, mode="eval").body)

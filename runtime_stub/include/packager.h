@@ -1,0 +1,174 @@
+/* packager.h: the C ABI of a packager bundle, version 1.
+ *
+ * A bundle is one ELF shared library (or one static archive) that holds a compiled model. It exports a
+ * single function, packager_bundle_v1(), which returns a constant table of everything else:
+ *
+ *     void *so = dlopen("./model.so", RTLD_NOW | RTLD_LOCAL);
+ *     packager_bundle_v1_fn *entry = (packager_bundle_v1_fn *)dlsym(so, PACKAGER_ENTRY_SYMBOL);
+ *     const packager_bundle_v1_t *bundle = entry();
+ *     packager_session_t *session;
+ *     if (bundle->session_create(NULL, &session) != PACKAGER_OK) puts(bundle->thread_error());
+ *     bundle->session_run(session, inputs, 1, outputs, 1, NULL);
+ *     bundle->session_destroy(session);
+ *
+ * Rules that hold for every function of the table:
+ *   - It returns PACKAGER_OK (0) or a negative packager_status_t, never throws and never exits.
+ *   - Shapes count elements, sizes count bytes.
+ *   - Strings are UTF-8, zero-terminated and owned by the bundle.
+ *
+ * Depends on <stdint.h> alone. Compiles as C99 and as C++11. SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef PACKAGER_H_
+#define PACKAGER_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PACKAGER_ABI_VERSION 1
+#define PACKAGER_ENTRY_SYMBOL "packager_bundle_v1"
+
+/* An extent that is known only at run time (packager_tensor_info_t.shape). */
+#define PACKAGER_DIM_SYMBOLIC (-1)
+
+/* DLPack's tensor view, layout-compatible with DLPack 0.2 to 1.x. Include <dlpack/dlpack.h> before this
+ * header to use its definitions instead. */
+#ifndef DLPACK_DLPACK_H_
+typedef enum { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3 } DLDeviceType;
+typedef enum { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6 } DLDataTypeCode;
+typedef struct {
+  int32_t device_type; /* DLDeviceType */
+  int32_t device_id;
+} DLDevice;
+typedef struct {
+  uint8_t code; /* DLDataTypeCode */
+  uint8_t bits;
+  uint16_t lanes;
+} DLDataType;
+typedef struct {
+  void *data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t *shape;
+  int64_t *strides; /* in elements; NULL means compact row-major */
+  uint64_t byte_offset;
+} DLTensor;
+#endif
+
+typedef enum {
+  PACKAGER_OK = 0,
+  PACKAGER_ERROR_ARGUMENT = -1,  /* NULL pointer, wrong number of tensors, unknown option */
+  PACKAGER_ERROR_RANK = -2,      /* wrong number of dimensions */
+  PACKAGER_ERROR_SHAPE = -3,     /* wrong extent, or a symbolic dim out of its bounds */
+  PACKAGER_ERROR_DTYPE = -4,     /* wrong element type */
+  PACKAGER_ERROR_DEVICE = -5,    /* tensor on a device that the bundle does not run on */
+  PACKAGER_ERROR_LAYOUT = -6,    /* not compact row-major */
+  PACKAGER_ERROR_ALIGNMENT = -7, /* data not aligned to its element size */
+  PACKAGER_ERROR_OVERLAP = -8,   /* an output overlaps an input or another output */
+  PACKAGER_ERROR_BUSY = -9,      /* the session is running in another thread */
+  PACKAGER_ERROR_MEMORY = -10,   /* the allocator returned NULL */
+  PACKAGER_ERROR_MACHINE = -11,  /* the CPU lacks a feature that the bundle's code uses */
+  PACKAGER_ERROR_WEIGHTS = -12,  /* external weights missing, or not those of this bundle */
+  PACKAGER_ERROR_THREADS = -13,  /* worker threads could not be started */
+  PACKAGER_ERROR_KERNEL = -14    /* a primitive function reported failure */
+} packager_status_t;
+
+/* A named model input or output. */
+typedef struct {
+  const char *name;
+  DLDataType dtype;
+  int32_t ndim;
+  const int64_t *shape;     /* [ndim] extents; PACKAGER_DIM_SYMBOLIC where known only at run time */
+  const int64_t *min_shape; /* [ndim] smallest extents accepted; equals shape where static */
+  const int64_t *max_shape; /* [ndim] largest extents accepted; equals shape where static */
+  const char *const *dims;  /* [ndim] the symbolic expression ("n", "2*n"), or NULL where static */
+} packager_tensor_info_t;
+
+/* Runs task(arguments, i) once for every i in [0, tasks), on any threads, and returns when all are done. */
+typedef void packager_parallel_for_fn(void *context, void (*task)(void *arguments, int32_t index),
+                                      void *arguments, int32_t tasks);
+/* Returns `size` bytes aligned to `alignment` (a power of two), or NULL. */
+typedef void *packager_allocate_fn(void *context, uint64_t size, uint64_t alignment);
+typedef void packager_release_fn(void *context, void *memory);
+
+typedef enum { PACKAGER_LOG_INFO = 0, PACKAGER_LOG_WARNING = 1, PACKAGER_LOG_ERROR = 2 } packager_log_level_t;
+typedef void packager_log_fn(void *context, int32_t level, const char *message);
+
+/* Options of a session. Zero-initialise, set struct_size = sizeof(packager_session_options_t), then what you
+ * need: zero always means the default. NULL instead of options means all defaults. */
+typedef struct {
+  uint32_t struct_size;
+  int32_t device_index; /* CUDA device; 0 for a CPU bundle */
+  int32_t max_threads;  /* most threads that this session's parallel loops use, the caller's included;
+                           0: as many as set_threads() says */
+  int32_t reserved0;
+  packager_parallel_for_fn *parallel_for; /* the host program's own threads instead of the bundle's pool;
+                                             max_threads then tells how many tasks a loop is split into */
+  void *parallel_for_context;
+  packager_allocate_fn *allocate; /* both or neither; called in session_create and session_destroy only */
+  packager_release_fn *release;
+  void *allocator_context;
+  packager_log_fn *log; /* called in session_create only */
+  void *log_context;
+  uint64_t reserved[4];
+} packager_session_options_t;
+
+typedef struct packager_session packager_session_t;
+
+/* The table that packager_bundle_v1() returns: constant, valid while the bundle is loaded. Later minor
+ * versions only append fields: check struct_size before reading one that this header does not know. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t abi_version; /* PACKAGER_ABI_VERSION */
+  const char *name;     /* of the model */
+  const char *manifest; /* JSON, manifest_size bytes, not zero-terminated */
+  uint64_t manifest_size;
+  uint64_t arena_bytes;    /* what each session allocates for intermediate tensors */
+  uint64_t constant_bytes; /* shared by all sessions */
+  int32_t num_inputs;
+  int32_t num_outputs;
+  const packager_tensor_info_t *inputs;
+  const packager_tensor_info_t *outputs;
+
+  /* Sets the size of the bundle's thread pool for this process: `threads` counts the calling thread, so 0
+   * and 1 (the default) mean the caller's thread alone. Waits until no session is running in parallel.
+   * Workers start with the first session and are joined when the last one is destroyed. */
+  int32_t (*set_threads)(int32_t threads);
+
+  /* Creates a session: its arena is allocated here and nowhere else. Sessions share code and constants.
+   * On failure *session is NULL and thread_error() says why. Thread-safe. */
+  int32_t (*session_create)(const packager_session_options_t *options, packager_session_t **session);
+
+  /* Runs the model once. Tensors are in the order of `inputs` and `outputs` of this table, compact row-major,
+   * aligned to their element size, and belong to the caller, outputs too. `stream` is NULL for a CPU bundle.
+   * Every argument is checked before anything is computed; after an error the session can be used again.
+   * A session may move between threads but runs in one at a time (else PACKAGER_ERROR_BUSY).
+   * Allocates nothing, takes no lock and makes no system call, except to wake parked workers. */
+  int32_t (*session_run)(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                         DLTensor *const *outputs, int32_t num_outputs, void *stream);
+
+  /* Writes to shape[0..ndim) what output number `output` measures for these inputs, whose data may be NULL. */
+  int32_t (*session_output_shape)(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                                  int32_t output, int64_t *shape);
+
+  /* Frees the session; NULL is ignored. PACKAGER_ERROR_BUSY (nothing freed) while it runs. */
+  int32_t (*session_destroy)(packager_session_t *session);
+
+  /* The message of the last call that failed on this session, or in this thread; "" if none has. Valid until
+   * the next failure of the same session or thread. */
+  const char *(*session_error)(const packager_session_t *session);
+  const char *(*thread_error)(void);
+  /* "PACKAGER_ERROR_SHAPE" for -3, and so on; "unknown status" for others. */
+  const char *(*status_name)(int32_t status);
+  const void *reserved[8];
+} packager_bundle_v1_t;
+
+typedef const packager_bundle_v1_t *packager_bundle_v1_fn(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* PACKAGER_H_ */

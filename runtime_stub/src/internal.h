@@ -1,0 +1,95 @@
+/* internal.h: what the rendered entrypoint and the runtime tell each other. Not part of the ABI. */
+#ifndef PK_INTERNAL_H_
+#define PK_INTERNAL_H_
+
+#include <stddef.h>
+
+#include "packager.h"
+
+#define PK_ALIGNMENT 64 /* of the arena, of each tensor in it and of each embedded constant, in bytes */
+
+/* A symbolic dim: its bounds and the input axis that it is read from. */
+typedef struct {
+  const char *name;
+  int64_t min;
+  int64_t max;
+  int32_t input;
+  int32_t axis;
+} pk_dim_t;
+
+/* Constants kept in a file beside the bundle. */
+typedef struct {
+  const char *file_name;       /* in the folder of the bundle */
+  uint64_t file_bytes;         /* exact size of the file */
+  uint64_t header_bytes;       /* length prefix and JSON header, which are also where the data starts */
+  const uint8_t *header;       /* [header_bytes], which the file must start with; it carries the data's SHA-256 */
+} pk_external_weights_t;
+
+/* How one run executes its parallel loops; owned by the session. */
+typedef struct pk_executor pk_executor_t;
+
+/* Everything that one run needs; the entrypoint reads it, the runtime fills it. */
+typedef struct {
+  uint8_t *arena;           /* PK_ALIGNMENT-aligned, pk_model.arena_bytes long */
+  const uint8_t *constants; /* start of the constants, embedded or mapped */
+  void *const *inputs;      /* [num_inputs] data pointers, byte offsets applied */
+  void *const *outputs;     /* [num_outputs] */
+  const int64_t *dims;      /* [num_dims] values of the symbolic dims */
+  const pk_executor_t *executor;
+  int32_t threads; /* 1: parallel loops run in this thread and the executor is not touched */
+} pk_call_t;
+
+/* What the rendered entrypoint provides: one constant, pk_model. */
+typedef struct {
+  const char *name;
+  const char *manifest;       /* JSON, padded with blanks to manifest_bytes; written when the bundle is sealed */
+  uint64_t manifest_bytes;
+  uint64_t arena_bytes;
+  uint64_t constant_bytes;
+  const uint8_t *constants;         /* embedded constants; NULL when there are none or they are external */
+  const pk_external_weights_t *external; /* NULL unless the constants are in a file */
+  const char *const *cpu_features;  /* names that cpu.c knows, NULL-terminated */
+  int32_t num_inputs;
+  int32_t num_outputs;
+  int32_t num_dims;
+  const packager_tensor_info_t *inputs;
+  const packager_tensor_info_t *outputs;
+  const pk_dim_t *dims;
+  /* Writes all extents of all inputs, then of all outputs, for these dims. NULL when num_dims is 0. */
+  void (*shapes)(const int64_t *dims, int64_t *extents);
+  int32_t total_extents; /* how many extents `shapes` writes */
+  /* Calls every primitive function in order. Returns 0, or the 1-based index of the call that failed. */
+  int32_t (*run)(const pk_call_t *call);
+  const char *const *call_names; /* of the calls of `run`, for messages */
+} pk_model_t;
+
+extern const pk_model_t pk_model;
+
+/* The functions of the table. The rendered entrypoint fills a `static const packager_bundle_v1_t` with them and
+ * with what pk_model says, so that the table is constant data, and returns its address. */
+int32_t pk_set_threads(int32_t threads);
+int32_t pk_session_create(const packager_session_options_t *options, packager_session_t **session);
+int32_t pk_session_run(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                       DLTensor *const *outputs, int32_t num_outputs, void *stream);
+int32_t pk_session_output_shape(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                                int32_t output, int64_t *shape);
+int32_t pk_session_destroy(packager_session_t *session);
+const char *pk_session_error(const packager_session_t *session);
+const char *pk_thread_error(void);
+const char *pk_status_name(int32_t status);
+
+/* A chunk of a parallel loop: iterations [begin, end) of a primitive function with these arguments.
+ * Returns 0 or the primitive function's error. */
+typedef int32_t pk_task_fn(const void *arguments, int64_t begin, int64_t end);
+
+/* Splits [0, extent) statically into at most `threads` equal chunks and runs them. */
+int32_t pk_parallel_for(const pk_executor_t *executor, int32_t threads, pk_task_fn *task, const void *arguments,
+                        int64_t extent);
+
+/* Runs a loop; without threads this is a plain call. */
+static inline int32_t pk_for(const pk_call_t *call, pk_task_fn *task, const void *arguments, int64_t extent) {
+  if (call->threads <= 1 || extent < 2) return task(arguments, 0, extent);
+  return pk_parallel_for(call->executor, call->threads, task, arguments, extent);
+}
+
+#endif /* PK_INTERNAL_H_ */

@@ -1,0 +1,149 @@
+/* loop.c: parallel loops. Fork-join with a static partition; workers spin a little for the next loop, then sleep.
+ *
+ * One loop owns the pool at a time. A loop that finds it taken runs in its own thread instead of waiting: the cores
+ * are busy already. */
+#define _GNU_SOURCE
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "threads.h"
+
+#define SPINS 1000 /* about 20 to 50 us */
+
+static inline void pause_cpu(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory"); /* `yield` does nothing on most cores; this takes as long as a pause */
+#endif
+}
+
+static void futex_wait(atomic_uint *word, unsigned expected) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
+}
+
+static void futex_wake(atomic_uint *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
+
+static int64_t chunk_begin(const pk_loop_t *loop, int32_t chunk) {
+  int64_t rest = loop->extent % loop->chunks;
+  return loop->extent / loop->chunks * chunk + (chunk < rest ? chunk : rest);
+}
+
+static void record_failure(pk_loop_t *loop, int32_t chunk, int32_t error) {
+  long long failure = (long long)chunk << 32 | (uint32_t)error;
+  long long lowest = atomic_load_explicit(&loop->failure, memory_order_relaxed);
+  while (failure < lowest && !atomic_compare_exchange_weak_explicit(&loop->failure, &lowest, failure,
+                                                                    memory_order_relaxed, memory_order_relaxed)) {
+  }
+}
+
+static void run_chunk(pk_loop_t *loop, int32_t chunk) {
+  int32_t error = loop->task(loop->arguments, chunk_begin(loop, chunk), chunk_begin(loop, chunk + 1));
+  if (error) record_failure(loop, chunk, error);
+}
+
+static int32_t loop_error(const pk_loop_t *loop) {
+  long long failure = atomic_load_explicit(&loop->failure, memory_order_relaxed);
+  return failure == LLONG_MAX ? 0 : (int32_t)(uint32_t)failure;
+}
+
+void pk_post(pk_worker_t *worker, unsigned post) {
+  if (atomic_exchange_explicit(&worker->post, post, memory_order_acq_rel) == PK_POST_PARKED) futex_wake(&worker->post);
+}
+
+static unsigned wait_for_post(pk_worker_t *worker) {
+  unsigned post;
+  for (int i = 0; i < SPINS; ++i) {
+    post = atomic_load_explicit(&worker->post, memory_order_acquire);
+    if (post != PK_POST_IDLE) return post;
+    pause_cpu();
+  }
+  post = PK_POST_IDLE;
+  if (!atomic_compare_exchange_strong_explicit(&worker->post, &post, PK_POST_PARKED, memory_order_acq_rel,
+                                               memory_order_acquire)) {
+    return post;
+  }
+  while ((post = atomic_load_explicit(&worker->post, memory_order_acquire)) == PK_POST_PARKED) {
+    futex_wait(&worker->post, PK_POST_PARKED);
+  }
+  return post;
+}
+
+void *pk_worker_main(void *argument) {
+  pk_worker_t *worker = argument;
+  pk_pool_t *pool = worker->pool;
+  while (wait_for_post(worker) == PK_POST_WORK) {
+    run_chunk(pool->loop, worker->chunk);
+    /* Before `pending`: once that is zero the next loop may post. */
+    atomic_store_explicit(&worker->post, PK_POST_IDLE, memory_order_relaxed);
+    unsigned before = atomic_fetch_sub_explicit(&pool->pending, 1, memory_order_acq_rel);
+    if (before == (PK_PENDING_PARKED | 1)) futex_wake(&pool->pending);
+  }
+  return NULL;
+}
+
+static void wait_for_workers(pk_pool_t *pool) {
+  for (int i = 0; i < SPINS; ++i) {
+    if (atomic_load_explicit(&pool->pending, memory_order_acquire) == 0) return;
+    pause_cpu();
+  }
+  unsigned pending = atomic_fetch_or_explicit(&pool->pending, PK_PENDING_PARKED, memory_order_acq_rel);
+  for (pending |= PK_PENDING_PARKED; pending != PK_PENDING_PARKED;
+       pending = atomic_load_explicit(&pool->pending, memory_order_acquire)) {
+    futex_wait(&pool->pending, pending);
+  }
+}
+
+static int32_t run_in_pool(pk_pool_t *pool, pk_loop_t *loop) {
+  unsigned free = 0;
+  int32_t workers = 0;
+  if (atomic_compare_exchange_strong_explicit(&pool->state, &free, PK_POOL_HELD, memory_order_acquire,
+                                              memory_order_relaxed)) {
+    workers = atomic_load_explicit(&pool->workers, memory_order_relaxed);
+    if (workers == 0) atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
+  }
+  if (workers == 0) return loop->task(loop->arguments, 0, loop->extent);
+
+  if (loop->chunks > workers + 1) loop->chunks = workers + 1;
+  pool->loop = loop;
+  atomic_store_explicit(&pool->pending, (unsigned)loop->chunks - 1, memory_order_relaxed);
+  for (int32_t i = 0; i < loop->chunks - 1; ++i) pk_post(&pool->worker[i], PK_POST_WORK);
+  run_chunk(loop, 0);
+  wait_for_workers(pool);
+  atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
+  return loop_error(loop);
+}
+
+/* One index of the host program's parallel_for. */
+static void run_index(void *arguments, int32_t index) {
+  pk_loop_t *loop = arguments;
+  if (index < 0 || index >= loop->chunks) {
+    record_failure(loop, 0, -1);
+    return;
+  }
+  run_chunk(loop, index);
+  atomic_fetch_add_explicit(&loop->done, 1, memory_order_relaxed);
+}
+
+static int32_t run_in_host(const pk_executor_t *executor, pk_loop_t *loop) {
+  executor->parallel_for(executor->context, run_index, loop, loop->chunks);
+  int32_t error = loop_error(loop);
+  if (!error && atomic_load_explicit(&loop->done, memory_order_relaxed) != loop->chunks) error = -1;
+  return error;
+}
+
+int32_t pk_parallel_for(const pk_executor_t *executor, int32_t threads, pk_task_fn *task, const void *arguments,
+                        int64_t extent) {
+  pk_loop_t loop = {
+      .task = task,
+      .arguments = arguments,
+      .extent = extent,
+      .chunks = extent < threads ? (int32_t)extent : threads,
+      .failure = LLONG_MAX,
+  };
+  if (loop.chunks < 2) return task(arguments, 0, extent);
+  if (executor->parallel_for) return run_in_host(executor, &loop);
+  return run_in_pool(executor->pool, &loop);
+}

@@ -1,0 +1,79 @@
+/* runtime.h: what the files of the runtime tell each other; the rendered entrypoint does not include it.
+ *
+ *   session.c   life cycle of a session, one run
+ *   validate.c  checks tensors against the model
+ *   loop.c      parallel loops
+ *   pool.c      the workers that run them (threads.h: what these two share)
+ *   weights.c   constants in a file beside the bundle
+ *   cpu.c       CPU features
+ *   errors.c    status names and messages
+ */
+#ifndef PK_RUNTIME_H_
+#define PK_RUNTIME_H_
+
+/* gcc's outlined atomics for aarch64 bring a constructor into the bundle; baseline atomics need none. */
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("no-outline-atomics")
+#endif
+
+#include <stdatomic.h>
+
+#include "internal.h"
+
+#define PK_MESSAGE_BYTES 1024
+#define PK_MAX_THREADS 1024 /* of the pool, the caller included */
+
+typedef struct pk_pool pk_pool_t;
+
+struct pk_executor {
+  packager_parallel_for_fn *parallel_for; /* the host program's threads, or NULL */
+  void *context;
+  pk_pool_t *pool; /* the bundle's threads, or NULL */
+};
+
+/* One allocation holds this, the arrays that it points to and the arena. */
+struct packager_session {
+  atomic_int busy;
+  int32_t max_threads; /* 0: no limit of its own */
+  pk_call_t call;      /* all but `threads` is set once */
+  pk_executor_t executor;
+  int64_t *dims;         /* [num_dims] */
+  int64_t *extents;      /* [total_extents] of all inputs, then of all outputs */
+  void **inputs;         /* [num_inputs] */
+  void **outputs;        /* [num_outputs] */
+  uint64_t *input_bytes; /* [num_inputs] sizes, for the overlap check */
+  uint64_t *output_bytes;
+  packager_release_fn *release; /* NULL: free() */
+  void *allocator_context;
+  char message[PK_MESSAGE_BYTES];
+};
+
+/* Sets the thread's message, and the session's unless it is NULL, and returns `status`. */
+int32_t pk_fail(packager_session_t *session, int32_t status, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold, noinline));
+
+/* Checks the descriptions of the inputs, reads the symbolic dims from them and fills session->extents. Data
+ * pointers are not looked at. */
+int32_t pk_check_inputs(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs);
+/* After pk_check_inputs: checks the outputs, all data pointers and overlaps, and fills the pointers of the call. */
+int32_t pk_check_memory(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
+                        int32_t num_outputs);
+
+/* Refuses a machine that lacks one of pk_model.cpu_features. */
+int32_t pk_check_cpu(void);
+
+/* Locks what sessions share outside of runs: creating, destroying and resizing exclude each other. */
+void pk_lock(void);
+void pk_unlock(void);
+
+/* Counted per session, under the lock. Acquiring starts the workers, releasing the last stops them. */
+int32_t pk_pool_acquire(pk_pool_t **pool);
+void pk_pool_release(void);
+/* How many threads, the caller included, loops of this executor can use now. */
+int32_t pk_executor_threads(const pk_executor_t *executor);
+
+/* Counted per session, under the lock. Acquiring maps the external weights, releasing the last unmaps them. */
+int32_t pk_weights_acquire(const uint8_t **constants);
+void pk_weights_release(void);
+
+#endif /* PK_RUNTIME_H_ */

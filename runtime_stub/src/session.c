@@ -1,0 +1,260 @@
+/* session.c: the life cycle of a session, and one run. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime.h"
+
+/* The ABI cannot change by accident. */
+_Static_assert(sizeof(DLTensor) == 48, "DLTensor is DLPack's");
+_Static_assert(sizeof(packager_tensor_info_t) == 48, "layout of packager_tensor_info_t");
+_Static_assert(sizeof(packager_session_options_t) == 104, "layout of packager_session_options_t");
+_Static_assert(sizeof(packager_bundle_v1_t) == 200, "layout of packager_bundle_v1_t");
+_Static_assert(offsetof(packager_bundle_v1_t, set_threads) == 72, "layout of packager_bundle_v1_t");
+
+#define MAX_OPTIONS_BYTES 4096 /* a larger struct_size can only be garbage */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void pk_lock(void) { pthread_mutex_lock(&lock); }
+void pk_unlock(void) { pthread_mutex_unlock(&lock); }
+
+/* Copies the options, which may be of an older or newer header than this one. */
+static int32_t read_options(const packager_session_options_t *given, packager_session_options_t *options) {
+  memset(options, 0, sizeof *options);
+  if (!given) return PACKAGER_OK;
+  uint32_t size = given->struct_size;
+  if (size < 8 || size > MAX_OPTIONS_BYTES || size % 8) {
+    return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT,
+                   "options: struct_size is %" PRIu32 ", expected sizeof(packager_session_options_t)", size);
+  }
+  memcpy(options, given, size < sizeof *options ? size : sizeof *options);
+  const uint8_t *bytes = (const uint8_t *)given;
+  for (uint32_t i = sizeof *options; i < size; ++i) {
+    if (bytes[i]) {
+      return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT,
+                     "options: byte %" PRIu32 " is set, which this bundle does not know (it knows %zu bytes)", i,
+                     sizeof *options);
+    }
+  }
+  uint64_t reserved = (uint64_t)options->reserved0;
+  for (int i = 0; i < 4; ++i) reserved |= options->reserved[i];
+  if (reserved) return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: a reserved field is not zero");
+  if (options->device_index != 0) {
+    return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: device_index is %" PRId32 ", expected 0 for a CPU bundle",
+                   options->device_index);
+  }
+  if (options->max_threads < 0) {
+    return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: max_threads is %" PRId32 ", expected 0 or more",
+                   options->max_threads);
+  }
+  if (!options->allocate != !options->release) {
+    return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: allocate and release must be given both or neither");
+  }
+  return PACKAGER_OK;
+}
+
+/* Hands out consecutive parts of one block; without a block it only adds up their sizes. */
+typedef struct {
+  uint8_t *block;
+  uint64_t used;
+} layout_t;
+
+static void *take(layout_t *layout, uint64_t bytes, uint64_t alignment) {
+  uint64_t offset = (layout->used + alignment - 1) & ~(alignment - 1);
+  layout->used = offset + bytes;
+  return layout->block ? layout->block + offset : NULL;
+}
+
+/* Returns the size of the block; fills the session, which is its start, when there is a block. */
+static uint64_t lay_out(uint8_t *block) {
+  layout_t layout = {block, 0};
+  uint64_t num_inputs = (uint64_t)pk_model.num_inputs, num_outputs = (uint64_t)pk_model.num_outputs;
+  uint64_t extents = 0; /* total_extents is allowed to be 0 where there is no `shapes` */
+  for (int32_t i = 0; i < pk_model.num_inputs; ++i) extents += (uint64_t)pk_model.inputs[i].ndim;
+  for (int32_t i = 0; i < pk_model.num_outputs; ++i) extents += (uint64_t)pk_model.outputs[i].ndim;
+
+  packager_session_t *session = take(&layout, sizeof *session, PK_ALIGNMENT);
+  packager_session_t parts = {
+      .dims = take(&layout, (uint64_t)pk_model.num_dims * sizeof(int64_t), sizeof(int64_t)),
+      .extents = take(&layout, extents * sizeof(int64_t), sizeof(int64_t)),
+      .inputs = take(&layout, num_inputs * sizeof(void *), sizeof(void *)),
+      .outputs = take(&layout, num_outputs * sizeof(void *), sizeof(void *)),
+      .input_bytes = take(&layout, num_inputs * sizeof(uint64_t), sizeof(uint64_t)),
+      .output_bytes = take(&layout, num_outputs * sizeof(uint64_t), sizeof(uint64_t)),
+      .call.arena = take(&layout, pk_model.arena_bytes, PK_ALIGNMENT),
+  };
+  if (session) *session = parts;
+  return layout.used;
+}
+
+static void write_static_extents(int64_t *extents, const packager_tensor_info_t *infos, int32_t count) {
+  for (int32_t i = 0; i < count; extents += infos[i++].ndim) {
+    for (int32_t axis = 0; axis < infos[i].ndim; ++axis) extents[axis] = infos[i].shape[axis];
+  }
+}
+
+static int32_t allocate(const packager_session_options_t *options, packager_session_t **session) {
+  uint64_t bytes = lay_out(NULL);
+  void *block = NULL;
+  if (options->allocate) {
+    block = options->allocate(options->allocator_context, bytes, PK_ALIGNMENT);
+    if (block && (uintptr_t)block % PK_ALIGNMENT) {
+      options->release(options->allocator_context, block);
+      return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "the allocator returned memory that is not aligned to %d bytes",
+                     PK_ALIGNMENT);
+    }
+  } else if (posix_memalign(&block, PK_ALIGNMENT, bytes)) {
+    block = NULL;
+  }
+  if (!block) return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "could not allocate %" PRIu64 " bytes for a session", bytes);
+  *session = block;
+  lay_out(block);
+  return PACKAGER_OK;
+}
+
+static void release(packager_session_t *session) {
+  if (session->release) {
+    session->release(session->allocator_context, session);
+  } else {
+    free(session);
+  }
+}
+
+static void fill(packager_session_t *session, const packager_session_options_t *options, const uint8_t *constants,
+                 pk_pool_t *pool) {
+  session->max_threads = options->max_threads;
+  session->release = options->release;
+  session->allocator_context = options->allocator_context;
+  session->executor = (pk_executor_t){options->parallel_for, options->parallel_for_context, pool};
+  session->call.constants = constants;
+  session->call.inputs = session->inputs;
+  session->call.outputs = session->outputs;
+  session->call.dims = session->dims;
+  session->call.executor = &session->executor;
+  if (pk_model.num_dims > 0) return; /* else extents are written by each run */
+  int64_t *extents = session->extents;
+  write_static_extents(extents, pk_model.inputs, pk_model.num_inputs);
+  for (int32_t i = 0; i < pk_model.num_inputs; ++i) extents += pk_model.inputs[i].ndim;
+  write_static_extents(extents, pk_model.outputs, pk_model.num_outputs);
+}
+
+static int32_t create(const packager_session_options_t *options, packager_session_t **session) {
+  const uint8_t *constants;
+  pk_pool_t *pool = NULL;
+  int32_t status = pk_check_cpu();
+  if (status) return status;
+  if ((status = allocate(options, session))) return status;
+  pk_lock();
+  if (!(status = pk_weights_acquire(&constants))) {
+    int uses_pool = !options->parallel_for && options->max_threads != 1;
+    if (!uses_pool || !(status = pk_pool_acquire(&pool))) {
+      fill(*session, options, constants, pool);
+    } else {
+      pk_weights_release();
+    }
+  }
+  pk_unlock();
+  if (status) {
+    (*session)->release = options->release;
+    (*session)->allocator_context = options->allocator_context;
+    release(*session);
+    *session = NULL;
+  }
+  return status;
+}
+
+int32_t pk_session_create(const packager_session_options_t *given, packager_session_t **session) {
+  if (!session) return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "session_create: session is NULL");
+  *session = NULL;
+  packager_session_options_t options;
+  int32_t status = read_options(given, &options);
+  if (status) return status;
+  status = create(&options, session);
+  if (!options.log) return status;
+  if (status) {
+    options.log(options.log_context, PACKAGER_LOG_ERROR, pk_thread_error());
+    return status;
+  }
+  char message[PK_MESSAGE_BYTES];
+  snprintf(message, sizeof message, "%s: session created, arena of %" PRIu64 " bytes, %" PRId32 " thread(s)",
+           pk_model.name, pk_model.arena_bytes, pk_executor_threads(&(*session)->executor));
+  options.log(options.log_context, PACKAGER_LOG_INFO, message);
+  return status;
+}
+
+/* A busy session is not touched, not even its message: another thread owns it. */
+static int32_t enter(packager_session_t *session, const char *function) {
+  if (!session) return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "%s: session is NULL", function);
+  if (atomic_exchange_explicit(&session->busy, 1, memory_order_acquire)) {
+    return pk_fail(NULL, PACKAGER_ERROR_BUSY, "%s: the session is in use by another thread", function);
+  }
+  return PACKAGER_OK;
+}
+
+static int32_t leave(packager_session_t *session, int32_t status) {
+  atomic_store_explicit(&session->busy, 0, memory_order_release);
+  return status;
+}
+
+static int32_t execute(packager_session_t *session) {
+  int32_t threads = pk_executor_threads(&session->executor);
+  if (session->max_threads > 0 && (session->executor.parallel_for || session->max_threads < threads)) {
+    threads = session->max_threads;
+  }
+  session->call.threads = threads;
+  int32_t failed = pk_model.run(&session->call);
+  if (!failed) return PACKAGER_OK;
+  return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed,
+                 pk_model.call_names[failed - 1]);
+}
+
+int32_t pk_session_run(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                       DLTensor *const *outputs, int32_t num_outputs, void *stream) {
+  int32_t status = enter(session, "session_run");
+  if (status) return status;
+  if (stream) {
+    status = pk_fail(session, PACKAGER_ERROR_ARGUMENT, "stream is given, expected NULL for a CPU bundle");
+  }
+  if (!status) status = pk_check_inputs(session, inputs, num_inputs);
+  if (!status) status = pk_check_memory(session, inputs, outputs, num_outputs);
+  if (!status) status = execute(session);
+  return leave(session, status);
+}
+
+int32_t pk_session_output_shape(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                                int32_t output, int64_t *shape) {
+  int32_t status = enter(session, "session_output_shape");
+  if (status) return status;
+  if (output < 0 || output >= pk_model.num_outputs) {
+    return leave(session,
+                 pk_fail(session, PACKAGER_ERROR_ARGUMENT, "there is no output %" PRId32 ", expected 0..%" PRId32,
+                         output, pk_model.num_outputs - 1));
+  }
+  int32_t ndim = pk_model.outputs[output].ndim;
+  if (!shape && ndim > 0) {
+    return leave(session, pk_fail(session, PACKAGER_ERROR_ARGUMENT, "session_output_shape: shape is NULL"));
+  }
+  status = pk_check_inputs(session, inputs, num_inputs);
+  if (status) return leave(session, status);
+  const int64_t *extents = session->extents;
+  for (int32_t i = 0; i < pk_model.num_inputs; ++i) extents += pk_model.inputs[i].ndim;
+  for (int32_t i = 0; i < output; ++i) extents += pk_model.outputs[i].ndim;
+  for (int32_t axis = 0; axis < ndim; ++axis) shape[axis] = extents[axis];
+  return leave(session, status);
+}
+
+int32_t pk_session_destroy(packager_session_t *session) {
+  if (!session) return PACKAGER_OK;
+  int32_t status = enter(session, "session_destroy");
+  if (status) return status;
+  pk_lock();
+  if (session->executor.pool) pk_pool_release();
+  pk_weights_release();
+  pk_unlock();
+  release(session);
+  return PACKAGER_OK;
+}

@@ -1,0 +1,48 @@
+/* threads.h: the pool as its two files see it: pool.c starts and stops workers, loop.c gives them work. */
+#ifndef PK_THREADS_H_
+#define PK_THREADS_H_
+
+#include <pthread.h>
+
+#include "runtime.h"
+
+/* One parallel loop; lives on the stack of the thread that runs it. */
+typedef struct {
+  pk_task_fn *task;
+  const void *arguments;
+  int64_t extent;
+  int32_t chunks;
+  atomic_int done;      /* chunks run, counted for the host program's parallel_for only */
+  atomic_llong failure; /* (chunk << 32) | error of the lowest chunk that failed, LLONG_MAX: none */
+} pk_loop_t;
+
+/* States of pk_worker_t.post, which is a futex. */
+enum { PK_POST_IDLE, PK_POST_WORK, PK_POST_PARKED, PK_POST_STOP };
+/* Bits of pk_pool.state. */
+enum { PK_POOL_HELD = 1, PK_POOL_CLOSED = 2 };
+/* Bit of pk_pool.pending, which is a futex: the holder sleeps on it. */
+#define PK_PENDING_PARKED 0x80000000u
+
+typedef struct {
+  _Alignas(64) atomic_uint post;
+  int32_t chunk; /* worker i runs chunk i + 1, the holder runs chunk 0 */
+  pk_pool_t *pool;
+  pthread_t thread;
+} pk_worker_t;
+
+/* Lives in pages that the kernel gives to a forked child zeroed: there the pool is free and has no workers, which
+ * is the truth, so that sessions go on without threads. */
+struct pk_pool {
+  _Alignas(64) atomic_uint state;   /* who may post work: one loop, or the thread that resizes the pool */
+  atomic_int workers;               /* started; the caller is not counted */
+  _Alignas(64) atomic_uint pending; /* workers that have not finished their chunk */
+  pk_loop_t *loop;                  /* of the holder; read by workers between post and pending */
+  pk_worker_t worker[PK_MAX_THREADS - 1];
+};
+
+/* Body of a worker: pthread_create's start routine. */
+void *pk_worker_main(void *worker);
+/* Hands WORK or STOP to a worker, waking it if it is parked. */
+void pk_post(pk_worker_t *worker, unsigned post);
+
+#endif /* PK_THREADS_H_ */

@@ -1,0 +1,184 @@
+/* validate.c: everything that is checked about the tensors of a run before a primitive function starts. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "runtime.h"
+
+static const char *const kInput = "input";
+static const char *const kOutput = "output";
+
+static void print_dtype(DLDataType dtype, char text[32]) {
+  static const char *const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  const char *name = dtype.code < sizeof names / sizeof *names ? names[dtype.code] : NULL;
+  if (!name) {
+    snprintf(text, 32, "code %u, %u bits, x%u", dtype.code, dtype.bits, dtype.lanes);
+  } else if (dtype.lanes != 1) {
+    snprintf(text, 32, "%s%ux%u", name, dtype.bits, dtype.lanes);
+  } else if (dtype.code == kDLBool && dtype.bits == 8) {
+    snprintf(text, 32, "bool");
+  } else {
+    snprintf(text, 32, "%s%u", name, dtype.bits);
+  }
+}
+
+static int32_t fail_dtype(packager_session_t *session, const char *role, const packager_tensor_info_t *info,
+                          DLDataType got) {
+  char got_name[32], expected[32];
+  print_dtype(got, got_name);
+  print_dtype(info->dtype, expected);
+  return pk_fail(session, PACKAGER_ERROR_DTYPE, "%s '%s': dtype is %s, expected %s", role, info->name, got_name,
+                 expected);
+}
+
+/* The parts of a description that do not depend on symbolic dims. */
+static int32_t check_kind(packager_session_t *session, const char *role, const packager_tensor_info_t *info,
+                          const DLTensor *tensor) {
+  if (!tensor) return pk_fail(session, PACKAGER_ERROR_ARGUMENT, "%s '%s': the tensor is NULL", role, info->name);
+  if (tensor->ndim != info->ndim) {
+    return pk_fail(session, PACKAGER_ERROR_RANK, "%s '%s': rank is %" PRId32 ", expected %" PRId32, role, info->name,
+                   tensor->ndim, info->ndim);
+  }
+  if (tensor->ndim > 0 && !tensor->shape) {
+    return pk_fail(session, PACKAGER_ERROR_ARGUMENT, "%s '%s': shape is NULL", role, info->name);
+  }
+  if (tensor->dtype.code != info->dtype.code || tensor->dtype.bits != info->dtype.bits ||
+      tensor->dtype.lanes != info->dtype.lanes) {
+    return fail_dtype(session, role, info, tensor->dtype);
+  }
+  if (tensor->device.device_type != kDLCPU && tensor->device.device_type != kDLCUDAHost) {
+    return pk_fail(session, PACKAGER_ERROR_DEVICE, "%s '%s': device type is %" PRId32 ", expected %d (CPU)", role,
+                   info->name, tensor->device.device_type, kDLCPU);
+  }
+  return PACKAGER_OK;
+}
+
+static int32_t check_shape(packager_session_t *session, const char *role, const packager_tensor_info_t *info,
+                           const DLTensor *tensor, const int64_t *extents) {
+  int empty = 0;
+  for (int32_t axis = 0; axis < info->ndim; ++axis) {
+    empty |= extents[axis] == 0;
+    if (tensor->shape[axis] == extents[axis]) continue;
+    const char *dim = info->dims ? info->dims[axis] : NULL;
+    return pk_fail(session, PACKAGER_ERROR_SHAPE,
+                   "%s '%s': axis %" PRId32 " is %" PRId64 ", expected %" PRId64 "%s%s%s", role, info->name, axis,
+                   tensor->shape[axis], extents[axis], dim ? " (" : "", dim ? dim : "", dim ? ")" : "");
+  }
+  if (!tensor->strides || empty) return PACKAGER_OK;
+  int64_t stride = 1;
+  for (int32_t axis = info->ndim - 1; axis >= 0; --axis) {
+    if (extents[axis] != 1 && tensor->strides[axis] != stride) {
+      return pk_fail(session, PACKAGER_ERROR_LAYOUT,
+                     "%s '%s': stride of axis %" PRId32 " is %" PRId64 ", expected %" PRId64 " (compact row-major)",
+                     role, info->name, axis, tensor->strides[axis], stride);
+    }
+    stride *= extents[axis];
+  }
+  return PACKAGER_OK;
+}
+
+/* Stores address and size of the data; integer arithmetic, because an empty tensor may have data = NULL. */
+static int32_t check_data(packager_session_t *session, const char *role, const packager_tensor_info_t *info,
+                          const DLTensor *tensor, const int64_t *extents, void **data, uint64_t *bytes) {
+  uint64_t elements = 1;
+  for (int32_t axis = 0; axis < info->ndim; ++axis) elements *= (uint64_t)extents[axis];
+  uint64_t element_bits = (uint64_t)info->dtype.bits * info->dtype.lanes;
+  uint64_t alignment = (element_bits + 7) / 8;
+  uintptr_t address = (uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset;
+  *data = (void *)address;
+  *bytes = (elements * element_bits + 7) / 8;
+  if (elements == 0) return PACKAGER_OK;
+  if (!tensor->data) return pk_fail(session, PACKAGER_ERROR_ARGUMENT, "%s '%s': data is NULL", role, info->name);
+  if (address & (alignment - 1)) {
+    return pk_fail(session, PACKAGER_ERROR_ALIGNMENT,
+                   "%s '%s': data (with its byte_offset of %" PRIu64 ") is not aligned to %" PRIu64 " bytes", role,
+                   info->name, tensor->byte_offset, alignment);
+  }
+  return PACKAGER_OK;
+}
+
+static int32_t check_count(packager_session_t *session, const char *role, const void *tensors, int32_t got,
+                           int32_t expected) {
+  if (got != expected) {
+    return pk_fail(session, PACKAGER_ERROR_ARGUMENT, "number of %ss is %" PRId32 ", expected %" PRId32, role, got,
+                   expected);
+  }
+  if (expected > 0 && !tensors) return pk_fail(session, PACKAGER_ERROR_ARGUMENT, "the array of %ss is NULL", role);
+  return PACKAGER_OK;
+}
+
+static int32_t bind_dims(packager_session_t *session, const DLTensor *const *inputs) {
+  for (int32_t i = 0; i < pk_model.num_dims; ++i) {
+    const pk_dim_t *dim = &pk_model.dims[i];
+    int64_t extent = inputs[dim->input]->shape[dim->axis];
+    if (extent < dim->min || extent > dim->max) {
+      return pk_fail(session, PACKAGER_ERROR_SHAPE, "input '%s': dim %s = %" PRId64 " is outside %" PRId64 "..%" PRId64,
+                     pk_model.inputs[dim->input].name, dim->name, extent, dim->min, dim->max);
+    }
+    session->dims[i] = extent;
+  }
+  if (pk_model.num_dims > 0) pk_model.shapes(session->dims, session->extents);
+  return PACKAGER_OK;
+}
+
+int32_t pk_check_inputs(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs) {
+  int32_t status = check_count(session, kInput, inputs, num_inputs, pk_model.num_inputs);
+  for (int32_t i = 0; !status && i < num_inputs; ++i) {
+    status = check_kind(session, kInput, &pk_model.inputs[i], inputs[i]);
+  }
+  if (!status) status = bind_dims(session, inputs);
+  const int64_t *extents = session->extents;
+  for (int32_t i = 0; !status && i < num_inputs; ++i) {
+    status = check_shape(session, kInput, &pk_model.inputs[i], inputs[i], extents);
+    extents += pk_model.inputs[i].ndim;
+  }
+  return status;
+}
+
+static int overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes) {
+  uintptr_t a_begin = (uintptr_t)a, b_begin = (uintptr_t)b;
+  return a_bytes > 0 && b_bytes > 0 && a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
+}
+
+static int32_t check_overlaps(packager_session_t *session) {
+  for (int32_t i = 0; i < pk_model.num_outputs; ++i) {
+    const char *role = NULL, *other = NULL;
+    for (int32_t j = 0; j < pk_model.num_inputs; ++j) {
+      if (!overlap(session->outputs[i], session->output_bytes[i], session->inputs[j], session->input_bytes[j]))
+        continue;
+      role = kInput;
+      other = pk_model.inputs[j].name;
+    }
+    for (int32_t j = 0; j < i; ++j) {
+      if (!overlap(session->outputs[i], session->output_bytes[i], session->outputs[j], session->output_bytes[j]))
+        continue;
+      role = kOutput;
+      other = pk_model.outputs[j].name;
+    }
+    if (role) {
+      return pk_fail(session, PACKAGER_ERROR_OVERLAP, "output '%s' overlaps %s '%s'", pk_model.outputs[i].name, role,
+                     other);
+    }
+  }
+  return PACKAGER_OK;
+}
+
+int32_t pk_check_memory(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
+                        int32_t num_outputs) {
+  int32_t status = check_count(session, kOutput, outputs, num_outputs, pk_model.num_outputs);
+  const int64_t *extents = session->extents;
+  for (int32_t i = 0; !status && i < pk_model.num_inputs; ++i) {
+    const packager_tensor_info_t *info = &pk_model.inputs[i];
+    status = check_data(session, kInput, info, inputs[i], extents, &session->inputs[i], &session->input_bytes[i]);
+    extents += info->ndim;
+  }
+  for (int32_t i = 0; !status && i < num_outputs; ++i) {
+    const packager_tensor_info_t *info = &pk_model.outputs[i];
+    status = check_kind(session, kOutput, info, outputs[i]);
+    if (!status) status = check_shape(session, kOutput, info, outputs[i], extents);
+    if (!status) {
+      status = check_data(session, kOutput, info, outputs[i], extents, &session->outputs[i], &session->output_bytes[i]);
+    }
+    extents += info->ndim;
+  }
+  return status ? status : check_overlaps(session);
+}

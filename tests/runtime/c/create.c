@@ -1,0 +1,67 @@
+/* What session_create depends on besides its arguments: the CPU, the weights file, libpthread. */
+#include "check.h"
+
+/* Arguments: bundle, status, message; twice, because a failure leaves nothing behind. */
+static void refused(char **arguments) {
+  bundle_t bundle = bundle_open(arguments[0]);
+  for (int i = 0; i < 2; ++i) {
+    packager_session_t *session;
+    CHECK_EQ(bundle.table->session_create(NULL, &session), atoi(arguments[1]));
+    CHECK(session == NULL);
+    CHECK_TEXT(bundle.table->thread_error(), arguments[2]);
+  }
+  CHECK_EQ(dlclose(bundle.handle), 0);
+}
+
+/* Arguments: a bundle with weights 1, 2, 3, 4, the name of its weights file or "". */
+static int is_mapped(const char *name) {
+  char line[4096];
+  FILE *file = fopen("/proc/self/maps", "r");
+  CHECK(file != NULL);
+  int found = 0;
+  while (fgets(line, sizeof line, file)) found |= strstr(line, name) != NULL;
+  fclose(file);
+  return found;
+}
+
+static void works(char **arguments) {
+  bundle_t bundle = bundle_open(arguments[0]);
+  const packager_bundle_v1_t *t = bundle.table;
+  const char *weights = arguments[1];
+  packager_session_t *first = session_open(t, NULL), *second = session_open(t, NULL);
+  CHECK(!*weights || is_mapped(weights));
+  CHECK_OK(t, t->session_destroy(first));
+  dynamic_t *d = dynamic_new(10);
+  dynamic_run_checked(t, second, d);
+  CHECK_OK(t, t->session_destroy(second));
+  CHECK(!*weights || !is_mapped(weights));
+  first = session_open(t, NULL); /* mapped again */
+  dynamic_run_checked(t, first, d);
+  CHECK_OK(t, t->session_destroy(first));
+  free(d);
+  CHECK_EQ(dlclose(bundle.handle), 0);
+}
+
+/* Arguments: a bundle whose pthread_create is not found, as in a program of old glibc without -lpthread. */
+static void no_pthread(char **arguments) {
+  static const char message[] =
+      "this program has no pthread_create: link it with -lpthread, or give the session a parallel_for";
+  bundle_t bundle = bundle_open(arguments[0]);
+  const packager_bundle_v1_t *t = bundle.table;
+  CHECK_EQ(t->set_threads(2), PACKAGER_ERROR_THREADS);
+  CHECK_TEXT(t->thread_error(), message);
+  CHECK_OK(t, t->set_threads(1));
+  packager_session_t *session = session_open(t, NULL);
+  dynamic_t *d = dynamic_new(10);
+  dynamic_run_checked(t, session, d);
+  CHECK_EQ(t->set_threads(2), PACKAGER_ERROR_THREADS);
+  dynamic_run_checked(t, session, d);
+  CHECK_OK(t, t->session_destroy(session));
+  free(d);
+  CHECK_EQ(dlclose(bundle.handle), 0);
+}
+
+int main(int argc, char **argv) {
+  static const case_t cases[] = {{"refused", refused}, {"works", works}, {"no_pthread", no_pthread}};
+  return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
+}
