@@ -12,7 +12,8 @@ from tvm import s_tir, tirx
 from tvm.tirx import stmt as st
 
 from packager import symbolic
-from packager.ir import Dim, Extent, Kernel
+from packager.ir import Extent, Kernel
+from packager.manifest import Dim
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 

@@ -5,6 +5,7 @@ Names are numpy's plus ``bfloat16``. numpy is imported only by the functions tha
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,17 +55,18 @@ BY_DLPACK = {(dtype.code, dtype.bits): dtype for dtype in DTYPES.values()}
 
 def bfloat16_dtype() -> np.dtype[Any] | None:
     """Return ml_dtypes' bfloat16 as a numpy dtype, or None where ml_dtypes is not installed."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     if importlib.util.find_spec("ml_dtypes") is None:
         return None
     ml_dtypes: Any = importlib.import_module("ml_dtypes")
-    return np.dtype(ml_dtypes.bfloat16)
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 def storage_dtype(name: str) -> np.dtype[Any]:
     """Return the little-endian numpy dtype that holds ``name``; raw uint16 for bfloat16 without ml_dtypes."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     if name == "bfloat16":
         return bfloat16_dtype() or np.dtype("<u2")

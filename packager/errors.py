@@ -43,7 +43,7 @@ class ModelError(PackagerError):
     exit_code = 3
 
 
-class UnsupportedOperators(ModelError):
+class UnsupportedOperatorsError(ModelError):
     """The model uses operators that cannot be compiled; lists each operator once with the nodes that use it."""
 
     def __init__(self, operators: dict[str, Sequence[str]]) -> None:

@@ -90,7 +90,7 @@ def _operator(value: relax.Expr) -> str:
 
 
 def _run(transform: relax.Function, values: list[Array]) -> list[Any]:
-    name = transform.attrs["global_symbol"] if "global_symbol" in transform.attrs else TRANSFORM
+    name = transform.attrs.get("global_symbol", TRANSFORM)
     module = tvm.IRModule({name: transform.with_attr("global_symbol", name)})
     machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
     results = machine[name]([tvm.runtime.tensor(np.ascontiguousarray(value)) for value in values])

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packager.manifest import Constant, Dim, Model, Primitive, TensorSpec, Weights
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -22,35 +24,6 @@ Extent = int | str
 
 
 @dataclass(frozen=True)
-class Dim:
-    """A symbolic dim with its inclusive bounds."""
-
-    name: str
-    min: int
-    max: int
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Name, numpy dtype name and shape of a model input or output."""
-
-    name: str
-    dtype: str
-    shape: tuple[Extent, ...]
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """Where a model came from, as the manifest tells it."""
-
-    name: str
-    format: str
-    sha256: str
-    opset: Mapping[str, int]
-    producer: str
-
-
-@dataclass(frozen=True)
 class ImportedModel:
     """A model as one Relax function ``main``: its inputs are the first parameters, its weights the others.
 
@@ -58,7 +31,7 @@ class ImportedModel:
     it stands for. ``module`` is a ``tvm.IRModule``.
     """
 
-    source: ModelSource
+    source: Model
     module: Any
     inputs: tuple[TensorSpec, ...]
     output_names: tuple[str, ...]
@@ -120,7 +93,7 @@ class LoweredModel:
     ``constants`` are the values of main's parameters after the inputs, in order. ``call_sources`` are in call order.
     """
 
-    source: ModelSource
+    source: Model
     main: Any
     groups: Mapping[str, KernelGroup]
     inputs: tuple[TensorSpec, ...]
@@ -160,36 +133,10 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Primitive:
-    """What the manifest says of a primitive function. FLOPs and bytes are per call, at the dims' maxima."""
-
-    symbol: str
-    ops: tuple[str, ...]
-    nodes: tuple[str, ...]
-    flops: int
-    bytes_read: int
-    bytes_written: int
-    calls: int
-
-
-@dataclass(frozen=True)
-class ConstantRecord:
-    """A named constant in the table: ``offset`` from the start of the constants, ``aliases`` equal in content."""
-
-    name: str
-    aliases: tuple[str, ...]
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
 class ConstantTable:
     """All constants of a bundle: records sorted by offset, and the arrays in the same order."""
 
-    records: tuple[ConstantRecord, ...]
+    records: tuple[Constant, ...]
     arrays: tuple[Array, ...]
     nbytes: int
 
@@ -198,7 +145,7 @@ class ConstantTable:
 class CallPlan:
     """Everything that the entrypoint does in one run: the flat call sequence over one statically planned arena."""
 
-    source: ModelSource
+    source: Model
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     dims: tuple[Dim, ...]
@@ -210,8 +157,8 @@ class CallPlan:
 
 
 @dataclass(frozen=True)
-class StaticLibrary:
-    """An object file or archive that a backend made, with the symbols that it implements."""
+class ObjectFile:
+    """An object file or archive with the symbols that it implements and the CPU features that its code uses."""
 
     path: Path
     symbols: tuple[str, ...]
@@ -220,9 +167,23 @@ class StaticLibrary:
 
 @dataclass(frozen=True)
 class BackendOutput:
-    """What one backend hands back for all of its partitions."""
+    """What one backend hands back for everything that it compiled."""
 
     kind: str
-    static_libraries: tuple[StaticLibrary, ...]
+    static_libraries: tuple[ObjectFile, ...]
     primitives: tuple[Primitive, ...]
+    toolchain: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class LinkPlan:
+    """Everything that goes into the linked file: objects in link order, and what the manifest tells of them."""
+
+    plan: CallPlan
+    backends: tuple[BackendOutput, ...]
+    targets: tuple[dict[str, Any], ...]
+    machine: str
+    entry_symbol: str
+    static: bool
+    weights: Weights
     toolchain: Mapping[str, str]

@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.errors import UnsupportedOperators
+from packager.errors import UnsupportedOperatorsError
 from packager.fold import fold_weights
 from packager.ir import CallSource, ImportedModel, KernelGroup, LoweredModel
 from packager.kernels import make_group
@@ -43,7 +43,7 @@ FLATTEN = [
 def lower(model: ImportedModel) -> LoweredModel:
     """Fold, legalise, fuse and schedule a model for the CPU.
 
-    Raises UnsupportedOperators for operators that TVM cannot lower to a PrimFunc.
+    Raises UnsupportedOperatorsError for operators that TVM cannot lower to a PrimFunc.
     """
     bounds = {dim.name: dim.max for dim in model.dims}
     module = model.module
@@ -90,7 +90,7 @@ def _bindings(function: relax.Function) -> list[Any]:
 
 
 def _check_legal(main: relax.Function, nodes: Mapping[str, str]) -> None:
-    """Raise UnsupportedOperators if an operator is left that is neither a call of a PrimFunc nor a view."""
+    """Raise UnsupportedOperatorsError if an operator is left that is neither a call of a PrimFunc nor a view."""
     legal = {"relax.call_tir", "relax.reshape"}
     refused: dict[str, list[str]] = {}
     for binding in _bindings(main):
@@ -101,7 +101,7 @@ def _check_legal(main: relax.Function, nodes: Mapping[str, str]) -> None:
         elif isinstance(value, relax.If):
             refused.setdefault("If", []).append(nodes.get(binding.var.name, binding.var.name))
     if refused:
-        raise UnsupportedOperators(refused)
+        raise UnsupportedOperatorsError(refused)
 
 
 def _sources(module: tvm.IRModule, nodes: Mapping[str, str]) -> list[CallSource]:

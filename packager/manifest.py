@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from packager import shape_expr, strict_json
 from packager.dtypes import DTYPES
 from packager.errors import BundleError
-from packager.strict_json import HasKey, Mismatch, Pattern, Range, Unique
+from packager.strict_json import HasKey, MismatchError, Pattern, Range, Unique
 
 SCHEMA_VERSION = 1
 ABI_VERSION = 1
@@ -211,8 +211,8 @@ class Manifest:
             _refuse_newer(value)
             manifest = strict_json.read(Manifest, value)
             for path, problem in _contradictions(manifest):
-                raise Mismatch(path, problem)
-        except Mismatch as mismatch:
+                raise MismatchError(path, problem)
+        except MismatchError as mismatch:
             raise BundleError(
                 f"the manifest is damaged: {mismatch}", hint="copy the bundle again, or rebuild it"
             ) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,20 +17,9 @@ from packager.arena import Request, place
 from packager.constants import ConstantBuilder
 from packager.cost import Cost, estimate
 from packager.errors import ModelError
-from packager.ir import (
-    Call,
-    CallPlan,
-    CallSource,
-    Copy,
-    Dim,
-    Extent,
-    Kernel,
-    LoweredModel,
-    Operand,
-    Primitive,
-    TensorSpec,
-)
+from packager.ir import Call, CallPlan, CallSource, Copy, Extent, Kernel, LoweredModel, Operand
 from packager.lower import called_primfunc
+from packager.manifest import Dim, Primitive, TensorSpec
 
 # Below this many FLOPs plus bytes per call, waking threads costs more than it saves.
 PARALLEL_WORK = 1 << 17
@@ -47,12 +36,13 @@ class _Tensor:
         self.last: int | None = None
 
 
-def plan(model: LoweredModel) -> CallPlan:
+def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
     """Flatten ``main`` into calls and copies and place every intermediate tensor and workspace in one arena.
 
+    ``packed_constants`` lays constants out without gaps, as an external safetensors file holds them.
     Raises ModelError for outputs or intermediates whose shape depends on data.
     """
-    return _Planner(model).plan()
+    return _Planner(model).plan(packed_constants)
 
 
 class _Planner:
@@ -61,12 +51,13 @@ class _Planner:
         self.dims: Mapping[str, Dim] = {dim.name: dim for dim in model.dims}
         self.names: dict[int, Extent] = {}  # main's shape variables
         self.constants = ConstantBuilder()
+        self.constant_offsets: Sequence[int] = ()
         self.values: dict[int, Any] = {}  # Relax variable -> _Tensor or tuple of them
         self.tensors: list[_Tensor] = []  # those in the arena
         self.calls: list[tuple[Kernel, list[_Tensor], tuple[Extent, ...], Extent | None, bool]] = []
         self.primitives: dict[str, Primitive] = {}
 
-    def plan(self) -> CallPlan:
+    def plan(self, packed_constants: bool) -> CallPlan:
         main = self.model.main
         self._bind_parameters(main)
         bindings = [binding for block in main.body.blocks for binding in block.bindings]
@@ -77,6 +68,7 @@ class _Planner:
         outputs = list(results) if isinstance(results, tuple) else [results]
         specs, copies = self._bind_outputs(outputs)
         arena_bytes = self._place()
+        table, self.constant_offsets = self.constants.build(packed=packed_constants)
         steps: list[Call | Copy] = [
             Call(kernel.symbol, tuple(self._operand(t) for t in operands), scalars, extent, parallel)
             for kernel, operands, scalars, extent, parallel in self.calls
@@ -92,7 +84,7 @@ class _Planner:
             kernels=tuple(kernels.values()),
             primitives=tuple(self.primitives.values()),
             arena_bytes=arena_bytes,
-            constants=self.constants.build(),
+            constants=table,
         )
 
     def _bind_parameters(self, main: relax.Function) -> None:
@@ -186,7 +178,7 @@ class _Planner:
 
     def _record(self, kernel: Kernel, cost: Cost, source: CallSource) -> None:
         # Call sites of one function differ in their dims at most: the largest is what the manifest tells.
-        known = self.primitives.get(kernel.symbol, Primitive(kernel.symbol, source.ops, (), 0, 0, 0, 0))
+        known = self.primitives.get(kernel.symbol, Primitive(kernel.symbol, None, source.ops, (), 0, 0, 0, 0))
         self.primitives[kernel.symbol] = replace(
             known,
             nodes=tuple(dict.fromkeys([*known.nodes, *source.nodes])),
@@ -228,6 +220,8 @@ class _Planner:
     def _operand(self, tensor: _Tensor) -> Operand:
         operand = _root(tensor).operand
         assert operand is not None
+        if operand.space == "constants":  # until the table is built, an entry and not an offset
+            return Operand("constants", self.constant_offsets[operand.value])
         return operand
 
 

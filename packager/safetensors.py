@@ -126,7 +126,7 @@ def data_sha256(tensors: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def header_size(prefix: bytes, file_size: int) -> int:
@@ -148,15 +148,15 @@ def decode_header(header: bytes, file_size: int) -> Header:
     try:
         value = strict_json.parse(header[_LENGTH.size : data_offset])
         if not isinstance(value, dict):
-            raise strict_json.Mismatch("$", "expected object")
+            raise strict_json.MismatchError("$", "expected object")
         metadata = value.pop(_METADATA, {})
         if not isinstance(metadata, dict) or not all(isinstance(item, str) for item in metadata.values()):
-            raise strict_json.Mismatch(f"$.{_METADATA}", "expected strings")
+            raise strict_json.MismatchError(f"$.{_METADATA}", "expected strings")
         entries = sorted(
             (_entry(name, item) for name, item in value.items()), key=lambda entry: (entry.offset, entry.bytes)
         )
         _check_layout(entries, file_size - data_offset)
-    except strict_json.Mismatch as mismatch:
+    except strict_json.MismatchError as mismatch:
         raise BundleError(f"damaged safetensors header: {mismatch}") from None
     return Header(tuple(entries), metadata, data_offset)
 
@@ -172,13 +172,13 @@ def _entry(name: str, value: Any) -> Entry:
     path = f"$.{name}"
     item = strict_json.read(_JsonEntry, value, path)
     if item.dtype not in BY_SAFETENSORS:
-        raise strict_json.Mismatch(f"{path}.dtype", f"unknown dtype {strict_json.shown(item.dtype)}")
+        raise strict_json.MismatchError(f"{path}.dtype", f"unknown dtype {strict_json.shown(item.dtype)}")
     if len(item.data_offsets) != 2 or min((*item.shape, *item.data_offsets)) < 0 or len(item.shape) > 32:
-        raise strict_json.Mismatch(path, "expected two offsets and at most 32 extents, none negative")
+        raise strict_json.MismatchError(path, "expected two offsets and at most 32 extents, none negative")
     dtype = BY_SAFETENSORS[item.dtype]
     begin, end = item.data_offsets
     if end - begin != math.prod(item.shape) * dtype.itemsize:
-        raise strict_json.Mismatch(f"{path}.data_offsets", "do not fit the dtype and the shape")
+        raise strict_json.MismatchError(f"{path}.data_offsets", "do not fit the dtype and the shape")
     return Entry(name, dtype.name, item.shape, begin, end - begin)
 
 
@@ -186,10 +186,10 @@ def _check_layout(entries: Iterable[Entry], data_bytes: int) -> None:
     end = 0
     for entry in entries:
         if entry.offset != end:
-            raise strict_json.Mismatch(f"$.{entry.name}.data_offsets", "leave a gap or overlap another tensor")
+            raise strict_json.MismatchError(f"$.{entry.name}.data_offsets", "leave a gap or overlap another tensor")
         end += entry.bytes
     if end != data_bytes:
-        raise strict_json.Mismatch("$", f"describes {end} bytes of data, the file has {data_bytes}")
+        raise strict_json.MismatchError("$", f"describes {end} bytes of data, the file has {data_bytes}")
 
 
 def decode(image: bytes | memoryview) -> dict[str, NDArray[Any]]:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 T = TypeVar("T")
 
 
-class Mismatch(ValueError):
+class MismatchError(ValueError):
     """A value is not what its definition says; ``path`` is its place, ``$.dims[0].min`` for example."""
 
     def __init__(self, path: str, problem: str) -> None:
@@ -40,7 +40,7 @@ class Range:
     def check(self, value: Any, path: str) -> None:
         if not self.minimum <= value <= self.maximum:
             upper = "" if self.maximum == math.inf else f" and at most {self.maximum}"
-            raise Mismatch(path, f"must be at least {self.minimum}{upper}, is {value}")
+            raise MismatchError(path, f"must be at least {self.minimum}{upper}, is {value}")
 
     def schema(self) -> dict[str, Any]:
         return {"minimum": self.minimum} | ({} if self.maximum == math.inf else {"maximum": self.maximum})
@@ -55,7 +55,7 @@ class Pattern:
 
     def check(self, value: Any, path: str) -> None:
         if re.fullmatch(self.regex, value, re.ASCII) is None:
-            raise Mismatch(path, f"must be {self.what}, is {shown(value)}")
+            raise MismatchError(path, f"must be {self.what}, is {shown(value)}")
 
     def schema(self) -> dict[str, Any]:
         return {"pattern": f"^(?:{self.regex})$", "description": self.what}
@@ -69,7 +69,7 @@ class HasKey:
 
     def check(self, value: Any, path: str) -> None:
         if self.key not in value:
-            raise Mismatch(path, f"lacks the key {self.key!r}")
+            raise MismatchError(path, f"lacks the key {self.key!r}")
 
     def schema(self) -> dict[str, Any]:
         return {"required": [self.key]}
@@ -86,7 +86,7 @@ class Unique:
         for index, item in enumerate(value):
             identity = getattr(item, self.key) if self.key else item
             if identity in seen:
-                raise Mismatch(f"{path}[{index}]", f"{shown(identity)} stands there twice")
+                raise MismatchError(f"{path}[{index}]", f"{shown(identity)} stands there twice")
             seen.add(identity)
 
     def schema(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def parse(text: bytes | str) -> Any:
-    """Return the value of a JSON text; duplicate keys, NaN, bad UTF-8 and absurd nesting raise Mismatch."""
+    """Return the value of a JSON text; duplicate keys, NaN, bad UTF-8 and absurd nesting raise MismatchError."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
@@ -120,7 +120,7 @@ def parse(text: bytes | str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-        raise Mismatch("$", f"not valid JSON: {error}") from None
+        raise MismatchError("$", f"not valid JSON: {error}") from None
 
 
 def canonical(value: Any) -> bytes:
@@ -131,7 +131,7 @@ def canonical(value: Any) -> bytes:
 def read(cls: type[T], value: Any, path: str = "$") -> T:
     """Return ``value``, as ``json.loads`` or ``tomllib.loads`` gave it, as an instance of the dataclass ``cls``.
 
-    Raises Mismatch.
+    Raises MismatchError.
     """
     result: T = _read(cls, value, path)
     return result
@@ -158,50 +158,72 @@ _SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {
 
 
 def _read(hint: Any, value: Any, path: str) -> Any:
+    """Dispatch on the kind of type; every kind that a format may use is in this table, and in _schema's."""
     if hint in _SCALARS:
-        name, accepted = _SCALARS[hint]
-        if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
-            raise Mismatch(path, f"expected {name}, found {_json_type(value)} {shown(value)}")
-        if hint is float:
-            if isinstance(value, int) and abs(value) > 2**53 or not math.isfinite(value):
-                raise Mismatch(path, "number out of range")
-            return float(value)
-        return value
+        return _read_scalar(hint, value, path)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _read_object(hint, value, path)
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        result = _read(arguments[0], value, path)
-        for rule in arguments[1:]:
-            rule.check(result, path)
-        return result
-    if origin is Literal:
-        if value not in arguments or isinstance(value, bool):
-            expected = ", ".join(map(repr, arguments))
-            raise Mismatch(path, f"expected one of {expected}; found {shown(value)}")
+    readers = {
+        Annotated: _read_annotated,
+        Literal: _read_literal,
+        tuple: _read_array,
+        dict: _read_mapping,
+        Union: _read_union,
+        types.UnionType: _read_union,
+    }
+    return readers[get_origin(hint)](get_args(hint), value, path)
+
+
+def _expect(name: str, accepted: type | tuple[type, ...], value: Any, path: str) -> None:
+    if not isinstance(value, accepted) or (isinstance(value, bool) and accepted != (bool,)):
+        raise MismatchError(path, f"expected {name}, found {_json_type(value)} {shown(value)}")
+
+
+def _read_scalar(hint: Any, value: Any, path: str) -> Any:
+    _expect(*_SCALARS[hint], value, path)
+    if hint is not float:
         return value
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise Mismatch(path, f"expected array, found {_json_type(value)}")
-        return tuple(_read(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise Mismatch(path, f"expected object, found {_json_type(value)}")
-        return {key: _read(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
-    assert origin in (Union, types.UnionType), hint
-    return _read_union(arguments, value, path)
+    if abs(value) > 2**53 and isinstance(value, int):
+        raise MismatchError(path, "an integer too large for a float")
+    if not math.isfinite(value):
+        raise MismatchError(path, "number out of range")
+    return float(value)
+
+
+def _read_annotated(arguments: tuple[Any, ...], value: Any, path: str) -> Any:
+    result = _read(arguments[0], value, path)
+    for rule in arguments[1:]:
+        rule.check(result, path)
+    return result
+
+
+def _read_literal(arguments: tuple[Any, ...], value: Any, path: str) -> Any:
+    # True equals 1 in Python, and so does 1.0, but not in JSON.
+    if not any(value == argument and type(value) is type(argument) for argument in arguments):
+        expected = ", ".join(map(repr, arguments))
+        raise MismatchError(path, f"expected one of {expected}; found {shown(value)}")
+    return value
+
+
+def _read_array(arguments: tuple[Any, ...], value: Any, path: str) -> Any:
+    _expect("array", list, value, path)
+    return tuple(_read(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
+
+
+def _read_mapping(arguments: tuple[Any, ...], value: Any, path: str) -> Any:
+    _expect("object", dict, value, path)
+    return {key: _read(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
 
 
 def _read_object(cls: type, value: Any, path: str) -> Any:
-    if not isinstance(value, dict):
-        raise Mismatch(path, f"expected object, found {_json_type(value)}")
+    _expect("object", dict, value, path)
     fields = _fields(cls)
     for key in value:
         if key not in fields:
-            raise Mismatch(path, f"unknown key {shown(key)}{suggestion(key, fields)}")
+            raise MismatchError(path, f"unknown key {shown(key)}{suggestion(key, fields)}")
     for key, (_, required) in fields.items():
         if required and key not in value:
-            raise Mismatch(path, f"lacks the key {key!r}")
+            raise MismatchError(path, f"lacks the key {key!r}")
     return cls(**{key: _read(hint, value[key], f"{path}.{key}") for key, (hint, _) in fields.items() if key in value})
 
 
@@ -215,9 +237,9 @@ def _read_union(alternatives: tuple[Any, ...], value: Any, path: str) -> Any:
     for alternative in remaining:
         try:
             return _read(alternative, value, path)
-        except Mismatch as mismatch:
+        except MismatchError as mismatch:
             problems.append(mismatch.problem)
-    raise Mismatch(path, "; or ".join(problems))
+    raise MismatchError(path, "; or ".join(problems))
 
 
 def _json_type(value: Any) -> str:
@@ -241,27 +263,28 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if hint in _SCALARS:
         return {"type": _SCALARS[hint][0]}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        if hint.__name__ not in definitions:
-            definitions[hint.__name__] = {}  # stops a recursion; replaced below
-            definitions[hint.__name__] = {
-                "type": "object",
-                "description": (hint.__doc__ or "").split("\n\n")[0].replace("\n", " "),
-                "properties": {name: _schema(kind, definitions) for name, (kind, _) in _fields(hint).items()},
-                "required": [name for name, (_, required) in _fields(hint).items() if required],
-                "additionalProperties": False,
-            }
-        return {"$ref": f"#/$defs/{hint.__name__}"}
+        return _object_schema(hint, definitions)
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        result = _schema(arguments[0], definitions)
-        for rule in arguments[1:]:
-            result |= rule.schema()
-        return result
     if origin is Literal:
         return {"enum": list(arguments)}
+    if origin is Annotated:
+        rules = (rule.schema() for rule in arguments[1:])
+        return functools.reduce(lambda result, rule: result | rule, rules, _schema(arguments[0], definitions))
     if origin is tuple:
         return {"type": "array", "items": _schema(arguments[0], definitions)}
     if origin is dict:
         return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
-    assert origin in (Union, types.UnionType), hint
-    return {"anyOf": [_schema(alternative, definitions) for alternative in arguments]}
+    return {"anyOf": [_schema(argument, definitions) for argument in arguments]}
+
+
+def _object_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    if cls.__name__ not in definitions:
+        fields = _fields(cls)
+        definitions[cls.__name__] = {
+            "type": "object",
+            "description": (cls.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+            "properties": {name: _schema(kind, definitions) for name, (kind, _) in fields.items()},
+            "required": [name for name, (_, required) in fields.items() if required],
+            "additionalProperties": False,
+        }
+    return {"$ref": f"#/$defs/{cls.__name__}"}

@@ -5,13 +5,15 @@ The text uses integers, names of dims, ``+ - * //``, parentheses, and ``min``/``
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
 
 from packager.errors import ModelError
-from packager.ir import Dim, Extent
+from packager.ir import Extent
+from packager.manifest import Dim
 
 _BINARY = {
     tirx.Add: "+",
@@ -119,7 +121,6 @@ def _interval_of(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple
 
 def extent_interval(extent: Extent, dims: Mapping[str, Dim]) -> tuple[int, int]:
     """Return the smallest and largest value of an extent, by interval arithmetic over its text."""
-    import ast
 
     def visit(node: ast.expr) -> tuple[int, int]:
         match node:

@@ -91,7 +91,7 @@ def _parse_one(text: str | Mapping[str, Any]) -> Target:
             raise UsageError(f"Target {kind!r} has no attribute {name!r}", hint=_suggest(name, declared, "attributes"))
         if not isinstance(value, declared[name]):
             raise UsageError(
-                f"attribute {name!r} of Target {kind!r} is {value!r}, expected a value of type {declared[name].__name__}"
+                f"attribute {name!r} of Target {kind!r} is {value!r}, expected type {declared[name].__name__}"
             )
         values[name] = value
     return Target(kind, KINDS[kind](**values))

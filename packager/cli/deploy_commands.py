@@ -30,19 +30,20 @@ def _print_json(value: Any) -> None:
 
 def inspect(bundle: BundlePath, as_json: Json = False) -> None:
     """Say what is in a bundle, without executing any of it. --json prints its manifest."""
-    from packager.deploy.inspect import inspect as inspect_bundle  # noqa: PLC0415
+    from packager.deploy.inspect import inspect as inspect_bundle
 
     found = inspect_bundle(bundle)
     if as_json:
         _print_json(json.loads(found.manifest.to_json()))
         return
-    from packager.deploy.report import inspect_tables, print_tables  # noqa: PLC0415
+    from packager.deploy.report import inspect_tables, print_tables
 
     print_tables(inspect_tables(found))
 
 
 def verify(
     bundle: BundlePath,
+    *,
     policy: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="default, hermetic, or a TOML file (packager schema policy).")
     ] = "default",
@@ -56,13 +57,13 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check integrity, structure, policy, and whether the bundle runs on a machine. Exit code 1: findings."""
-    from packager.deploy.verify import verify as verify_bundle  # noqa: PLC0415
+    from packager.deploy.verify import verify as verify_bundle
 
     result = verify_bundle(bundle, policy=policy, machine=machine, run=run, timeout=timeout)
     if as_json:
         _print_json(result.to_json())
     else:
-        from packager.deploy.report import print_tables, verify_tables  # noqa: PLC0415
+        from packager.deploy.report import print_tables, verify_tables
 
         print_tables(verify_tables(result))
     if not result.ok:
@@ -71,6 +72,7 @@ def verify(
 
 def run(
     bundle: BundlePath,
+    *,
     single: Annotated[
         list[str] | None, typer.Option("--input", metavar="NAME=FILE.npy", help="One input; repeat for more.")
     ] = None,
@@ -81,14 +83,14 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a bundle once. Without -o, print a summary of each output."""
-    from packager.deploy.loader import load  # noqa: PLC0415
+    from packager.deploy.loader import load
 
     if random is not None and (single or inputs):
         raise UsageError("--random cannot be combined with --input or --inputs")
     tensors = _read_inputs(single or [], inputs)
     with load(bundle, threads=threads) as loaded:
         if random is not None:
-            from packager.deploy.randomdata import random_inputs  # noqa: PLC0415
+            from packager.deploy.randomdata import random_inputs
 
             tensors = random_inputs(loaded.manifest, random)
         outputs = loaded.run(tensors)
@@ -98,7 +100,7 @@ def run(
     if as_json:
         _print_json({"schema_version": 1, "outputs": rows})
     elif not output:
-        from packager.deploy.report import Table, print_tables  # noqa: PLC0415
+        from packager.deploy.report import Table, print_tables
 
         columns = ("name", "dtype", "shape", "min", "max", "mean", "non-finite")
         cells = tuple(tuple(_cell(value) for value in row.values()) for row in rows)
@@ -110,7 +112,7 @@ def _cell(value: object) -> str:
 
 
 def _summary(name: str, array: Any) -> dict[str, Any]:
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     numbers = array.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
@@ -149,9 +151,9 @@ def _read_inputs(single: list[str], archive: Path | None) -> dict[str, Any]:
 
 
 def _load_numpy(path: Path) -> Any:
-    import zipfile  # noqa: PLC0415
+    import zipfile
 
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     try:
         return np.load(path, allow_pickle=False)
@@ -163,7 +165,7 @@ def _load_numpy(path: Path) -> Any:
 
 def _write_npz(path: Path, outputs: dict[str, Any]) -> None:
     """Write beside the file and rename, so that it is never half there."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     temporary = None
     try:
@@ -184,6 +186,7 @@ def _write_npz(path: Path, outputs: dict[str, Any]) -> None:
 
 def bench(
     bundle: BundlePath,
+    *,
     runs: Annotated[int, typer.Option(help="Runs that are measured.", min=1)] = 100,
     warmup: Annotated[int, typer.Option(help="Runs before.", min=0)] = 10,
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
@@ -191,26 +194,26 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure loading and running, with random inputs and symbolic dims at their maxima."""
-    from packager.deploy.bench import bench as bench_bundle  # noqa: PLC0415
+    from packager.deploy.bench import bench as bench_bundle
 
     result = bench_bundle(bundle, runs=runs, warmup=warmup, threads=threads, seed=seed)
     if as_json:
         _print_json(result.to_json())
         return
-    from packager.deploy.report import bench_tables, print_tables  # noqa: PLC0415
+    from packager.deploy.report import bench_tables, print_tables
 
     print_tables(bench_tables(result))
 
 
 def machine(as_json: Json = False) -> None:
     """Describe this machine; verify --machine reads what --json prints."""
-    from packager.deploy.machine import this_machine  # noqa: PLC0415
+    from packager.deploy.machine import this_machine
 
     found = this_machine()
     if as_json:
         _print_json(found.to_json())
         return
-    from packager.deploy.report import Table, print_tables  # noqa: PLC0415
+    from packager.deploy.report import Table, print_tables
 
     rows = (
         ("machine", f"{found.machine}, {found.os}"),
@@ -225,7 +228,7 @@ def schema(
     what: Annotated[Literal["manifest", "policy"], typer.Argument(help="The format to describe.")],
 ) -> None:
     """Print the JSON Schema (2020-12) of the manifest or of policy files."""
-    from packager.deploy.policy import policy_schema  # noqa: PLC0415
-    from packager.manifest import manifest_schema  # noqa: PLC0415
+    from packager.deploy.policy import policy_schema
+    from packager.manifest import manifest_schema
 
     _print_json(manifest_schema() if what == "manifest" else policy_schema())

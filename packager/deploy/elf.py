@@ -70,6 +70,7 @@ class ElfImage:
     needed: tuple[str, ...]
     other_libraries: tuple[str, ...]  # filters and auditors, which the dynamic linker would load too
     glibc: str | None
+    glibc_private: tuple[str, ...]  # versions such as GLIBC_PRIVATE, which no other release of glibc has to keep
     exports: tuple[str, ...]
     symbols: Mapping[str, SymbolFacts]
     undefined: tuple[str, ...]
@@ -169,6 +170,7 @@ def image(table: SectionTable, file_size: int) -> ElfImage:
     has_relro = any(segment[0] == _PT_GNU_RELRO for segment in table.segments)
     loads = [segment for segment in table.segments if segment[0] == _PT_LOAD]
     sections = table.by_name()
+    glibc, glibc_private = _glibc(table)
     return ElfImage(
         machine=table.machine,
         type=table.type,
@@ -176,7 +178,8 @@ def image(table: SectionTable, file_size: int) -> ElfImage:
         sections=sections,
         needed=texts(_DT_NEEDED),
         other_libraries=texts(*_DT_LOADS_OTHERS),
-        glibc=_glibc(table),
+        glibc=glibc,
+        glibc_private=glibc_private,
         exports=tuple(
             sorted(
                 name
@@ -295,14 +298,15 @@ def _symbols(table: SectionTable, type_: int) -> Iterator[tuple[str, int, int, i
         yield _string(strings, name), info >> 4, other & 3, index, SymbolFacts(value, size, info & 15)
 
 
-def _glibc(table: SectionTable) -> str | None:
-    """Return the highest GLIBC_x.y among the symbol versions that the file needs."""
+def _glibc(table: SectionTable) -> tuple[str | None, tuple[str, ...]]:
+    """Return the highest GLIBC_x.y among the symbol versions that the file needs, and the other GLIBC_ ones."""
     header = _only(table, _SHT_VERNEED)
     if header is None:
-        return None
+        return None, ()
     strings = _linked_strings(table, _SHT_VERNEED)
     data = table.window.read(header[4], header[5], "symbol versions")
     found: list[str] = []
+    private: set[str] = set()
     for name in _version_names(data, strings):
         match = re.fullmatch(r"GLIBC_([0-9]{1,4}(?:\.[0-9]{1,4}){1,2})", name, re.ASCII)
         if match:
@@ -310,8 +314,8 @@ def _glibc(table: SectionTable) -> str | None:
         elif name == "GLIBC_ABI_DT_RELR":  # glibc's way to refuse relative relocations before 2.36
             found.append("2.36")
         elif name.startswith("GLIBC_"):
-            raise BundleError(f"the file needs {name}, which is not a public version of glibc")
-    return max(found, key=version_key, default=None)
+            private.add(name)
+    return max(found, key=version_key, default=None), tuple(sorted(private))
 
 
 def _version_names(data: bytes, strings: bytes) -> Iterator[str]:

@@ -94,7 +94,7 @@ def compare(name: str, actual: Array, expected: Array, rtol: float, atol: float)
 
 def run_golden(path: Path) -> list[str]:
     """Load a bundle in this process and run all cases; return what differs. Raises PackagerError."""
-    from packager.deploy.loader import load  # noqa: PLC0415 - verify without --run must not need ctypes
+    from packager.deploy.loader import load  # verify without --run must not need ctypes
 
     bundle_file = inspect(path)
     manifest = bundle_file.manifest

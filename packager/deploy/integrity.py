@@ -72,7 +72,7 @@ class _Weights:
 
 
 def _weights_findings(bundle: BundleFile) -> Iterator[Finding]:
-    from packager import safetensors  # noqa: PLC0415 - needs numpy
+    from packager import safetensors  # needs numpy
 
     manifest = bundle.manifest
     assert manifest.weights.file is not None  # the strict reader has checked that external weights name a file

@@ -72,7 +72,7 @@ def read_machine(path: Path) -> Machine:
         return strict_json.read(Machine, strict_json.parse(path.read_bytes()))
     except OSError as failure:
         raise UsageError(f"cannot read {path}: {failure.strerror}") from None
-    except strict_json.Mismatch as mismatch:
+    except strict_json.MismatchError as mismatch:
         raise UsageError(
             f"{path} does not describe a machine: {mismatch}",
             hint="write it with `packager machine --json` on that machine",

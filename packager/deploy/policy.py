@@ -20,10 +20,10 @@ from packager.strict_json import suggestion
 _FOLDER = Path(__file__).parent / "policies"
 
 # The x86-64 psABI's microarchitecture levels, in the kernel's names of the features.
-_V1 = frozenset("cmov cx8 fpu fxsr mmx syscall sse sse2".split())
-_V2 = _V1 | frozenset("cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3".split())
-_V3 = _V2 | frozenset("avx avx2 bmi1 bmi2 f16c fma abm movbe xsave".split())
-_V4 = _V3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
+_V1 = frozenset({"cmov", "cx8", "fpu", "fxsr", "mmx", "syscall", "sse", "sse2"})
+_V2 = _V1 | frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})
+_V3 = _V2 | frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
+_V4 = _V3 | frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
 _LEVELS = {"x86-64-v1": _V1, "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
 
 
@@ -74,7 +74,7 @@ def read_policy(name_or_path: str) -> Policy:
         policy = strict_json.read(Policy, tomllib.loads(path.read_bytes().decode()))
         for target in policy.required_targets:
             _parse_target(target)
-    except (OSError, ValueError, RecursionError) as failure:  # TOMLDecodeError, Mismatch, bad UTF-8: ValueErrors
+    except (OSError, ValueError, RecursionError) as failure:  # TOMLDecodeError, MismatchError, bad UTF-8: ValueErrors
         reason = failure.strerror if isinstance(failure, OSError) else str(failure)
         raise UsageError(
             f"cannot use the policy {path}: {reason}", hint="`packager schema policy` prints all keys"
@@ -84,48 +84,63 @@ def read_policy(name_or_path: str) -> Policy:
 
 def policy_findings(manifest: Manifest, policy: Policy) -> Iterator[Finding]:
     """Check a bundle's manifest, which earlier checks have compared with the file, against a policy."""
+    for violations in (_requirement_violations, _size_violations, _target_violations, _content_violations):
+        for key, what, where, hint in violations(manifest, policy):
+            yield error(f"policy.{key}", what, where=where, why=f"policy {policy.name!r}: {key}", hint=hint)
 
-    def violation(key: str, what: str, where: str, hint: str) -> Finding:
-        return error(f"policy.{key}", what, where=where, why=f"policy {policy.name!r}: {key}", hint=hint)
 
-    def extra(found: Iterable[str], allowed: Iterable[str] | None) -> str:
-        return "" if allowed is None else ", ".join(sorted(set(found) - set(allowed)))
+_Violation = tuple[str, str, str, str]  # key of the policy, what, where, hint
 
+
+def _extra(found: Iterable[str], allowed: Iterable[str] | None) -> str:
+    return "" if allowed is None else ", ".join(sorted(set(found) - set(allowed)))
+
+
+def _requirement_violations(manifest: Manifest, policy: Policy) -> Iterator[_Violation]:
     requirements = manifest.requirements
-    if libraries := extra(requirements.needed, policy.allowed_libraries):
-        yield violation("allowed_libraries", f"needs {libraries}", "$.requirements.needed", "link it statically")
+    if libraries := _extra(requirements.needed, policy.allowed_libraries):
+        yield "allowed_libraries", f"needs {libraries}", "$.requirements.needed", "link it statically"
     if policy.max_glibc and requirements.glibc and version_key(requirements.glibc) > version_key(policy.max_glibc):
         what = f"needs glibc {requirements.glibc}, more than {policy.max_glibc}"
-        yield violation("max_glibc", what, "$.requirements.glibc", "rebuild on an older distribution")
-    if features := extra(requirements.cpu_features, _allowed_features(policy)):
+        yield "max_glibc", what, "$.requirements.glibc", "rebuild on an older distribution"
+    if features := _extra(requirements.cpu_features, _allowed_features(policy)):
         key = "cpu_level" if policy.cpu_level else "allowed_cpu_features"
         hint = "rebuild with a --target of a lower -mcpu"
-        yield violation(key, f"uses the CPU features {features}", "$.requirements.cpu_features", hint)
+        yield key, f"uses the CPU features {features}", "$.requirements.cpu_features", hint
+
+
+def _size_violations(manifest: Manifest, policy: Policy) -> Iterator[_Violation]:
     for key, limit, actual, where in (
         ("max_file_bytes", policy.max_file_bytes, manifest.sizes.file, "$.sizes.file"),
         ("max_arena_bytes", policy.max_arena_bytes, manifest.arena_bytes, "$.arena_bytes"),
         ("max_constant_bytes", policy.max_constant_bytes, manifest.weights.bytes, "$.weights.bytes"),
     ):
         if limit is not None and actual > limit:
-            yield violation(key, f"{actual} bytes, more than {limit}", where, "use a smaller model or dtype")
+            yield key, f"{actual} bytes, more than {limit}", where, "use a smaller model or dtype"
+
+
+def _target_violations(manifest: Manifest, policy: Policy) -> Iterator[_Violation]:
     kinds = {backend.kind for backend in manifest.backends if backend.primitives}
-    if absent := extra(policy.required_backends, kinds):
-        yield violation("required_backends", f"nothing compiled by {absent}", "$.backends", "add it with --target")
+    if absent := _extra(policy.required_backends, kinds):
+        yield "required_backends", f"nothing compiled by {absent}", "$.backends", "add it with --target"
     if forbidden := ", ".join(sorted(kinds & set(policy.forbidden_backends))):
-        yield violation("forbidden_backends", f"has code of {forbidden}", "$.backends", "leave out its --target")
+        yield "forbidden_backends", f"has code of {forbidden}", "$.backends", "leave out its --target"
     for wanted in policy.required_targets:
         attributes = _parse_target(wanted)
         if not any(_matches(target, attributes) for target in manifest.targets):
-            yield violation("required_targets", f"not built for {wanted!r}", "$.targets", f'add --target "{wanted}"')
+            yield "required_targets", f"not built for {wanted!r}", "$.targets", f'add --target "{wanted}"'
+
+
+def _content_violations(manifest: Manifest, policy: Policy) -> Iterator[_Violation]:
     if policy.require_golden and manifest.golden is None:
-        yield violation("require_golden", "has no golden pairs", "$.golden", "rebuild with --golden")
+        yield "require_golden", "has no golden pairs", "$.golden", "rebuild with --golden"
     if not policy.allow_external_weights and manifest.weights.storage == "external":
-        yield violation("allow_external_weights", "has its weights in a second file", "$.weights", "embed them")
+        yield "allow_external_weights", "has its weights in a second file", "$.weights", "embed them"
     if policy.allowed_licenses is not None:
         for item in manifest.licenses:
             if not _license_allowed(item.spdx, policy.allowed_licenses):
                 what = f"{item.component} is under {item.spdx}"
-                yield violation("allowed_licenses", what, "$.licenses", "replace the component, or allow its license")
+                yield "allowed_licenses", what, "$.licenses", "replace the component, or allow its license"
 
 
 def _allowed_features(policy: Policy) -> frozenset[str] | None:

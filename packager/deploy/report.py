@@ -28,9 +28,9 @@ def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
     """Write tables to a stream (stdout): with rich on a terminal, else as plain text without escapes."""
     stream = stream or sys.stdout
     if stream.isatty():
-        from rich.console import Console  # noqa: PLC0415 - slow to import, and not needed when piped
-        from rich.table import Table as RichTable  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
+        from rich.console import Console  # slow to import, and not needed when piped
+        from rich.table import Table as RichTable
+        from rich.text import Text
 
         console = Console(file=stream)
         for table in tables:

@@ -93,7 +93,12 @@ def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
     elf, requirements = bundle.elf, bundle.manifest.requirements
     where = ".dynsym" if bundle.manifest.form == "shared" else ".symtab"
     yield from _difference(
-        "elf.exports", "exported symbol", where, elf.exports, requirements.exports, "symbols could clash in the process"
+        "elf.exports",
+        "exported symbol",
+        elf.exports,
+        requirements.exports,
+        where=where,
+        why="symbols could clash in the process",
     )
     entry = r"packager_bundle_v1" if bundle.manifest.form == "shared" else r"[A-Za-z_][A-Za-z0-9_]*_bundle_v1"
     if len(requirements.exports) != 1 or not re.fullmatch(entry, requirements.exports[0]):
@@ -106,11 +111,21 @@ def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
         )
     libraries = (*elf.needed, *elf.other_libraries)
     yield from _difference(
-        "elf.needed", "library", ".dynamic", libraries, requirements.needed, "the bundle would not load without it"
+        "elf.needed",
+        "library",
+        libraries,
+        requirements.needed,
+        where=".dynamic",
+        why="the bundle does not load without it",
     )
     if bundle.manifest.form == "static":
         yield from _difference(
-            "elf.undefined", "undefined symbol", where, elf.undefined, requirements.undefined, "the link would differ"
+            "elf.undefined",
+            "undefined symbol",
+            elf.undefined,
+            requirements.undefined,
+            where=where,
+            why="the program that links it must define it",
         )
     elif elf.glibc != requirements.glibc:
         yield error(
@@ -119,6 +134,15 @@ def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
             where=".gnu.version_r",
             why=f"the manifest says {_glibc(requirements.glibc)}",
             hint=_RELINK,
+        )
+
+    if elf.glibc_private:
+        yield error(
+            "elf.glibc_private",
+            f"the file needs {_list(elf.glibc_private)}",
+            where=".gnu.version_r",
+            why="internals of one release of glibc: the next one may lack them",
+            hint="find the static library that was taken out of a C library",
         )
 
 
@@ -132,7 +156,7 @@ def _list(names: tuple[str, ...]) -> str:
 
 
 def _difference(
-    check: str, kind: str, where: str, found: tuple[str, ...], declared: tuple[str, ...], why: str
+    check: str, kind: str, found: tuple[str, ...], declared: tuple[str, ...], *, where: str, why: str
 ) -> Iterator[Finding]:
     extra, missing = sorted(set(found) - set(declared)), sorted(set(declared) - set(found))
     if extra:

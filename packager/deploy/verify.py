@@ -69,6 +69,6 @@ def _run(bundle: BundleFile, earlier: list[Finding], run: bool, timeout: float) 
         return Check("run", "skipped", "the bundle has no golden pairs: rebuild with --golden"), []
     if any(found.severity == "error" and not found.check.startswith("policy.") for found in earlier):
         return Check("run", "skipped", "not run because of the findings above"), []
-    from packager.deploy.golden import golden_findings  # noqa: PLC0415 - needs numpy
+    from packager.deploy.golden import golden_findings  # needs numpy
 
     return _outcome("run", golden_findings(bundle, timeout), f"{golden.cases} golden pairs")

@@ -17,7 +17,7 @@ def load_model(path: Path, dims: Mapping[str, DimRequest], name: str | None) -> 
     """Read a model file; its suffix decides how.
 
     Raises UsageError for a missing file, an unknown suffix or a wrong ``--dim``; ModelError for a file that cannot
-    be read, and UnsupportedOperators.
+    be read, and UnsupportedOperatorsError.
     """
     check_suffix(path)
     name = name or path.stem

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from packager.errors import UsageError
-from packager.ir import Dim
+from packager.manifest import Dim
 
 
 @dataclass(frozen=True)

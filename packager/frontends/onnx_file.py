@@ -18,12 +18,13 @@ from google.protobuf.message import DecodeError
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from packager.errors import ModelError, UnsupportedOperators
+from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.frontends import sha256_of_file
 from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.names import tag_bindings
 from packager.frontends.onnx_simplify import simplify
-from packager.ir import ImportedModel, ModelSource, TensorSpec
+from packager.ir import ImportedModel
+from packager.manifest import Model, TensorSpec
 
 # Scalars and short integer vectors (shapes, axes) become constants of the graph, which passes can fold and kernels can
 # inline; all other initialisers become named parameters, which no pass copies.
@@ -35,7 +36,7 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:
-    """Read an ``.onnx`` file, external data too. Raises ModelError, UnsupportedOperators and UsageError."""
+    """Read an ``.onnx`` file, external data too. Raises ModelError, UnsupportedOperatorsError and UsageError."""
     model = _read(path)
     sha256 = sha256_of_file(path)
     graph = model.graph
@@ -50,12 +51,12 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel
     weights = {name: array for name, (_, array) in importer._params.items()}
     module["main"] = module["main"].without_attr("params") if weights else module["main"]
     module, nodes = tag_bindings(module, importer.node_of_variable)
-    source = ModelSource(
+    source = Model(
         name=name,
         format="onnx",
         sha256=sha256,
         opset={entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
-        producer=f"{model.producer_name} {model.producer_version}".strip(),
+        producer=f"{model.producer_name} {model.producer_version}".strip() or None,
     )
     return ImportedModel(
         source=source,
@@ -134,7 +135,7 @@ def _check_operators(graph: onnx.GraphProto) -> None:
         operator = node.op_type if standard else f"{node.domain}::{node.op_type}"
         refused.setdefault(operator, []).append(_node_name(node, index))
     if refused:
-        raise UnsupportedOperators(refused)
+        raise UnsupportedOperatorsError(refused)
 
 
 def _node_name(node: onnx.NodeProto, index: int) -> str:

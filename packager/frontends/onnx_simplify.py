@@ -109,9 +109,9 @@ def _evaluate(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, Arr
 
 
 def _fold_batch_norms(graph: onnx.GraphProto) -> None:
-    """Rewrite Conv -> BatchNormalization as one Conv: w' = w * s, b' = (b - mean) * s + beta, s = gamma / sqrt(var+eps).
+    """Rewrite Conv -> BatchNormalization as one Conv: w' = w * s, b' = (b - mean) * s + beta.
 
-    Source: Ioffe and Szegedy 2015, "Batch Normalization", section 3.1 (inference).
+    s = gamma / sqrt(variance + epsilon). Source: Ioffe and Szegedy 2015, "Batch Normalization", section 3.1.
     """
     known = {tensor.name: tensor for tensor in graph.initializer}
     producer = {name: node for node in graph.node for name in node.output}

@@ -146,7 +146,8 @@ typedef struct {
    * aligned to their element size, and belong to the caller, outputs too. `stream` is NULL for a CPU bundle.
    * Every argument is checked before anything is computed; after an error the session can be used again.
    * A session may move between threads but runs in one at a time (else PACKAGER_ERROR_BUSY).
-   * Allocates nothing, takes no lock and makes no system call, except to wake parked workers. */
+   * Allocates nothing, takes no lock and makes no system call, except to wake parked workers and to sleep when
+   * workers take much longer than the caller's own share. */
   int32_t (*session_run)(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                          DLTensor *const *outputs, int32_t num_outputs, void *stream);
 

@@ -2,10 +2,10 @@
  * sessions are gone can be unloaded. */
 #define _GNU_SOURCE
 #include <inttypes.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "threads.h"
 
@@ -89,7 +89,9 @@ static int32_t resize(int32_t count) {
 static int32_t close_and_resize(int32_t count) {
   if (count == atomic_load_explicit(&pool->workers, memory_order_relaxed)) return PACKAGER_OK;
   atomic_fetch_or_explicit(&pool->state, PK_POOL_CLOSED, memory_order_relaxed);
-  while (atomic_load_explicit(&pool->state, memory_order_acquire) & PK_POOL_HELD) sched_yield();
+  while (atomic_load_explicit(&pool->state, memory_order_acquire) & PK_POOL_HELD) {
+    nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+  }
   int32_t status = resize(count);
   atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_CLOSED, memory_order_release);
   return status;

@@ -167,6 +167,13 @@ static int32_t create(const packager_session_options_t *options, packager_sessio
   return status;
 }
 
+/* How many threads its loops may use now. */
+static int32_t count_threads(const packager_session_t *session) {
+  int32_t threads = pk_executor_threads(&session->executor);
+  int32_t limit = session->max_threads;
+  return limit > 0 && (session->executor.parallel_for || limit < threads) ? limit : threads;
+}
+
 int32_t pk_session_create(const packager_session_options_t *given, packager_session_t **session) {
   if (!session) return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "session_create: session is NULL");
   *session = NULL;
@@ -181,7 +188,7 @@ int32_t pk_session_create(const packager_session_options_t *given, packager_sess
   }
   char message[PK_MESSAGE_BYTES];
   snprintf(message, sizeof message, "%s: session created, arena of %" PRIu64 " bytes, %" PRId32 " thread(s)",
-           pk_model.name, pk_model.arena_bytes, pk_executor_threads(&(*session)->executor));
+           pk_model.name, pk_model.arena_bytes, count_threads(*session));
   options.log(options.log_context, PACKAGER_LOG_INFO, message);
   return status;
 }
@@ -201,11 +208,7 @@ static int32_t leave(packager_session_t *session, int32_t status) {
 }
 
 static int32_t execute(packager_session_t *session) {
-  int32_t threads = pk_executor_threads(&session->executor);
-  if (session->max_threads > 0 && (session->executor.parallel_for || session->max_threads < threads)) {
-    threads = session->max_threads;
-  }
-  session->call.threads = threads;
+  session->call.threads = count_threads(session);
   int32_t failed = pk_model.run(&session->call);
   if (!failed) return PACKAGER_OK;
   return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed,

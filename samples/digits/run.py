@@ -37,4 +37,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except packager.PackagerError as error:
+        print(error.render(), file=sys.stderr)
+        sys.exit(error.exit_code)

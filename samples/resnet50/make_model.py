@@ -46,10 +46,16 @@ Uses = dict[str, list[tuple[NodeProto, int]]]
 
 
 def make_light_model(name: str = "light_resnet50", seed: int = 0) -> onnx.ModelProto:
-    """Return one of ``MODEL_NAMES`` with random float32 weights; raises ValueError for another name."""
+    """Return one of ``MODEL_NAMES`` with random float32 weights.
+
+    Raises ValueError for another name, FileNotFoundError if the installed onnx does not ship the light models.
+    """
     if name not in MODEL_NAMES:
         raise ValueError(f"unknown model {name!r}; one of {', '.join(MODEL_NAMES)}")
-    model = onnx.load(LIGHT_MODELS / f"{name}.onnx")
+    source = LIGHT_MODELS / f"{name}.onnx"
+    if not source.is_file():
+        raise FileNotFoundError(f"onnx {onnx.__version__} does not ship {source.name}; 1.23 does")
+    model = onnx.load(source)
     graph = model.graph
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
 
@@ -146,7 +152,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the weights; default: 0")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the .onnx file to write")
     arguments = parser.parse_args()
-    onnx.save(make_light_model(arguments.model, arguments.seed), arguments.output)
+    try:
+        onnx.save(make_light_model(arguments.model, arguments.seed), arguments.output)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     print(f"wrote {arguments.output}, {arguments.output.stat().st_size / 1e6:.0f} MB")
     return 0
 

@@ -73,7 +73,7 @@ def build_bundle(export, encoder, folder: Path, length: tuple[int, int]) -> Path
 
     model, bundle = folder / "minilm.pt2", folder / "minilm.so"
     torch.export.save(export.export_encoder(encoder, (1, 8), length), model)
-    packager.build(model, output=bundle)
+    packager.build(model, output=bundle, cache=False)
     return bundle
 
 

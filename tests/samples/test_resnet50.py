@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle(model: Path, run_cli: Run) -> Path:
     """The bundle, with external weights."""
     path = model.with_name("resnet50.so")
-    run_cli(["build", model, "-o", path, "--weights", "external"])
+    run_cli(["build", model, "-o", path, "--weights", "external", "--no-cache"])
     return path
 
 

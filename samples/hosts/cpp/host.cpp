@@ -1,5 +1,4 @@
-// host.cpp: runs a packager bundle from C++17 with nothing but packager.h; Bundle and Session are a RAII wrapper to
-// copy.
+// host.cpp: runs a packager bundle from C++17 with packager.h alone; Bundle and Session are a RAII wrapper to copy.
 //
 //     c++ -std=c++17 -I runtime_stub/include samples/hosts/cpp/host.cpp -o host -ldl
 //     ./host ./model.so input.f32 output.f32

@@ -3,6 +3,7 @@
 #define CHECK_H_
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,23 @@ static inline packager_session_t *session_open(const packager_bundle_v1_t *bundl
   CHECK_OK(bundle, bundle->session_create(options, &session));
   CHECK(session != NULL);
   return session;
+}
+
+/* Is a file mapped whose path contains this? */
+static inline int is_mapped(const char *name) {
+  char line[4096];
+  FILE *file = fopen("/proc/self/maps", "r");
+  CHECK(file != NULL);
+  int found = 0;
+  while (fgets(line, sizeof line, file)) found |= strstr(line, name) != NULL;
+  fclose(file);
+  return found;
+}
+
+static inline int count_files(void) {
+  int count = 0;
+  for (int file = 0; file < 256; ++file) count += fcntl(file, F_GETFD) != -1;
+  return count;
 }
 
 /* Tensors of the dynamic model for one n. */

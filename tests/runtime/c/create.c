@@ -4,32 +4,27 @@
 /* Arguments: bundle, status, message; twice, because a failure leaves nothing behind. */
 static void refused(char **arguments) {
   bundle_t bundle = bundle_open(arguments[0]);
+  int files = count_files();
   for (int i = 0; i < 2; ++i) {
     packager_session_t *session;
     CHECK_EQ(bundle.table->session_create(NULL, &session), atoi(arguments[1]));
     CHECK(session == NULL);
     CHECK_TEXT(bundle.table->thread_error(), arguments[2]);
+    CHECK_EQ(count_files(), files);
+    CHECK(!is_mapped(".safetensors"));
   }
   CHECK_EQ(dlclose(bundle.handle), 0);
 }
 
 /* Arguments: a bundle with weights 1, 2, 3, 4, the name of its weights file or "". */
-static int is_mapped(const char *name) {
-  char line[4096];
-  FILE *file = fopen("/proc/self/maps", "r");
-  CHECK(file != NULL);
-  int found = 0;
-  while (fgets(line, sizeof line, file)) found |= strstr(line, name) != NULL;
-  fclose(file);
-  return found;
-}
-
 static void works(char **arguments) {
   bundle_t bundle = bundle_open(arguments[0]);
   const packager_bundle_v1_t *t = bundle.table;
   const char *weights = arguments[1];
+  int files = count_files();
   packager_session_t *first = session_open(t, NULL), *second = session_open(t, NULL);
   CHECK(!*weights || is_mapped(weights));
+  CHECK_EQ(count_files(), files);
   CHECK_OK(t, t->session_destroy(first));
   dynamic_t *d = dynamic_new(10);
   dynamic_run_checked(t, second, d);

@@ -1,6 +1,6 @@
 /* Workers cannot be started: set_threads and session_create say so, undo what they did, and go on with what is there.
  * pthread_create here stands before libc's, with the limit that a container's pids controller would set. Arguments:
- * the dynamic bundle. */
+ * the dynamic bundle with external weights, their file's name. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,7 +17,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 }
 
 int main(int argc, char **argv) {
-  CHECK_EQ(argc, 2);
+  CHECK_EQ(argc, 3);
   bundle_t bundle = bundle_open(argv[1]);
   const packager_bundle_v1_t *t = bundle.table;
   packager_session_t *session, *other;
@@ -28,8 +28,10 @@ int main(int argc, char **argv) {
   CHECK_EQ(t->session_create(NULL, &session), PACKAGER_ERROR_THREADS);
   CHECK(session == NULL);
   CHECK_TEXT(t->thread_error(), "could not start worker 3 of 3: Resource temporarily unavailable");
+  CHECK(!is_mapped(argv[2]));
   allowed = 3;
   session = session_open(t, NULL);
+  CHECK(is_mapped(argv[2]));
   dynamic_run_checked(t, session, d);
   allowed = 1;
   CHECK_EQ(t->set_threads(8), PACKAGER_ERROR_THREADS);

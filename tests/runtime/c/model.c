@@ -115,7 +115,11 @@ static _Thread_local int32_t add_error;
 
 static int32_t run(const pk_call_t *call) {
   if (pk_for(call, scale, call, call->dims[0])) return 1;
-  if ((add_error = pk_for(call, add, call, call->dims[0]))) return 2;
+  int32_t error = pk_for(call, add, call, call->dims[0]);
+  if (error) {
+    add_error = error; /* only now: the first access to a thread-local may allocate */
+    return 2;
+  }
   int64_t *grid = call->outputs[1];
   for (int64_t i = 0; i < 2 * call->dims[0] + 1; ++i) grid[i] = i;
   return 0;

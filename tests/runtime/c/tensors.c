@@ -156,7 +156,7 @@ static void empty(char **argv) {
   d = dynamic_new(0);
   d->ta.data = NULL;
   d->tb.data = (char *)d->b + 1; /* of no element: neither alignment nor overlap matter */
-  d->tsum.data = d->grid;
+  d->tsum.data = (char *)d->grid + 4;
   int64_t strides[] = {3, 9};
   d->ta.strides = strides;
   CHECK_OK(bundle.table, dynamic_run(bundle.table, session, d));

@@ -89,6 +89,30 @@ static void busy(char **arguments) {
   free(d);
 }
 
+/* Takes turns with other threads at one session: the flag that refuses them also orders their runs. */
+static void *run_in_turns(void *argument) {
+  packager_session_t *session = argument;
+  dynamic_t *d = dynamic_new(20);
+  for (int done = 0; done < 100;) {
+    int32_t status = dynamic_run(t, session, d);
+    if (status == PACKAGER_ERROR_BUSY) continue;
+    CHECK_EQ(status, PACKAGER_OK);
+    dynamic_check(d);
+    ++done;
+  }
+  free(d);
+  return NULL;
+}
+
+static void turns(char **arguments) {
+  open_bundle(arguments);
+  packager_session_t *session = session_open(t, NULL);
+  pthread_t threads[3];
+  for (int i = 0; i < 3; ++i) threads[i] = start(run_in_turns, session);
+  for (int i = 0; i < 3; ++i) pthread_join(threads[i], NULL);
+  CHECK_OK(t, t->session_destroy(session));
+}
+
 static void *run_many(void *argument) {
   int64_t seed = (int64_t)(intptr_t)argument;
   packager_session_t *session = session_open(t, NULL);
@@ -319,7 +343,8 @@ static void max_threads(char **arguments) {
   free(d);
 }
 
-static void on_signal(int number) { (void)number; }
+static atomic_int handled;
+static void on_signal(int number) { atomic_store(&handled, number); }
 
 /* Workers leave the host program's signals to its own threads. */
 static void signals(char **arguments) {
@@ -337,6 +362,8 @@ static void signals(char **arguments) {
   sigaddset(&usr1, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &usr1, NULL);
   kill(getpid(), SIGUSR1); /* no thread takes it: it stays pending */
+  usleep(50000);
+  CHECK_EQ(atomic_load(&handled), 0);
   sigset_t pending;
   CHECK_EQ(sigpending(&pending), 0);
   CHECK(sigismember(&pending, SIGUSR1));
@@ -375,6 +402,7 @@ static void forked_child(char **arguments) {
 
 int main(int argc, char **argv) {
   static const case_t cases[] = {{"busy", busy},
+                                 {"turns", turns},
                                  {"eight_sessions", eight_sessions},
                                  {"pool_sizes", pool_sizes},
                                  {"no_workers", no_workers},

@@ -1,0 +1,118 @@
+"""The content-addressed cache under the user's cache folder: objects of the runtime, and whole bundles.
+
+Entries are folders named by the SHA-256 of everything that their content depends on. An entry is made in a temporary
+folder and renamed into place, so that concurrent builds see whole entries or none, and a killed build leaves none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STALE_SECONDS = 24 * 3600
+
+
+def default_folder() -> Path:
+    """Return the cache folder: ``$XDG_CACHE_HOME/packager``, or ``~/.cache/packager``."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "packager"
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON-serialisable value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def digest_of_folder(folder: Path, pattern: str) -> str:
+    """Return the SHA-256 of the names and contents of all files that match ``pattern`` below a folder."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob(pattern)):
+        if path.is_file() and "__pycache__" not in path.parts:
+            content = path.read_bytes()
+            total.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode())
+            total.update(content)
+    return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the cache holds: entries and bytes by kind."""
+
+    folder: Path
+    entries: dict[str, int]
+    nbytes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache folder. ``enabled`` False looks nothing up and keeps nothing."""
+
+    folder: Path
+    enabled: bool = True
+
+    def find(self, kind: str, key: str) -> Path | None:
+        """Return the entry's folder if it is there."""
+        path = self.folder / kind / key
+        if not self.enabled or not path.is_dir():
+            return None
+        with contextlib.suppress(OSError):  # its age only decides what to clear first
+            os.utime(path)
+        return path
+
+    def add(self, kind: str, key: str, make: Callable[[Path], None]) -> Path | None:
+        """Make an entry: ``make`` fills an empty folder. Returns its folder, or None if nothing can be kept.
+
+        A cache that cannot be written (full disk, read-only home) is no reason for a build to fail.
+        """
+        if not self.enabled:
+            return None
+        parent = self.folder / kind
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+        except OSError:
+            return None
+        try:
+            make(temporary)
+            with contextlib.suppress(OSError):  # another build was first: its entry has the same content
+                temporary.rename(parent / key)
+        except OSError:
+            return None
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return self.find(kind, key)
+
+    def usage(self) -> Usage:
+        """Count entries and bytes."""
+        entries: dict[str, int] = {}
+        nbytes: dict[str, int] = {}
+        for kind, entry in self._entries():
+            entries[kind] = entries.get(kind, 0) + 1
+            size = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+            nbytes[kind] = nbytes.get(kind, 0) + size
+        return Usage(self.folder, entries, nbytes)
+
+    def clear(self) -> int:
+        """Remove all entries; return how many. Entries that are being made are left alone unless a day old."""
+        count = 0
+        for _, entry in self._entries():
+            shutil.rmtree(entry, ignore_errors=True)
+            count += 1
+        for leftover in self.folder.glob("*/.new-*"):
+            if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(leftover, ignore_errors=True)
+        return count
+
+    def _entries(self) -> Iterator[tuple[str, Path]]:
+        for kind in ("bundle", "object"):
+            for entry in sorted((self.folder / kind).glob("[0-9a-f]*")):
+                yield kind, entry

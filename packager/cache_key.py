@@ -1,0 +1,78 @@
+"""The key of a whole build: a hash of everything that its result depends on, found without importing TVM."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packager.cache import digest, digest_of_folder
+from packager.deploy.machine import this_machine
+from packager.frontends import sha256_of_file
+from packager.resources import folder
+from packager.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from packager.pipeline import Request
+
+# Distributions whose version changes what a build gives.
+DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "capstone", "torch")
+
+
+def of_bundle(request: Request, toolchain: Toolchain) -> str:
+    """Return the key of a build."""
+    golden = request.golden
+    native = request.targets.host.options.mcpu == "native"
+    return digest(
+        {
+            "packager": [
+                digest_of_folder(Path(__file__).parent, "*.py"),
+                digest_of_folder(folder("templates"), "*.j2"),
+                digest_of_folder(folder("runtime_stub"), "*.[ch]"),
+            ],
+            "python": platform.python_version(),
+            "distributions": {name: _version(name) for name in DISTRIBUTIONS},
+            "toolchain": dict(toolchain.versions),
+            "machine": this_machine().to_json() if native else None,
+            "model": _model_files(request.model),
+            "name": request.name,
+            "targets": request.targets.to_json(),
+            "dims": {name: [dim.min, dim.max] for name, dim in request.dims.items()},
+            "entry_symbol": request.entry_symbol,
+            "weights": [request.weights, request.weights_file.name],
+            "golden": sha256_of_file(golden) if isinstance(golden, Path) and golden.is_file() else str(golden),
+        }
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _model_files(path: Path) -> dict[str, Any]:
+    """Return the hashes of a model file and of its external data files."""
+    files = {path.name: sha256_of_file(path)}
+    if path.suffix == ".onnx":
+        for location in _external_locations(path):
+            file = path.parent / location
+            files[location] = sha256_of_file(file) if file.is_file() else "missing"
+    return files
+
+
+def _external_locations(path: Path) -> set[str]:
+    # The key is an entry's name in the file; where it does not occur no external data can, and onnx is not needed.
+    if b"location" not in path.read_bytes():
+        return set()
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except DecodeError:
+        return set()  # importing it will report this
+    tensors = [*model.graph.initializer, *(a.t for n in model.graph.node for a in n.attribute if a.HasField("t"))]
+    return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}

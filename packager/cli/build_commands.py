@@ -1,0 +1,112 @@
+"""The commands of the build side: build, doctor, cache."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the build commands to the application."""
+    for command in (build, doctor, cache):
+        app.command()(command)
+
+
+def build(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help=".onnx, .pt2 (torch.export) or Relax .json.")],
+    *,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.so", help="The bundle.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option("-t", "--target", help="A Target, as 'llvm -mcpu=x86-64-v4'; repeatable.")
+    ] = None,
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=SIZE|NAME=MIN:MAX", help="Fix or bound a symbolic dim.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model; default: the file's.")] = None,
+    header: Annotated[Path | None, typer.Option(metavar="OUT.h", help="Also write a C header for the model.")] = None,
+    static: Annotated[bool, typer.Option("--static", help="A static archive instead, with --prefix.")] = False,
+    prefix: Annotated[str | None, typer.Option(help="Prefix of the archive's entry function.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="embedded|external", help="Default: external above 2 GiB.")
+    ] = None,
+    keep_workdir: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep all intermediates there.")] = None,
+    jobs: Annotated[int | None, typer.Option("-j", "--jobs", help="Parallel compilers; default: all cores.")] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill the cache.")] = False,
+    golden: Annotated[
+        str | None, typer.Option(metavar="SEED|FILE.npz", help="Put a golden input/output pair into the bundle.")
+    ] = None,
+) -> None:
+    """Compile a model into one self-contained shared library. Prints its path."""
+    from packager.frontends.dims import parse_dims
+    from packager.pipeline import build as build_bundle
+
+    dims = {key: (request.min, request.max) for key, request in parse_dims(dim or []).items()}
+    with _progress() as progress:
+        path = build_bundle(
+            model,
+            output,
+            targets=target or [],
+            dims=dims,
+            name=name,
+            header=header,
+            static=static,
+            prefix=prefix,
+            weights=weights,
+            keep_workdir=keep_workdir,
+            jobs=jobs,
+            cache=not no_cache,
+            golden=golden,
+            progress=progress,
+        )
+    print(path)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Show the current stage: a spinner on a terminal, plain lines otherwise."""
+    start = time.monotonic()
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        with console.status("starting") as status:
+            yield status.update
+        console.print(f"built in {time.monotonic() - start:.1f} s")
+        return
+    yield lambda stage: print(f"[{time.monotonic() - start:5.1f} s] {stage}", file=sys.stderr, flush=True)
+
+
+def doctor() -> None:
+    """Say what works here: toolchain, backends, versions, and what to install for the rest."""
+    from packager.doctor import examine
+
+    findings = examine()
+    for finding in findings:
+        mark = "ok" if finding.ok else "--"
+        print(f"{mark}  {finding.what:<28} {finding.detail}")
+        if finding.hint:
+            print(f"    hint: {finding.hint}")
+    if not all(finding.ok for finding in findings if finding.required):
+        raise typer.Exit(4)
+
+
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
+) -> None:
+    """Show what the build cache holds, or clear it."""
+    from packager.cache import Cache, default_folder
+
+    store = Cache(default_folder())
+    if clear:
+        print(f"removed {store.clear()} entries from {store.folder}")
+        return
+    usage = store.usage()
+    print(usage.folder)
+    for kind in ("bundle", "object"):
+        print(f"{kind}: {usage.entries.get(kind, 0)} entries, {usage.nbytes.get(kind, 0) / 2**20:.1f} MiB")

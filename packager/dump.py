@@ -1,0 +1,38 @@
+"""``--keep-workdir``: write every intermediate value of a build, numbered in order, in a form to be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from packager.ir import CallPlan, ImportedModel, LoweredModel
+
+
+def imported(model: ImportedModel, workdir: Path, keep: Path | None) -> None:
+    """Write the Relax module as imported."""
+    if keep is not None:
+        (workdir / "1-imported.py").write_text(model.module.script())
+
+
+def lowered(model: LoweredModel, workdir: Path, keep: Path | None) -> None:
+    """Write the flat main and the scheduled kernels."""
+    if keep is not None:
+        parts = [model.main.script()]
+        for group in model.groups.values():
+            parts += [f"# {kernel.symbol}\n{kernel.primfunc.script()}" for kernel in group.kernels]
+        (workdir / "2-lowered.py").write_text("\n\n".join(parts))
+
+
+def planned(plan: CallPlan, workdir: Path, keep: Path | None) -> None:
+    """Write the call sequence, the arena and the table of constants."""
+    if keep is None:
+        return
+    document: dict[str, Any] = {
+        "arena_bytes": plan.arena_bytes,
+        "steps": [dataclasses.asdict(step) for step in plan.steps],
+        "primitives": [dataclasses.asdict(primitive) for primitive in plan.primitives],
+        "constants": [dataclasses.asdict(record) for record in plan.constants.records],
+    }
+    (workdir / "3-plan.json").write_text(json.dumps(document, indent=1))

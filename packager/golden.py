@@ -1,0 +1,63 @@
+"""Golden pairs at build time: inputs from a seed or a file, outputs from the file or from the bundle itself."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packager.deploy.golden import GoldenCase, compare, encode_golden
+from packager.deploy.loader import load
+from packager.deploy.randomdata import random_inputs
+from packager.errors import BackendError, UsageError
+from packager.manifest import Golden, Manifest
+
+# What verify --run allows between machines: other vector widths sum in another order.
+RTOL = 1e-4
+ATOL = 1e-5
+Arrays = dict[str, NDArray[Any]]
+
+
+def make_golden(bundle: Path, manifest: Manifest, request: int | Path) -> tuple[bytes, Golden]:
+    """Return the golden section and its record for a sealed bundle.
+
+    A seed gives random inputs, and the outputs that the bundle computes here. A file gives ``<input name>`` arrays and
+    may give ``<output name>`` arrays, which the bundle must reproduce. Raises UsageError for a file that does not fit,
+    or when the bundle must run but this is another machine, and BackendError if the bundle gives other outputs.
+    """
+    inputs, expected = _read(request, manifest) if isinstance(request, Path) else (random_inputs(manifest, request), {})
+    runnable = manifest.form == "shared" and manifest.requirements.machine == platform.machine()
+    if not runnable and len(expected) < len(manifest.outputs):
+        raise UsageError(
+            f"--golden {request}: this machine cannot run the bundle to compute the outputs",
+            hint="give a file that has all inputs and all outputs by name",
+        )
+    if runnable:
+        with load(bundle) as loaded:
+            computed = loaded.run(inputs)
+        for name, array in expected.items():
+            problem = compare(name, computed[name], array, RTOL, ATOL)
+            if problem:
+                raise BackendError(f"the bundle does not reproduce the golden outputs: {problem}")
+        expected = {**computed, **expected}
+    image = encode_golden([GoldenCase(inputs, expected)])
+    return image, Golden(1, RTOL, ATOL, len(image), hashlib.sha256(image).hexdigest())
+
+
+def _read(path: Path, manifest: Manifest) -> tuple[Arrays, Arrays]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--golden {path}: cannot be read as .npz: {error}") from None
+    inputs = {spec.name: arrays.pop(spec.name) for spec in manifest.inputs if spec.name in arrays}
+    outputs = {spec.name: arrays.pop(spec.name) for spec in manifest.outputs if spec.name in arrays}
+    missing = [spec.name for spec in manifest.inputs if spec.name not in inputs]
+    if missing or arrays:
+        what = f"has no array {missing[0]!r}" if missing else f"has an array {next(iter(arrays))!r} that is no tensor"
+        raise UsageError(f"--golden {path}: {what} of the model", hint="name the arrays after inputs and outputs")
+    return inputs, outputs

@@ -1,0 +1,64 @@
+"""The C header of a bundle: the ABI, and names for the model's inputs and outputs. Made from the bundle alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jinja2
+
+from packager.deploy.inspect import inspect
+from packager.manifest import TensorSpec
+from packager.resources import folder
+
+MARK = "compiled by packager"
+
+ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(folder("templates")),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,  # C, not HTML
+)
+
+
+def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: str) -> str:
+    """Return the header of a sealed bundle. Raises BundleError."""
+    manifest = inspect(bundle).manifest
+    prefix = macro(manifest.model.name)
+    if manifest.form == "static":
+        comment = "/* Linked in with the archive. */"
+        declaration = f"const packager_bundle_v1_t *{entry_symbol}(void);"
+    else:
+        comment = "/* dlopen this, and look PACKAGER_ENTRY_SYMBOL up with dlsym. */"
+        declaration = f'#define {prefix}_BUNDLE "{bundle_name}"'
+    return ENVIRONMENT.get_template("header.h.j2").render(
+        name=comment_text(manifest.model.name),
+        mark=MARK,
+        file_name=comment_text(file_name),
+        bundle_name=comment_text(bundle_name),
+        guard=macro(file_name) + "_",
+        abi_header=(folder("runtime_stub") / "include" / "packager.h").read_text(),
+        entry_comment=comment,
+        entry_declaration=declaration,
+        prefix=prefix,
+        inputs=[_tensor(spec) for spec in manifest.inputs],
+        outputs=[_tensor(spec) for spec in manifest.outputs],
+    )
+
+
+def macro(name: str) -> str:
+    """Return ``name`` as an upper-case C identifier."""
+    text = re.sub(r"\W", "_", name, flags=re.ASCII).upper()
+    return text if not text[:1].isdigit() else f"M{text}"
+
+
+def comment_text(text: str) -> str:
+    """Return ``text`` so that it cannot end a C comment."""
+    return text.replace("*/", "* /")
+
+
+def _tensor(spec: TensorSpec) -> dict[str, str]:
+    shape = ", ".join(str(extent) for extent in spec.shape)
+    return {"macro": macro(spec.name), "description": f"{comment_text(spec.name)}, {spec.dtype}[{shape}]"}

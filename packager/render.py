@@ -1,0 +1,217 @@
+"""Render the C entrypoint and the data sections of a bundle from its call plan."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packager.dtypes import DTYPES
+from packager.header import ENVIRONMENT, comment_text
+from packager.ir import Call, CallPlan, Copy, Extent, Operand
+from packager.manifest import SECTION_HEADER, Dim, TensorSpec
+from packager.symbolic import extent_interval
+
+
+@dataclass(frozen=True)
+class ExternalWeights:
+    """The weights file that a bundle is bound to: its name, its size in bytes and the header it starts with."""
+
+    file_name: str
+    file_bytes: int
+    header: bytes
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """A section of the bundle: ``content`` is an assembler directive."""
+
+    name: str
+    flags: str
+    symbols: tuple[str, ...]
+    content: str
+
+
+def render(template: str, **values: Any) -> str:
+    """Render a template of ``templates/``."""
+    return ENVIRONMENT.get_template(template).render(values)
+
+
+def render_entrypoint(
+    plan: CallPlan,
+    *,
+    entry_symbol: str,
+    manifest_bytes: int,
+    cpu_features: Sequence[str],
+    external: ExternalWeights | None,
+) -> str:
+    """Return the C source of the entrypoint. ``manifest_bytes`` is the room for the manifest's text."""
+    dims = _dim_views(plan)
+    inputs = [_tensor_view(f"input_{i}", spec, plan.dims) for i, spec in enumerate(plan.inputs)]
+    outputs = [_tensor_view(f"output_{i}", spec, plan.dims) for i, spec in enumerate(plan.outputs)]
+    embedded = plan.constants.nbytes > 0 and external is None
+    return render(
+        "entrypoint.c.j2",
+        name=comment_text(plan.source.name),
+        c_name=c_string(plan.source.name),
+        entry_symbol=entry_symbol,
+        functions=[_function_view(kernel) for kernel in plan.kernels],
+        tasks=[_task_view(i, step) for i, step in enumerate(plan.steps) if isinstance(step, Call) and step.parallel],
+        steps=[_step_text(i, step) for i, step in enumerate(plan.steps)],
+        step_names=[step.symbol if isinstance(step, Call) else "copy" for step in plan.steps],
+        dims=dims,
+        tensors=[*inputs, *outputs],
+        inputs=inputs,
+        outputs=outputs,
+        extents=[_c_extent(extent) for spec in (*plan.inputs, *plan.outputs) for extent in spec.shape],
+        shapes="shapes" if dims else "0",
+        cpu_features=cpu_features,
+        manifest_header_bytes=SECTION_HEADER.size,
+        manifest_bytes=manifest_bytes,
+        arena_bytes=plan.arena_bytes,
+        constant_bytes=plan.constants.nbytes,
+        constants="pk_constants" if embedded else "0",
+        external="&external_weights" if external else "0",
+        external_weights=_external_text(external),
+    )
+
+
+def render_data(sections: Sequence[DataSection]) -> str:
+    """Return the assembly source of the data sections."""
+    return render("data.S.j2", sections=sections)
+
+
+def c_string(text: str) -> str:
+    """Return a C string literal."""
+    escaped = "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\?' else f"\\{byte:03o}" for byte in text.encode()
+    )
+    return f'"{escaped}"'
+
+
+def _function_view(kernel: Any) -> dict[str, str]:
+    pointers = ["const void *" if not parameter.written else "void *" for parameter in kernel.parameters]
+    integers = ["int64_t"] * (len(kernel.scalars) + (2 if kernel.extent is not None else 0))
+    return {"symbol": kernel.symbol, "parameters": ", ".join([*pointers, *integers])}
+
+
+def _task_view(index: int, call: Call) -> dict[str, str]:
+    pointers = [f"p{i}" for i in range(len(call.operands))]
+    scalars = [f"s{i}" for i in range(len(call.scalars))]
+    fields = [f"void *{name};" for name in pointers] + [f"int64_t {name};" for name in scalars]
+    return {
+        "name": f"task_{index}",
+        "symbol": call.symbol,
+        "fields": " ".join(fields),
+        "forwarded": ", ".join(f"a->{name}" for name in [*pointers, *scalars]),
+    }
+
+
+def _step_text(index: int, step: Call | Copy) -> str:
+    failure = index + 1
+    if isinstance(step, Copy):
+        target, source = _pointer(step.destination), _pointer(step.source)
+        return f"memcpy({target}, {source}, (size_t)({_c_extent(step.nbytes)}));"
+    arguments = [_pointer(operand) for operand in step.operands] + [_c_extent(extent) for extent in step.scalars]
+    if step.parallel:
+        values = ", ".join(arguments)
+        extent = _c_extent(step.extent or 0)
+        name = f"task_{index}"
+        return (
+            f"{{ const {name}_arguments a = {{ {values} }};"
+            f" if (pk_for(call, {name}, &a, {extent})) return {failure}; }}"
+        )
+    if step.extent is not None:
+        arguments += ["0", _c_extent(step.extent)]
+    return f"if ({step.symbol}({', '.join(arguments)})) return {failure};"
+
+
+def _pointer(operand: Operand) -> str:
+    match operand.space:
+        case "input":
+            return f"call->inputs[{operand.value}]"
+        case "output":
+            return f"call->outputs[{operand.value}]"
+        case "arena":
+            return f"call->arena + {operand.value}"
+    return f"(void *)(call->constants + {operand.value})"
+
+
+def _dim_views(plan: CallPlan) -> list[dict[str, Any]]:
+    views = []
+    for dim in plan.dims:
+        place = next(
+            (index, axis)
+            for index, spec in enumerate(plan.inputs)
+            for axis, extent in enumerate(spec.shape)
+            if extent == dim.name
+        )
+        views.append(
+            {
+                "c_name": f"dim_{dim.name}",
+                "name": c_string(dim.name),
+                "min": dim.min,
+                "max": dim.max,
+                "input": place[0],
+                "axis": place[1],
+            }
+        )
+    return views
+
+
+def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim]) -> dict[str, str]:
+    by_name = {dim.name: dim for dim in dims}
+    intervals = [extent_interval(extent, by_name) for extent in spec.shape]
+    static = [isinstance(extent, int) for extent in spec.shape]
+    dtype = DTYPES[spec.dtype]
+    return {
+        "c_name": c_name,
+        "shape": _list(str(e) if s else "PACKAGER_DIM_SYMBOLIC" for e, s in zip(spec.shape, static, strict=True)),
+        "min_shape": _list(str(low) for low, _ in intervals),
+        "max_shape": _list(str(high) for _, high in intervals),
+        "dims": _list("0" if s else c_string(str(e)) for e, s in zip(spec.shape, static, strict=True)),
+        "info": (
+            f"{{ {c_string(spec.name)}, {{ {dtype.code}, {dtype.bits}, 1 }}, {len(spec.shape)}, "
+            f"{c_name}_shape, {c_name}_min, {c_name}_max, {c_name}_dims }}"
+        ),
+    }
+
+
+def _list(items: Any) -> str:
+    return ", ".join(items) or "0"  # C has no empty arrays; a scalar's ndim is 0, so the entry is never read
+
+
+def _c_extent(extent: Extent) -> str:
+    """Return a C expression for an extent; ``dim_<name>`` are the dims, division rounds down."""
+    if isinstance(extent, int):
+        return f"INT64_C({extent})" if abs(extent) >= 2**31 else str(extent)
+    return _c_expression(ast.parse(extent, mode="eval").body)
+
+
+def _c_expression(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=int(value)):
+            return _c_extent(value)
+        case ast.Name(id=name):
+            return f"dim_{name}"
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _c_expression(left), _c_expression(right)
+            functions = {ast.FloorDiv: "pk_floordiv", ast.Mod: "pk_floormod"}
+            if type(op) in functions:
+                return f"{functions[type(op)]}({a}, {b})"
+            return f"({a} { {ast.Add: '+', ast.Sub: '-', ast.Mult: '*'}[type(op)] } {b})"
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return f"pk_{name}({', '.join(map(_c_expression, args))})"
+    raise AssertionError(ast.dump(node))  # symbolic.to_extent writes nothing else
+
+
+def _external_text(external: ExternalWeights | None) -> str:
+    if external is None:
+        return ""
+    data = ", ".join(map(str, external.header))
+    return (
+        f"static const uint8_t external_header[] = {{ {data} }};\n"
+        f"static const pk_external_weights_t external_weights = {{ {c_string(external.file_name)}, "
+        f"UINT64_C({external.file_bytes}), {len(external.header)}, external_header }};"
+    )

@@ -1,0 +1,13 @@
+"""Where the files are that packager ships beside its Python code: templates and the C runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
+
+def folder(name: str) -> Path:
+    """Return the folder ``templates`` or ``runtime_stub``: inside an installed package, beside it in a checkout."""
+    installed = _PACKAGE / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name

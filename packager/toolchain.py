@@ -1,0 +1,76 @@
+"""The C toolchain: find it, name its versions, run it. Every external command of a build goes through here."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packager.errors import ToolchainError
+
+DEBIAN_PACKAGES = {"x86_64": "gcc-x86-64-linux-gnu", "aarch64": "gcc-aarch64-linux-gnu"}
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Paths of the tools for one machine, and what their ``--version`` says."""
+
+    machine: str
+    cc: str
+    ld: str
+    ar: str
+    objcopy: str
+    versions: Mapping[str, str]
+
+
+def find_toolchain(machine: str) -> Toolchain:
+    """Return the toolchain that builds for ``machine``. Raises ToolchainError if a tool is missing."""
+    native = machine == platform.machine()
+    prefix = "" if native else f"{machine}-linux-gnu-"
+    package = "gcc" if native else DEBIAN_PACKAGES.get(machine, f"gcc for {machine}")
+    paths = {}
+    for tool in ("gcc", "ld", "ar", "objcopy"):
+        path = shutil.which(prefix + tool)
+        if path is None:
+            raise ToolchainError(
+                f"no C compiler for {machine}: {prefix + tool} is not on PATH",
+                hint=f"install it, for example: apt-get install {package}",
+            )
+        paths[tool] = path
+    versions = {"cc": _first_line(paths["gcc"]), "ld": _first_line(paths["ld"])}
+    return Toolchain(machine, paths["gcc"], paths["ld"], paths["ar"], paths["objcopy"], versions)
+
+
+@functools.cache
+def _first_line(tool: str) -> str:
+    return run([tool, "--version"], cwd=Path.cwd()).splitlines()[0].strip()
+
+
+def run(argv: Sequence[str], *, cwd: Path) -> str:
+    """Run a tool and return its stdout. Raises ToolchainError with its argv and stderr if it fails.
+
+    The tool sees a fixed locale and no variables that change what compilers produce, so that equal inputs give equal
+    bytes.
+    """
+    environment = {key: os.environ[key] for key in ("PATH", "HOME", "TMPDIR") if key in os.environ}
+    environment["LC_ALL"] = "C"
+    try:
+        result = subprocess.run(
+            argv, cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError as error:
+        raise ToolchainError(f"{argv[0]} cannot be run: {error}", argv=argv) from None
+    if result.returncode != 0:
+        full = "No space left on device" in result.stderr
+        raise ToolchainError(
+            f"{Path(argv[0]).name} failed with exit code {result.returncode}",
+            argv=argv,
+            stderr=result.stderr,
+            hint="free some disk space" if full else None,
+        )
+    return result.stdout

@@ -1,0 +1,103 @@
+"""Builds the C runtime with a hand-written model and the C programs that drive it, and runs them.
+
+Everything is compiled once per session and sanitizer; a test is one case of one program, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+STUB = ROOT / "runtime_stub"
+SOURCES = Path(__file__).parent / "c"
+EXPORTS = "{ global: packager_bundle_v1; test_add_error; local: *; };\n"
+LINK = ["defs", "now", "relro", "noexecstack"]
+ENVIRONMENT = {"TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1"}
+STRICT = ["-Wall", "-Wextra", "-Werror"]
+BUNDLE = ["-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", *STRICT]
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """A way to compile: the compiler, its extra flags, and what its programs are run with."""
+
+    name: str
+    cc: str = "gcc"
+    flags: tuple[str, ...] = ()
+    runner: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether code runs natively and without a sanitizer, so that counts of resources mean something."""
+        return self.name == "plain"
+
+
+PLAIN = Flavour("plain")
+ADDRESS = Flavour("address", flags=("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
+THREAD = Flavour("thread", flags=("-g", "-fsanitize=thread"))
+AARCH64 = Flavour("aarch64", cc="aarch64-linux-gnu-gcc", runner=("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"))
+
+
+def execute(command: Sequence[str | Path], *, timeout: float = 60) -> str:
+    """Run a command and return its stdout; what it printed is the failure's message."""
+    argv = [str(part) for part in command]
+    environment = os.environ | ENVIRONMENT
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
+    assert done.returncode == 0, f"{' '.join(argv)}\nexit status {done.returncode}\n{done.stderr}{done.stdout}"
+    return done.stdout
+
+
+class Builder:
+    """Compiles bundles and programs of one flavour into a folder; each only once."""
+
+    def __init__(self, flavour: Flavour, folder: Path) -> None:
+        self.flavour = flavour
+        self.folder = folder
+        (folder / "exports.map").write_text(EXPORTS)
+        self.runtime = functools.cache(self._runtime)
+        self.bundle = functools.cache(self._bundle)
+        self.program = functools.cache(self._program)
+
+    def compile(self, *arguments: str | Path) -> None:
+        execute([self.flavour.cc, *self.flavour.flags, f"-I{STUB / 'include'}", f"-I{STUB / 'src'}", *arguments])
+
+    def _runtime(self, shared: bool = True) -> list[Path]:
+        """Return the runtime's objects, in the form for a shared library or for an archive."""
+        objects = []
+        for source in sorted((STUB / "src").glob("*.c")):
+            target = self.folder / f"{source.stem}{'' if shared else '.static'}.o"
+            self.compile(*BUNDLE, *(["-DPK_SHARED"] if shared else []), "-c", source, "-o", target)
+            objects.append(target)
+        return objects
+
+    def _bundle(self, name: str, *defines: str) -> Path:
+        """Link model.c, compiled with these macros, into a bundle."""
+        target = self.folder / f"{name}.so"
+        target.parent.mkdir(exist_ok=True)
+        link = ["-Wl,--gc-sections", "-Wl,--build-id=none", f"-Wl,--version-script={self.folder / 'exports.map'}"]
+        link += [argument for option in LINK for argument in ("-z", option)]
+        includes = f"-I{target.parent}"
+        self.compile(*BUNDLE, *defines, includes, "-shared", SOURCES / "model.c", *self.runtime(), *link, "-o", target)
+        return target
+
+    def _program(self, name: str) -> Path:
+        target = self.folder / name
+        source = SOURCES / f"{name}.c"
+        self.compile("-std=c11", "-O1", "-g", *STRICT, source, "-o", target, "-ldl", "-lpthread")
+        return target
+
+    def run(self, program: str, *arguments: str | Path) -> str:
+        return execute([*self.flavour.runner, self.program(program), *arguments])
+
+    @property
+    def dynamic(self) -> Path:
+        return self.bundle("dynamic", "-DMODEL_DYNAMIC")
+
+    @property
+    def static(self) -> Path:
+        return self.bundle("static", "-DMODEL_STATIC")

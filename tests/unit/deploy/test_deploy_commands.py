@@ -1,0 +1,137 @@
+"""The deploy commands in an application of their own, in real processes where import matters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from sealing import HARDENED, build_bundle
+from typer.testing import CliRunner, Result
+
+from packager.cli.deploy_commands import register
+from packager.errors import PackagerError
+
+ROOT = Path(__file__).parents[3]
+
+
+def call(*arguments: str | Path, fails: type[PackagerError] | None = None) -> Result:
+    app = typer.Typer()
+    register(app)
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if fails:
+        assert isinstance(result.exception, fails), result.output
+    elif result.exit_code not in (0, 1, 2):
+        raise AssertionError(result.output) from result.exception
+    return result
+
+
+def test_inspect(good: Path, archive: Path) -> None:
+    text = call("inspect", good).stdout
+    for expected in ("scale (onnx ai.onnx 17)", "[n, 2]", "pk_scale", "n 1..4", "sse2", "packager_bundle_v1"):
+        assert expected in text
+    assert "\x1b" not in text
+    assert json.loads(call("inspect", good, "--json").stdout)["model"]["name"] == "scale"
+    assert "static" in call("inspect", archive).stdout
+
+
+def test_verify(good: Path, tmp_path: Path) -> None:
+    result = call("verify", good, "--run")
+    assert result.exit_code == 0
+    assert "verified" in result.stdout
+    bad = build_bundle(tmp_path / "bad.so", link=(*HARDENED, "-Wl,-z,execstack"))
+    result = call("verify", bad)
+    assert result.exit_code == 1
+    assert "NOT accepted" in result.stdout
+    assert "hint" in result.stdout
+    result = call("verify", bad, "--json")
+    assert result.exit_code == 1
+    assert [finding["check"] for finding in json.loads(result.stdout)["findings"]] == ["elf.exec_stack"]
+    call("verify", good, "--policy", "hermitic", fails=PackagerError)
+    machine = tmp_path / "machine.json"
+    machine.write_text(call("machine", "--json").stdout)
+    assert call("verify", good, "--machine", machine, "--policy", "hermetic").exit_code == 0
+
+
+def test_run(good: Path, tmp_path: Path) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "in.npz", x=x)
+    out = tmp_path / "out.npz"
+    for options in (("--input", f"x={tmp_path / 'x.npy'}"), ("--inputs", tmp_path / "in.npz")):
+        result = call("run", good, *options, "-o", out)
+        assert result.stdout == ""
+        with np.load(out) as read:
+            np.testing.assert_array_equal(read["y"], 2 * x, strict=True)
+        out.unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.npz", "x.npy"]
+    text = call("run", good, "--random", "3").stdout
+    assert "[4, 2]" in text
+    value = json.loads(call("run", good, "--inputs", tmp_path / "in.npz", "--json").stdout)
+    assert value["schema_version"] == 1
+    assert value["outputs"][0] == {
+        "name": "y", "dtype": "float32", "shape": [3, 2], "min": 0.0, "max": 10.0, "mean": 5.0, "non_finite": 0
+    }  # fmt: skip
+
+
+def test_run_with_bad_arguments(good: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.npy"
+    text.write_text("no array")
+    np.save(tmp_path / "x.npy", np.zeros((2, 2)))
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 2)))
+    np.save(tmp_path / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
+    for options in (
+        ("--input", "x"), ("--input", f"x={text}"), ("--input", f"x={tmp_path / 'absent.npy'}"),
+        ("--input", f"x={tmp_path / 'x.npz'}"), ("--inputs", tmp_path / "x.npy"), ("--input", f"x={tmp_path}"),
+        ("--input", f"x={tmp_path / 'pickled.npy'}"), ("--input", f"x={tmp_path / 'x.npy'}"), (),
+        ("--random", "1", "--inputs", tmp_path / "x.npz"), ("--random", "1", "-o", tmp_path / "absent" / "o.npz"),
+    ):  # fmt: skip
+        result = call("run", good, *options, fails=PackagerError)
+        assert isinstance(result.exception, PackagerError)
+        assert result.exception.exit_code == 2
+        assert result.stdout == ""
+
+
+def test_bench_machine_and_schema(good: Path) -> None:
+    assert "median" in call("bench", good, "--runs", "5").stdout
+    assert json.loads(call("bench", good, "--runs", "5", "--json").stdout)["runs"] == 5
+    assert "glibc" in call("machine").stdout
+    assert json.loads(call("schema", "manifest").stdout)["$id"] == "urn:packager:manifest:1"
+    assert "allowed_libraries" in call("schema", "policy").stdout
+    assert call("schema", "other").exit_code == 2
+
+
+def import_seconds(code: str) -> tuple[float, set[str]]:
+    """Return cumulative seconds of the packager imports and the modules that were loaded."""
+    script = (
+        f"import time; start = time.perf_counter(); {code}; print(time.perf_counter() - start);"
+        "import sys; print(*sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    best, modules = 1e9, set[str]()
+    for _ in range(3):  # the best of three: other processes of the machine are not packager's fault
+        output = subprocess.run(
+            [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
+        ).stdout.splitlines()
+        best, modules = min(best, float(output[0])), set(output[1].split())
+    return best, modules
+
+
+@pytest.mark.parametrize(
+    ("code", "limit", "absent"),
+    [
+        ("import packager", 0.15, {"tvm", "numpy", "elftools", "typer", "rich", "ctypes"}),
+        ("import packager; packager.verify; packager.inspect", 0.15, {"tvm", "numpy", "elftools", "typer", "rich"}),
+        ("import packager; packager.load", 0.3, {"tvm", "elftools", "typer", "rich", "onnx", "torch", "ml_dtypes"}),
+        ("import packager.cli.deploy_commands", 0.3, {"tvm", "numpy", "elftools", "onnx", "torch"}),
+    ],
+)
+def test_import_time(code: str, limit: float, absent: set[str]) -> None:
+    seconds, modules = import_seconds(code)
+    assert not absent & modules
+    assert seconds < limit

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from packager import manifest as m
+from packager.deploy.inspect import read_bundle
+from packager.deploy.policy import policy_schema
+from packager.errors import BundleError
+
+
+@pytest.fixture
+def value(good: Path) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(read_bundle(good).manifest.to_json())
+    return parsed
+
+
+def reread(value: Any) -> m.Manifest:
+    return m.Manifest.from_json(json.dumps(value).encode())
+
+
+def test_round_trip_is_canonical(good: Path) -> None:
+    manifest = read_bundle(good).manifest
+    text = manifest.to_json()
+    assert m.Manifest.from_json(text) == manifest
+    assert m.Manifest.from_json(text + b"   ").to_json() == text
+    assert text.isascii()
+    assert b": " not in text
+    assert list(json.loads(text)) == sorted(json.loads(text))
+
+
+def test_schema_describes_real_manifests(value: dict[str, Any]) -> None:
+    schema = m.manifest_schema()
+    validator = jsonschema.Draft202012Validator(schema)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator.validate(value)
+    for key in value:
+        assert not validator.is_valid({name: item for name, item in value.items() if name != key})
+    assert not validator.is_valid(value | {"surplus": 1})
+    assert not validator.is_valid(value | {"arena_bytes": -1})
+    assert not validator.is_valid(value | {"content_sha256": "AB" * 32})
+    jsonschema.Draft202012Validator.check_schema(policy_schema())
+
+
+def change(path: str, new: Any) -> Callable[[dict[str, Any]], None]:
+    *parents, last = path.split(".")
+
+    def apply(value: Any) -> None:
+        for key in parents:
+            value = value[int(key) if key.isdigit() else key]
+        value[int(last) if last.isdigit() else last] = new
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "message"),
+    [
+        ("arena_bytes", -1, r"\$\.arena_bytes: must be at least 0"),
+        ("arena_bytes", 2**63, r"\$\.arena_bytes"),
+        ("arena_bytes", True, r"\$\.arena_bytes: expected integer, found boolean"),
+        ("arena_bytes", 64.0, r"\$\.arena_bytes: expected integer, found number"),
+        ("arena_byts", 1, r"\$: unknown key 'arena_byts' \(did you mean 'arena_bytes'\?\)"),
+        ("model.name", None, r"\$\.model\.name: expected string, found null"),
+        ("model.name", "", r"\$\.model\.name"),
+        ("model.opset", {"ai.onnx": "17"}, r"\$\.model\.opset\.ai\.onnx: expected integer"),
+        ("dims.0.min", 5, r"\$\.dims\[0\]: min 5 is greater than max 4"),
+        ("dims.0.name", "n-1", r"\$\.dims\[0\]\.name: must be a C identifier"),
+        ("dims", [{"name": "n", "min": 1, "max": 4}] * 2, r"\$\.dims\[1\]: 'n' stands there twice"),
+        ("inputs.0.shape.0", "k", r"\$\.inputs\[0\]\.shape\[0\]: 'k' is not one of the dims"),
+        ("inputs.0.shape.0", "n+1", r"not one of the dims"),
+        ("inputs.0.shape.0", 1.5, r"\$\.inputs\[0\]\.shape\[0\]: expected integer.*or expected string"),
+        ("outputs.0.shape.0", "2*k", r"\$\.outputs\[0\]\.shape\[0\]: unknown dims: k"),
+        ("outputs.0.shape.0", "n**2", r"\$\.outputs\[0\]\.shape\[0\]: unexpected"),
+        ("outputs.0.dtype", "float31", r"\$\.outputs\[0\]\.dtype: expected one of"),
+        ("targets.0", {"mcpu": "x"}, r"\$\.targets\[0\]: lacks the key 'kind'"),
+        ("backends.0.primitives.0.flops", "1", r"\$\.backends\[0\]\.primitives\[0\]\.flops: expected integer"),
+        ("constants.0.bytes", 63, r"\$\.constants\[0\]\.bytes: 63 bytes do not fit"),
+        ("constants.0.offset", 32, r"\$\.constants\[0\]\.offset: 32 is not a multiple of 64"),
+        ("constants.0.aliases", ["scale"], r"\$\.constants\[0\]: 'scale' stands there twice"),
+        ("constants.0.sha256", "0" * 63, r"\$\.constants\[0\]\.sha256: must be 64 lower-case hex digits"),
+        ("weights.bytes", 1, r"\$\.weights\.bytes"),
+        ("weights.storage", "none", r"\$\.weights\.storage"),
+        ("weights.file", "x.safetensors", r"\$\.weights: file and file_sha256"),
+        ("weights.file", "../x", r"\$\.weights\.file: must be a file name without a folder"),
+        ("requirements.undefined", ["malloc"], r"\$\.requirements\.undefined: must be empty"),
+        ("requirements.glibc", "2", r"\$\.requirements\.glibc"),
+        ("golden.rtol", -1, r"\$\.golden\.rtol"),
+        ("golden.cases", 0, r"\$\.golden\.cases"),
+        ("form", "both", r"\$\.form: expected one of 'shared', 'static'"),
+        ("schema_version", 0, r"\$\.schema_version"),
+        ("schema_version", True, r"\$\.schema_version"),
+        ("schema_version", 2, r"manifest schema version 2; this packager reads version 1"),
+        ("abi_version", 7, r"ABI version 7; this packager reads version 1"),
+    ],
+)  # fmt: skip
+def test_reader_is_strict(value: dict[str, Any], path: str, new: Any, message: str) -> None:
+    change(path, new)(value)
+    with pytest.raises(BundleError, match=message):
+        reread(value)
+
+
+def test_every_key_is_required(value: dict[str, Any]) -> None:
+    for key in value:
+        with pytest.raises(BundleError, match=f"lacks the key '{key}'"):
+            reread({name: item for name, item in value.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[]", b"null", b"{", b"{}x", b'{"a":1,"a":1}', b"\xff\xfe", b"NaN", b"[" * 100_000, b"9" * 10_000,
+     b'"\xed\xa0"'],
+)  # fmt: skip
+def test_reader_survives_any_text(text: bytes) -> None:
+    with pytest.raises(BundleError, match="manifest is damaged"):
+        m.Manifest.from_json(text)
+
+
+def test_newer_schema_is_refused_before_its_unknown_keys(value: dict[str, Any]) -> None:
+    with pytest.raises(BundleError, match="schema version 9"):
+        reread(value | {"schema_version": 9, "novelty": []})
+
+
+def test_section_round_trip_and_every_flip() -> None:
+    section = m.encode_section(b'{"a":1}', 128)
+    assert len(section) == 128
+    assert m.decode_section(section) == b'{"a":1}'
+    for index in range(len(section)):
+        for bit in range(8):
+            damaged = bytearray(section)
+            damaged[index] ^= 1 << bit
+            with pytest.raises(BundleError):
+                m.decode_section(bytes(damaged))
+    for size in range(len(section)):
+        with pytest.raises(BundleError):
+            m.decode_section(section[:size])
+    with pytest.raises(BundleError, match="never sealed"):
+        m.decode_section(bytes(128))
+
+
+def test_section_that_is_too_small() -> None:
+    assert len(m.encode_section(b"x" * 64, 128)) == 128
+    with pytest.raises(ValueError, match="65 bytes; the section has room for 64"):
+        m.encode_section(b"x" * 65, 128)
+
+
+def test_content_sha256_takes_the_section_as_zero(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 20_000  # several chunks
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    for offset, size in ((0, 64), (1_500_000, 4096), (len(content) - 64, 64), (5, 0)):
+        zeroed = content[:offset] + bytes(size) + content[offset + size :]
+        expected = hashlib.sha256(zeroed).hexdigest()
+        assert m.content_sha256(content, offset, size) == expected
+        assert m.content_sha256(path, offset, size) == expected
+    for file in (content, path):
+        with pytest.raises(ValueError, match="does not lie"):
+            m.content_sha256(file, len(content) - 10, 11)
+
+
+def test_manifest_values_cannot_change(good: Path) -> None:
+    manifest = read_bundle(good).manifest
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        manifest.arena_bytes = 0  # type: ignore[misc]

@@ -1,0 +1,273 @@
+"""One real bundle per finding: built with the fault, sealed, and verified."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sealing import HARDENED, WEIGHT, Patch, build_bundle, golden_image, unchanged
+
+from packager import safetensors
+from packager.deploy.findings import VerifyResult
+from packager.deploy.machine import Machine, this_machine
+from packager.deploy.verify import verify
+from packager.errors import UsageError
+from packager.manifest import Golden, Manifest, Weights
+
+replace = dataclasses.replace
+
+
+def checks(result: VerifyResult) -> set[str]:
+    assert all(finding.what and finding.where and finding.why and finding.hint for finding in result.findings)
+    return {finding.check for finding in result.findings if finding.severity == "error"}
+
+
+def requirement(**changes: Any) -> Patch:
+    return lambda manifest: replace(manifest, requirements=replace(manifest.requirements, **changes))
+
+
+def size(**changes: int) -> Patch:
+    return lambda manifest: replace(manifest, sizes=replace(manifest.sizes, **changes))
+
+
+def primitive(symbol: str) -> Patch:
+    def patch(manifest: Manifest) -> Manifest:
+        (backend,) = manifest.backends
+        renamed = (replace(backend.primitives[0], symbol=symbol),)
+        return replace(manifest, backends=(replace(backend, primitives=renamed),))
+
+    return patch
+
+
+def constant(**changes: Any) -> Patch:
+    return lambda manifest: replace(manifest, constants=(replace(manifest.constants[0], **changes),))
+
+
+def strip_symbols(path: Path) -> None:
+    subprocess.run(["strip", "--strip-all", str(path)], check=True)
+
+
+def test_good_bundle_passes_everything(good: Path) -> None:
+    result = verify(good, run=True)
+    assert result.ok
+    assert result.findings == ()
+    assert {check.name: check.status for check in result.checks} == dict.fromkeys(
+        ("integrity", "elf", "manifest", "policy", "machine", "run"), "passed"
+    )
+
+
+def test_static_archive_passes(archive: Path) -> None:
+    result = verify(archive, run=True)
+    assert result.ok
+    assert result.findings == ()
+    assert result.checks[-1].status == "skipped"
+
+
+LIBM = ("-Wl,--no-as-needed", "-lm")
+FAULTS: list[tuple[str, Sequence[str], Sequence[str], Patch, set[str]]] = [
+    ("executable stack", (), ("-Wl,-z,execstack",), unchanged, {"elf.exec_stack"}),
+    ("text relocations", ("TEXTREL",), ("-Wl,-z,notext",), unchanged, {"elf.textrel"}),
+    ("extra export", ("EXTRA_EXPORT",), (), unchanged, {"elf.exports"}),
+    ("declared extra export", ("EXTRA_EXPORT",), (),
+     requirement(exports=("leaked", "packager_bundle_v1")), {"elf.exports"}),
+    ("missing export", ("NO_ENTRY", "EXTRA_EXPORT"), ("-Wno-error",), unchanged, {"elf.exports"}),
+    ("lazy binding", (), ("-Wl,-z,lazy",), unchanged, {"elf.relro"}),
+    ("no relro", (), ("-Wl,-z,norelro",), unchanged, {"elf.relro"}),
+    ("runpath", (), ("-Wl,-rpath,/tmp/x,--enable-new-dtags",), unchanged, {"elf.rpath"}),
+    ("rpath", (), ("-Wl,-rpath,$ORIGIN,--disable-new-dtags",), unchanged, {"elf.rpath"}),
+    ("undeclared library", (), LIBM, requirement(needed=("libc.so.6", "ld-linux-x86-64.so.2")),
+     {"elf.needed"}),
+    ("library that is not needed", (), (), requirement(needed=("libc.so.6", "ld-linux-x86-64.so.2", "libm.so.6")),
+     {"elf.needed"}),
+    ("filter library", (), ("-Wl,--auxiliary,libm.so.6",), unchanged, {"elf.needed"}),
+    ("glibc too low declared", (), (), requirement(glibc="2.2.5"), {"elf.glibc"}),
+    ("no glibc declared", (), (), requirement(glibc=None), {"elf.glibc"}),
+    ("machine", (), (), requirement(machine="aarch64"), {"elf.machine", "machine.arch"}),
+    ("unknown primitive", (), (), primitive("pk_absent"), {"manifest.symbols"}),
+    ("undefined symbol as primitive", (), (), primitive("calloc"), {"manifest.symbols"}),
+    ("file size", (), (), size(file=1), {"manifest.file_size"}),
+    ("code size", (), (), size(code=1), {"manifest.code_size"}),
+    ("constants size", (), (), size(constants=128), {"manifest.constants"}),
+    ("constant's hash", (), (), constant(sha256="0" * 64), {"integrity.constants"}),
+    ("no constants section", ("NO_CONSTANTS",), (),
+     lambda m: replace(m, weights=Weights("embedded", 64, None, None)), {"manifest.constants"}),
+    ("golden declared but absent", (), (),
+     lambda m: replace(m, golden=Golden(1, 0.0, 0.0, 64, "0" * 64)), {"manifest.golden"}),
+    ("static form declared", (), (),
+     lambda m: replace(requirement(needed=(), glibc=None)(m), form="static"), {"elf.type"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault[0] for fault in FAULTS])
+def test_finding(fault: tuple[str, Sequence[str], Sequence[str], Patch, set[str]], tmp_path: Path) -> None:
+    _, defines, link, patch, expected = fault
+    path = build_bundle(tmp_path / "fault.so", defines=defines, link=(*HARDENED, *link), patch=patch)
+    result = verify(path)
+    assert not result.ok
+    assert expected <= checks(result)
+    assert {check.split(".")[0] for check in checks(result)} == {
+        check.name for check in result.checks if check.status == "failed"
+    }
+
+
+def make_code_writable(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for at in range(64, 64 + 56 * content[56], 56):
+        if content[at] == 1 and content[at + 4] & 1:  # PT_LOAD with PF_X
+            content[at + 4] |= 2
+    path.write_bytes(content)
+
+
+def test_writable_code(tmp_path: Path) -> None:
+    path = build_bundle(tmp_path / "fault.so", edit=make_code_writable)
+    assert checks(verify(path)) == {"elf.writable_code"}
+
+
+def test_only_the_fault_is_found(tmp_path: Path) -> None:
+    path = build_bundle(tmp_path / "fault.so", link=(*HARDENED, "-Wl,-z,execstack"))
+    assert checks(verify(path)) == {"elf.exec_stack"}
+
+
+def test_stripped_bundle(tmp_path: Path) -> None:
+    path = build_bundle(tmp_path / "fault.so", edit=strip_symbols)
+    assert checks(verify(path)) == {"manifest.symbols"}
+
+
+def test_constructor_is_a_warning_and_does_not_run(tmp_path: Path) -> None:
+    path = build_bundle(tmp_path / "fault.so", defines=("CONSTRUCTORS",))
+    result = verify(path)
+    assert result.ok
+    assert [(finding.check, finding.severity) for finding in result.findings] == [("elf.constructors", "warning")]
+    script = (
+        "import ctypes, sys; from packager import verify; verify(sys.argv[1]);"
+        "getenv = ctypes.CDLL(None).getenv; getenv.restype = ctypes.c_char_p;"
+        "assert getenv(b'PACKAGER_TEST_CONSTRUCTOR') is None; ctypes.CDLL(sys.argv[1]);"
+        "assert getenv(b'PACKAGER_TEST_CONSTRUCTOR') == b'ran'"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, env=environment())
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+
+
+def test_golden_section_that_is_not_the_declared_one(tmp_path: Path) -> None:
+    def patch(manifest: Manifest) -> Manifest:
+        assert manifest.golden
+        return replace(manifest, golden=replace(manifest.golden, sha256="0" * 64))
+
+    path = build_bundle(tmp_path / "fault.so", golden=golden_image(), patch=patch)
+    result = verify(path, run=True)
+    assert checks(result) == {"integrity.golden"}
+    assert result.checks[-1].status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("defines", "timeout", "check", "message"),
+    [
+        (("CRASH",), 60, "run.crash", "killed by signal 11"),
+        (("HANG",), 3, "run.timeout", "not done after 3 s"),
+        (("WRONG",), 60, "run.golden", r"case 0: output 'y': 1 of 2 elements differ; at \[0, 0\] 1.0 instead of 0.0"),
+        (("REFUSE",), 60, "run.refused", "the CPU lacks avx1024"),
+        (("ABI=2",), 60, "run.refused", "ABI version 2"),
+        (("ARENA=128",), 60, "run.refused", "manifest does not describe the code"),
+    ],
+)
+def test_run(defines: Sequence[str], timeout: float, check: str, message: str, tmp_path: Path) -> None:
+    path = build_bundle(tmp_path / "fault.so", defines=defines, golden=golden_image())
+    assert verify(path).ok, "nothing is executed without run"
+    result = verify(path, run=True, timeout=timeout)
+    assert checks(result) == {check}
+    assert re.search(message, result.findings[0].what)
+
+
+def test_golden_pairs_that_lack_a_tensor(tmp_path: Path) -> None:
+    image = safetensors.encode({"0.input.x": np.ones((1, 2), np.float32)})
+    path = build_bundle(tmp_path / "fault.so", golden=image)
+    result = verify(path, run=True)
+    assert checks(result) == {"run.refused"}
+    assert "lacks the tensor '0.output.y'" in result.findings[0].what
+
+
+def external(path: Path, name: str = "scale") -> Weights:
+    tensors = {name: WEIGHT}
+    image = safetensors.encode(tensors, {safetensors.DATA_SHA256: safetensors.data_sha256(tensors)})
+    path.write_bytes(image)
+    return Weights("external", 64, path.name, hashlib.sha256(image).hexdigest())
+
+
+def flip(offset: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[offset] ^= 1
+        path.write_bytes(content)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        (Path.unlink, "integrity.weights_missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "integrity.weights_size"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "integrity.weights_size"),
+        (lambda path: path.write_bytes(b""), "integrity.weights_header"),
+        (lambda path: (path.unlink(), path.mkdir()), "integrity.weights_header"),
+        (flip(9), "integrity.weights_header"),
+        (flip(-1), "integrity.weights_data"),
+        (lambda path: external(path, "other"), "integrity.weights_header"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b"} ", b" }")), "integrity.weights_data"),
+    ],
+)
+def test_external_weights(damage: Callable[[Path], Any], check: str, tmp_path: Path) -> None:
+    file = tmp_path / "scale.safetensors"
+    path = build_bundle(tmp_path / "scale.so", defines=("NO_CONSTANTS",), weights=external(file))
+    assert verify(path).ok
+    assert checks(verify(path, policy="hermetic")) == {"policy.allow_external_weights", "policy.require_golden"}
+    damage(file)
+    assert check in checks(verify(path))
+
+
+def test_machines(good: Path, tmp_path: Path) -> None:
+    path = build_bundle(tmp_path / "avx.so", patch=requirement(cpu_features=("avx2", "fma", "sse2")))
+    machine = Machine(1, this_machine().machine, "linux", "2.36", "a CPU", ("avx2", "fma", "sse2"))
+    assert verify(path, machine=machine).ok
+    cases = {
+        "machine.cpu_features": replace(machine, cpu_features=("sse2",)),
+        "machine.glibc": replace(machine, glibc="2.2"),
+        "machine.arch": replace(machine, machine="riscv64"),
+        "machine.os": replace(machine, os="freebsd"),
+    }
+    for check, described in cases.items():
+        result = verify(path, machine=described)
+        assert checks(result) == {check}
+    assert "avx2, fma" in verify(path, machine=cases["machine.cpu_features"]).findings[0].what
+    musl = verify(path, machine=replace(machine, glibc=None))
+    assert "the machine has none" in musl.findings[0].what
+    file = tmp_path / "machine.json"
+    file.write_text(json.dumps(machine.to_json()))
+    assert verify(path, machine=file).ok
+    assert verify(good, machine=None).ok
+    file.write_text(json.dumps(machine.to_json() | {"schema_version": 2}))
+    with pytest.raises(UsageError, match=r"does not describe a machine: \$\.schema_version"):
+        verify(path, machine=file)
+    with pytest.raises(UsageError, match="cannot read"):
+        verify(path, machine=tmp_path / "absent.json")
+
+
+def test_result_as_json(tmp_path: Path) -> None:
+    path = build_bundle(tmp_path / "fault.so", link=(*HARDENED, "-Wl,-z,execstack"))
+    value = json.loads(json.dumps(verify(path).to_json()))
+    assert value["schema_version"] == 1
+    assert value["ok"] is False
+    assert value["findings"][0].keys() == {"check", "severity", "what", "where", "why", "hint"}
