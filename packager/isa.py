@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ X86_GROUPS = {
     _X86.X86_GRP_VLX: "avx512vl",
 }
 X86_MNEMONICS = {"popcnt": "popcnt", "lzcnt": "abm", "movbe": "movbe"}
+# The disassembler gives FMA3 instructions no group.
+X86_PREFIXES = {"vfmadd": "fma", "vfmsub": "fma", "vfnmadd": "fma", "vfnmsub": "fma"}
 ARM64_GROUPS = {
     arm64_const.ARM64_GRP_FPARMV8: "fp",
     arm64_const.ARM64_GRP_NEON: "asimd",
@@ -42,8 +45,10 @@ ARM64_GROUPS = {
     arm64_const.ARM64_GRP_CRC: "crc32",
     arm64_const.ARM64_GRP_CRYPTO: "aes",
 }
-# Instructions that are newer than the disassembler's tables; their opcodes start with EVEX or VEX all the same.
-UNDECODED_X86 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
+EVEX = 0x62
+# What any EVEX instruction may need beside its group: the disassembler does not tell vector lengths apart, and does not
+# know the newest instructions. All CPUs of x86-64-v4 have these together.
+EVEX_FEATURES = ("avx512bw", "avx512dq", "avx512f", "avx512vl")
 
 
 def cpu_features(path: Path) -> tuple[str, ...]:
@@ -52,41 +57,48 @@ def cpu_features(path: Path) -> tuple[str, ...]:
     Raises BundleError for a file that is not ELF, BackendError for a machine that is not known.
     """
     image = read_elf(path)
+    if image.machine not in _FEATURES_OF:
+        raise BackendError(f"machine code for {image.machine!r} cannot be read")
+    decoder, features_of = _FEATURES_OF[image.machine]
     data = path.read_bytes()
-    decoder, groups, mnemonics = _decoder(image.machine)
     found: set[str] = set()
-    seen: set[tuple[int, ...]] = set()
     for section in image.sections.values():
-        if not section.flags & SHF_EXECINSTR:
-            continue
-        code = data[section.offset : section.offset + section.size]
-        for instruction in decoder.disasm(code, section.address):
-            if instruction.id == 0:
-                found.update(_undecoded(image.machine, bytes(instruction.bytes)))
-                continue
-            key = tuple(instruction.groups)
-            if key not in seen:
-                seen.add(key)
-                found.update(groups[group] for group in key if group in groups)
-            if instruction.mnemonic in mnemonics:
-                found.add(mnemonics[instruction.mnemonic])
+        if section.flags & SHF_EXECINSTR:
+            code = data[section.offset : section.offset + section.size]
+            for instruction in decoder.disasm(code, section.address):
+                found.update(features_of(instruction))
     return tuple(sorted(found))
 
 
-def _decoder(machine: str) -> tuple[Any, dict[int, str], dict[str, str]]:
-    if machine == "x86_64":
-        decoder, groups, mnemonics = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64), X86_GROUPS, X86_MNEMONICS
-    elif machine == "aarch64":
-        decoder, groups, mnemonics = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM), ARM64_GROUPS, {}
-    else:
-        raise BackendError(f"machine code for {machine!r} cannot be read")
+def _x86_features(instruction: Any) -> Iterator[str]:
+    if instruction.bytes[0] == EVEX:
+        yield from EVEX_FEATURES
+    if instruction.id == 0:  # data between functions, or newer than the disassembler
+        return
+    mnemonic = instruction.mnemonic
+    for group in instruction.groups:
+        if group in X86_GROUPS:
+            yield X86_GROUPS[group]
+    if mnemonic in X86_MNEMONICS:
+        yield X86_MNEMONICS[mnemonic]
+    for prefix, feature in X86_PREFIXES.items():
+        if mnemonic.startswith(prefix):
+            yield feature
+
+
+def _arm64_features(instruction: Any) -> Iterator[str]:
+    if instruction.id != 0:
+        yield from (ARM64_GROUPS[group] for group in instruction.groups if group in ARM64_GROUPS)
+
+
+def _decoder(architecture: int, mode: int) -> Any:
+    decoder = capstone.Cs(architecture, mode)
     decoder.detail = True
     decoder.skipdata = True
-    return decoder, groups, mnemonics
+    return decoder
 
 
-def _undecoded(machine: str, code: bytes) -> tuple[str, ...]:
-    """Name the least that an instruction needs that the disassembler does not know; padding needs nothing."""
-    if machine == "x86_64" and code[:1] == b"\x62":
-        return UNDECODED_X86
-    return ()
+_FEATURES_OF: dict[str, tuple[Any, Callable[[Any], Iterator[str]]]] = {
+    "x86_64": (_decoder(capstone.CS_ARCH_X86, capstone.CS_MODE_64), _x86_features),
+    "aarch64": (_decoder(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM), _arm64_features),
+}

@@ -110,10 +110,12 @@ def _make_kernel(symbol: str, primfunc: Any, nest: Any, workspaces: list[Any], l
 
 
 def _take_range(nest: Any) -> tuple[Any, Any | None]:
-    """Return the nest, and the extent of its outer loop if that is parallel."""
-    if isinstance(nest, st.For) and int(nest.kind) == st.ForKind.PARALLEL:
-        return nest, nest.extent
-    return nest, None
+    """Return the nest, and the extent of its outer loop if that is parallel and has more than one iteration."""
+    if not isinstance(nest, st.For) or int(nest.kind) != st.ForKind.PARALLEL:
+        return nest, None
+    if isinstance(nest.extent, tirx.IntImm) and int(nest.extent) == 1:
+        return st.For(nest.loop_var, nest.min, nest.extent, st.ForKind.SERIAL, nest.body), None
+    return nest, nest.extent
 
 
 def _shape_variables(primfunc: Any) -> list[Any]:

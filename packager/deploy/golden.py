@@ -122,7 +122,8 @@ def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
     search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory(prefix="packager-verify-") as folder:
         result_file = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "packager.deploy.golden", str(bundle.path.absolute()), str(result_file)]
+        # -P: without it a folder `packager` in the current folder would be run instead.
+        command = [sys.executable, "-P", "-m", "packager.deploy.golden", str(bundle.path.absolute()), str(result_file)]
         try:
             process = subprocess.run(
                 command,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +68,17 @@ def borrow(value: Any, name: str, expected: str, *, writable: bool) -> Borrowed:
     return _from_dlpack(value, name, expected, writable)
 
 
+@functools.cache
+def _numpy_dtype(name: str) -> np.dtype[Any] | None:
+    return bfloat16_dtype() if name == "bfloat16" else np.dtype(name)
+
+
 def _from_numpy(array: np.ndarray[Any, Any], name: str, expected: str, writable: bool) -> Borrowed:
-    if array.dtype.byteorder == ">":
-        hint = 'convert it with array.astype(array.dtype.newbyteorder("="))'
-        raise refuse(DTYPE, f"tensor {name!r} has big-endian elements", hint)
-    if array.dtype.name != expected:
+    native = _numpy_dtype(expected)
+    if native is None or array.dtype != native:  # numpy says that float64 == None
+        if array.dtype.byteorder == ">":
+            hint = 'convert it with array.astype(array.dtype.newbyteorder("="))'
+            raise refuse(DTYPE, f"tensor {name!r} has big-endian elements", hint)
         raise refuse(DTYPE, f"tensor {name!r} has dtype {array.dtype.name}, expected {expected}")
     if writable:
         if not array.flags.writeable:

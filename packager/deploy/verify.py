@@ -20,7 +20,7 @@ def verify(
     path: str | Path,
     *,
     policy: Policy | str = "default",
-    machine: Machine | Path | None = None,
+    machine: Machine | str | Path | None = None,
     run: bool = False,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> VerifyResult:
@@ -34,7 +34,7 @@ def verify(
     nothing else of it can be believed. Raises UsageError for a policy or machine that cannot be read.
     """
     accepted = policy if isinstance(policy, Policy) else read_policy(policy)
-    described = read_machine(machine) if isinstance(machine, Path) else machine
+    described = read_machine(Path(machine)) if isinstance(machine, (str, Path)) else machine
     target = described or this_machine()
     bundle = inspect(path)
     manifest = bundle.manifest

@@ -16,8 +16,8 @@
 #define COLUMNS 2
 #define MAX_ROWS 4
 
-__attribute__((section(".packager.manifest"), used,
-               aligned(64))) static const unsigned char manifest[64 + CAPACITY] = {0};
+__attribute__((section(".packager.manifest"), used, aligned(64))) static const unsigned char manifest[64 + CAPACITY] = {
+    0};
 #ifndef NO_CONSTANTS
 __attribute__((section(".packager.constants"), used, aligned(64))) static const float scale[16] = {2.0f};
 #define SCALE (*(const volatile float *)scale)
@@ -126,13 +126,20 @@ static const char *session_error(const packager_session_t *session) { return ses
 static const char *thread_error(void) { return thread_message; }
 static const char *status_name(int32_t status) {
   switch (status) {
-    case PACKAGER_OK: return "PACKAGER_OK";
-    case PACKAGER_ERROR_RANK: return "PACKAGER_ERROR_RANK";
-    case PACKAGER_ERROR_SHAPE: return "PACKAGER_ERROR_SHAPE";
-    case PACKAGER_ERROR_LAYOUT: return "PACKAGER_ERROR_LAYOUT";
-    case PACKAGER_ERROR_MACHINE: return "PACKAGER_ERROR_MACHINE";
-    case PACKAGER_ERROR_THREADS: return "PACKAGER_ERROR_THREADS";
-    default: return "unknown status";
+    case PACKAGER_OK:
+      return "PACKAGER_OK";
+    case PACKAGER_ERROR_RANK:
+      return "PACKAGER_ERROR_RANK";
+    case PACKAGER_ERROR_SHAPE:
+      return "PACKAGER_ERROR_SHAPE";
+    case PACKAGER_ERROR_LAYOUT:
+      return "PACKAGER_ERROR_LAYOUT";
+    case PACKAGER_ERROR_MACHINE:
+      return "PACKAGER_ERROR_MACHINE";
+    case PACKAGER_ERROR_THREADS:
+      return "PACKAGER_ERROR_THREADS";
+    default:
+      return "unknown status";
   }
 }
 
@@ -144,14 +151,27 @@ static const char *const dims[] = {"n", NULL};
 static const packager_tensor_info_t inputs[] = {INFO("x")};
 static const packager_tensor_info_t outputs[] = {INFO("y")};
 
-static packager_bundle_v1_t table = {
-    .struct_size = sizeof table, .abi_version = ABI, .name = "scale", .manifest = (const char *)manifest + 64,
-    .manifest_size = CAPACITY, .arena_bytes = ARENA, .constant_bytes = 64, .num_inputs = 1, .num_outputs = 1,
-    .inputs = inputs, .outputs = outputs, .set_threads = set_threads, .session_create = session_create,
-    .session_run = session_run, .session_output_shape = session_output_shape, .session_destroy = session_destroy,
-    .session_error = session_error, .thread_error = thread_error, .status_name = status_name,
-    /* For the tests: how many sessions are alive, and the size of the pool. */
-    .reserved = {&live_sessions, &threads}};
+static packager_bundle_v1_t table = {.struct_size = sizeof table,
+                                     .abi_version = ABI,
+                                     .name = "scale",
+                                     .manifest = (const char *)manifest + 64,
+                                     .manifest_size = CAPACITY,
+                                     .arena_bytes = ARENA,
+                                     .constant_bytes = 64,
+                                     .num_inputs = 1,
+                                     .num_outputs = 1,
+                                     .inputs = inputs,
+                                     .outputs = outputs,
+                                     .set_threads = set_threads,
+                                     .session_create = session_create,
+                                     .session_run = session_run,
+                                     .session_output_shape = session_output_shape,
+                                     .session_destroy = session_destroy,
+                                     .session_error = session_error,
+                                     .thread_error = thread_error,
+                                     .status_name = status_name,
+                                     /* For the tests: how many sessions are alive, and the size of the pool. */
+                                     .reserved = {&live_sessions, &threads}};
 
 #ifndef ENTRY
 #define ENTRY packager_bundle_v1

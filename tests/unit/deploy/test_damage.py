@@ -21,11 +21,13 @@ from packager.deploy.verify import verify
 from packager.errors import BundleError, UsageError
 from packager.manifest import encode_section
 
+POLICY = read_policy("default")
+
 
 def accepted(path: Path, machine: Machine) -> bool:
     """Say whether either reader accepts a file; any exception but BundleError gets through and fails the test."""
     results = []
-    for read in (inspect, lambda path: verify(path, policy=read_policy("default"), machine=machine)):
+    for read in (inspect, lambda path: verify(path, policy=POLICY, machine=machine)):
         try:
             read(path)
             results.append(True)

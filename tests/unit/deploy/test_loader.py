@@ -348,6 +348,11 @@ def test_bfloat16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunError, match="bfloat16, which numpy lacks") as caught:
         tensors.empty("y", "bfloat16", (1,))
     assert "ml_dtypes" in (caught.value.hint or "")
+    tensors._numpy_dtype.cache_clear()
+    for dtype in (np.float64, np.uint16):
+        with pytest.raises(RunError, match="expected bfloat16"):
+            tensors.borrow(np.zeros(2, dtype), "x", "bfloat16", writable=False)
+    tensors._numpy_dtype.cache_clear()
     torch = pytest.importorskip("torch")
     view = tensors.borrow(torch.zeros(2, dtype=torch.bfloat16), "x", "bfloat16", writable=True)
     assert tensors.dtype_name(view.tensor) == "bfloat16"

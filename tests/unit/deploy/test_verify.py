@@ -257,6 +257,7 @@ def test_machines(good: Path, tmp_path: Path) -> None:
     file = tmp_path / "machine.json"
     file.write_text(json.dumps(machine.to_json()))
     assert verify(path, machine=file).ok
+    assert verify(path, machine=str(file)).ok
     assert verify(good, machine=None).ok
     file.write_text(json.dumps(machine.to_json() | {"schema_version": 2}))
     with pytest.raises(UsageError, match=r"does not describe a machine: \$\.schema_version"):
