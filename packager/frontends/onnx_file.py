@@ -21,14 +21,11 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.frontends import sha256_of_file
 from packager.frontends.dims import DimRequest, resolve_dims
+from packager.frontends.lift import stays_inline
 from packager.frontends.names import tag_bindings
 from packager.frontends.onnx_simplify import simplify
 from packager.ir import ImportedModel
 from packager.manifest import Model, TensorSpec
-
-# Scalars and short integer vectors (shapes, axes) become constants of the graph, which passes can fold and kernels can
-# inline; all other initialisers become named parameters, which no pass copies.
-INLINE_INTEGERS = 16
 
 # Operators outside the standard domain that TVM's importer knows, by domain.
 CONTRIB_DOMAINS = {"com.microsoft": {"FastGelu", "BiasGelu", "SkipLayerNormalization", "EmbedLayerNormalization"}}
@@ -154,7 +151,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         large = onnx.GraphProto()
         for tensor in graph.initializer:
             array = onnx.numpy_helper.to_array(tensor)
-            if array.size <= (INLINE_INTEGERS if array.dtype.kind in "iu" else 1):
+            if stays_inline(array):
                 self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
             else:
                 large.initializer.append(tensor)

@@ -1,0 +1,125 @@
+"""torch.export: a ``.pt2`` file of an ExportedProgram. torch is imported here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+
+from packager.errors import ModelError, UnsupportedOperatorsError, UsageError
+from packager.frontends import sha256_of_file
+from packager.frontends.dims import DimRequest, make_request, resolve_dims
+from packager.frontends.lift import dims_of, fix_dims, input_specs, lift_constants, output_names
+from packager.frontends.names import tag_bindings
+from packager.ir import ImportedModel
+from packager.manifest import Model
+
+Array = NDArray[Any]
+
+
+def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:
+    """Read a ``.pt2`` file. Raises ModelError, UnsupportedOperatorsError and UsageError."""
+    try:
+        import torch
+    except ImportError:
+        raise UsageError(f"{path}: reading .pt2 needs torch", hint="pip install 'packager[torch]'") from None
+    program = _read(path, torch)
+    module, node_of_variable = _import(program)
+    parameters = _parameters(program, torch)
+    main = module["main"]
+    inputs = [str(variable.name) for variable in main.params[: len(main.params) - len(parameters)]]
+    specs = input_specs(main, inputs)
+    resolved = resolve_dims(dims_of(specs), dims, _declared_bounds(program))
+    module = fix_dims(module, dims)
+    tensors = {**dict(program.named_buffers()), **program.constants}
+    names = {_numpy(value, torch).tobytes(): str(key) for key, value in tensors.items() if hasattr(value, "dtype")}
+    module, constants = lift_constants(module, names)
+    module["main"] = module["main"].without_attr("params")
+    module, nodes = tag_bindings(module, node_of_variable)
+    return ImportedModel(
+        source=Model(name, "torch.export", sha256_of_file(path), {}, f"torch {torch.__version__}"),
+        module=module,
+        inputs=input_specs(module["main"], inputs),
+        output_names=output_names(module["main"]),
+        dims=resolved,
+        weights={**parameters, **constants},
+        nodes=nodes,
+    )
+
+
+def _read(path: Path, torch: Any) -> Any:
+    try:
+        return torch.export.load(path).run_decompositions()
+    except Exception as error:  # torch raises whatever its archive reader runs into
+        raise ModelError(
+            f"{path}: cannot be read as a torch.export program",
+            detail=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+            hint="write it with torch.export.save, with the torch version that is installed here",
+        ) from None
+
+
+def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str]]:
+    from tvm.relax.frontend.torch import exported_program_translator
+
+    importer = exported_program_translator.ExportedProgramImporter()
+    node_of_variable: dict[str, str] = {}
+    importer.convert_map = {key: _recording(f, node_of_variable) for key, f in importer.convert_map.items()}
+    refused: dict[str, list[str]] = {}
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            operator = str(getattr(node.target, "__name__", node.target))
+            if operator not in importer.convert_map:
+                refused.setdefault(operator, []).append(node.name)
+    if refused:
+        raise UnsupportedOperatorsError(refused)
+    try:
+        module = importer.from_exported_program(program, True, True, False, None)
+    except Exception as error:  # the importer raises whatever its converters run into
+        lines = str(error).strip().splitlines()
+        raise ModelError(
+            "the program cannot be imported",
+            detail=lines[-1] if lines else type(error).__name__,
+            hint="it uses an operator in a way that is not supported",
+        ) from error
+    return module, node_of_variable
+
+
+def _recording(convert: Any, node_of_variable: dict[str, str]) -> Any:
+    """Wrap a converter so that it tells which variable its result is."""
+
+    def wrapped(node: Any) -> Any:
+        result = convert(node)
+        if isinstance(result, tvm.relax.Var):
+            node_of_variable[result.name] = node.name
+        return result
+
+    return wrapped
+
+
+def _parameters(program: Any, torch: Any) -> dict[str, Array]:
+    """Return the parameters under their names in the module, in the order of main's parameters."""
+    kind = torch.export.graph_signature.InputKind.PARAMETER
+    targets = [spec.target for spec in program.graph_signature.input_specs if spec.kind is kind]
+    return {target: _numpy(program.state_dict[target], torch) for target in targets}
+
+
+def _numpy(tensor: Any, torch: Any) -> Array:
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        import ml_dtypes
+
+        return np.asarray(tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16))
+    return np.asarray(tensor.numpy())
+
+
+def _declared_bounds(program: Any) -> dict[str, DimRequest]:
+    bounds = {}
+    for symbol, interval in program.range_constraints.items():
+        if not math.isinf(float(interval.upper)) and int(interval.upper) < 2**31:
+            bounds[str(symbol)] = make_request(str(symbol), max(int(interval.lower), 1), int(interval.upper))
+    return bounds
