@@ -37,7 +37,7 @@ class ConstantBuilder:
         Raises ValueError if ``name`` already stands for another content.
         """
         array = np.asarray(array, order="C")
-        sha256 = hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest()
+        sha256 = _sha256(array)
         index = self._by_content.setdefault((sha256, array.dtype.name, array.shape), len(self._entries))
         if index == len(self._entries):
             self._entries.append(_Entry(array, sha256))
@@ -50,7 +50,7 @@ class ConstantBuilder:
     def add_anonymous(self, array: Array) -> int:
         """Add a constant that has no name in the model; it is named after its content."""
         array = np.asarray(array, order="C")
-        digest = hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest()
+        digest = _sha256(array)
         shape = "x".join(map(str, array.shape)) or "scalar"
         return self.add(f"constant.{array.dtype.name}.{shape}.{digest[:12]}", array)
 
@@ -77,3 +77,7 @@ class ConstantBuilder:
             end += array.nbytes if packed else align(array.nbytes)
         arrays = tuple(self._entries[index].array for index in order)
         return ConstantTable(tuple(records), arrays, end), offsets
+
+
+def _sha256(array: Array) -> str:
+    return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()

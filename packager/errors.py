@@ -6,7 +6,7 @@ to stderr and exits with ``exit_code``. Nothing outside this module defines an e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -46,7 +46,7 @@ class ModelError(PackagerError):
 class UnsupportedOperatorsError(ModelError):
     """The model uses operators that cannot be compiled; lists each operator once with the nodes that use it."""
 
-    def __init__(self, operators: dict[str, Sequence[str]]) -> None:
+    def __init__(self, operators: Mapping[str, Sequence[str]]) -> None:
         self.operators = {name: tuple(nodes) for name, nodes in operators.items()}
         lines = []
         for name, nodes in sorted(self.operators.items()):

@@ -62,7 +62,7 @@ def _used_buffers(nest: Any) -> set[int]:
 
 def _variables(node: Any) -> list[Any]:
     found: list[Any] = []
-    structural_walk(node, [(tirx.Var, lambda var: found.append(var) and None)])
+    structural_walk(node, [(tirx.Var, found.append)])
     return found
 
 
@@ -79,7 +79,7 @@ def _stays_on_stack(buffer: Any) -> bool:
 
 
 def _static_bytes(buffer: Any) -> float:
-    size = (tvm.runtime.DataType(buffer.dtype).bits + 7) // 8
+    size: float = (int(tvm.runtime.DataType(buffer.dtype).bits) + 7) // 8
     for extent in buffer.shape:
         if not isinstance(extent, tirx.IntImm):
             return float("inf")

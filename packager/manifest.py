@@ -19,8 +19,8 @@ from packager.dtypes import DTYPES
 from packager.errors import BundleError
 from packager.strict_json import HasKey, MismatchError, Pattern, Range, Unique
 
-SCHEMA_VERSION = 1
-ABI_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
+ABI_VERSION: Literal[1] = 1
 ALIGNMENT = 64
 """Of each embedded constant and of the data of an external weights file, in bytes."""
 

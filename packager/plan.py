@@ -16,6 +16,7 @@ from packager import symbolic
 from packager.arena import Request, place
 from packager.constants import ConstantBuilder
 from packager.cost import Cost, estimate
+from packager.dtypes import DTYPES
 from packager.errors import ModelError
 from packager.ir import Call, CallPlan, CallSource, Copy, Extent, Kernel, LoweredModel, Operand
 from packager.lower import called_primfunc
@@ -199,8 +200,7 @@ class _Planner:
             if root.operand is None:
                 root.operand = operand
                 continue
-            size = (tvm.runtime.DataType(tensor.dtype).bits + 7) // 8
-            copies.append((tensor, operand, symbolic.product((*shape, size))))
+            copies.append((tensor, operand, symbolic.product((*shape, DTYPES[tensor.dtype].itemsize))))
         return tuple(specs), copies
 
     def _place(self) -> int:
@@ -212,7 +212,7 @@ class _Planner:
         return total
 
     def _nbytes(self, tensor: _Tensor) -> int:
-        size = (tvm.runtime.DataType(tensor.dtype).bits + 7) // 8
+        size = DTYPES[tensor.dtype].itemsize
         for extent in tensor.shape:
             size *= max(symbolic.maximum(extent, self.names, self.dims), 1)
         return size

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from operator import add, floordiv, mul, sub
 from typing import Any
 
 from tvm import tirx
@@ -83,25 +84,8 @@ def product(extents: tuple[Extent, ...]) -> Extent:
 
 
 def maximum(expr: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> int:
-    """Return an upper bound of ``expr`` over all values of the dims, by interval arithmetic."""
-    return _interval(expr, names, dims)[1]
-
-
-def _interval(expr: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> tuple[int, int]:
-    if isinstance(expr, int | tirx.IntImm):
-        return int(expr), int(expr)
-    if isinstance(expr, tirx.Cast):
-        return _interval(expr.value, names, dims)
-    if isinstance(expr, tirx.Var):
-        extent = names[expr.__chandle__()]
-        return extent_interval(extent, dims)
-    if isinstance(expr, tirx.Min | tirx.Max):
-        a, b = _interval(expr.a, names, dims), _interval(expr.b, names, dims)
-        pick = min if isinstance(expr, tirx.Min) else max
-        return pick(a[0], b[0]), pick(a[1], b[1])
-    if type(expr) in _BINARY:
-        return _interval_of(_BINARY[type(expr)], _interval(expr.a, names, dims), _interval(expr.b, names, dims))
-    raise ModelError(f"a shape is computed by {expr}, which is not supported")
+    """Return an upper bound of a ``tirx`` expression over all values of the dims."""
+    return extent_interval(to_extent(expr, names), dims)[1]
 
 
 def _interval_of(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
@@ -109,12 +93,7 @@ def _interval_of(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple
         return 0, max(b[1] - 1, 0)
     if operator == "//" and b[0] <= 0 <= b[1]:
         raise ModelError("a shape divides by an expression that can be zero")
-    function = {
-        "+": lambda x, y: x + y,
-        "-": lambda x, y: x - y,
-        "*": lambda x, y: x * y,
-        "//": lambda x, y: x // y,
-    }[operator]
+    function = {"+": add, "-": sub, "*": mul, "//": floordiv}[operator]
     corners = [function(x, y) for x in a for y in b]
     return min(corners), max(corners)
 

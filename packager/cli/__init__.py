@@ -8,7 +8,6 @@ import traceback
 from typing import Any
 
 import typer
-from click import exceptions as click_exceptions
 
 from packager.cli import build_commands, deploy_commands
 from packager.errors import PackagerError
@@ -37,14 +36,15 @@ def _interrupt(*_: Any) -> None:
 
 def _run() -> int:
     try:
-        result = app(standalone_mode=False)
+        app(prog_name="packager")  # typer reports wrong usage itself, and exits with 2
+    except SystemExit as stop:
+        if stop.code == 130:
+            print("interrupted", file=sys.stderr)
+        return stop.code if isinstance(stop.code, int) else 0
     except PackagerError as error:
         print(error.render(), file=sys.stderr)
         return error.exit_code
-    except click_exceptions.ClickException as error:
-        error.show(sys.stderr)
-        return 2
-    except (KeyboardInterrupt, click_exceptions.Abort):
+    except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
@@ -53,7 +53,7 @@ def _run() -> int:
         traceback.print_exc()
         print("\nerror: this is a bug in packager; please report it with the text above", file=sys.stderr)
         return 70
-    return result if isinstance(result, int) else 0
+    return 0
 
 
 if __name__ == "__main__":
