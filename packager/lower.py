@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from packager.errors import UnsupportedOperatorsError
+from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.fold import fold_weights
 from packager.ir import CallSource, ImportedModel, KernelGroup, LoweredModel
-from packager.kernels import make_group
+from packager.kernels import lower_kernels, make_group
 from packager.schedule_cpu import schedule
 
 _R = relax.transform
+
+# Whether a schedule lowers does not depend on the CPU.
+TRIAL_TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
 
 SIMPLIFY = [
     _R.FoldBatchnormToConv2D(),
@@ -49,13 +52,13 @@ def lower(model: ImportedModel) -> LoweredModel:
     module = model.module
     if bounds:
         module["main"] = module["main"].with_attr("tir_var_upper_bound", bounds)
-    module = tvm.transform.Sequential(SIMPLIFY)(module)
+    module = _apply(SIMPLIFY, module)
     module, constants = fold_weights(module, model.weights)
-    module = tvm.transform.Sequential(LEGALIZE)(module)
+    module = _apply(LEGALIZE, module)
     _check_legal(module["main"], model.nodes)
-    module = tvm.transform.Sequential(FUSE)(module)
+    module = _apply(FUSE, module)
     sources = _sources(module, model.nodes)
-    module = tvm.transform.Sequential(FLATTEN)(module)
+    module = _apply(FLATTEN, module)
     main = module["main"]
     groups: dict[str, KernelGroup] = {}
     calls = []
@@ -65,7 +68,7 @@ def lower(model: ImportedModel) -> LoweredModel:
             continue
         calls.append(source)
         if callee not in groups:
-            groups[callee] = make_group(callee, schedule(module[callee]))
+            groups[callee] = _make_kernels(callee, module[callee])
     return LoweredModel(
         source=model.source,
         main=main,
@@ -76,6 +79,42 @@ def lower(model: ImportedModel) -> LoweredModel:
         constants=constants,
         call_sources=tuple(calls),
     )
+
+
+def _apply(passes: Sequence[Any], module: tvm.IRModule) -> tvm.IRModule:
+    """Run passes in order. Raises ModelError that names the pass that failed."""
+    for transform in passes:
+        try:
+            module = transform(module)
+        except Exception as error:  # a pass raises whatever its C++ side runs into
+            raise ModelError(
+                f"TVM cannot lower this model: pass {transform.info.name} failed",
+                detail=_last_line(error),
+                hint="this is a limit of TVM; simplify the model, or export it with another opset",
+            ) from error
+    return module
+
+
+def _make_kernels(name: str, primfunc: Any) -> KernelGroup:
+    """Schedule a PrimFunc and split it into kernels; where a schedule does not lower, do without.
+
+    Raises ModelError for a function that does not lower either way.
+    """
+    failure = ""
+    for attempt in (schedule, lambda unscheduled: unscheduled):
+        try:
+            group = make_group(name, attempt(primfunc))
+            lower_kernels(group.kernels, TRIAL_TARGET)
+        except Exception as error:  # TVM raises whatever its C++ side runs into
+            failure = failure or _last_line(error)
+            continue
+        return group
+    raise ModelError(f"TVM cannot lower the function {name!r}", detail=failure)
+
+
+def _last_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__
 
 
 def called_primfunc(value: Any) -> str | None:
