@@ -39,7 +39,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
             "name": request.name,
             "targets": request.targets.to_json(),
             "dims": {name: [dim.min, dim.max] for name, dim in request.dims.items()},
-            "entry_symbol": request.entry_symbol,
+            "form": ["static" if request.static else "shared", request.entry_symbol],
             "weights": [request.weights, request.weights_file.name],
             "golden": sha256_of_file(golden) if isinstance(golden, Path) and golden.is_file() else str(golden),
         }

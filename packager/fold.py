@@ -27,6 +27,8 @@ def fold_weights(module: tvm.IRModule, weights: Mapping[str, Array]) -> tuple[tv
     if not weights:
         return module, dict(weights)
     lifted = relax.transform.LiftTransformParams()(module)
+    if relax.analysis.free_vars(lifted["main"]):
+        return module, dict(weights)  # the result depends on weights alone: TVM lifts it and leaves main without it
     transform = lifted[TRANSFORM]
     names = list(weights)
     origins = _origins(transform, names)
@@ -56,6 +58,8 @@ class _Origin:
 
 def _origins(transform: relax.Function, names: list[str]) -> list[_Origin]:
     parameter = transform.params[0]
+    if transform.body.body.same_as(parameter):  # nothing to compute: it returns what it takes
+        return [_Origin(name, None) for name in names]
     sources: dict[int, tuple[str, str]] = {}  # variable -> (weights, operators) that it stems from
     fields: Any = ()
     for block in transform.body.blocks:

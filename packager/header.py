@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
@@ -26,13 +27,14 @@ ENVIRONMENT = jinja2.Environment(
 def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: str) -> str:
     """Return the header of a sealed bundle. Raises BundleError."""
     manifest = inspect(bundle).manifest
-    prefix = macro(manifest.model.name)
     if manifest.form == "static":
+        prefix = macro(entry_symbol.removesuffix("_bundle_v1"))  # programs link several models, perhaps of one name
         comment = "/* Linked in with the archive. */"
         declaration = f"const packager_bundle_v1_t *{entry_symbol}(void);"
     else:
+        prefix = macro(manifest.model.name)
         comment = "/* dlopen this, and look PACKAGER_ENTRY_SYMBOL up with dlsym. */"
-        declaration = f'#define {prefix}_BUNDLE "{bundle_name}"'
+        declaration = f'#define {prefix}_BUNDLE {c_string(bundle_name)}'
     return ENVIRONMENT.get_template("header.h.j2").render(
         name=comment_text(manifest.model.name),
         mark=MARK,
@@ -43,8 +45,8 @@ def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: 
         entry_comment=comment,
         entry_declaration=declaration,
         prefix=prefix,
-        inputs=[_tensor(spec) for spec in manifest.inputs],
-        outputs=[_tensor(spec) for spec in manifest.outputs],
+        inputs=_tensors(manifest.inputs),
+        outputs=_tensors(manifest.outputs),
     )
 
 
@@ -55,10 +57,23 @@ def macro(name: str) -> str:
 
 
 def comment_text(text: str) -> str:
-    """Return ``text`` so that it cannot end a C comment."""
-    return text.replace("*/", "* /")
+    """Return ``text`` so that it neither ends a C comment nor seems to start one."""
+    return text.replace("*/", "* /").replace("/*", "/ *")
 
 
-def _tensor(spec: TensorSpec) -> dict[str, str]:
-    shape = ", ".join(str(extent) for extent in spec.shape)
-    return {"macro": macro(spec.name), "description": f"{comment_text(spec.name)}, {spec.dtype}[{shape}]"}
+def c_string(text: str) -> str:
+    """Return a C string literal."""
+    escaped = "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\?' else f"\\{byte:03o}" for byte in text.encode()
+    )
+    return f'"{escaped}"'
+
+
+def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, str]]:
+    names = [macro(spec.name) for spec in specs]
+    views = []
+    for index, (spec, name) in enumerate(zip(specs, names, strict=True)):
+        shape = ", ".join(str(extent) for extent in spec.shape)
+        unique = name if names.count(name) == 1 else f"{name}_{index}"  # as of "a.b" and "a_b"
+        views.append({"macro": unique, "description": f"{comment_text(spec.name)}, {spec.dtype}[{shape}]"})
+    return views

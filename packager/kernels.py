@@ -17,7 +17,7 @@ from tvm import s_tir, tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import stmt as st
 from tvm.tirx.buffer import is_buffer_var
-from tvm_ffi import structural_walk
+from tvm_ffi import structural_map, structural_walk
 
 from packager.errors import BackendError
 from packager.ir import Kernel, KernelGroup, KernelParameter
@@ -185,6 +185,8 @@ def _to_c_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> 
     for buffer in function.params:
         pointer = tirx.Var(f"{buffer.name}_data", PointerType(PrimType(str(buffer.dtype)), "global"))
         pointers.append(pointer)
+        if isinstance(buffer.elem_offset, tirx.Var):  # pointers already point at the first element
+            declarations.append(st.Bind(buffer.elem_offset, tirx.const(0, str(buffer.elem_offset.ty))))
         declarations.append(st.DeclBuffer(buffer, data=pointer))
     statements = list(function.body.seq) if isinstance(function.body, st.SeqStmt) else [function.body]
     scalars = list(kernel.scalars)
@@ -192,6 +194,8 @@ def _to_c_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> 
         begin, end = tirx.Var("begin", "int64"), tirx.Var("end", "int64")
         scalars += [begin, end]
         statements[-1] = _over_range(kernel, statements[-1], begin, end)
+    # Loops that some operators make parallel deep inside would be run by TVM's thread pool.
+    statements = [structural_map(statement, (st.For, _serial)) for statement in statements]
     body = st.AttrStmt(0, "device_type", tirx.const(1, "int32"), st.SeqStmt([*declarations, *statements]))
     body = st.AttrStmt(0, "device_id", tirx.const(0, "int32"), body)
     c_function = tirx.PrimFunc(
@@ -206,6 +210,12 @@ def _over_range(kernel: Kernel, loop: Any, begin: Any, end: Any) -> Any:
     variable = loop.loop_var
     begin, end = (tirx.Cast(variable.ty, v) if str(variable.ty) != "int64" else v for v in (begin, end))
     return st.For(variable, begin, end - begin, st.ForKind.SERIAL, loop.body)
+
+
+def _serial(loop: Any) -> Any:
+    if int(loop.kind) != st.ForKind.PARALLEL:
+        return loop
+    return st.For(loop.loop_var, loop.min, loop.extent, st.ForKind.SERIAL, loop.body)
 
 
 def _check_stack(kernel: Kernel, function: Any) -> None:

@@ -27,6 +27,10 @@ LINK_FLAGS = (
     *("-Wl,--hash-style=gnu", "-Wl,--exclude-libs,ALL"),
 )
 LIBRARIES = ("-lm",)
+# Bundles run with glibc 2.28. These functions got new versions after it (2.29: exp to pow, 2.35: hypot, 2.38: fmod,
+# 2.39: exp10), which differ in errno alone, so code that names no version is bound to the one they have had all along.
+NEWER_MATH = ("exp", "exp2", "exp10", "exp10f", "fmod", "fmodf", "hypot", "hypotf", "log", "log2", "pow")
+FIRST_GLIBC = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,10 @@ class Linker:
         entry = self.workdir / "entrypoint.o"
         self._compile(entry_source, entry, C_FLAGS)
         data = self._assemble_data(plan, manifest_room, embed=external is None, golden=golden)
-        objects = [entry, *(library.path for library in libraries), data, *runtime]
         if link_plan.static:
+            objects = [entry, *(library.path for library in libraries), data, *runtime]
             return self._link_archive(objects, link_plan.entry_symbol)
+        objects = [entry, *(self._bind_math(library.path) for library in libraries), data, *runtime]
         return self._link_shared(objects, link_plan.entry_symbol)
 
     def _assemble_data(self, plan: CallPlan, manifest_room: int, *, embed: bool, golden: bytes | None) -> Path:
@@ -110,6 +115,14 @@ class Linker:
         output = self.workdir / "data.o"
         run([self.toolchain.cc, "-c", "data.S", "-o", output.name], cwd=self.workdir)
         return output
+
+    def _bind_math(self, library: Path) -> Path:
+        """Return a copy of an object or archive whose calls of NEWER_MATH name their version."""
+        version = FIRST_GLIBC[self.toolchain.machine]
+        bound = self.workdir / f"bound-{library.name}"
+        names = [f"--redefine-sym={name}={name}@{version}" for name in NEWER_MATH]
+        run([self.toolchain.objcopy, *names, str(library), bound.name], cwd=self.workdir)
+        return bound
 
     def _link_shared(self, objects: Sequence[Path], entry_symbol: str) -> Path:
         exports = self.workdir / "exports.map"

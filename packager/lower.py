@@ -11,6 +11,7 @@ from tvm import relax
 
 from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.fold import fold_weights
+from packager.indices import clamp_indices, legalize_take
 from packager.ir import CallSource, ImportedModel, KernelGroup, LoweredModel
 from packager.kernels import lower_kernels, make_group
 from packager.schedule_cpu import schedule
@@ -27,7 +28,7 @@ SIMPLIFY = [
     _R.DeadCodeElimination(),
 ]
 LEGALIZE = [
-    _R.LegalizeOps(),
+    _R.LegalizeOps({"relax.take": legalize_take}),
     _R.AnnotateTIROpPattern(),
     _R.FoldConstant(),
     _R.DeadCodeElimination(),
@@ -68,7 +69,7 @@ def lower(model: ImportedModel) -> LoweredModel:
             continue
         calls.append(source)
         if callee not in groups:
-            groups[callee] = _make_kernels(callee, module[callee])
+            groups[callee] = _make_kernels(callee, clamp_indices(module[callee]))
     return LoweredModel(
         source=model.source,
         main=main,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packager.dtypes import DTYPES
-from packager.header import ENVIRONMENT, comment_text
+from packager.header import ENVIRONMENT, c_string, comment_text
 from packager.ir import Call, CallPlan, Copy, Extent, Operand
 from packager.manifest import SECTION_HEADER, Dim, TensorSpec
 from packager.symbolic import extent_interval
@@ -80,14 +80,6 @@ def render_entrypoint(
 def render_data(sections: Sequence[DataSection]) -> str:
     """Return the assembly source of the data sections."""
     return render("data.S.j2", sections=sections)
-
-
-def c_string(text: str) -> str:
-    """Return a C string literal."""
-    escaped = "".join(
-        chr(byte) if 32 <= byte < 127 and byte not in b'"\\?' else f"\\{byte:03o}" for byte in text.encode()
-    )
-    return f'"{escaped}"'
 
 
 def _function_view(kernel: Any) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Symbolic extents such as ``2*n+1``: non-negative integers, dim names, ``+ - * //`` and parentheses.
+"""Symbolic extents such as ``2*n+1``: non-negative integers, dim names, ``+ - * // %``, ``min(a, b)``, ``max(a, b)``
+and parentheses.
 
 A parser of its own instead of ``eval``: the text comes out of a file that nobody has vouched for yet.
 """
@@ -6,12 +7,13 @@ A parser of its own instead of ``eval``: the text comes out of a file that nobod
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 MAX_LENGTH = 512
 MAX_DEPTH = 32
 
-_TOKEN = re.compile(r"\s*(?:(?P<integer>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<operator>//|[-+*()]))")
+_FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {"min": min, "max": max}
+_TOKEN = re.compile(r"\s*(?:(?P<integer>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<operator>//|[-+*%(),]))")
 
 
 class ShapeExpressionError(ValueError):
@@ -19,7 +21,7 @@ class ShapeExpressionError(ValueError):
 
 
 def evaluate(expression: str, dims: Mapping[str, int]) -> int:
-    """Return the value of ``expression`` for these values of the dims; ``//`` rounds down.
+    """Return the value of ``expression`` for these values of the dims; ``//`` rounds down, ``%`` is what it leaves.
 
     Raises ShapeExpressionError.
     """
@@ -30,7 +32,7 @@ def names(expression: str) -> frozenset[str]:
     """Return the names of the dims in ``expression``. Raises ShapeExpressionError if it does not parse."""
     parser = _Parser(expression, None)
     parser.parse()
-    return frozenset(token for kind, token in parser.tokens if kind == "name")
+    return frozenset(parser.names)
 
 
 def _tokens(expression: str) -> list[tuple[str, str]]:
@@ -58,6 +60,7 @@ class _Parser:
         self.tokens = _tokens(expression)
         self.position = 0
         self.depth = 0
+        self.names: set[str] = set()
 
     def parse(self) -> int:
         value = self._sum()
@@ -83,7 +86,7 @@ class _Parser:
 
     def _product(self) -> int:
         value = self._operand()
-        while self._peek() in ("*", "//"):
+        while self._peek() in ("*", "//", "%"):
             operator = self._peek()
             self.position += 1
             right = self._operand()
@@ -94,7 +97,7 @@ class _Parser:
             elif right == 0:
                 raise ShapeExpressionError(f"division by zero in {self.expression!r}")
             else:
-                value //= right
+                value = value // right if operator == "//" else value % right
         return value
 
     def _operand(self) -> int:
@@ -107,17 +110,36 @@ class _Parser:
         if kind == "integer":
             return int(token)
         if kind == "name":
+            if token in _FUNCTIONS and self._peek() == "(":
+                return self._call(token)
+            self.names.add(token)
             if self.dims is None:
                 return 1
             if token not in self.dims:
                 raise ShapeExpressionError(f"unknown dim {token!r} in {self.expression!r}")
             return self.dims[token]
+        self._descend()
+        value = self._sum()
+        self._expect(")")
+        self.depth -= 1
+        return value
+
+    def _call(self, function: str) -> int:
+        self._expect("(")
+        self._descend()
+        left = self._sum()
+        self._expect(",")
+        right = self._sum()
+        self._expect(")")
+        self.depth -= 1
+        return _FUNCTIONS[function](left, right)
+
+    def _descend(self) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise ShapeExpressionError(f"more than {MAX_DEPTH} nested parentheses")
-        value = self._sum()
-        if self._peek() != ")":
+
+    def _expect(self, token: str) -> None:
+        if self._peek() != token:
             raise self._unexpected()
         self.position += 1
-        self.depth -= 1
-        return value

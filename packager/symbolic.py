@@ -6,6 +6,7 @@ The text uses integers, names of dims, ``+ - * //``, parentheses, and ``min``/``
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Mapping
 from operator import add, floordiv, mul, sub
 from typing import Any
@@ -25,6 +26,8 @@ _BINARY = {
     tirx.FloorMod: "%",
     tirx.Mod: "%",
 }
+
+_ANY_DIMS: Mapping[str, Dim] = defaultdict(lambda: Dim("", 1, 2**31 - 1))
 
 
 def to_extent(expr: Any, names: Mapping[int, Extent]) -> Extent:
@@ -51,11 +54,18 @@ def to_extent(expr: Any, names: Mapping[int, Extent]) -> Extent:
         return _combine(_BINARY[type(expr)], left, right)
     if isinstance(expr, tirx.Min | tirx.Max):
         function = "min" if isinstance(expr, tirx.Min) else "max"
-        left, right = to_extent(expr.a, names), to_extent(expr.b, names)
-        if isinstance(left, int) and isinstance(right, int):
-            return min(left, right) if function == "min" else max(left, right)
-        return f"{function}({left}, {right})"
+        return _pick(function, to_extent(expr.a, names), to_extent(expr.b, names))
     raise ModelError(f"a shape is computed by {expr}, which is not supported")
+
+
+def _pick(function: str, left: Extent, right: Extent) -> Extent:
+    """Return the minimum or maximum; one of the two where the bounds that every dim has decide it."""
+    a, b = extent_interval(left, _ANY_DIMS), extent_interval(right, _ANY_DIMS)
+    if a[1] <= b[0]:
+        return left if function == "min" else right
+    if b[1] <= a[0]:
+        return right if function == "min" else left
+    return f"{function}({left}, {right})"
 
 
 def _combine(operator: str, left: Extent, right: Extent) -> Extent:

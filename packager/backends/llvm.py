@@ -41,9 +41,12 @@ class LlvmBackend:
         toolchain = {"tvm": tvm.__version__, "llvm": version}
         if not kernels:
             return BackendOutput(self.kind, (), (), toolchain)
-        module = lower_kernels(tuple(kernels), tvm_target)
         path = workdir / "llvm.o"
-        tvm.get_global_func("target.build.llvm")(module, tvm_target).write_to_file(str(path), "o")
+        try:
+            module = lower_kernels(tuple(kernels), tvm_target)
+            tvm.get_global_func("target.build.llvm")(module, tvm_target).write_to_file(str(path), "o")
+        except tvm.error.InternalError as error:
+            raise BackendError("llvm: TVM failed to generate code", detail=str(error).strip()) from error
         _check_symbols(path, kernels)
         library = ObjectFile(path, tuple(kernel.symbol for kernel in kernels), isa.cpu_features(path))
         return BackendOutput(self.kind, (library,), tuple(primitives), toolchain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from packager.deploy.findings import Finding, error
 from packager.deploy.inspect import BundleFile, read_section
@@ -67,16 +68,23 @@ class _Weights:
     where: str
 
     def finding(self, aspect: str, what: str, why: str) -> Finding:
-        hint = "put the weights file that was built with this bundle beside it, under its original name"
+        hint = "put the weights file that was built with this bundle beside it, under its own name or the bundle's"
         return error(f"integrity.weights_{aspect}", what, where=self.where, why=why, hint=hint)
 
 
-def _weights_findings(bundle: BundleFile) -> Iterator[Finding]:
+def _weights_findings(bundle: BundleFile) -> list[Finding]:
+    """Check the file that the runtime would take: under the name it was built with, else under the bundle's own."""
+    name = bundle.manifest.weights.file
+    assert name is not None  # the strict reader has checked that external weights name a file
+    findings = list(_file_findings(bundle, bundle.path.parent / name))
+    renamed = bundle.path.with_suffix(".safetensors")
+    return list(_file_findings(bundle, renamed)) if findings and renamed.exists() else findings
+
+
+def _file_findings(bundle: BundleFile, path: Path) -> Iterator[Finding]:
     from packager import safetensors  # needs numpy
 
     manifest = bundle.manifest
-    assert manifest.weights.file is not None  # the strict reader has checked that external weights name a file
-    path = bundle.path.parent / manifest.weights.file
     report = _Weights(str(path))
     if not path.exists():
         yield report.finding("missing", "the weights file is missing", "the bundle does not run without it")

@@ -27,7 +27,7 @@ def parse_dims(texts: Sequence[str]) -> dict[str, DimRequest]:
     """Parse ``NAME=SIZE`` and ``NAME=MIN:MAX`` texts. Raises UsageError."""
     requests: dict[str, DimRequest] = {}
     for text in texts:
-        match = re.fullmatch(r"([^=]+)=(\d+)(?::(\d+))?", text.strip())
+        match = re.fullmatch(r"([^=]+)=(\d{1,18})(?::(\d{1,18}))?", text.strip())
         if not match:
             raise UsageError(f"--dim {text!r} cannot be read", hint="write --dim NAME=SIZE or --dim NAME=MIN:MAX")
         name, low, high = match[1], int(match[2]), int(match[3] or match[2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import keyword
 import re
 import warnings
 from collections.abc import Mapping
@@ -73,10 +74,7 @@ def _read(path: Path) -> onnx.ModelProto:
         raise ModelError(f"{path}: cannot be read as ONNX", detail=str(error), hint="is the file complete?") from None
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path}: holds no ONNX graph", hint="is the file complete?")
-    try:
-        onnx.checker.check_model(model)
-    except onnx.checker.ValidationError as error:
-        raise ModelError(f"{path}: is not a valid ONNX model", detail=str(error)) from None
+    _check(path, model)
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
@@ -86,6 +84,20 @@ def _read(path: Path) -> onnx.ModelProto:
             hint="external data files must lie beside the model, under the names that it gives",
         ) from None
     return onnx.inliner.inline_local_functions(model) if model.functions else model
+
+
+def _check(path: Path, model: onnx.ModelProto) -> None:
+    # The checker wants a shape for every output; runtimes do not, and neither do we: it follows from the graph.
+    unshaped = [value.type.tensor_type for value in model.graph.output if value.type.HasField("tensor_type")]
+    unshaped = [tensor_type for tensor_type in unshaped if not tensor_type.HasField("shape")]
+    for tensor_type in unshaped:
+        tensor_type.shape.SetInParent()
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{path}: is not a valid ONNX model", detail=str(error)) from None
+    for tensor_type in unshaped:
+        tensor_type.ClearField("shape")
 
 
 def _drop_initialiser_inputs(graph: onnx.GraphProto) -> None:
@@ -99,6 +111,7 @@ def _drop_initialiser_inputs(graph: onnx.GraphProto) -> None:
 def _name_dims(graph: onnx.GraphProto) -> dict[str, str]:
     """Give every symbolic dim of the inputs an identifier as its name; return name -> where it stands."""
     found: dict[str, str] = {}
+    names: dict[object, str] = {}  # as the file spells them, or where they stand -> as identifiers
     for value in graph.input:
         kind = value.type.WhichOneof("value")
         if kind != "tensor_type" or not value.type.tensor_type.HasField("shape"):
@@ -109,10 +122,24 @@ def _name_dims(graph: onnx.GraphProto) -> dict[str, str]:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0:
                 continue
-            name = re.sub(r"\W+", "_", dim.dim_param).strip("_") or f"{value.name}_{axis}"
-            dim.dim_param = re.sub(r"\W", "_", name if not name[0].isdigit() else f"dim_{name}")
+            key = dim.dim_param or (value.name, axis)
+            if key not in names:
+                names[key] = _identifier(dim.dim_param or f"{value.name}_{axis}", set(names.values()))
+            dim.dim_param = names[key]
             found.setdefault(dim.dim_param, f"input {value.name!r}, axis {axis}")
     return found
+
+
+def _identifier(spelled: str, taken: set[str]) -> str:
+    """Return an ASCII identifier for a dim, other than those of dims that are spelled otherwise."""
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", spelled).strip("_") or "dim"
+    if name[0].isdigit() or keyword.iskeyword(name):
+        name = f"dim_{name}"
+    unique, count = name, 1
+    while unique in taken:
+        count += 1
+        unique = f"{name}_{count}"
+    return unique
 
 
 def _fix_dims(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:

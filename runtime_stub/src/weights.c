@@ -33,20 +33,26 @@ static int32_t fail_path(const char *why) {
   return pk_fail(NULL, PACKAGER_ERROR_WEIGHTS, "external weights '%s': %s", pk_model.external->file_name, why);
 }
 
-/* Writes the path of the weights: the bundle's folder and the weights' name. */
-static int32_t find_weights(char path[PATH_MAX]) {
-  const char *bundle = "";
-  dl_iterate_phdr(find_bundle, &bundle);
-  char program[PATH_MAX];
-  if (!*bundle) { /* linked into the program: the loader has no name for that */
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (length < 0) return fail_path("the program's folder is unknown: /proc/self/exe cannot be read");
-    program[length] = 0;
-    bundle = program;
-  }
-  const char *slash = strrchr(bundle, '/');
-  int folder = slash ? (int)(slash - bundle) + 1 : 0;
-  int length = snprintf(path, PATH_MAX, "%.*s%s", folder, bundle, pk_model.external->file_name);
+/* Writes the path of the bundle, or of the program that it is linked into. */
+static int32_t find_self(char path[PATH_MAX]) {
+  const char *name = "";
+  dl_iterate_phdr(find_bundle, &name);
+  if (*name) return snprintf(path, PATH_MAX, "%s", name) < PATH_MAX ? PACKAGER_OK : fail_path("its path is too long");
+  ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1); /* the loader has no name for the program */
+  if (length < 0) return fail_path("the program's folder is unknown: /proc/self/exe cannot be read");
+  path[length] = 0;
+  return PACKAGER_OK;
+}
+
+/* Writes a path in the folder of `self`: of the name that the weights were built with, or, `renamed`, of the name that
+ * they have when they were renamed together with the bundle. */
+static int32_t find_weights(const char *self, int renamed, char path[PATH_MAX]) {
+  const char *slash = strrchr(self, '/');
+  const char *file = slash ? slash + 1 : self;
+  const char *dot = strrchr(file, '.');
+  int folder = (int)(file - self), stem = dot ? (int)(dot - file) : (int)strlen(file);
+  int length = renamed ? snprintf(path, PATH_MAX, "%.*s.safetensors", folder + stem, self)
+                       : snprintf(path, PATH_MAX, "%.*s%s", folder, self, pk_model.external->file_name);
   return length < PATH_MAX ? PACKAGER_OK : fail_path("its path is too long");
 }
 
@@ -82,11 +88,13 @@ static int32_t map_file(const char *path, int file, const uint8_t **mapped) {
   return PACKAGER_OK;
 }
 
-static int32_t map_weights(void) {
+/* Without a file `renamed` fails quietly: the message is that of the first name. */
+static int32_t open_weights(const char *self, int renamed) {
   char path[PATH_MAX];
-  int32_t status = find_weights(path);
+  int32_t status = find_weights(self, renamed, path);
   if (status) return status;
   int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0 && renamed) return PACKAGER_ERROR_WEIGHTS;
   if (file < 0) {
     return pk_fail(NULL, PACKAGER_ERROR_WEIGHTS, "external weights '%s' cannot be opened: %m%s", path,
                    *path == '/' ? "" : " (the bundle was loaded by a relative path: did the current folder change?)");
@@ -94,6 +102,14 @@ static int32_t map_weights(void) {
   status = map_file(path, file, &mapping);
   close(file);
   return status;
+}
+
+static int32_t map_weights(void) {
+  char self[PATH_MAX];
+  int32_t status = find_self(self);
+  if (status) return status;
+  status = open_weights(self, 0);
+  return status ? open_weights(self, 1) : PACKAGER_OK;
 }
 
 int32_t pk_weights_acquire(const uint8_t **constants) {

@@ -206,9 +206,6 @@ CASES = {
         "g (float[1,2,4,4] x) => (float[1,2,8,8] y) { y = Resize<mode=\"nearest\">(x, , s) }",
         {"s": np.array([1, 1, 2, 2], np.float32)},
     ),
-    "top k": Case(
-        "g (float[3,7] x) => (float[3,2] v, int64[3,2] i) { v, i = TopK<axis=1>(x, k) }", {"k": np.array([2], INT)}
-    ),
 }
 
 

@@ -1,0 +1,86 @@
+# make demo: build, verify and run a sample.   make test: everything that CI checks.   make help: the rest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORK := build
+JOBS ?= 2
+
+DIGITS := $(WORK)/digits.so
+C_FILES = $(shell find runtime_stub samples tests -name '*.[ch]' -o -name '*.cpp')
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test env lint format fast slow lock clean
+
+# $(call timed,NAME,COMMAND): run a command and say how long it took.
+timed = @echo "== $(1)"; start=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - start)) s"
+
+help:
+	@echo "make demo     build, verify and run the digits sample, and print its accuracy"
+	@echo "make test     install what the tests need, then lint, fast tests, slow tests"
+	@echo "make fast     the tests that take seconds      make slow    the others"
+	@echo "make lint     ruff, mypy --strict              make format  ruff and clang-format, in place"
+	@echo "make lock     pin all dependencies anew        make clean   remove what these commands made"
+
+demo: $(VENV)/build.stamp
+	mkdir -p $(WORK)
+	$(BIN)/packager build samples/digits/digits.onnx -o $(DIGITS) --dim n=1:64 --golden 0
+	$(BIN)/packager verify $(DIGITS) --run
+	$(BIN)/python samples/digits/run.py $(DIGITS)
+
+test:
+	$(call timed,environment,$(MAKE) --no-print-directory env)
+	$(call timed,lint,$(MAKE) --no-print-directory lint)
+	$(call timed,fast tests,$(MAKE) --no-print-directory fast)
+	$(call timed,slow tests,$(MAKE) --no-print-directory slow)
+
+env: $(VENV)/test.stamp
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/test.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_FILES)
+
+fast: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -m "not slow" -q -n $(JOBS) --dist loadfile
+
+slow: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -m slow -q -n $(JOBS) --dist loadfile --durations 15
+
+# The environments. A stamp is as new as the lock file that its environment was made from.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than 3.11; hint: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/build.stamp: requirements-build.lock pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-build.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/test.stamp: requirements-test.lock $(VENV)/build.stamp
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-test.lock
+	touch $@
+
+# Local version labels (torch's "+cpu") are no part of a pin: which build of a version is installed is the machine's
+# choice. The build lock is the part of the test lock that `packager[build]` needs.
+TORCH := torch==2.13.0
+BACKEND := hatchling editables
+lock:
+	rm -rf $(WORK)/lock && $(PYTHON) -m venv $(WORK)/lock/test && $(PYTHON) -m venv $(WORK)/lock/build
+	$(WORK)/lock/test/bin/python -m pip install -q $(TORCH) -e '.[build,test,samples,dev]'
+	{ echo "# What make test installs. Made by make lock for Python 3.11 on Linux x86-64."; \
+	  $(WORK)/lock/test/bin/python -m pip freeze --exclude-editable | sed 's/+.*//'; } > requirements-test.lock
+	$(WORK)/lock/build/bin/python -m pip install -q -c requirements-test.lock $(BACKEND) -e '.[build]'
+	{ echo "# What make demo installs: part of requirements-test.lock. Made by make lock."; \
+	  $(WORK)/lock/build/bin/python -m pip freeze --exclude-editable; } > requirements-build.lock
+	rm -rf $(WORK)/lock
+
+clean:
+	rm -rf $(WORK) dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
