@@ -2,6 +2,7 @@
 
 Entries are folders named by the SHA-256 of everything that their content depends on. An entry is made in a temporary
 folder and renamed into place, so that concurrent builds see whole entries or none, and a killed build leaves none.
+Each holds the hashes of its files: one that a full disk, a crash or an editor damaged is dropped, never handed out.
 """
 
 from __future__ import annotations
@@ -19,12 +20,7 @@ from pathlib import Path
 from typing import Any
 
 STALE_SECONDS = 24 * 3600
-
-
-def default_folder() -> Path:
-    """Return the cache folder: ``$XDG_CACHE_HOME/packager``, or ``~/.cache/packager``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "packager"
+HASHES = "hashes.json"
 
 
 def digest(value: Any) -> str:
@@ -59,10 +55,22 @@ class Cache:
     folder: Path
     enabled: bool = True
 
+    @classmethod
+    def of_user(cls, *, enabled: bool = True) -> Cache:
+        """Return the cache in ``$XDG_CACHE_HOME/packager`` or ``~/.cache/packager``."""
+        base = os.environ.get("XDG_CACHE_HOME")
+        try:
+            return cls((Path(base) if base else Path.home() / ".cache") / "packager", enabled)
+        except RuntimeError:  # HOME is not set, and the user is not in the password database
+            return cls(Path("~/.cache/packager"), enabled=False)
+
     def find(self, kind: str, key: str) -> Path | None:
-        """Return the entry's folder if it is there."""
+        """Return the entry's folder if it is there and whole. A damaged entry is removed."""
         path = self.folder / kind / key
         if not self.enabled or not path.is_dir():
+            return None
+        if not _is_whole(path):
+            shutil.rmtree(path, ignore_errors=True)
             return None
         with contextlib.suppress(OSError):  # its age only decides what to clear first
             os.utime(path)
@@ -83,13 +91,15 @@ class Cache:
             return None
         try:
             make(temporary)
+            (temporary / HASHES).write_text(json.dumps(_hashes(temporary)))
             with contextlib.suppress(OSError):  # another build was first: its entry has the same content
                 temporary.rename(parent / key)
         except OSError:
             return None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        return self.find(kind, key)
+        path = parent / key
+        return path if path.is_dir() else None
 
     def usage(self) -> Usage:
         """Count entries and bytes."""
@@ -116,3 +126,20 @@ class Cache:
         for kind in ("bundle", "object"):
             for entry in sorted((self.folder / kind).glob("[0-9a-f]*")):
                 yield kind, entry
+
+
+def _hashes(entry: Path) -> dict[str, str]:
+    files = [path for path in sorted(entry.iterdir()) if path.name != HASHES]
+    hashes = {}
+    for path in files:
+        with path.open("rb") as file:
+            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
+
+
+def _is_whole(entry: Path) -> bool:
+    try:
+        expected = json.loads((entry / HASHES).read_text())
+        return bool(expected == _hashes(entry))
+    except (OSError, ValueError):
+        return False

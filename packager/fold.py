@@ -34,7 +34,7 @@ def fold_weights(module: tvm.IRModule, weights: Mapping[str, Array]) -> tuple[tv
     origins = _origins(transform, names)
     values: list[Array | None] = [weights[o.weight] if o.computed is None else None for o in origins]
     if any(origin.computed is not None for origin in origins):
-        results = _run(transform, list(weights.values()))
+        results = _run(lifted, list(weights.values()))
         values = [result.numpy() if value is None else value for value, result in zip(values, results, strict=True)]
     folded: dict[str, Array] = {}
     for origin, value in zip(origins, values, strict=True):
@@ -45,7 +45,8 @@ def fold_weights(module: tvm.IRModule, weights: Mapping[str, Array]) -> tuple[tv
             unique = f"{name}_{count}"
         assert value is not None
         folded[unique] = value
-    return tvm.IRModule({"main": lifted["main"]}, attrs=module.attrs), folded
+    remaining = {v: f for v, f in lifted.functions.items() if v.name_hint != TRANSFORM}
+    return tvm.IRModule(remaining, attrs=module.attrs), folded
 
 
 class _Origin:
@@ -89,13 +90,12 @@ def _variables(value: relax.Expr) -> list[relax.Var]:
 
 
 def _operator(value: relax.Expr) -> str:
-    name = getattr(getattr(value, "op", None), "name", "value")
-    return str(name).rsplit(".", 1)[-1]
+    name = str(getattr(getattr(value, "op", None), "name", "value"))
+    return str(value.args[0].name_hint) if name == "relax.call_tir" else name.rsplit(".", 1)[-1]
 
 
-def _run(transform: relax.Function, values: list[Array]) -> list[Any]:
-    name = transform.attrs.get("global_symbol", TRANSFORM)
-    module = tvm.IRModule({name: transform.with_attr("global_symbol", name)})
-    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
-    results = machine[name]([tvm.runtime.tensor(np.ascontiguousarray(value)) for value in values])
+def _run(lifted: tvm.IRModule, values: list[Array]) -> list[Any]:
+    functions = {v: f for v, f in lifted.functions.items() if v.name_hint != "main"}
+    machine = relax.VirtualMachine(tvm.compile(tvm.IRModule(functions), target="llvm"), tvm.cpu())
+    results = machine[TRANSFORM]([tvm.runtime.tensor(np.ascontiguousarray(value)) for value in values])
     return list(results)

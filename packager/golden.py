@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +52,16 @@ def make_golden(bundle: Path, manifest: Manifest, request: int | Path) -> tuple[
 
 def _read(path: Path, manifest: Manifest) -> tuple[Arrays, Arrays]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise UsageError(f"--golden {path}: holds one array without a name", hint="write it with numpy.savez")
+        with file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--golden {path}: cannot be read as .npz: {error}") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(
+            f"--golden {path}: cannot be read as .npz: {error}",
+            hint="give a number as the seed, or a file of numpy.savez",
+        ) from None
     inputs = {spec.name: arrays.pop(spec.name) for spec in manifest.inputs if spec.name in arrays}
     outputs = {spec.name: arrays.pop(spec.name) for spec in manifest.outputs if spec.name in arrays}
     missing = [spec.name for spec in manifest.inputs if spec.name not in inputs]

@@ -24,7 +24,8 @@ from packager.ir import Kernel, KernelGroup, KernelParameter
 
 # Buffers that one nest alone uses stay on its stack up to this size, in bytes.
 STACK_BYTES = 16 * 1024
-SYMBOL_PREFIX = "pk_"
+# Primitive functions have a name space of their own: TVM names them after operators ("max", "for_each").
+SYMBOL_PREFIX = "pkf_"
 
 
 def make_group(name: str, primfunc: tirx.PrimFunc) -> KernelGroup:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BUNDLE_NAMES = ("bundle.so", "bundle.a")
 WEIGHTS_SUFFIX = ".safetensors"
+DATA_SHA256 = "packager.data_sha256"  # as in packager.safetensors, which needs numpy
+MAX_HEADER_BYTES = 1 << 24
 
 
 class OutputError(PackagerError):
@@ -35,9 +37,16 @@ class Outputs:
     header: Path | None
     weights: Path
 
-    def check(self) -> None:
-        """Raise UsageError or OutputError now, before the work, if the outputs cannot be written in the end."""
-        for path, kind in ((self.bundle, "bundle"), (self.header, "header")):
+    def check(self, *, external: bool) -> None:
+        """Raise UsageError or OutputError now, before the work, if the outputs cannot be written in the end.
+
+        ``external`` says that there will be a weights file.
+        """
+        for path, kind in (
+            (self.bundle, "bundle"),
+            (self.header, "header"),
+            (self.weights if external else None, "weights file"),
+        ):
             if path is None:
                 continue
             if not path.parent.is_dir():
@@ -46,16 +55,14 @@ class Outputs:
                 raise OutputError(f"{path}: is a folder", hint="name a file")
             if not os.access(path.parent, os.W_OK):
                 raise OutputError(f"{path}: the folder {path.parent} cannot be written to")
-            if path.exists() and not _is_ours(path, kind):
-                raise UsageError(
-                    f"{path} exists and is not a {kind} that packager wrote; it stays as it is",
-                    hint="remove it, or give another output",
-                )
+            _keep_foreign(path, kind)
 
     def publish(self, folder: Path, request: Request) -> None:
         """Move the results of a build, or copies of a cache entry, to their places. Raises OutputError."""
         bundle = next(folder / name for name in BUNDLE_NAMES if (folder / name).exists())
         weights = next(iter(folder.glob(f"*{WEIGHTS_SUFFIX}")), None)
+        if weights is not None:
+            _keep_foreign(self.weights, "weights file")  # that they are external may follow from their size
         pending: list[tuple[Path, Path]] = []
         try:
             if weights is not None:
@@ -81,9 +88,20 @@ class Outputs:
                 shutil.copyfile(path, place / path.name)
 
 
+def _keep_foreign(path: Path, kind: str) -> None:
+    """Raise UsageError if ``path`` is a file that packager did not write."""
+    if path.exists() and not _is_ours(path, kind):
+        raise UsageError(
+            f"{path} exists and is not a {kind} that packager wrote; it stays as it is",
+            hint="remove it, or give another output",
+        )
+
+
 def _is_ours(path: Path, kind: str) -> bool:
     with path.open("rb") as file:
         start = file.read(65536)
+        if kind == "weights file":  # its header may be long
+            return not start or f'"{DATA_SHA256}"'.encode() in start + file.read(MAX_HEADER_BYTES)
     if kind == "header":
         return MARK.encode() in start
     return not start or start.startswith((b"\x7fELF", b"!<arch>\n"))
@@ -101,7 +119,11 @@ def _stage(source: Path, target: Path) -> Path:
 
 def _stage_text(text: str, target: Path) -> Path:
     temporary = _temporary(target)
-    temporary.write_text(text)
+    try:
+        temporary.write_text(text)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     return temporary
 
 

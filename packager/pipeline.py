@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager import cache_key
-from packager.cache import Cache, default_folder
+from packager.cache import Cache
 from packager.errors import UsageError
 from packager.frontends import check_suffix
 from packager.frontends.dims import DimRequest, make_request
@@ -94,9 +94,9 @@ def build(
     )
     report = progress or _silent
     outputs = Outputs(request.output, request.header, request.weights_file)
-    outputs.check()
+    outputs.check(external=request.weights == "external")
     toolchain = find_toolchain(request.targets.host.machine)
-    store = Cache(default_folder(), enabled=cache and request.keep_workdir is None)
+    store = Cache.of_user(enabled=cache and request.keep_workdir is None)
     key = cache_key.of_bundle(request, toolchain) if store.enabled else ""
     entry = store.find("bundle", key) if key else None
     if entry is not None:
@@ -230,7 +230,7 @@ def _request(
         raise UsageError(f"--weights {weights!r} is unknown", hint="valid: embedded, external")
     if jobs is not None and jobs < 1:
         raise UsageError(f"--jobs {jobs}: at least 1")
-    if isinstance(golden, str) and golden.isdigit():
+    if isinstance(golden, str) and re.fullmatch(r"[0-9]{1,18}", golden):
         golden = int(golden)
     requests = {
         key: make_request(key, *(value if isinstance(value, tuple) else (value, value)))

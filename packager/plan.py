@@ -103,6 +103,8 @@ class _Planner:
     def _tensor(self, operand: Operand | None, ty: Any) -> _Tensor:
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
             raise ModelError(f"a tensor of type {ty} has no static form", hint="shapes that depend on data are refused")
+        if str(ty.dtype) not in DTYPES:
+            raise ModelError(f"a tensor has the element type {ty.dtype}", hint="supported: " + ", ".join(DTYPES))
         return _Tensor(operand, tuple(ty.shape.values), str(ty.dtype))
 
     def _value(self, expr: Any) -> Any:
@@ -124,8 +126,17 @@ class _Planner:
         if isinstance(value, relax.TupleGetItem):
             return self._value(value.tuple_value)[value.index]
         if isinstance(value, relax.ShapeExpr):
-            return None
+            return self._shape_value(value)
         return self._value(value)
+
+    def _shape_value(self, value: relax.ShapeExpr) -> _Tensor | None:
+        """Return a shape as an int64 tensor, or None where it depends on dims: then it may only be a shape."""
+        extents = [symbolic.to_extent(extent, self.names) for extent in value.values]
+        if not all(isinstance(extent, int) for extent in extents):
+            return None
+        array = np.array(extents, dtype=np.int64)
+        operand = Operand("constants", self.constants.add_anonymous(array))
+        return _Tensor(operand, (tirx.const(len(extents), "int64"),), "int64")
 
     def _call(self, callee: str, value: relax.Call, source: CallSource) -> Any:
         group = self.model.groups[callee]
@@ -193,6 +204,8 @@ class _Planner:
         """Let producers write straight into the caller's outputs; what cannot be produced there is copied."""
         specs, copies = [], []
         for index, (name, tensor) in enumerate(zip(self.model.output_names, outputs, strict=True)):
+            if tensor is None:
+                raise ModelError(f"output {name!r} is a shape with symbolic dims", hint="fix the dims with --dim")
             shape = tuple(symbolic.to_extent(extent, self.names) for extent in tensor.shape)
             specs.append(TensorSpec(name, tensor.dtype, shape))
             operand = Operand("output", index)

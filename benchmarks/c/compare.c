@@ -2,10 +2,11 @@
  *
  *     compare [-t THREADS] [-r ROUNDS] [-n CALLS] [-b SECONDS] -i NAME:DTYPE:SHAPE... -o NAME:DTYPE:SHAPE... ENGINE...
  *
- * An ENGINE is NAME=ARGUMENT[,ARGUMENT]...; a shape is 1,3,224,224. In a round each engine makes CALLS timed calls in a
- * row, after one that is not timed. An engine whose timed calls have taken SECONDS sits out the remaining rounds. Prints
+ * An ENGINE is NAME=ARGUMENT[,ARGUMENT]...; a shape is 1,3,224,224. In a round each engine makes CALLS timed calls in
+ * a row, after one that is not timed. An engine whose timed calls have taken SECONDS sits out the remaining rounds.
+ * Prints
  *     phase ENGINE open|load|create|first NANOSECONDS
- *     difference ENGINE VALUE      greatest difference from the first engine's outputs, relative to their greatest value
+ *     difference ENGINE VALUE      the greatest from the first engine's outputs, as a part of their greatest value
  *     round ENGINE NANOSECONDS     per call
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -107,7 +108,8 @@ static void add_engine(contestant_t *contestant, char *text) {
   for (char *argument; count < MAX_ARGUMENTS && (argument = strsep(&text, ",")) != NULL;) {
     contestant->arguments[count++] = argument;
   }
-  if (count != contestant->engine->num_arguments) fail("%s takes %d argument(s)", name, contestant->engine->num_arguments);
+  if (count != contestant->engine->num_arguments)
+    fail("%s takes %d argument(s)", name, contestant->engine->num_arguments);
 }
 
 static void print_phase(const engine_t *engine, const char *phase, int64_t *start) {

@@ -69,8 +69,8 @@ static void kernel_create(tensors_t *tensors) {
 }
 
 static void kernel_run(void) {
-  int32_t status = unary ? unary(kernel_inputs[0], kernel_output)
-                         : binary(kernel_inputs[0], kernel_inputs[1], kernel_output);
+  int32_t status =
+      unary ? unary(kernel_inputs[0], kernel_output) : binary(kernel_inputs[0], kernel_inputs[1], kernel_output);
   if (status) fail("the kernel failed");
 }
 

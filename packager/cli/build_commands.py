@@ -100,9 +100,9 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
 ) -> None:
     """Show what the build cache holds, or clear it."""
-    from packager.cache import Cache, default_folder
+    from packager.cache import Cache
 
-    store = Cache(default_folder())
+    store = Cache.of_user()
     if clear:
         print(f"removed {store.clear()} entries from {store.folder}")
         return

@@ -14,6 +14,7 @@ from tvm_ffi import structural_map
 
 from packager.errors import ModelError
 from packager.frontends.dims import DimRequest
+from packager.frontends.names import with_main
 from packager.manifest import TensorSpec
 
 Array = NDArray[Any]
@@ -54,8 +55,7 @@ def lift_constants(module: tvm.IRModule, names: Mapping[bytes, str]) -> tuple[tv
     body = structural_map(main.body, (GenericConst, lift))
     parameters = [*main.params, *(variable for variable, _, _ in lifted.values())]
     function = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
-    functions = {variable.name_hint: other for variable, other in module.functions.items()} | {"main": function}
-    return tvm.IRModule(functions, attrs=module.attrs), {name: array for _, name, array in lifted.values()}
+    return with_main(module, function), {name: array for _, name, array in lifted.values()}
 
 
 def fix_dims(module: tvm.IRModule, dims: Mapping[str, DimRequest]) -> tvm.IRModule:

@@ -14,6 +14,12 @@ from tvm_ffi import structural_map
 PREFIX = "node_"
 
 
+def with_main(module: IRModule, main: relax.Function) -> IRModule:
+    """Return ``module`` with another ``main``; its other functions, and the variables that call them, stay the same."""
+    functions = {v: main if v.name_hint == "main" else f for v, f in module.functions.items()}
+    return IRModule(functions, attrs=module.attrs)
+
+
 def tag_bindings(module: IRModule, node_of_variable: Mapping[str, str]) -> tuple[IRModule, dict[str, str]]:
     """Return ``module`` with a unique name on every binding of ``main``, and the table from these names to nodes.
 
@@ -39,4 +45,4 @@ def tag_bindings(module: IRModule, node_of_variable: Mapping[str, str]) -> tuple
                 last = node
     nodes.update(dict.fromkeys(pending, last) if last else {})
     main = structural_map(main, (relax.Var, lambda var: renamed.get(var.__chandle__(), var)))
-    return IRModule({"main": main}, attrs=module.attrs), nodes
+    return with_main(module, main), nodes

@@ -46,6 +46,7 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel
     _check_operators(graph)
     importer = _Importer(None, "float32", keep_params_in_input=True)
     module = _import(importer, graph, _opset(model))
+    _check_outputs(graph, module["main"])
     weights = {name: array for name, (_, array) in importer._params.items()}
     module["main"] = module["main"].without_attr("params") if weights else module["main"]
     module, nodes = tag_bindings(module, importer.node_of_variable)
@@ -154,6 +155,9 @@ def _check_operators(graph: onnx.GraphProto) -> None:
     refused: dict[str, list[str]] = {}
     for index, node in enumerate(graph.node):
         standard = node.domain in STANDARD_DOMAINS
+        if any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute):
+            refused.setdefault(f"{node.op_type} in training mode", []).append(_node_name(node, index))
+            continue
         if (standard and node.op_type in known) or node.op_type in CONTRIB_DOMAINS.get(node.domain, ()):
             continue
         operator = node.op_type if standard else f"{node.domain}::{node.op_type}"
@@ -218,6 +222,28 @@ def _import(importer: _Importer, graph: onnx.GraphProto, opset: int) -> tvm.IRMo
             raise ModelError(
                 f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
             ) from error
+
+
+def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
+    """Raise ModelError where the importer gives an output another type than the model declares: it ignores some uses
+    of operators (training mode, secondary outputs) instead of refusing them."""
+    types = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
+    for value, ty in zip(graph.output, types, strict=True):
+        tensor = value.type.tensor_type
+        if not isinstance(ty, relax.TensorType):
+            continue  # the plan judges shapes and nested tuples
+        declared = onnx_frontend.get_type(tensor.elem_type)
+        extents = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        found = list(ty.shape.values) if isinstance(ty.shape, relax.ShapeExpr) else extents
+        fits = len(found) == len(extents) and all(
+            want is None or not isinstance(have, tvm.tirx.IntImm) or int(have) == want
+            for want, have in zip(extents, found, strict=True)
+        )
+        if str(ty.dtype) != declared or (tensor.HasField("shape") and not fits):
+            raise ModelError(
+                f"output {value.name!r} is declared as {declared}{extents} but would be {ty}",
+                hint="an operator is used in a way that TVM's importer does not support",
+            )
 
 
 def _opset(model: onnx.ModelProto) -> int:

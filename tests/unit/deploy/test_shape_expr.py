@@ -18,6 +18,8 @@ from packager.shape_expr import ShapeExpressionError, evaluate, names
         ("(n+m-1)//m", 2),
         ("n//2*2", 4),
         (" n + 1 ", 6),
+        ("(m-n)%4", 2),
+        ("min(n,m)+max(2*m,n)", 9),
     ],
 )
 def test_evaluates_as_python_does(expression: str, value: int) -> None:
@@ -27,12 +29,14 @@ def test_evaluates_as_python_does(expression: str, value: int) -> None:
 def test_names() -> None:
     assert names("(batch + 1) * seq_len // 2") == {"batch", "seq_len"}
     assert names("12") == frozenset()
+    assert names("min(n, 3)") == {"n"}
+    assert names("min + max") == {"min", "max"}
 
 
 @pytest.mark.parametrize(
     "expression",
-    ["", " ", "n n", "n+", "*n", "(n", "n)", "n/2", "n**2", "n.real", "n[0]", "f(n)", "0x10", "1e3", "n%2", "-n", "()",
-     "__import__('os')", "n;n", "9" * 19, "(" * 100 + "n" + ")" * 100, "n+" * 1000 + "n", "n\x00", "ñ"],
+    ["", " ", "n n", "n+", "*n", "(n", "n)", "n/2", "n**2", "n.real", "n[0]", "f(n)", "0x10", "1e3", "n%%2", "-n", "()",
+     "min(n)", "max(n,n,n)", "min n", "min(n,", ",", "abs(n,n)", "__import__('os')", "n;n", "9" * 19, "(" * 100 + "n" + ")" * 100, "n+" * 1000 + "n", "n\x00", "ñ"],
 )  # fmt: skip
 def test_refuses_all_else(expression: str) -> None:
     with pytest.raises(ShapeExpressionError):
@@ -48,7 +52,7 @@ def test_unknown_dim_and_division_by_zero() -> None:
         evaluate("4//(n-n)", {"n": 1})
 
 
-OPERATORS = st.sampled_from(["+", "-", "*", "//"])
+OPERATORS = st.sampled_from(["+", "-", "*", "//", "%"])
 EXPRESSIONS = st.recursive(
     st.integers(0, 99).map(str) | st.sampled_from(["n", "m"]),
     lambda inner: st.tuples(inner, OPERATORS, inner).map(lambda parts: f"({''.join(parts)})"),

@@ -1,0 +1,99 @@
+"""The C program that runs a model in several engines in turns: compile it, run it, read what it prints."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure import ROOT
+from models import Bundle
+
+SOURCES = Path(__file__).parent / "c"
+# The engines agree to this part of the greatest output, or what is measured is not the same thing.
+MAX_DIFFERENCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one process measured, by engine; nanoseconds."""
+
+    phases: dict[str, dict[str, float]]
+    differences: dict[str, float]
+    rounds: dict[str, list[float]]
+
+
+def compile_program(workdir: Path) -> Path:
+    """Compile the C program and return its path."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    program = workdir / "compare"
+    includes = [f"-I{ROOT / 'runtime_stub' / 'include'}", "-isystem", str(_package("tvm_ffi") / "include")]
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
+    sources = sorted(map(str, SOURCES.glob("*.c")))
+    subprocess.run(["gcc", *flags, *includes, *sources, "-o", str(program), "-ldl", "-lm"], check=True)
+    return program
+
+
+def _package(name: str) -> Path:
+    """Return the folder of an installed package without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise RuntimeError(f"the package {name} is not installed; the benchmarks need packager[build,test]")
+    return Path(spec.origin).parent
+
+
+def packager_engine(bundle: Bundle) -> str:
+    """Return the argument of the C program for a bundle."""
+    return f"packager={bundle.path.resolve()}"
+
+
+def onnxruntime_engine(model: Path) -> str:
+    """Return the argument of the C program for an ONNX file."""
+    (library,) = (_package("onnxruntime") / "capi").glob("libonnxruntime.so.*")
+    return f"onnxruntime={library},{model.resolve()}"
+
+
+def tvm_engine(module: Path) -> str:
+    """Return the argument of the C program for a library that TVM exported."""
+    ffi = _package("tvm_ffi") / "lib" / "libtvm_ffi.so"
+    runtime = _package("tvm") / "lib" / "libtvm_runtime.so"
+    return f"tvm={ffi},{runtime},{module.resolve()}"
+
+
+def compare(
+    program: Path,
+    bundle: Bundle,
+    engines: Sequence[str],
+    *,
+    threads: int = 1,
+    rounds: int = 0,
+    calls: int = 1,
+    seconds: float = 3600,
+) -> Run:
+    """Run the engines in turns in one process; see c/compare.c. Raises RuntimeError, also when they disagree."""
+    tensors = [
+        text
+        for role, specs in (("-i", bundle.inputs), ("-o", bundle.outputs))
+        for spec in specs
+        for text in (role, str(spec))
+    ]
+    options = ["-t", str(threads), "-r", str(rounds), "-n", str(calls), "-b", str(seconds)]
+    done = subprocess.run([str(program), *options, *tensors, *engines], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{program.name} ended with {done.returncode}\n{done.stderr}")
+    run = Run(defaultdict(dict), {}, defaultdict(list))
+    for line in done.stdout.splitlines():
+        kind, engine, *values = line.split()
+        if kind == "phase":
+            run.phases[engine][values[0]] = float(values[1])
+        elif kind == "difference":
+            run.differences[engine] = float(values[0])
+        else:
+            run.rounds[engine].append(float(values[0]))
+    for engine, difference in run.differences.items():
+        if not difference < MAX_DIFFERENCE:  # NaN too
+            raise RuntimeError(f"the outputs of {engine} differ from those of the first engine by {difference}")
+    return run

@@ -1,0 +1,159 @@
+"""What a measurement is: samples with a median and a spread, a bar, a table, a file of results."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("packager", "onnxruntime", "apache-tvm", "onnx", "numpy")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles of ``count`` samples, in the unit of the samples."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Spread:
+        """Summarise samples. Raises ValueError without any."""
+        if not samples:
+            raise ValueError("no samples")
+        low, median, high = (float(value) for value in np.percentile(samples, (25, 50, 75)))
+        return cls(median, low, high, len(samples))
+
+    def __str__(self) -> str:
+        return f"{_number(self.median)} ({_number(self.low)} to {_number(self.high)})"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A value that has to stay below a limit."""
+
+    what: str
+    value: float
+    limit: float
+    unit: str
+
+    @property
+    def met(self) -> bool:
+        """Whether it does."""
+        return self.value < self.limit
+
+    def __str__(self) -> str:
+        verdict = "met" if self.met else "MISSED"
+        return (
+            f"{verdict}: {self.what}: {_number(self.value)} {self.unit}, the bar is {_number(self.limit)} {self.unit}"
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of one benchmark: a table for people, bars, and all figures for machines."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    figures: dict[str, Any]
+    bars: list[Bar] = field(default_factory=list)
+
+
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks have."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--workdir",
+        type=Path,
+        default=ROOT / "build" / "benchmarks",
+        help="models and bundles; default: build/benchmarks",
+    )
+    parser.add_argument("-o", "--output", type=Path, help="the JSON file; default: results/<benchmark>.json beside it")
+    parser.add_argument("--json", action="store_true", help="print the JSON instead of the table")
+    return parser
+
+
+def finish(report: Report, arguments: argparse.Namespace) -> int:
+    """Write and print a report. Returns the exit status: 1 if a bar is missed."""
+    name = Path(sys.argv[0]).stem
+    value = {
+        "schema_version": 1,
+        "benchmark": name,
+        "title": report.title,
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%MZ"),
+        "command": _command(),
+        "machine": _machine(),
+        "versions": _versions(),
+        "bars": [asdict(bar) | {"met": bar.met} for bar in report.bars],
+        "figures": report.figures,
+    }
+    text = json.dumps(value, indent=2, default=asdict) + "\n"
+    output = arguments.output or RESULTS / f"{name}.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text)
+    if arguments.json:
+        print(text, end="")
+    else:
+        print(f"{report.title}\n")
+        print(format_table(report.header, report.rows))
+        print("".join(f"\n{bar}" for bar in report.bars))
+    return 0 if all(bar.met for bar in report.bars) else 1
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table: first column to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [f"{cell:{'<' if index == 0 else '>'}{widths[index]}}" for index, cell in enumerate(cells)]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join([line(header), line(rule), *map(line, rows)])
+
+
+def _number(value: float) -> str:
+    """Three significant digits, and all of those before the point."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - int(np.floor(np.log10(abs(value)))))
+    return f"{value:,.{digits}f}"
+
+
+def _command() -> str:
+    script = Path(sys.argv[0]).resolve().relative_to(ROOT)
+    # Folders of the machine are nobody's business and change no figure.
+    options, skip = [], False
+    for argument in sys.argv[1:]:
+        if not skip and argument not in ("--workdir", "-o", "--output"):
+            options.append(argument)
+        skip = not skip and argument in ("--workdir", "-o", "--output")
+    return shlex.join(["python", str(script), *options])
+
+
+def _machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {"cpu": names[0] if names else platform.machine(), "cores": len(names), "shared": True}
+
+
+def _versions() -> dict[str, str]:
+    done = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True)
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), "gcc": done.stdout.strip(), **versions}

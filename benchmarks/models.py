@@ -1,0 +1,143 @@
+"""The models that are measured, as ONNX files with one output, and as what each engine runs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import onnx
+from measure import ROOT
+from onnx import TensorProto, helper
+
+SAMPLES = ROOT / "samples"
+# Batch 1 where the model leaves it open.
+DIMS = {"digits": ("n=1",)}
+MODEL_NAMES = ("relu", "digits", "squeezenet", "resnet50", "minilm")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A model input or output of a static shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.dtype}:{','.join(map(str, self.shape))}"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle and the tensors that its manifest tells."""
+
+    path: Path
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def make_model(name: str, workdir: Path) -> Path:
+    """Return the ONNX file of one of ``MODEL_NAMES``; made in ``workdir`` unless it is there."""
+    if name == "digits":
+        return SAMPLES / "digits" / "digits.onnx"
+    path = workdir / f"{name}.onnx"
+    if path.exists():
+        return path
+    workdir.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    if name == "relu":
+        onnx.save(_one_operator(), unfinished)
+    elif name == "minilm":
+        _export_minilm(unfinished)
+    else:
+        onnx.save(_sample("resnet50/make_model.py").make_light_model(f"light_{name}"), unfinished)
+    unfinished.rename(path)
+    return path
+
+
+def _one_operator() -> onnx.ModelProto:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="relu")], "relu", value[:1], value[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _export_minilm(path: Path) -> None:
+    """One sentence of 128 tokens. By the older exporter, which needs no package beyond torch."""
+    import torch
+
+    ids = torch.ones([1, 128], dtype=torch.int64)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _sample("minilm/export.py").load_encoder(),
+            (ids, ids.clone()),
+            path,
+            dynamo=False,
+            opset_version=17,
+            input_names=["input_ids", "attention_mask"],
+            output_names=["embedding"],
+        )
+
+
+@cache
+def _sample(path: str) -> ModuleType:
+    """Import a sample; they are scripts, not a package."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, SAMPLES / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_packager(workdir: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, with the cache of the benchmarks. Exits with its message."""
+    environment = os.environ | {"XDG_CACHE_HOME": str(workdir / "cache")}
+    argv = [sys.executable, "-m", "packager", *map(str, arguments)]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"packager {arguments[0]} failed\n{done.stderr}")
+    return done
+
+
+def build_arguments(name: str, workdir: Path, output: Path) -> list[str | Path]:
+    """Return the arguments of ``packager build`` for a model."""
+    dims = [argument for dim in DIMS.get(name, ()) for argument in ("--dim", dim)]
+    return ["build", make_model(name, workdir), "-o", output, *dims]
+
+
+def build_bundle(name: str, workdir: Path, *options: str | Path) -> Bundle:
+    """Build a model with packager, from the cache if nothing has changed. Raises RuntimeError."""
+    from packager.deploy.inspect import inspect
+
+    path = workdir / f"{name}.so"
+    run_packager(workdir, *build_arguments(name, workdir, path), *options)
+    manifest = inspect(path).manifest
+    inputs, outputs = (
+        tuple(Tensor(spec.name, spec.dtype, tuple(int(extent) for extent in spec.shape)) for spec in specs)
+        for specs in (manifest.inputs, manifest.outputs)
+    )
+    return Bundle(path, inputs, outputs)
+
+
+def build_tvm(name: str, workdir: Path, bundle: Bundle, *, force: bool = False) -> Path:
+    """Compile a model with TVM's default pipeline; again only if the model has changed, or when forced."""
+    model = make_model(name, workdir)
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()[:16]
+    path = workdir / f"{name}-{digest}-tvm.so"
+    if path.exists() and not force:
+        return path
+    shapes = [f"{tensor.name}={','.join(map(str, tensor.shape))}" for tensor in bundle.inputs]
+    argv = [sys.executable, str(Path(__file__).parent / "build_tvm.py"), str(model), str(path), *shapes]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"TVM does not compile {name}\n{done.stderr}")
+    return path

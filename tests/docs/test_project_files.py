@@ -1,0 +1,68 @@
+"""The lock files, the Makefile, the CI script and the pre-commit hooks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+
+import pytest
+from markdown_blocks import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCKS = {
+    "requirements-build.lock": ["build"],
+    "requirements-test.lock": ["build", "torch", "test", "samples", "dev"],
+}
+
+
+def pins(lock: str) -> dict[str, str]:
+    lines = [line for line in (ROOT / lock).read_text().splitlines() if line and not line.startswith("#")]
+    matches = [re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines]
+    assert all(matches), [line for line, match in zip(lines, matches, strict=True) if not match]
+    found = {canonicalize_name(match[1]): match[2] for match in matches if match}
+    assert len(found) == len(lines)
+    return found
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_lock_pins_every_dependency_within_its_range(lock: str) -> None:
+    locked = pins(lock)
+    extras = [text for extra in LOCKS[lock] for text in PROJECT["optional-dependencies"][extra]]
+    for text in [*PROJECT["dependencies"], *extras]:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        assert name in locked, f"{lock} does not pin {name}"
+        assert requirement.specifier.contains(locked[name], prereleases=True), f"{text}, locked {locked[name]}"
+
+
+def test_build_lock_is_part_of_the_test_lock() -> None:
+    assert pins("requirements-build.lock").items() <= pins("requirements-test.lock").items()
+    assert "torch" not in pins("requirements-build.lock")
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "fast", "slow", "lint", "format", "lock", "clean", "env", "help"])
+def test_make_targets_can_be_planned(target: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "-n", target], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_ci_script_is_executable_bash_and_runs_make_test() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    assert re.search(r"^set -euo pipefail$", script.read_text(), flags=re.MULTILINE)
+    assert re.search(r"\bmake test\b", script.read_text())
+
+
+def test_hooks_are_local() -> None:
+    text = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r"repo: (\S+)", text) == ["local"]
+    for tool in ("ruff check", "ruff format", "mypy", "clang-format"):
+        assert f".venv/bin/{tool}" in text

@@ -1,0 +1,87 @@
+"""Fixtures: the models, and bundles that are built once per session by the real pipeline."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import packager
+
+from .models import DIGITS, Model, make_mlp, make_twin
+from .programs import AARCH64, NATIVE, compile_host
+
+# build(model, target="...", batch=..., file="name.so", **options of packager.build) -> path, alone in its folder
+Build = Callable[..., Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compile the runtime into a cache of this session's own, not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def digits() -> Model:
+    """The digits sample."""
+    return DIGITS
+
+
+@pytest.fixture(scope="session")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A net whose primitive functions have the names of digits'."""
+    return make_twin(tmp_path_factory.mktemp("twin") / "twin.onnx")
+
+
+@pytest.fixture(scope="session")
+def mlp(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A net with calls of the math library and a constant under two names."""
+    return make_mlp(tmp_path_factory.mktemp("mlp") / "mlp.onnx")
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Build a bundle; equal calls give the same file. ``batch`` is a size, or bounds."""
+
+    @functools.cache
+    def build(
+        model: Model,
+        target: str = "llvm",
+        batch: int | tuple[int, int] = (1, 32),
+        file: str = "",
+        prefix: str | None = None,
+        weights: str | None = None,
+        header: str | None = None,
+        keep: bool = False,
+    ) -> Path:
+        folder = tmp_path_factory.mktemp(model.name)
+        return packager.build(
+            model.path,
+            folder / (file or (f"lib{prefix}.a" if prefix else f"{model.name}.so")),
+            targets=[target],
+            dims={"n": batch},
+            static=prefix is not None,
+            prefix=prefix,
+            weights=weights,
+            header=folder / header if header else None,
+            keep_workdir=folder / "work" if keep else None,
+            cache=False,
+        )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C host program for this machine."""
+    return compile_host(NATIVE, tmp_path_factory.mktemp("host"))
+
+
+@pytest.fixture(scope="session")
+def aarch64_host(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
+    """The command that runs the C host program for aarch64."""
+    return [*AARCH64.runner, compile_host(AARCH64, tmp_path_factory.mktemp("aarch64"))]

@@ -1,0 +1,72 @@
+"""Running the command line as a process, and what is compared before and after."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def command(*arguments: object) -> list[str]:
+    """Return the command line of ``packager ARGUMENTS``."""
+    return [sys.executable, "-m", "packager", *map(str, arguments)]
+
+
+def environment(changed: Mapping[str, str | None], tmpdir: Path) -> dict[str, str]:
+    """Return this process's environment with changes; None unsets a variable."""
+    tmpdir.mkdir(exist_ok=True)
+    merged = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmpdir), **changed}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def run(
+    arguments: Sequence[object],
+    tmp_path: Path,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str | None] | None = None,
+    wrap: Sequence[str] = (),
+) -> subprocess.CompletedProcess[str]:
+    """Run ``packager ARGUMENTS`` in ``tmp_path/cwd`` unless told otherwise; ``wrap`` is a command that runs it."""
+    (tmp_path / "cwd").mkdir(exist_ok=True)
+    return subprocess.run(
+        [*wrap, *command(*arguments)],
+        cwd=cwd or tmp_path / "cwd",
+        env=environment(env or {}, tmp_path / "tmp"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder with its content; folders count as files without content."""
+    return {
+        str(path.relative_to(folder)): b"" if path.is_dir() else path.read_bytes() for path in sorted(folder.rglob("*"))
+    }
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], code: int, *parts: str, hint: str = "") -> None:
+    """Check an error of the command line: its exit code, what it says, its hint; no data, no traceback."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("[")]  # without progress
+    assert lines[0].startswith("error: "), done.stderr
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
+    if hint:
+        assert hint in done.stderr.partition("\n\nhint: ")[2], done.stderr
+
+
+def relu_input(rows: int = 2) -> dict[str, np.ndarray]:
+    """Return an input of the mlp and the batched model."""
+    return {"x": np.linspace(-1, 1, rows * 6, dtype=np.float32).reshape(rows, 6)}

@@ -1,0 +1,219 @@
+"""The commands as a user runs them: what they print where, and the deploy side without the build side."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import ROOT, Cli, relu_input
+
+import packager
+
+BUILD_MODULES = ("tvm", "tvm_ffi", "torch", "onnx", "jinja2", "capstone", "typer", "rich")
+
+
+def test_build_prints_the_path_alone_and_progress_to_stderr(cli: Cli, models: Path, tmp_path: Path) -> None:
+    done = cli("build", models / "batched.onnx", "-o", tmp_path / "out.so", "--dim", "n=1:4", "--no-cache")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'out.so'}\n"
+    assert all(re.fullmatch(r"\[ *\d+\.\d s\] .+", line) for line in done.stderr.splitlines())
+    stages = [line.split("] ")[1] for line in done.stderr.splitlines()]
+    assert stages == ["importing the model", "lowering and scheduling", "planning",
+                      "compiling 1 primitive functions", "linking"]  # fmt: skip
+    assert (tmp_path / "out.so").stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask() -> int:
+    import os
+
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_the_default_output_lies_in_the_current_folder(cli: Cli, models: Path, tmp_path: Path, mlp: Path) -> None:
+    done = cli("build", models / "mlp.onnx", "--golden", 7, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "mlp.so\n"
+    assert (tmp_path / "mlp.so").read_bytes() == mlp.read_bytes()
+
+
+def test_inspect(cli: Cli, batched: Path) -> None:
+    done = cli("inspect", batched, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    manifest = json.loads(done.stdout)
+    assert manifest["model"]["name"] == "batched"
+    assert manifest["dims"] == [{"name": "n", "min": 1, "max": 8}]
+    assert manifest["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["n", 4]}]
+    table = cli("inspect", batched)
+    assert (table.returncode, table.stderr) == (0, "")
+    assert "batched" in table.stdout
+    assert "\x1b" not in table.stdout
+
+
+def test_the_manifest_tells_what_the_model_does(cli: Cli, batched: Path) -> None:
+    manifest = json.loads(cli("inspect", batched, "--json").stdout)
+    (primitive,) = manifest["backends"][0]["primitives"]
+    # x[8,6] @ w[6,4] + b, then relu: a multiplication and an addition per term, an addition and a maximum per element
+    assert primitive["flops"] == 8 * 4 * (6 * 2 + 1 + 1)
+    assert primitive["bytes_read"] == 4 * (8 * 6 + 6 * 4 + 4)
+    assert primitive["bytes_written"] == 4 * 8 * 4
+    assert primitive["calls"] == 1
+    assert {constant["name"] for constant in manifest["constants"]} == {"w", "b"}
+
+
+def test_verify_finds_nothing_in_a_fresh_bundle(cli: Cli, mlp: Path) -> None:
+    done = cli("verify", mlp, "--run", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["ok"] is True
+
+
+def test_verify_reads_the_machine_that_machine_describes(cli: Cli, mlp: Path, tmp_path: Path) -> None:
+    described = cli("machine", "--json")
+    assert (described.returncode, described.stderr) == (0, "")
+    machine = json.loads(described.stdout)
+    (tmp_path / "here.json").write_text(described.stdout)
+    assert cli("verify", mlp, "--machine", tmp_path / "here.json").returncode == 0
+    (tmp_path / "old.json").write_text(json.dumps(machine | {"cpu_features": ["sse2"]}))
+    refused = cli("verify", mlp, "--machine", tmp_path / "old.json")
+    assert refused.returncode == 1
+    assert "avx" in refused.stdout
+
+
+def test_run_with_arrays(cli: Cli, batched: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", **relu_input(3))
+    np.save(tmp_path / "x.npy", relu_input(3)["x"])
+    expected = packager.load(batched).run(relu_input(3))["y"]
+    for index, given in enumerate((["--inputs", tmp_path / "in.npz"], ["--input", f"x={tmp_path / 'x.npy'}"])):
+        out = tmp_path / f"out{index}.npz"
+        done = cli("run", batched, *given, "-o", out)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        with np.load(out) as outputs:
+            assert outputs.files == ["y"]
+            np.testing.assert_array_equal(outputs["y"], expected)
+
+
+def test_run_at_random(cli: Cli, batched: Path) -> None:
+    done = cli("run", batched, "--random", 3, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    (output,) = json.loads(done.stdout)["outputs"]
+    assert (output["name"], output["shape"], output["non_finite"]) == ("y", [8, 4], 0)
+
+
+def test_bench(cli: Cli, batched: Path) -> None:
+    done = cli("bench", batched, "--runs", 5, "--warmup", 1, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["schema_version"] == 1
+    assert cli("bench", batched, "--runs", 5).stdout
+
+
+@pytest.mark.parametrize("what", ["manifest", "policy"])
+def test_schema(cli: Cli, what: str) -> None:
+    import jsonschema
+
+    done = cli("schema", what)
+    assert (done.returncode, done.stderr) == (0, "")
+    jsonschema.Draft202012Validator.check_schema(json.loads(done.stdout))
+
+
+def test_the_manifest_of_a_build_fits_its_schema(cli: Cli, batched: Path) -> None:
+    import jsonschema
+
+    schema, manifest = (json.loads(cli(*words).stdout) for words in (("schema", "manifest"), ("inspect", batched, "--json")))
+    jsonschema.validate(manifest, schema)
+
+
+def test_doctor_names_what_is_there(cli: Cli) -> None:
+    done = cli("doctor")
+    assert done.returncode == 0, done.stdout
+    assert done.stderr == ""
+    for what in ("apache-tvm", "C compiler", "backend llvm"):
+        assert what in done.stdout
+
+
+def test_doctor_without_a_compiler_says_what_to_install(cli: Cli) -> None:
+    done = cli("doctor", env={"PATH": "/nonexistent"})
+    assert done.returncode == 4
+    assert "gcc is not on PATH" in done.stdout
+    assert "apt-get install gcc" in done.stdout
+
+
+def test_cache_shows_and_clears(cli: Cli, models: Path, tmp_path: Path) -> None:
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert "bundle: 0 entries" in cli("cache", env=env).stdout
+    assert cli("build", models / "mlp.onnx", "-o", tmp_path / "a.so", env=env).returncode == 0
+    assert "bundle: 1 entries" in cli("cache", env=env).stdout
+    again = cli("build", models / "mlp.onnx", "-o", tmp_path / "b.so", env=env)
+    assert "found in the cache" in again.stderr
+    assert (tmp_path / "a.so").read_bytes() == (tmp_path / "b.so").read_bytes()
+    assert "removed 2 entries" in cli("cache", "--clear", env=env).stdout
+    assert "bundle: 0 entries" in cli("cache", env=env).stdout
+
+
+def test_no_command_without_help(cli: Cli) -> None:
+    commands = ("build", "inspect", "verify", "run", "bench", "machine", "doctor", "schema", "cache")
+    overview = cli("--help").stdout
+    for command in commands:
+        assert command in overview
+        assert cli(command, "--help").returncode == 0
+
+
+def test_a_bundle_runs_where_nothing_of_the_build_side_is(batched: Path, tmp_path: Path) -> None:
+    """-I -S: no site-packages, no environment; the path has this package and numpy alone, and an import hook."""
+    site = Path(np.__file__).parents[1]
+    only_numpy = tmp_path / "path"
+    only_numpy.mkdir()
+    for name in ("numpy", "numpy.libs"):
+        if (site / name).exists():
+            (only_numpy / name).symlink_to(site / name)
+    script = tmp_path / "deployed.py"
+    script.write_text(f"""
+import sys, time
+sys.path[:0] = [{str(only_numpy)!r}, {str(ROOT)!r}]
+class Forbid:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {BUILD_MODULES!r}:
+            raise AssertionError(f"the deploy side imports {{name}}")
+sys.meta_path.insert(0, Forbid())
+start = time.perf_counter()
+import packager
+assert time.perf_counter() - start < 0.3
+import numpy as np
+bundle = packager.load({str(batched)!r}, verify=True)
+out = bundle.run({{"x": np.ones((3, 6), np.float32)}})["y"]
+assert out.shape == (3, 4) and np.isfinite(out).all()
+assert packager.verify({str(batched)!r}).ok
+print("fine")
+""")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", script], env={"PATH": "/nonexistent"}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+def test_a_static_archive_comes_with_a_header_that_a_program_compiles_with(
+    cli: Cli, models: Path, tmp_path: Path
+) -> None:
+    done = cli(
+        *("build", models / "mlp.onnx", "--static", "--prefix", "mlp", "--header", "mlp.h"), cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (0, "libmlp.a\n"), done.stderr
+    (tmp_path / "main.c").write_text("""
+#include "mlp.h"
+#include <stdio.h>
+int main(void) {
+  const packager_bundle_v1_t *bundle = mlp_bundle_v1();
+  printf("%s %d %s\\n", bundle->name, (int)MLP_NUM_INPUTS, bundle->outputs[MLP_OUTPUT_Y].name);
+  return 0;
+}
+""")
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["gcc", *flags, "main.c", "libmlp.a", "-lm", "-o", "main"], cwd=tmp_path, check=True)
+    ran = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True)
+    assert ran.stdout == "mlp 1 y\n"
+    assert cli("verify", tmp_path / "libmlp.a").returncode == 0
