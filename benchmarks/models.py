@@ -8,14 +8,19 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import onnx
 from measure import ROOT
 from onnx import TensorProto, helper
+
+if TYPE_CHECKING:
+    from packager.manifest import TensorSpec
 
 SAMPLES = ROOT / "samples"
 # Batch 1 where the model leaves it open.
@@ -37,7 +42,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle and the tensors that its manifest tells."""
+    """A bundle and its tensors: extents from its manifest, names from the ONNX file."""
 
     path: Path
     inputs: tuple[Tensor, ...]
@@ -48,18 +53,32 @@ def make_model(name: str, workdir: Path) -> Path:
     """Return the ONNX file of one of ``MODEL_NAMES``; made in ``workdir`` unless it is there."""
     if name == "digits":
         return SAMPLES / "digits" / "digits.onnx"
-    path = workdir / f"{name}.onnx"
-    if path.exists():
-        return path
-    workdir.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    if name == "relu":
-        onnx.save(_one_operator(), unfinished)
-    elif name == "minilm":
-        _export_minilm(unfinished)
-    else:
-        onnx.save(_sample("resnet50/make_model.py").make_light_model(f"light_{name}"), unfinished)
-    unfinished.rename(path)
+
+    def write(path: Path) -> None:
+        if name == "relu":
+            onnx.save(_one_operator(), path)
+        elif name == "minilm":
+            _export_minilm(path)
+        else:
+            onnx.save(_sample("resnet50/make_model.py").make_light_model(f"light_{name}"), path)
+
+    return _make(workdir / f"{name}.onnx", write)
+
+
+def make_source(name: str, workdir: Path) -> Path:
+    """Return the file that packager and TVM compile: torch.export's for MiniLM, else the ONNX file."""
+    if name != "minilm":
+        return make_model(name, workdir)
+    return _make(workdir / f"{name}.pt2", _save_minilm)
+
+
+def _make(path: Path, write: Callable[[Path], None]) -> Path:
+    """Write a file unless it is there; never leaves half of one under its name."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_stem(f"{path.stem}-unfinished")
+        write(unfinished)
+        unfinished.rename(path)
     return path
 
 
@@ -70,7 +89,7 @@ def _one_operator() -> onnx.ModelProto:
 
 
 def _export_minilm(path: Path) -> None:
-    """One sentence of 128 tokens. By the older exporter, which needs no package beyond torch."""
+    """One sentence of 128 tokens, to ONNX. By the older exporter, which needs no package beyond torch."""
     import torch
 
     ids = torch.ones([1, 128], dtype=torch.int64)
@@ -87,6 +106,14 @@ def _export_minilm(path: Path) -> None:
         )
 
 
+def _save_minilm(path: Path) -> None:
+    """One sentence of 128 tokens, by torch.export."""
+    import torch
+
+    sample = _sample("minilm/export.py")
+    torch.export.save(sample.export_encoder(sample.load_encoder(), (1, 1), (128, 128)), path)
+
+
 @cache
 def _sample(path: str) -> ModuleType:
     """Import a sample; they are scripts, not a package."""
@@ -100,7 +127,7 @@ def _sample(path: str) -> ModuleType:
 
 def run_packager(workdir: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own, with the cache of the benchmarks. Exits with its message."""
-    environment = os.environ | {"XDG_CACHE_HOME": str(workdir / "cache")}
+    environment = os.environ | {"XDG_CACHE_HOME": str((workdir / "cache").resolve()), "PYTHONPATH": str(ROOT)}
     argv = [sys.executable, "-m", "packager", *map(str, arguments)]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -111,7 +138,7 @@ def run_packager(workdir: Path, *arguments: str | Path) -> subprocess.CompletedP
 def build_arguments(name: str, workdir: Path, output: Path) -> list[str | Path]:
     """Return the arguments of ``packager build`` for a model."""
     dims = [argument for dim in DIMS.get(name, ()) for argument in ("--dim", dim)]
-    return ["build", make_model(name, workdir), "-o", output, *dims]
+    return ["build", make_source(name, workdir), "-o", output, *dims]
 
 
 def build_bundle(name: str, workdir: Path, *options: str | Path) -> Bundle:
@@ -121,16 +148,24 @@ def build_bundle(name: str, workdir: Path, *options: str | Path) -> Bundle:
     path = workdir / f"{name}.so"
     run_packager(workdir, *build_arguments(name, workdir, path), *options)
     manifest = inspect(path).manifest
-    inputs, outputs = (
-        tuple(Tensor(spec.name, spec.dtype, tuple(int(extent) for extent in spec.shape)) for spec in specs)
-        for specs in (manifest.inputs, manifest.outputs)
+    graph = onnx.load(make_model(name, workdir), load_external_data=False).graph
+    initialised = {tensor.name for tensor in graph.initializer}
+    names = [value.name for value in graph.input if value.name not in initialised]
+    return Bundle(
+        path, _tensors(names, manifest.inputs), _tensors([value.name for value in graph.output], manifest.outputs)
     )
-    return Bundle(path, inputs, outputs)
+
+
+def _tensors(names: Sequence[str], specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
+    return tuple(
+        Tensor(name, spec.dtype, tuple(int(extent) for extent in spec.shape))
+        for name, spec in zip(names, specs, strict=True)
+    )
 
 
 def build_tvm(name: str, workdir: Path, bundle: Bundle, *, force: bool = False) -> Path:
     """Compile a model with TVM's default pipeline; again only if the model has changed, or when forced."""
-    model = make_model(name, workdir)
+    model = make_source(name, workdir)
     digest = hashlib.sha256(model.read_bytes()).hexdigest()[:16]
     path = workdir / f"{name}-{digest}-tvm.so"
     if path.exists() and not force:

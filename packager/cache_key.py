@@ -14,7 +14,7 @@ from packager.resources import folder
 from packager.toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from packager.pipeline import Request
+    from packager.request import Request
 
 # Distributions whose version changes what a build gives.
 DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "capstone", "torch")

@@ -176,14 +176,26 @@ class BackendOutput:
 
 
 @dataclass(frozen=True)
+class ExternalWeights:
+    """The weights file that a bundle is bound to: its name, its size in bytes and the header it starts with."""
+
+    file_name: str
+    file_bytes: int
+    header: bytes
+
+
+@dataclass(frozen=True)
 class LinkPlan:
     """Everything that goes into the linked file: objects in link order, and what the manifest tells of them."""
 
     plan: CallPlan
     backends: tuple[BackendOutput, ...]
+    runtime: tuple[Path, ...]
     targets: tuple[dict[str, Any], ...]
     machine: str
     entry_symbol: str
     static: bool
     weights: Weights
+    weights_file: ExternalWeights | None
     toolchain: Mapping[str, str]
+    manifest_room: int  # bytes of the manifest section

@@ -11,7 +11,7 @@ from pathlib import Path
 from packager.cache import Cache, digest
 from packager.ir import CallPlan, LinkPlan
 from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_HEADER, SECTION_NAME
-from packager.render import DataSection, ExternalWeights, render, render_data, render_entrypoint
+from packager.render import DataSection, render, render_data, render_entrypoint
 from packager.resources import folder
 from packager.toolchain import Toolchain, run
 
@@ -70,15 +70,7 @@ class Linker:
         argv = [self.toolchain.cc, *flags, f"-I{stub / 'include'}", f"-I{stub / 'src'}", "-c", str(source)]
         run([*argv, "-o", str(output)], cwd=self.workdir)
 
-    def link(
-        self,
-        link_plan: LinkPlan,
-        runtime: Sequence[Path],
-        *,
-        manifest_room: int,
-        external: ExternalWeights | None,
-        golden: bytes | None,
-    ) -> Path:
+    def link(self, link_plan: LinkPlan, *, golden: bytes | None) -> Path:
         """Link one unsealed file: its manifest section is all zero. Returns its path in the work folder."""
         plan = link_plan.plan
         libraries = [library for backend in link_plan.backends for library in backend.static_libraries]
@@ -88,24 +80,24 @@ class Linker:
             render_entrypoint(
                 plan,
                 entry_symbol=link_plan.entry_symbol,
-                manifest_bytes=manifest_room - SECTION_HEADER.size,
+                manifest_bytes=link_plan.manifest_room - SECTION_HEADER.size,
                 cpu_features=features,
-                external=external,
+                external=link_plan.weights_file,
             )
         )
         entry = self.workdir / "entrypoint.o"
         self._compile(entry_source, entry, C_FLAGS)
-        data = self._assemble_data(plan, manifest_room, embed=external is None, golden=golden)
+        data = self._assemble_data(link_plan, golden)
         if link_plan.static:
-            objects = [entry, *(library.path for library in libraries), data, *runtime]
+            objects = [entry, *(library.path for library in libraries), data, *link_plan.runtime]
             return self._link_archive(objects, link_plan.entry_symbol)
-        objects = [entry, *(self._bind_math(library.path) for library in libraries), data, *runtime]
+        objects = [entry, *(self._bind_math(library.path) for library in libraries), data, *link_plan.runtime]
         return self._link_shared(objects, link_plan.entry_symbol)
 
-    def _assemble_data(self, plan: CallPlan, manifest_room: int, *, embed: bool, golden: bytes | None) -> Path:
-        sections = [DataSection(SECTION_NAME, "a", ("pk_manifest",), f".zero {manifest_room}")]
-        if embed and plan.constants.nbytes:
-            write_constants(plan, self.workdir / "constants.bin")
+    def _assemble_data(self, link_plan: LinkPlan, golden: bytes | None) -> Path:
+        sections = [DataSection(SECTION_NAME, "a", ("pk_manifest",), f".zero {link_plan.manifest_room}")]
+        if link_plan.weights.storage == "embedded":
+            write_constants(link_plan.plan, self.workdir / "constants.bin")
             sections.append(DataSection(CONSTANTS_SECTION, "a", ("pk_constants",), '.incbin "constants.bin"'))
         if golden is not None:
             (self.workdir / "golden.bin").write_bytes(golden)

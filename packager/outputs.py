@@ -15,7 +15,7 @@ from packager.errors import PackagerError, UsageError
 from packager.header import MARK, render_header
 
 if TYPE_CHECKING:
-    from packager.pipeline import Request
+    from packager.request import Request
 
 BUNDLE_NAMES = ("bundle.so", "bundle.a")
 WEIGHTS_SUFFIX = ".safetensors"

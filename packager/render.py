@@ -9,18 +9,9 @@ from typing import Any
 
 from packager.dtypes import DTYPES
 from packager.header import ENVIRONMENT, c_string, comment_text
-from packager.ir import Call, CallPlan, Copy, Extent, Operand
+from packager.ir import Call, CallPlan, Copy, Extent, ExternalWeights, Operand
 from packager.manifest import SECTION_HEADER, Dim, TensorSpec
 from packager.symbolic import extent_interval
-
-
-@dataclass(frozen=True)
-class ExternalWeights:
-    """The weights file that a bundle is bound to: its name, its size in bytes and the header it starts with."""
-
-    file_name: str
-    file_bytes: int
-    header: bytes
 
 
 @dataclass(frozen=True)

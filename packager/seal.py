@@ -38,7 +38,7 @@ def manifest_room(link_plan: LinkPlan) -> int:
     return -(-(len(draft.to_json()) + MANIFEST_SLACK) // 64) * 64
 
 
-def seal(path: Path, link_plan: LinkPlan, golden: Golden | None) -> Manifest:
+def seal(path: Path, link_plan: LinkPlan, *, golden: Golden | None) -> Manifest:
     """Write the manifest into the linked file at ``path``. Raises BackendError if the file is not what was planned."""
     image = read_elf(path)
     _check(image, link_plan)

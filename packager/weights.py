@@ -6,9 +6,8 @@ import hashlib
 from pathlib import Path
 
 from packager import safetensors
-from packager.ir import CallPlan
+from packager.ir import CallPlan, ExternalWeights
 from packager.manifest import Weights
-from packager.render import ExternalWeights
 
 
 def describe_weights(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.external_data_helper
 import onnx.inliner
 import tvm
 from google.protobuf.message import DecodeError
@@ -88,17 +89,21 @@ def _read(path: Path) -> onnx.ModelProto:
 
 
 def _check(path: Path, model: onnx.ModelProto) -> None:
+    """Raise ModelError unless the model is valid, its external data aside, which is not read yet."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
     # The checker wants a shape for every output; runtimes do not, and neither do we: it follows from the graph.
-    unshaped = [value.type.tensor_type for value in model.graph.output if value.type.HasField("tensor_type")]
-    unshaped = [tensor_type for tensor_type in unshaped if not tensor_type.HasField("shape")]
-    for tensor_type in unshaped:
-        tensor_type.shape.SetInParent()
+    for value in bare.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    # It also looks for external data, in the current folder: an empty tensor needs none.
+    attributes = (attribute.t for node in bare.graph.node for attribute in node.attribute)
+    for tensor in filter(onnx.external_data_helper.uses_external_data, (*bare.graph.initializer, *attributes)):
+        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
     try:
-        onnx.checker.check_model(model)
-    except onnx.checker.ValidationError as error:
+        onnx.checker.check_model(bare)
+    except (onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"{path}: is not a valid ONNX model", detail=str(error)) from None
-    for tensor_type in unshaped:
-        tensor_type.ClearField("shape")
 
 
 def _drop_initialiser_inputs(graph: onnx.GraphProto) -> None:

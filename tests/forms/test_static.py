@@ -118,7 +118,7 @@ def test_verify(build: Build, digits: Model, tmp_path: Path) -> None:
     library = build(digits, prefix="first", weights="embedded", header="first.h")
     result = packager.verify(library)
     assert result.findings == ()
-    outcomes = {check.name: check.result for check in result.checks}
+    outcomes = {check.name: check.status for check in result.checks}
     assert outcomes.pop("run") == "skipped"
     assert set(outcomes.values()) == {"passed"}
     strict = Policy(1, "strict", max_file_bytes=1000, required_backends=("cutlass",), require_golden=True)

@@ -1,0 +1,95 @@
+"""What a build is asked for: all options, checked and with their defaults filled in."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packager.errors import UsageError
+from packager.frontends import check_suffix
+from packager.frontends.dims import DimRequest, make_request
+from packager.targets import TargetList, parse_targets
+
+ENTRY_SYMBOL = "packager_bundle_v1"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One build, all options checked and defaults filled in."""
+
+    model: Path
+    output: Path
+    targets: TargetList
+    dims: Mapping[str, DimRequest]
+    name: str
+    header: Path | None
+    prefix: str | None  # of the entry function of a static archive; None: a shared library
+    weights: str | None  # "embedded", "external", or None: by size
+    keep_workdir: Path | None
+    jobs: int
+    golden: int | Path | None
+
+    @property
+    def static(self) -> bool:
+        """Whether the bundle is an archive."""
+        return self.prefix is not None
+
+    @property
+    def entry_symbol(self) -> str:
+        """The one symbol that the bundle exports."""
+        return f"{self.prefix}_bundle_v1" if self.prefix else ENTRY_SYMBOL
+
+    @property
+    def weights_file(self) -> Path:
+        """Where external weights would go."""
+        return self.output.with_suffix(".safetensors")
+
+
+def make_build_request(
+    model: Path,
+    output: str | os.PathLike[str] | None,
+    targets: Sequence[str | Mapping[str, Any]],
+    dims: Mapping[str, int | tuple[int, int]] | None,
+    name: str | None,
+    header: str | os.PathLike[str] | None,
+    static: bool,
+    prefix: str | None,
+    weights: str | None,
+    keep_workdir: str | os.PathLike[str] | None,
+    jobs: int | None,
+    golden: int | str | os.PathLike[str] | None,
+) -> Request:
+    """Check the arguments of ``packager.build``. Raises UsageError."""
+    check_suffix(model)
+    if static != (prefix is not None):
+        raise UsageError("--static and --prefix go together", hint="for example: --static --prefix mnist")
+    if prefix is not None and not re.fullmatch(r"[A-Za-z_]\w*", prefix, flags=re.ASCII):
+        raise UsageError(f"--prefix {prefix!r} is not a C identifier")
+    if weights not in (None, "embedded", "external"):
+        raise UsageError(f"--weights {weights!r} is unknown", hint="valid: embedded, external")
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"--jobs {jobs}: at least 1")
+    if isinstance(golden, str) and re.fullmatch(r"[0-9]{1,18}", golden):
+        golden = int(golden)
+    requests = {
+        key: make_request(key, *(value if isinstance(value, tuple) else (value, value)))
+        for key, value in (dims or {}).items()
+    }
+    default = Path(f"lib{prefix}.a" if static else f"{model.stem}.so")
+    return Request(
+        model=model,
+        output=Path(output) if output is not None else default,
+        targets=parse_targets(targets),
+        dims=requests,
+        name=name or model.stem,
+        header=Path(header) if header is not None else None,
+        prefix=prefix,
+        weights=weights,
+        keep_workdir=Path(keep_workdir) if keep_workdir is not None else None,
+        jobs=jobs or os.cpu_count() or 1,
+        golden=Path(golden) if isinstance(golden, str | os.PathLike) else golden,
+    )
