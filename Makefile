@@ -19,7 +19,7 @@ help:
 	@echo "make demo     build, verify and run the digits sample, and print its accuracy"
 	@echo "make test     install what the tests need, then lint, fast tests, slow tests"
 	@echo "make fast     the tests that take seconds      make slow    the others"
-	@echo "make lint     ruff, mypy --strict              make format  ruff and clang-format, in place"
+	@echo "make lint     ruff, mypy, clang-format         make format  ruff and clang-format, in place"
 	@echo "make lock     pin all dependencies anew        make clean   remove what these commands made"
 
 demo: $(VENV)/build.stamp
@@ -40,6 +40,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 
 format: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .

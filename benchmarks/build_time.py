@@ -64,7 +64,8 @@ def main() -> int:
 
 def _measure(name: str, workdir: Path, runs: int) -> dict[str, Any]:
     bundle = build_bundle(name, workdir)  # fills the cache
-    output = workdir / f"{name}-timed.so"
+    output = workdir / "timed" / f"{name}.so"
+    output.parent.mkdir(exist_ok=True)
     command = build_arguments(name, workdir, output)
     cold: list[float] = []
     unchanged: list[float] = []

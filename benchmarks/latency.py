@@ -54,7 +54,7 @@ def main() -> int:
             )
             spreads = {engine: Spread.of([ns / 1e6 for ns in run.rounds[engine]]) for engine in ENGINES}
             ratios = {engine: spreads["packager"].median / spreads[engine].median for engine in ENGINES[1:]}
-            figures.setdefault(name, {})[f"{threads} threads"] = {
+            figures.setdefault(name, {})[f"threads_{threads}"] = {
                 "latency_ms": spreads,
                 "packager_over": ratios,
                 "difference": run.differences,

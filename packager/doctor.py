@@ -24,6 +24,13 @@ class Examined:
     required: bool
 
 
+def require_build_packages() -> None:
+    """Raise ToolchainError if a package that every build needs is not installed: the deploy side comes without."""
+    missing = [name for name in BUILD_PACKAGES if not _package(name, "", required=True).ok]
+    if missing:
+        raise ToolchainError(f"building needs {', '.join(missing)}", hint="pip install 'packager[build]'")
+
+
 def examine() -> list[Examined]:
     """Look at Python, the build packages, torch, the C toolchains and the code generators."""
     findings = [Examined("python", True, platform.python_version(), None, True)]

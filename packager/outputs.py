@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.errors import PackagerError, UsageError
-from packager.header import MARK, render_header
 
 if TYPE_CHECKING:
     from packager.request import Request
@@ -21,6 +21,10 @@ BUNDLE_NAMES = ("bundle.so", "bundle.a")
 WEIGHTS_SUFFIX = ".safetensors"
 DATA_SHA256 = "packager.data_sha256"  # as in packager.safetensors, which needs numpy
 MAX_HEADER_BYTES = 1 << 24
+
+
+# Errors of the system that say that a folder cannot be written to, and not that packager looks in the wrong place.
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
 
 
 class OutputError(PackagerError):
@@ -42,13 +46,18 @@ class Outputs:
 
         ``external`` says that there will be a weights file.
         """
-        for path, kind in (
-            (self.bundle, "bundle"),
-            (self.header, "header"),
-            (self.weights if external else None, "weights file"),
-        ):
+        places = {
+            "bundle": self.bundle,
+            "header": self.header,
+            "weights file": self.weights if external else None,
+        }
+        taken: dict[Path, str] = {}
+        for kind, path in places.items():
             if path is None:
                 continue
+            other = taken.setdefault(path.absolute(), kind)
+            if other != kind:
+                raise UsageError(f"{path} is to be the {other} and the {kind}", hint="give them different names")
             if not path.parent.is_dir():
                 raise OutputError(f"{path}: the folder {path.parent} does not exist", hint="make it first")
             if path.is_dir():
@@ -66,11 +75,13 @@ class Outputs:
         pending: list[tuple[Path, Path]] = []
         try:
             if weights is not None:
-                pending.append((_stage(weights, self.weights), self.weights))
+                shutil.copyfile(weights, _stage(self.weights, pending))
             if self.header is not None:
+                from packager.header import render_header
+
                 text = render_header(bundle, self.header.name, self.bundle.name, request.entry_symbol)
-                pending.append((_stage_text(text, self.header), self.header))
-            pending.append((_stage(bundle, self.bundle), self.bundle))
+                _stage(self.header, pending).write_text(text)
+            shutil.copyfile(bundle, _stage(self.bundle, pending))
             while pending:  # the bundle last: when it is there, all is there
                 temporary, target = pending[0]
                 temporary.replace(target)
@@ -98,38 +109,28 @@ def _keep_foreign(path: Path, kind: str) -> None:
 
 
 def _is_ours(path: Path, kind: str) -> bool:
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}") from None
+    with file:
         start = file.read(65536)
         if kind == "weights file":  # its header may be long
             return not start or f'"{DATA_SHA256}"'.encode() in start + file.read(MAX_HEADER_BYTES)
     if kind == "header":
+        from packager.header import MARK
+
         return MARK.encode() in start
     return not start or start.startswith((b"\x7fELF", b"!<arch>\n"))
 
 
-def _stage(source: Path, target: Path) -> Path:
-    temporary = _temporary(target)
-    try:
-        shutil.copyfile(source, temporary)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return temporary
+def _stage(target: Path, pending: list[tuple[Path, Path]]) -> Path:
+    """Return a new empty file beside ``target``, with the permissions that a plainly written file would have.
 
-
-def _stage_text(text: str, target: Path) -> Path:
-    temporary = _temporary(target)
-    try:
-        temporary.write_text(text)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return temporary
-
-
-def _temporary(target: Path) -> Path:
-    """Return a new empty file beside ``target``, with the permissions that a plainly written file would have."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent)
+    It is in ``pending`` before it is filled, so that it is removed if that fails.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", suffix=".new", dir=target.parent)
+    pending.append((Path(name), target))
     umask = os.umask(0)
     os.umask(umask)
     os.fchmod(handle, 0o666 & ~umask)
@@ -141,13 +142,22 @@ def _temporary(target: Path) -> Path:
 def work_folder(keep: Path | None) -> Iterator[Path]:
     """Yield an empty work folder: ``keep``, which stays, or one that is removed however the build ends.
 
-    Raises UsageError if ``keep`` exists and is not empty.
+    Raises UsageError if ``keep`` exists and is not empty, OutputError if the folder cannot be written or is full.
     """
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="packager-") as name:
-            yield Path(name)
-        return
-    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+    if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise UsageError(f"--keep-workdir {keep}: exists and is not an empty folder", hint="name a new folder")
-    keep.mkdir(parents=True, exist_ok=True)
-    yield keep.resolve()
+    try:
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            yield keep.resolve()
+        else:
+            with tempfile.TemporaryDirectory(prefix="packager-") as name:
+                yield Path(name)
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        where = keep or tempfile.gettempdir()
+        raise OutputError(
+            f"the work folder in {where} cannot be written: {error.strerror}",
+            hint="free some disk space, or set TMPDIR",
+        ) from None

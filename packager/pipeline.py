@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from packager import cache_key
 from packager.cache import Cache
+from packager.doctor import require_build_packages
 from packager.errors import UsageError
 from packager.outputs import Outputs, work_folder
 from packager.request import Request, make_build_request
@@ -58,6 +59,7 @@ def build(
     report = progress or _silent
     outputs = Outputs(request.output, request.header, request.weights_file)
     outputs.check(external=request.weights == "external")
+    require_build_packages()
     toolchain = find_toolchain(request.targets.host.machine)
     store = Cache.of_user(enabled=cache and request.keep_workdir is None)
     key = cache_key.of_bundle(request, toolchain) if store.enabled else ""

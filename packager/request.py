@@ -71,6 +71,8 @@ def make_build_request(
         raise UsageError(f"--prefix {prefix!r} is not a C identifier")
     if weights not in (None, "embedded", "external"):
         raise UsageError(f"--weights {weights!r} is unknown", hint="valid: embedded, external")
+    if output is not None and not Path(output).name:
+        raise UsageError(f"{output}: is a folder", hint="name a file")
     if jobs is not None and jobs < 1:
         raise UsageError(f"--jobs {jobs}: at least 1")
     if isinstance(golden, str) and re.fullmatch(r"[0-9]{1,18}", golden):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Mapping
-from operator import add, floordiv, mul, sub
+from collections.abc import Callable, Mapping
+from operator import add, floordiv, mod, mul, sub
 from typing import Any
 
 from tvm import tirx
@@ -17,6 +17,7 @@ from packager.errors import ModelError
 from packager.ir import Extent
 from packager.manifest import Dim
 
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod}
 _BINARY = {
     tirx.Add: "+",
     tirx.Sub: "-",
@@ -69,11 +70,11 @@ def _pick(function: str, left: Extent, right: Extent) -> Extent:
 
 
 def _combine(operator: str, left: Extent, right: Extent) -> Extent:
+    if operator in ("//", "%") and right == 0:
+        raise ModelError("a shape is divided by zero")
     if isinstance(left, int) and isinstance(right, int):
-        return {"+": left + right, "-": left - right, "*": left * right}.get(
-            operator, left // right if operator == "//" else left % right
-        )
-    if (operator in "*//" and right == 1) or (operator in "+-" and right == 0):
+        return _FUNCTIONS[operator](left, right)
+    if (operator in ("*", "//") and right == 1) or (operator in ("+", "-") and right == 0):
         return left
     if (operator == "*" and left == 1) or (operator == "+" and left == 0):
         return right
@@ -103,7 +104,7 @@ def _interval_of(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple
         return 0, max(b[1] - 1, 0)
     if operator == "//" and b[0] <= 0 <= b[1]:
         raise ModelError("a shape divides by an expression that can be zero")
-    function = {"+": add, "-": sub, "*": mul, "//": floordiv}[operator]
+    function = _FUNCTIONS[operator]
     corners = [function(x, y) for x in a for y in b]
     return min(corners), max(corners)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import shutil
@@ -46,9 +45,12 @@ def find_toolchain(machine: str) -> Toolchain:
     return Toolchain(machine, paths["gcc"], paths["ld"], paths["ar"], paths["objcopy"], versions)
 
 
-@functools.cache
 def _first_line(tool: str) -> str:
-    return run([tool, "--version"], cwd=Path.cwd()).splitlines()[0].strip()
+    argv = [tool, "--version"]
+    lines = run(argv, cwd=Path("/")).splitlines()
+    if not lines:
+        raise ToolchainError(f"{tool} says no version", argv=argv, hint="is it a compiler?")
+    return lines[0].strip()
 
 
 def run(argv: Sequence[str], *, cwd: Path) -> str:
@@ -67,8 +69,10 @@ def run(argv: Sequence[str], *, cwd: Path) -> str:
         raise ToolchainError(f"{argv[0]} cannot be run: {error}", argv=argv) from None
     if result.returncode != 0:
         full = "No space left on device" in result.stderr
+        code = result.returncode
+        how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
         raise ToolchainError(
-            f"{Path(argv[0]).name} failed with exit code {result.returncode}",
+            f"{Path(argv[0]).name} {how}",
             argv=argv,
             stderr=result.stderr,
             hint="free some disk space" if full else None,

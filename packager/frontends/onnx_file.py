@@ -25,6 +25,7 @@ from packager.frontends import sha256_of_file
 from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.lift import stays_inline
 from packager.frontends.names import tag_bindings
+from packager.frontends.onnx_limits import refused_use
 from packager.frontends.onnx_simplify import simplify
 from packager.ir import ImportedModel
 from packager.manifest import Model, TensorSpec
@@ -32,6 +33,8 @@ from packager.manifest import Model, TensorSpec
 # Operators outside the standard domain that TVM's importer knows, by domain.
 CONTRIB_DOMAINS = {"com.microsoft": {"FastGelu", "BiasGelu", "SkipLayerNormalization", "EmbedLayerNormalization"}}
 STANDARD_DOMAINS = ("", "ai.onnx")
+# Names of dims stand in shape expressions, whose length the manifest limits.
+MAX_DIM_NAME = 64
 
 
 def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:
@@ -43,8 +46,8 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel
     found = _name_dims(graph)
     resolved = resolve_dims(found, dims)
     _fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
-    simplify(model)
-    _check_operators(graph)
+    inferred = simplify(model)
+    _check_operators(graph, inferred.types)
     importer = _Importer(None, "float32", keep_params_in_input=True)
     module = _import(importer, graph, _opset(model))
     _check_outputs(graph, module["main"])
@@ -138,7 +141,7 @@ def _name_dims(graph: onnx.GraphProto) -> dict[str, str]:
 
 def _identifier(spelled: str, taken: set[str]) -> str:
     """Return an ASCII identifier for a dim, other than those of dims that are spelled otherwise."""
-    name = re.sub(r"[^A-Za-z0-9_]+", "_", spelled).strip("_") or "dim"
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", spelled).strip("_")[:MAX_DIM_NAME] or "dim"
     if name[0].isdigit() or keyword.iskeyword(name):
         name = f"dim_{name}"
     unique, count = name, 1
@@ -155,17 +158,18 @@ def _fix_dims(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:
                 dim.dim_value = sizes[dim.dim_param]
 
 
-def _check_operators(graph: onnx.GraphProto) -> None:
+def _check_operators(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
     known = set(onnx_frontend._get_convert_map()) | {"Constant"}
+    scalars = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if not tensor.dims}
     refused: dict[str, list[str]] = {}
     for index, node in enumerate(graph.node):
         standard = node.domain in STANDARD_DOMAINS
-        if any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute):
-            refused.setdefault(f"{node.op_type} in training mode", []).append(_node_name(node, index))
-            continue
-        if (standard and node.op_type in known) or node.op_type in CONTRIB_DOMAINS.get(node.domain, ()):
-            continue
         operator = node.op_type if standard else f"{node.domain}::{node.op_type}"
+        if (standard and node.op_type in known) or node.op_type in CONTRIB_DOMAINS.get(node.domain, ()):
+            use = refused_use(node, types, scalars)
+            if use is None:
+                continue
+            operator = f"{operator} {use}"
         refused.setdefault(operator, []).append(_node_name(node, index))
     if refused:
         raise UnsupportedOperatorsError(refused)
@@ -234,6 +238,8 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
     of operators (training mode, secondary outputs) instead of refusing them."""
     types = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     for value, ty in zip(graph.output, types, strict=True):
+        if value.type.WhichOneof("value") != "tensor_type":
+            raise ModelError(f"output {value.name!r} is not a tensor", hint="sequences and optionals are not supported")
         tensor = value.type.tensor_type
         if not isinstance(ty, relax.TensorType):
             continue  # the plan judges shapes and nested tuples

@@ -6,6 +6,7 @@ TVM folds too, but compiles a function for each constant operator: most of a bui
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,39 +20,64 @@ NOT_FOLDABLE = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"),
     *("If", "Loop", "Scan", "SequenceMap"),
 }
+# Initialisers above this size, in bytes, are no shapes or axes.
+LARGE_BYTES = 4096
 # A fold must not blow up the file: a constant-of-shape of gigabytes stays an operator.
 MAX_FOLDED_BYTES = 1 << 28
 
 Array = NDArray[Any]
 
 
-def simplify(model: onnx.ModelProto) -> None:
-    """Fold constants and batch norms of ``model`` in place; the graph computes the same values."""
-    _fold_constants(model, _static_shapes(model))
+@dataclass(frozen=True)
+class Inferred:
+    """What shape inference finds: the shapes of values whose shape is static, and element types, by name."""
+
+    shapes: dict[str, tuple[int, ...]]
+    types: dict[str, int]
+
+
+def simplify(model: onnx.ModelProto) -> Inferred:
+    """Fold constants and batch norms of ``model`` in place; the graph computes the same values.
+
+    Returns what is known of the values that were there before.
+    """
+    inferred = _infer(model)
+    _fold_constants(model, inferred.shapes)
     _fold_batch_norms(model.graph)
     _drop_unused(model.graph)
+    return inferred
 
 
-def _static_shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all values that shape inference finds to be static."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    large = [tensor for tensor in bare.graph.initializer if len(tensor.raw_data) > 4096]
-    for tensor in large:  # inference needs their shapes, not their data; protobuf cannot pass over 2 GiB
-        bare.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-        bare.graph.initializer.remove(tensor)
+def _infer(model: onnx.ModelProto) -> Inferred:
+    # Inference needs the shapes of large initialisers, not their data, and protobuf cannot pass over 2 GiB.
+    bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    graph = model.graph
+    bare.graph.name = graph.name
+    bare.graph.node.extend(graph.node)
+    bare.graph.input.extend(graph.input)
+    bare.graph.output.extend(graph.output)
+    bare.graph.value_info.extend(graph.value_info)
+    for tensor in graph.initializer:
+        if len(tensor.raw_data) > LARGE_BYTES:
+            bare.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:
+            bare.graph.initializer.append(tensor)
     try:
-        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
     except onnx.shape_inference.InferenceError:
-        return {}  # an optimisation only: the importer infers shapes by itself and reports what is wrong
+        inferred = bare.graph  # an optimisation only: the importer infers by itself and reports what is wrong
     shapes = {}
-    for value in [*inferred.graph.value_info, *inferred.graph.input]:
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for value in [*inferred.value_info, *inferred.input, *inferred.output]:
         tensor_type = value.type.tensor_type
-        if value.type.WhichOneof("value") == "tensor_type" and tensor_type.HasField("shape"):
+        if value.type.WhichOneof("value") != "tensor_type":
+            continue
+        types[value.name] = tensor_type.elem_type
+        if tensor_type.HasField("shape"):
             extents = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor_type.shape.dim]
             if all(extent >= 0 for extent in extents):
                 shapes[value.name] = tuple(extents)
-    return shapes
+    return Inferred(shapes, types)
 
 
 def _fold_constants(model: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> None:

@@ -88,8 +88,8 @@ typedef struct {
 } packager_tensor_info_t;
 
 /* Runs task(arguments, i) once for every i in [0, tasks), on any threads, and returns when all are done. */
-typedef void packager_parallel_for_fn(void *context, void (*task)(void *arguments, int32_t index),
-                                      void *arguments, int32_t tasks);
+typedef void packager_parallel_for_fn(void *context, void (*task)(void *arguments, int32_t index), void *arguments,
+                                      int32_t tasks);
 /* Returns `size` bytes aligned to `alignment` (a power of two), or NULL. */
 typedef void *packager_allocate_fn(void *context, uint64_t size, uint64_t alignment);
 typedef void packager_release_fn(void *context, void *memory);

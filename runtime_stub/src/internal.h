@@ -19,10 +19,10 @@ typedef struct {
 
 /* Constants kept in a file beside the bundle. */
 typedef struct {
-  const char *file_name;       /* in the folder of the bundle */
-  uint64_t file_bytes;         /* exact size of the file */
-  uint64_t header_bytes;       /* length prefix and JSON header, which are also where the data starts */
-  const uint8_t *header;       /* [header_bytes], which the file must start with; it carries the data's SHA-256 */
+  const char *file_name; /* in the folder of the bundle */
+  uint64_t file_bytes;   /* exact size of the file */
+  uint64_t header_bytes; /* length prefix and JSON header, which are also where the data starts */
+  const uint8_t *header; /* [header_bytes], which the file must start with; it carries the data's SHA-256 */
 } pk_external_weights_t;
 
 /* How one run executes its parallel loops; owned by the session. */
@@ -42,13 +42,13 @@ typedef struct {
 /* What the rendered entrypoint provides: one constant, pk_model. */
 typedef struct {
   const char *name;
-  const char *manifest;       /* JSON, padded with blanks to manifest_bytes; written when the bundle is sealed */
+  const char *manifest; /* JSON, padded with blanks to manifest_bytes; written when the bundle is sealed */
   uint64_t manifest_bytes;
   uint64_t arena_bytes;
   uint64_t constant_bytes;
-  const uint8_t *constants;         /* embedded constants; NULL when there are none or they are external */
+  const uint8_t *constants;              /* embedded constants; NULL when there are none or they are external */
   const pk_external_weights_t *external; /* NULL unless the constants are in a file */
-  const char *const *cpu_features;  /* names that cpu.c knows, NULL-terminated */
+  const char *const *cpu_features;       /* names that cpu.c knows, NULL-terminated */
   int32_t num_inputs;
   int32_t num_outputs;
   int32_t num_dims;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,18 @@ def test_blocks_run(document: Path, workplace: Workplace) -> None:
             pytest.importorskip(package)
     for block in blocks(document):
         workplace.run(block)
+
+
+def test_the_work_folder_holds_what_the_pipeline_page_says(workplace: Workplace) -> None:
+    document = ROOT / "docs" / "pipeline.md"
+    rows = re.search(r"^\| file in the work folder .*?\n\n", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert rows
+    described = {
+        name for row in rows[0].strip().splitlines() for name in re.findall(r"`([\w.-]+)/?`", row.split("|")[1])
+    }
+    for block in blocks(document):
+        workplace.run(block)
+    assert {path.name for path in (workplace.folder / "work").iterdir()} == described
 
 
 def test_every_block_has_a_known_language() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import packager
 
-from .models import DIGITS, Model, make_mlp, make_twin
+from .models import DIGITS, Model, make_half, make_mlp, make_twin
 from .programs import AARCH64, NATIVE, compile_host
 
 # build(model, target="...", batch=..., file="name.so", **options of packager.build) -> path, alone in its folder
@@ -41,6 +41,12 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Model:
 def mlp(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A net with calls of the math library and a constant under two names."""
     return make_mlp(tmp_path_factory.mktemp("mlp") / "mlp.onnx")
+
+
+@pytest.fixture(scope="session")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A net that computes in float16."""
+    return make_half(tmp_path_factory.mktemp("half") / "half.onnx")
 
 
 @pytest.fixture(scope="session")

@@ -246,7 +246,8 @@ def test_weights_unreadable(pair: Path) -> None:
     assert "Permission denied" in refusal(pair)
 
 
-def test_relative_path_and_changed_folder(pair: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("pair")
+def test_relative_path_and_changed_folder(tmp_path: Path) -> None:
     """dlopen keeps the path that it was given: after chdir the message says so."""
     script = (
         "import ctypes, os, sys\n"

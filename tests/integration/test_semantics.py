@@ -213,3 +213,18 @@ CASES = {
 def test_a_model_computes_what_onnxruntime_computes(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     check(graph(case.text, case.weights, case.opset), tmp_path, case.dims, case.points).close()
+
+
+def test_every_node_stands_in_the_manifest_with_the_function_that_computes_it(tmp_path: Path) -> None:
+    """A fused function names all of its nodes, the first and the last too; a view computes nothing and is in none."""
+    text = """g (float[n,3,8,8] x) => (float[n,5] y) {
+      [conv] c = Conv<pads=[1,1,1,1]>(x, w, b)  [relu] r = Relu(c)  [pool] p = GlobalAveragePool(r)
+      [flatten] f = Flatten<axis=1>(p)  [gemm] g = Gemm(f, v, u)  [act] h = Sigmoid(g)  [scale] y = Mul(h, h) }"""
+    weights = {"w": normal(4, 3, 3, 3), "b": normal(4), "v": normal(4, 5), "u": normal(5)}
+    bundle = check(graph(text, weights), tmp_path, {"n": (1, 3)}, ({"n": 1}, {"n": 3}))
+    primitives = [primitive for backend in bundle.manifest.backends for primitive in backend.primitives]
+    nodes = [node for primitive in primitives for node in primitive.nodes]
+    assert set(nodes) - {"flatten"} == {"conv", "relu", "pool", "gemm", "act", "scale"}
+    conv = next(primitive for primitive in primitives if "conv" in primitive.nodes)
+    assert "relu" in conv.nodes
+    bundle.close()

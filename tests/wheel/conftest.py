@@ -17,7 +17,7 @@ Execute = Callable[[Sequence[object], Path], str]
 
 
 @pytest.fixture(scope="session")
-def execute(tmp_path_factory: pytest.TempPathFactory) -> Execute:
+def execute() -> Execute:
     """Run a command in a folder, without this checkout on Python's path; return its stdout, fail if it fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
 

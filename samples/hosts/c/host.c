@@ -16,20 +16,20 @@
 
 /* Everything that main() has to give back; zero means not there yet. */
 typedef struct {
-  void* library;
-  const packager_bundle_v1_t* bundle;
-  packager_session_t* session;
+  void *library;
+  const packager_bundle_v1_t *bundle;
+  packager_session_t *session;
   DLTensor input;
-  DLTensor* outputs; /* [bundle->num_outputs] */
+  DLTensor *outputs; /* [bundle->num_outputs] */
 } host_t;
 
-static int fail(const char* what, const char* why) {
+static int fail(const char *what, const char *why) {
   fprintf(stderr, "error: %s: %s\n", what, why);
   return 0;
 }
 
 /* Reports a call of the bundle that failed. */
-static int check(const host_t* host, const char* call, int32_t status) {
+static int check(const host_t *host, const char *call, int32_t status) {
   if (status == PACKAGER_OK) return 1;
   fprintf(stderr, "error: %s: %s: %s\n", call, host->bundle->status_name(status),
           host->session != NULL ? host->bundle->session_error(host->session) : host->bundle->thread_error());
@@ -38,9 +38,9 @@ static int check(const host_t* host, const char* call, int32_t status) {
 
 static int is_float32(DLDataType dtype) { return dtype.code == kDLFloat && dtype.bits == 32 && dtype.lanes == 1; }
 
-static void print_tensor(const char* role, const packager_tensor_info_t* info) {
-  static const char* const names[] = {"int", "uint", "float", "", "bfloat", "", "bool"};
-  const char* name = info->dtype.code < sizeof names / sizeof names[0] ? names[info->dtype.code] : "";
+static void print_tensor(const char *role, const packager_tensor_info_t *info) {
+  static const char *const names[] = {"int", "uint", "float", "", "bfloat", "", "bool"};
+  const char *name = info->dtype.code < sizeof names / sizeof names[0] ? names[info->dtype.code] : "";
   int32_t axis;
   printf("%s %s: %s%d [", role, info->name, name, (int)info->dtype.bits);
   for (axis = 0; axis < info->ndim; axis++) {
@@ -55,7 +55,7 @@ static void print_tensor(const char* role, const packager_tensor_info_t* info) {
 }
 
 /* Gives the tensor memory of its own for `ndim` extents. */
-static int allocate_shape(DLTensor* tensor, const packager_tensor_info_t* info) {
+static int allocate_shape(DLTensor *tensor, const packager_tensor_info_t *info) {
   tensor->device.device_type = kDLCPU;
   tensor->ndim = info->ndim;
   tensor->dtype = info->dtype;
@@ -63,16 +63,16 @@ static int allocate_shape(DLTensor* tensor, const packager_tensor_info_t* info) 
   return tensor->shape != NULL;
 }
 
-static size_t count_elements(const DLTensor* tensor) {
+static size_t count_elements(const DLTensor *tensor) {
   size_t count = 1;
   int32_t axis;
   for (axis = 0; axis < tensor->ndim; axis++) count *= (size_t)tensor->shape[axis];
   return count;
 }
 
-static int open_bundle(host_t* host, const char* path) {
-  packager_bundle_v1_fn* entry;
-  void* symbol;
+static int open_bundle(host_t *host, const char *path) {
+  packager_bundle_v1_fn *entry;
+  void *symbol;
   host->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (host->library == NULL) return fail("dlopen", dlerror());
   symbol = dlsym(host->library, PACKAGER_ENTRY_SYMBOL);
@@ -84,13 +84,13 @@ static int open_bundle(host_t* host, const char* path) {
 }
 
 /* Reads the whole file into host->input and derives a symbolic first extent from its size. */
-static int read_input(host_t* host, const char* path) {
-  const packager_tensor_info_t* info = &host->bundle->inputs[0];
-  DLTensor* input = &host->input;
+static int read_input(host_t *host, const char *path) {
+  const packager_tensor_info_t *info = &host->bundle->inputs[0];
+  DLTensor *input = &host->input;
   size_t elements = 1;
   long bytes;
   int read;
-  FILE* file;
+  FILE *file;
   int32_t axis;
   if (host->bundle->num_inputs != 1 || !is_float32(info->dtype))
     return fail(path, "needs a model of one float32 input");
@@ -120,16 +120,16 @@ static int read_input(host_t* host, const char* path) {
   return 1;
 }
 
-static int run(host_t* host) {
-  const packager_bundle_v1_t* bundle = host->bundle;
-  const DLTensor* input = &host->input;
-  DLTensor** outputs;
+static int run(host_t *host) {
+  const packager_bundle_v1_t *bundle = host->bundle;
+  const DLTensor *input = &host->input;
+  DLTensor **outputs;
   int32_t i;
   int done;
   host->outputs = calloc((size_t)bundle->num_outputs, sizeof *host->outputs);
   if (host->outputs == NULL) return fail("outputs", "out of memory");
   for (i = 0; i < bundle->num_outputs; i++) {
-    DLTensor* output = &host->outputs[i];
+    DLTensor *output = &host->outputs[i];
     if (!allocate_shape(output, &bundle->outputs[i])) return fail("outputs", "out of memory");
     if (!check(host, "session_output_shape",
                bundle->session_output_shape(host->session, &input, 1, i, output->shape))) {
@@ -146,8 +146,8 @@ static int run(host_t* host) {
   return done;
 }
 
-static int write_outputs(const host_t* host, const char* path) {
-  FILE* file = fopen(path, "wb");
+static int write_outputs(const host_t *host, const char *path) {
+  FILE *file = fopen(path, "wb");
   int written = file != NULL;
   int32_t i;
   for (i = 0; written && i < host->bundle->num_outputs; i++) {
@@ -158,7 +158,7 @@ static int write_outputs(const host_t* host, const char* path) {
   return written ? 1 : fail(path, "cannot be written");
 }
 
-static int release(host_t* host) {
+static int release(host_t *host) {
   int released = 1;
   int32_t i;
   for (i = 0; host->outputs != NULL && i < host->bundle->num_outputs; i++) {
@@ -175,7 +175,7 @@ static int release(host_t* host) {
   return released;
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
   host_t host = {0};
   int done;
   int32_t i;

@@ -53,9 +53,9 @@ struct Tensor {
 class Bundle {
  public:
   // Throws std::runtime_error when the file is not a bundle of this version.
-  explicit Bundle(const std::string& path) : library_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  explicit Bundle(const std::string &path) : library_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     if (!library_) throw std::runtime_error(dlerror());
-    auto* const entry = reinterpret_cast<packager_bundle_v1_fn*>(dlsym(library_.get(), PACKAGER_ENTRY_SYMBOL));
+    auto *const entry = reinterpret_cast<packager_bundle_v1_fn *>(dlsym(library_.get(), PACKAGER_ENTRY_SYMBOL));
     if (entry == nullptr) throw std::runtime_error(dlerror());
     table_ = entry();
     if (table_->abi_version != PACKAGER_ABI_VERSION) {
@@ -63,32 +63,32 @@ class Bundle {
     }
   }
 
-  const packager_bundle_v1_t* operator->() const { return table_; }
+  const packager_bundle_v1_t *operator->() const { return table_; }
 
  private:
   struct Close {
-    void operator()(void* library) const { dlclose(library); }
+    void operator()(void *library) const { dlclose(library); }
   };
   std::unique_ptr<void, Close> library_;
-  const packager_bundle_v1_t* table_ = nullptr;
+  const packager_bundle_v1_t *table_ = nullptr;
 };
 
 // A session of a bundle, which has to outlive it. Errors of the bundle become std::runtime_error.
 class Session {
  public:
-  explicit Session(const Bundle& bundle) : bundle_(bundle) {
+  explicit Session(const Bundle &bundle) : bundle_(bundle) {
     const std::int32_t status = bundle_->session_create(nullptr, &session_);
     check("session_create", status, bundle_->thread_error());
   }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
+  Session(const Session &) = delete;
+  Session &operator=(const Session &) = delete;
   ~Session() {
     // Cannot fail: nothing else knows this session, so it is not running.
     bundle_->session_destroy(session_);
   }
 
   // Runs once; returns the outputs in the bundle's order.
-  std::vector<Tensor> run(std::vector<Tensor>& inputs) {
+  std::vector<Tensor> run(std::vector<Tensor> &inputs) {
     std::vector<DLTensor> views = view_all(inputs);
     const auto arguments = point_to<const DLTensor>(views);
     const auto num_inputs = static_cast<std::int32_t>(arguments.size());
@@ -110,33 +110,33 @@ class Session {
   }
 
  private:
-  static std::vector<DLTensor> view_all(std::vector<Tensor>& tensors) {
+  static std::vector<DLTensor> view_all(std::vector<Tensor> &tensors) {
     std::vector<DLTensor> views;
-    for (Tensor& tensor : tensors) views.push_back(tensor.view());
+    for (Tensor &tensor : tensors) views.push_back(tensor.view());
     return views;
   }
 
   template <typename T>
-  static std::vector<T*> point_to(std::vector<DLTensor>& views) {
-    std::vector<T*> pointers;
-    for (DLTensor& view : views) pointers.push_back(&view);
+  static std::vector<T *> point_to(std::vector<DLTensor> &views) {
+    std::vector<T *> pointers;
+    for (DLTensor &view : views) pointers.push_back(&view);
     return pointers;
   }
 
-  void check(const std::string& call, std::int32_t status) const {
+  void check(const std::string &call, std::int32_t status) const {
     if (status != PACKAGER_OK) check(call, status, bundle_->session_error(session_));
   }
 
-  void check(const std::string& call, std::int32_t status, const char* message) const {
+  void check(const std::string &call, std::int32_t status, const char *message) const {
     if (status != PACKAGER_OK) throw std::runtime_error(call + ": " + bundle_->status_name(status) + ": " + message);
   }
 
-  const Bundle& bundle_;
-  packager_session_t* session_ = nullptr;
+  const Bundle &bundle_;
+  packager_session_t *session_ = nullptr;
 };
 
-std::string describe(const packager_tensor_info_t& info) {
-  static const char* const names[] = {"int", "uint", "float", "", "bfloat", "", "bool"};
+std::string describe(const packager_tensor_info_t &info) {
+  static const char *const names[] = {"int", "uint", "float", "", "bfloat", "", "bool"};
   std::string text = std::string(info.name) + ": ";
   text += (info.dtype.code < std::size(names) ? names[info.dtype.code] : "") + std::to_string(info.dtype.bits) + " [";
   for (std::int32_t axis = 0; axis < info.ndim; axis++) {
@@ -147,8 +147,8 @@ std::string describe(const packager_tensor_info_t& info) {
 }
 
 // Reads the model's one input and derives a symbolic first extent from the size of the file.
-Tensor read_input(const Bundle& bundle, const std::string& path) {
-  const packager_tensor_info_t& info = bundle->inputs[0];
+Tensor read_input(const Bundle &bundle, const std::string &path) {
+  const packager_tensor_info_t &info = bundle->inputs[0];
   if (bundle->num_inputs != 1 || info.dtype.code != kDLFloat || info.dtype.bits != 32) {
     throw std::runtime_error("needs a model of one float32 input");
   }
@@ -168,9 +168,9 @@ Tensor read_input(const Bundle& bundle, const std::string& path) {
   return input;
 }
 
-void write_outputs(const std::vector<Tensor>& outputs, const std::string& path) {
+void write_outputs(const std::vector<Tensor> &outputs, const std::string &path) {
   std::ofstream file(path, std::ios::binary);
-  for (const Tensor& output : outputs)
+  for (const Tensor &output : outputs)
     file.write(output.bytes.data(), static_cast<std::streamsize>(output.bytes.size()));
   file.close();
   if (!file) throw std::runtime_error(path + ": cannot be written");
@@ -178,7 +178,7 @@ void write_outputs(const std::vector<Tensor>& outputs, const std::string& path) 
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
   if (argc != 4) {
     std::cerr << "usage: host BUNDLE INPUT OUTPUT\n";
     return 1;
@@ -194,7 +194,7 @@ int main(int argc, char** argv) {
     std::vector<Tensor> inputs;
     inputs.push_back(read_input(bundle, argv[2]));
     write_outputs(session.run(inputs), argv[3]);
-  } catch (const std::exception& error) {
+  } catch (const std::exception &error) {
     std::cerr << "error: " << error.what() << "\n";
     return 1;
   }

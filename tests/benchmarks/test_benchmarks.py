@@ -1,0 +1,148 @@
+"""Each benchmark runs with tiny settings and reports what it should; its figures mean nothing here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+Figures = dict[str, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scripts_on_path() -> Any:
+    """The benchmarks are scripts that import one another by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models and bundles, made once for all benchmarks."""
+    return tmp_path_factory.mktemp("benchmarks")
+
+
+@pytest.fixture
+def run_benchmark(workdir: Path, tmp_path: Path) -> Callable[..., Figures]:
+    """Run a benchmark; returns the figures of its JSON file."""
+
+    def run(name: str, *options: object) -> Figures:
+        output = tmp_path / f"{name}.json"
+        argv = [sys.executable, BENCHMARKS / f"{name}.py", "--workdir", workdir, "-o", output, *options]
+        done = subprocess.run([*map(str, argv)], capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 1), done.stderr
+        assert not done.stderr, done.stderr
+        assert "| ---" in done.stdout
+        result = json.loads(output.read_text())
+        assert result["schema_version"] == 1
+        assert result["benchmark"] == name
+        assert str(workdir) not in output.read_text()
+        assert str(ROOT) not in output.read_text()
+        assert all(bar["met"] == (bar["value"] < bar["limit"]) for bar in result["bars"])
+        assert done.returncode == (0 if all(bar["met"] for bar in result["bars"]) else 1)
+        figures: Figures = result["figures"]
+        return figures
+
+    return run
+
+
+@pytest.mark.slow
+def test_overhead(run_benchmark: Callable[..., Figures]) -> None:
+    calls = run_benchmark("overhead", "--rounds", 3, "--calls", 1000)["call_ns"]
+    assert {spread["count"] for spread in calls.values()} == {3}
+    assert 0 < calls["kernel"]["median"] < calls["packager"]["median"] < calls["onnxruntime"]["median"]
+
+
+@pytest.mark.slow
+def test_load(run_benchmark: Callable[..., Figures]) -> None:
+    figures = run_benchmark("load", "--model", "digits", "--runs", 2, "--tvm-runs", 1)
+    assert set(figures) == {"packager", "onnxruntime", "tvm"}
+    for values in figures.values():
+        assert values["load_and_session_ms"]["median"] > 0
+        assert values["first_run_ms"]["median"] > 0
+    assert figures["tvm"]["load_ms"]["count"] == 1
+
+
+@pytest.mark.slow
+def test_size(run_benchmark: Callable[..., Figures], workdir: Path) -> None:
+    sizes = run_benchmark("size", "--models", "relu", "digits")
+    for name, parts in sizes.items():
+        assert parts["file"] == (workdir / f"{name}.so").stat().st_size
+        assert parts["file"] == sum(parts.values()) - parts["file"] - parts["overhead"]
+        assert min(parts.values()) >= 0
+    assert sizes["relu"]["constants"] == 0 < sizes["digits"]["constants"]
+
+
+@pytest.mark.slow
+def test_build_time(run_benchmark: Callable[..., Figures]) -> None:
+    figures = run_benchmark("build_time", "--models", "relu", "--runs", 1)["relu"]
+    assert 0 < figures["unchanged_s"]["median"] < figures["cold_s"]["median"]
+    assert "importing the model" in figures["stages_s"]
+    assert sum(spread["median"] for spread in figures["stages_s"].values()) == pytest.approx(
+        figures["cold_s"]["median"], rel=0.1
+    )
+
+
+@pytest.mark.slow
+def test_latency(run_benchmark: Callable[..., Figures]) -> None:
+    figures = run_benchmark("latency", "--models", "digits", "--threads", 1, 2, "--rounds", 2)["digits"]
+    for threads in ("threads_1", "threads_2"):
+        assert all(spread["median"] > 0 for spread in figures[threads]["latency_ms"].values())
+        assert all(difference < 1e-4 for difference in figures[threads]["difference"].values())
+
+
+@pytest.mark.slow
+def test_engines_that_disagree_are_refused(workdir: Path, tmp_path: Path) -> None:
+    from engines import compare, compile_program, onnxruntime_engine, packager_engine
+    from models import build_bundle
+
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "abs", values[:1], values[1:])
+    other = tmp_path / "abs.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), other)
+    bundle = build_bundle("relu", workdir)
+    with pytest.raises(RuntimeError, match="outputs of onnxruntime differ"):
+        compare(compile_program(workdir), bundle, [packager_engine(bundle), onnxruntime_engine(other)])
+
+
+@pytest.mark.slow
+def test_an_engine_that_fails_ends_the_program(workdir: Path) -> None:
+    from engines import compare, compile_program
+    from models import build_bundle
+
+    bundle = build_bundle("relu", workdir)
+    with pytest.raises(RuntimeError, match=r"missing\.so"):
+        compare(compile_program(workdir), bundle, [f"packager={workdir}/missing.so"])
+
+
+def test_spread_is_median_and_quartiles() -> None:
+    from measure import Spread
+
+    assert Spread.of([5, 1, 2, 4, 3]) == Spread(3, 2, 4, 5)
+    assert str(Spread.of([0.00123, 0.00123])) == "0.00123 (0.00123 to 0.00123)"
+    with pytest.raises(ValueError, match="no samples"):
+        Spread.of([])
+
+
+def test_a_bar_is_missed_at_its_limit() -> None:
+    from measure import Bar
+
+    assert Bar("load", 2.99, 3, "ms").met
+    assert str(Bar("load", 3, 3, "ms")) == "MISSED: load: 3.00 ms, the bar is 3.00 ms"
+
+
+def test_tables_are_markdown() -> None:
+    from measure import format_table
+
+    lines = format_table(("engine", "ns"), [("packager", "27"), ("tvm", "1,234")]).splitlines()
+    assert lines == ["| engine   |    ns |", "| -------- | ----: |", "| packager |    27 |", "| tvm      | 1,234 |"]

@@ -1,0 +1,133 @@
+"""Bundles for aarch64: judged on this machine without running them, and run under qemu by the C host program."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import packager
+from packager.deploy.machine import Machine, this_machine
+
+from .conftest import Build
+from .models import Model
+from .programs import attempt, check_host, execute, require
+
+TARGET = "llvm -mtriple=aarch64-linux-gnu"
+CORTEX = Machine(
+    1, "aarch64", "linux", "2.28", "Cortex-A72", ("aes", "asimd", "cpuid", "crc32", "evtstrm", "fp", "pmull", "sha2")
+)
+
+Command = list[str | Path]
+
+
+@pytest.mark.parametrize("weights", ["embedded", "external"])
+@pytest.mark.parametrize("batch", [4, (1, 32)], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", ["digits", "mlp"])
+def test_numbers(
+    build: Build,
+    aarch64_host: Command,
+    tmp_path: Path,
+    name: str,
+    batch: int | tuple[int, int],
+    weights: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    model: Model = request.getfixturevalue(name)
+    bundle = build(model, target=TARGET, batch=batch, weights=weights)
+    for count in (4, 1, 32) if batch != 4 else (4,):
+        check_host(aarch64_host, bundle, model, count, tmp_path)
+
+
+def test_refuses_a_batch_out_of_bounds(build: Build, aarch64_host: Command, digits: Model, tmp_path: Path) -> None:
+    digits.rows(33).tofile(tmp_path / "in")
+    done = attempt([*aarch64_host, build(digits, target=TARGET), tmp_path / "in", tmp_path / "out"])
+    assert done.returncode == 1
+    assert "PACKAGER_ERROR_SHAPE" in done.stderr
+
+
+def test_moved_and_missing_weights(build: Build, aarch64_host: Command, digits: Model, tmp_path: Path) -> None:
+    bundle = build(digits, target=TARGET, weights="external")
+    moved = Path(shutil.copy(bundle, tmp_path / "renamed.so"))
+    digits.rows(1).tofile(tmp_path / "in")
+    done = attempt([*aarch64_host, moved, tmp_path / "in", tmp_path / "out"])
+    assert "PACKAGER_ERROR_WEIGHTS" in done.stderr
+    shutil.copy(bundle.with_suffix(".safetensors"), tmp_path / "renamed.safetensors")
+    check_host(aarch64_host, moved, digits, 2, tmp_path)
+
+
+def test_requirements(build: Build, digits: Model) -> None:
+    """Every aarch64 CPU that Linux runs on has these two."""
+    require("aarch64-linux-gnu-readelf")
+    bundle = build(digits, target=TARGET)
+    requirements = packager.inspect(bundle).manifest.requirements
+    assert requirements.machine == "aarch64"
+    assert requirements.cpu_features == ("asimd", "fp")
+    assert requirements.needed == ("libc.so.6", "ld-linux-aarch64.so.1")
+    header = execute(["aarch64-linux-gnu-readelf", "-h", bundle])
+    assert "AArch64" in header
+    assert "Advanced Micro" not in header
+
+
+def test_newer_cpu(build: Build, digits: Model) -> None:
+    """Code for an Armv8.2 core with SVE says what it uses."""
+    bundle = build(digits, target=f"{TARGET} -mcpu=neoverse-v1")
+    found = set(packager.inspect(bundle).manifest.requirements.cpu_features)
+    require("aarch64-linux-gnu-objdump")
+    code = execute(["aarch64-linux-gnu-objdump", "-d", "--no-show-raw-insn", bundle])
+    uses_sve = any(f"\t{name}" in code for name in ("ptrue", "whilelo", "cntw", "ld1w"))
+    assert ("sve" in found) == uses_sve
+    assert {"asimd", "fp"} <= found
+
+
+def test_verify_here_and_there(build: Build, digits: Model, tmp_path: Path) -> None:
+    bundle = build(digits, target=TARGET)
+    if this_machine().machine != "aarch64":
+        assert [item.check for item in packager.verify(bundle).findings] == ["machine.arch"]
+    description = tmp_path / "cortex.json"
+    description.write_text(json.dumps(CORTEX.to_json()))
+    result = packager.verify(bundle, machine=description)
+    assert result.ok
+    assert result.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        ({"glibc": "2.16"}, "machine.glibc"),
+        ({"glibc": None}, "machine.glibc"),
+        ({"cpu_features": ("fp",)}, "machine.cpu_features"),
+        ({"machine": "x86_64"}, "machine.arch"),
+        ({"os": "darwin"}, "machine.os"),
+    ],
+)
+def test_verify_for_a_machine_that_lacks(build: Build, digits: Model, change: dict[str, object], finding: str) -> None:
+    machine = dataclasses.replace(CORTEX, **change)  # type: ignore[arg-type]
+    findings = packager.verify(build(digits, target=TARGET), machine=machine).findings
+    assert [item.check for item in findings] == [finding]
+    assert findings[0].hint
+
+
+def test_load_here_is_refused(build: Build, digits: Model) -> None:
+    if this_machine().machine == "aarch64":
+        pytest.skip("this machine runs it")
+    with pytest.raises(packager.PackagerError, match="the dynamic linker refuses") as error:
+        packager.load(build(digits, target=TARGET))
+    assert "verify" in (error.value.hint or "")
+
+
+def test_half_precision(build: Build, half: Model, aarch64_host: Command, tmp_path: Path) -> None:
+    """Code for Armv8.2 refuses an Armv8.0 CPU, where its first instruction on float16 would end the program."""
+    bundle = build(half, target=f"{TARGET} -mcpu=cortex-a76")
+    assert "asimdhp" in packager.inspect(bundle).manifest.requirements.cpu_features
+    runner, *rest = aarch64_host
+    check_host([runner, "-cpu", "cortex-a76", *rest], bundle, half, 3, tmp_path)
+    half.rows(3).tofile(tmp_path / "in")
+    done = attempt([runner, "-cpu", "cortex-a57", *rest, bundle, tmp_path / "in", tmp_path / "out"])
+    assert done.returncode == 1, done.stderr
+    assert "PACKAGER_ERROR_MACHINE" in done.stderr
+    assert "asimdhp" in done.stderr
+    assert [item.check for item in packager.verify(bundle, machine=CORTEX).findings] == ["machine.cpu_features"]

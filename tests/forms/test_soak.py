@@ -1,0 +1,124 @@
+"""Real bundles under load, plain and with their runtime under sanitizers: threads, loads and unloads, two models."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from packager.link import C_FLAGS, LIBRARIES, LINK_FLAGS
+
+from .conftest import Build
+from .models import ROOT, Model
+from .programs import CHECK_HEADER, INCLUDE, SOURCES, WARNINGS, attempt, execute
+
+RUNTIME = ROOT / "runtime_stub" / "src"
+OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1",
+}
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """Flags for the bundle's C code and for the programs that load it."""
+
+    name: str
+    flags: tuple[str, ...]
+
+
+PLAIN = Flavour("plain", ())
+ADDRESS = Flavour("address", ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
+THREAD = Flavour("thread", ("-g", "-fsanitize=thread"))
+
+
+def relink(work: Path, folder: Path, flavour: Flavour) -> Path:
+    """Link what a build kept as the build does, with its entrypoint and the runtime compiled under a sanitizer."""
+    folder.mkdir()
+    objects = []
+    for source in (work / "entrypoint.c", *sorted(RUNTIME.glob("*.c"))):
+        target = folder / f"{source.stem}.o"
+        flags = [*C_FLAGS, *flavour.flags, "-DPK_SHARED", f"-I{INCLUDE}", f"-I{RUNTIME}"]
+        execute(["gcc", *flags, "-c", source, "-o", target])
+        objects.append(target)
+    bundle = folder / "bundle.so"
+    link = [*LINK_FLAGS, *flavour.flags, f"-Wl,--version-script={work / 'exports.map'}"]
+    kernels = [work / "bound-llvm.o", work / "data.o"]
+    execute(["gcc", *link, "-o", bundle, *objects, *kernels, *LIBRARIES])
+    for weights in work.glob("*.safetensors"):
+        shutil.copy(weights, folder)
+    return bundle
+
+
+@dataclass(frozen=True)
+class Soak:
+    """One flavour's program and its bundles."""
+
+    flavour: Flavour
+    program: Path
+    bundle: Callable[..., Path]
+
+    def run(self, *arguments: object) -> None:
+        """Run a case; a sanitizer's report fails it."""
+        execute([self.program, *map(str, arguments)], **OPTIONS)
+
+
+@pytest.fixture(scope="session", params=[PLAIN, ADDRESS, THREAD], ids=lambda flavour: flavour.name)
+def soak(request: pytest.FixtureRequest, build: Build, tmp_path_factory: pytest.TempPathFactory) -> Soak:
+    """The program and the bundles of one flavour."""
+    flavour: Flavour = request.param
+    folder = tmp_path_factory.mktemp(flavour.name)
+    program = folder / "soak"
+    flags = ["-std=c11", "-O1", *WARNINGS, *flavour.flags, f"-I{INCLUDE}", f"-I{CHECK_HEADER}"]
+    execute(["gcc", *flags, SOURCES / "soak.c", "-o", program, "-ldl", "-lpthread"])
+
+    @functools.cache
+    def bundle(model: Model, weights: str = "embedded") -> Path:
+        kept = build(model, weights=weights, keep=True)
+        name = f"{model.name}-{weights}"
+        return kept if flavour is PLAIN else relink(kept.parent / "work", folder / name, flavour)
+
+    return Soak(flavour, program, bundle)
+
+
+@pytest.mark.parametrize("name", ["digits", "mlp"])
+def test_threads(soak: Soak, name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """8 threads with a session each, pools of 1, 2 and 4: the same bits everywhere, and onnxruntime's numbers."""
+    model: Model = request.getfixturevalue(name)
+    rows = 7
+    soak.run("threads", soak.bundle(model), rows, tmp_path / "values")
+    values = np.fromfile(tmp_path / "values", np.float32)
+    inputs = values[: rows * int(np.prod(model.row))].reshape(rows, *model.row)
+    model.check(inputs, values[inputs.size :])
+
+
+def test_two_models_in_one_process(soak: Soak, digits: Model, twin: Model) -> None:
+    soak.run("pair", soak.bundle(digits), soak.bundle(twin, "external"), 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["embedded", "external"])
+def test_1000_loads_and_unloads(soak: Soak, digits: Model, weights: str) -> None:
+    """No growth of heap, mappings, files or threads."""
+    plain = soak.flavour is PLAIN
+    soak.run("cycles", soak.bundle(digits, weights), 1000 if plain else 60, int(plain))
+
+
+def test_sanitizer_is_on(soak: Soak, digits: Model) -> None:
+    """A bundle whose runtime is under a sanitizer does not load into a program without it, or names its runtime."""
+    needed = execute(["readelf", "-d", soak.bundle(digits)])
+    for name, library in (("address", "libasan"), ("thread", "libtsan")):
+        assert (library in needed) == (soak.flavour.name == name)
+
+
+def test_cases_can_fail(soak: Soak, digits: Model) -> None:
+    """The program stops at the first wrong thing: here a batch beyond the bounds."""
+    done = attempt([soak.program, "threads", soak.bundle(digits), "33"], **OPTIONS)
+    assert done.returncode != 0
+    assert "PACKAGER_ERROR_SHAPE" in done.stderr
