@@ -82,6 +82,6 @@ lock:
 	  $(WORK)/lock/build/bin/python -m pip freeze --exclude-editable; } > requirements-build.lock
 	rm -rf $(WORK)/lock
 
-clean:
+clean:  # the environment too
 	rm -rf $(WORK) dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,6 +9,7 @@ each.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ def main() -> int:
     arguments = parser.parse_args()
     workdir: Path = arguments.workdir
     parts = workdir / "relu-parts"
+    shutil.rmtree(parts, ignore_errors=True)  # of an earlier run
     bundle = build_bundle("relu", workdir, "--keep-workdir", parts)
     engines = [
         packager_engine(bundle),

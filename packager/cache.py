@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packager.errors import UsageError
+
 STALE_SECONDS = 24 * 3600
 HASHES = "hashes.json"
 
@@ -57,12 +59,15 @@ class Cache:
 
     @classmethod
     def of_user(cls, *, enabled: bool = True) -> Cache:
-        """Return the cache in ``$XDG_CACHE_HOME/packager`` or ``~/.cache/packager``."""
+        """Return the cache in ``$XDG_CACHE_HOME/packager`` or ``~/.cache/packager``. Raises UsageError."""
         base = os.environ.get("XDG_CACHE_HOME")
         try:
             return cls((Path(base) if base else Path.home() / ".cache") / "packager", enabled)
-        except RuntimeError:  # HOME is not set, and the user is not in the password database
-            return cls(Path("~/.cache/packager"), enabled=False)
+        except RuntimeError:  # TVM cannot be imported then either
+            raise UsageError(
+                "there is no home folder: HOME is not set, and this user is not in the password database",
+                hint="set HOME or XDG_CACHE_HOME",
+            ) from None
 
     def find(self, kind: str, key: str) -> Path | None:
         """Return the entry's folder if it is there and whole. A damaged entry is removed."""

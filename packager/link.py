@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from packager import isa
 from packager.cache import Cache, digest
-from packager.ir import CallPlan, LinkPlan
+from packager.ir import CallPlan, LinkPlan, ObjectFile
 from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_HEADER, SECTION_NAME
 from packager.render import DataSection, render, render_data, render_entrypoint
 from packager.resources import folder
@@ -24,7 +25,7 @@ C_FLAGS = (
 LINK_FLAGS = (
     *("-shared", "-nostartfiles", "-static-libgcc", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack"),
     *("-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,-Bsymbolic", "-Wl,--as-needed", "-Wl,--strip-debug"),
-    *("-Wl,--hash-style=gnu", "-Wl,--exclude-libs,ALL"),
+    *("-Wl,--hash-style=gnu", "-Wl,--exclude-libs,ALL", "-Wl,--discard-all"),
 )
 LIBRARIES = ("-lm",)
 # Bundles run with glibc 2.28. These functions got new versions after it (2.29: exp to pow, 2.35: hypot, 2.38: fmod,
@@ -73,8 +74,10 @@ class Linker:
     def link(self, link_plan: LinkPlan, *, golden: bytes | None) -> Path:
         """Link one unsealed file: its manifest section is all zero. Returns its path in the work folder."""
         plan = link_plan.plan
-        libraries = [library for backend in link_plan.backends for library in backend.static_libraries]
-        features = sorted({feature for library in libraries for feature in library.cpu_features})
+        libraries = [
+            self._prepare(library, link_plan) for backend in link_plan.backends for library in backend.static_libraries
+        ]
+        features = sorted({feature for library in libraries for feature in isa.cpu_features(library)})
         entry_source = self.workdir / "entrypoint.c"
         entry_source.write_text(
             render_entrypoint(
@@ -88,10 +91,9 @@ class Linker:
         entry = self.workdir / "entrypoint.o"
         self._compile(entry_source, entry, C_FLAGS)
         data = self._assemble_data(link_plan, golden)
+        objects = [entry, *libraries, data, *link_plan.runtime]
         if link_plan.static:
-            objects = [entry, *(library.path for library in libraries), data, *link_plan.runtime]
             return self._link_archive(objects, link_plan.entry_symbol)
-        objects = [entry, *(self._bind_math(library.path) for library in libraries), data, *link_plan.runtime]
         return self._link_shared(objects, link_plan.entry_symbol)
 
     def _assemble_data(self, link_plan: LinkPlan, golden: bytes | None) -> Path:
@@ -108,13 +110,21 @@ class Linker:
         run([self.toolchain.cc, "-c", "data.S", "-o", output.name], cwd=self.workdir)
         return output
 
-    def _bind_math(self, library: Path) -> Path:
-        """Return a copy of an object or archive whose calls of NEWER_MATH name their version."""
-        version = FIRST_GLIBC[self.toolchain.machine]
-        bound = self.workdir / f"bound-{library.name}"
-        names = [f"--redefine-sym={name}={name}@{version}" for name in NEWER_MATH]
-        run([self.toolchain.objcopy, *names, str(library), bound.name], cwd=self.workdir)
-        return bound
+    def _prepare(self, library: ObjectFile, link_plan: LinkPlan) -> Path:
+        """Return an object of what is used of ``library``: what is not may need CPU features that nothing else does.
+
+        In the shared form its calls of NEWER_MATH name their version; in the other the final link decides.
+        """
+        prepared = self.workdir / f"prepared-{library.path.stem}.o"
+        roots = [f"--undefined={symbol}" for symbol in library.symbols]
+        options = self.workdir / f"{prepared.stem}.options"  # there may be more symbols than a command line holds
+        options.write_text("\n".join(["-r", "--gc-sections", *roots, str(library.path)]))
+        run([self.toolchain.ld, f"@{options.name}", "-o", prepared.name], cwd=self.workdir)
+        if not link_plan.static:
+            version = FIRST_GLIBC[self.toolchain.machine]
+            names = [f"--redefine-sym={name}={name}@{version}" for name in NEWER_MATH]
+            run([self.toolchain.objcopy, *names, prepared.name], cwd=self.workdir)
+        return prepared
 
     def _link_shared(self, objects: Sequence[Path], entry_symbol: str) -> Path:
         exports = self.workdir / "exports.map"

@@ -129,7 +129,7 @@ def _stage(target: Path, pending: list[tuple[Path, Path]]) -> Path:
 
     It is in ``pending`` before it is filled, so that it is removed if that fails.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", suffix=".new", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=".new", dir=target.parent)
     pending.append((Path(name), target))
     umask = os.umask(0)
     os.umask(umask)
@@ -147,11 +147,15 @@ def work_folder(keep: Path | None) -> Iterator[Path]:
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise UsageError(f"--keep-workdir {keep}: exists and is not an empty folder", hint="name a new folder")
     try:
+        folder = keep or tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise OutputError(f"there is no folder for temporary files: {error.strerror}", hint="set TMPDIR") from None
+    try:
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
             yield keep.resolve()
         else:
-            with tempfile.TemporaryDirectory(prefix="packager-") as name:
+            with tempfile.TemporaryDirectory(prefix="packager-", dir=folder) as name:
                 yield Path(name)
     except OSError as error:
         if error.errno not in UNWRITABLE:

@@ -26,11 +26,16 @@ deploy_commands.register(app)
 
 def main() -> None:
     """Run the command line and exit with a documented code (``packager.errors.EXIT_CODES``)."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
     sys.exit(_run())
 
 
 def _interrupt(*_: Any) -> None:
+    """Stop, once: a second signal must not interrupt the removal of temporary files."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

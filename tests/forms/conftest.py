@@ -13,7 +13,7 @@ import packager
 from .models import DIGITS, Model, make_half, make_mlp, make_twin
 from .programs import AARCH64, NATIVE, compile_host
 
-# build(model, target="...", batch=..., file="name.so", **options of packager.build) -> path, alone in its folder
+# build(model, target="llvm", batch=(1, 32), prefix=None, weights="embedded") -> path; ``batch`` is a size, or bounds
 Build = Callable[..., Path]
 
 
@@ -51,32 +51,32 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Build a bundle; equal calls give the same file. ``batch`` is a size, or bounds."""
+    """Build a bundle, ``work/`` and an archive's header beside it; equal calls give the same file."""
 
     @functools.cache
-    def build(
-        model: Model,
-        target: str = "llvm",
-        batch: int | tuple[int, int] = (1, 32),
-        file: str = "",
-        prefix: str | None = None,
-        weights: str | None = None,
-        header: str | None = None,
-        keep: bool = False,
-    ) -> Path:
+    def make(model: Model, target: str, batch: int | tuple[int, int], prefix: str | None, weights: str) -> Path:
         folder = tmp_path_factory.mktemp(model.name)
         return packager.build(
             model.path,
-            folder / (file or (f"lib{prefix}.a" if prefix else f"{model.name}.so")),
+            folder / (f"lib{prefix}.a" if prefix else f"{model.name}.so"),
             targets=[target],
             dims={"n": batch},
             static=prefix is not None,
             prefix=prefix,
             weights=weights,
-            header=folder / header if header else None,
-            keep_workdir=folder / "work" if keep else None,
+            header=folder / f"{prefix}.h" if prefix else None,
+            keep_workdir=folder / "work",
             cache=False,
         )
+
+    def build(
+        model: Model,
+        target: str = "llvm",
+        batch: int | tuple[int, int] = (1, 32),
+        prefix: str | None = None,
+        weights: str = "embedded",
+    ) -> Path:
+        return make(model, target, batch, prefix, weights)
 
     return build
 

@@ -66,7 +66,7 @@ def test_macros_are_the_indices(odd: Path) -> None:
 def test_two_archives_of_one_model(build: Build, digits: Model, tmp_path: Path, language: list[str]) -> None:
     """Macros start with the prefix, not with the name of the model, which both share."""
     for prefix in ("first", "second"):
-        library = build(digits, prefix=prefix, weights="embedded", header=f"{prefix}.h")
+        library = build(digits, prefix=prefix)
         shutil.copy(library.with_name(f"{prefix}.h"), tmp_path)
     text = '#include "first.h"\n#include "second.h"\nint main(void) {\n'
     text += "  return first_bundle_v1() == second_bundle_v1() ? FIRST_INPUT_IMAGE : SECOND_OUTPUT_LOGITS;\n}\n"

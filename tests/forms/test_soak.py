@@ -49,7 +49,7 @@ def relink(work: Path, folder: Path, flavour: Flavour) -> Path:
         objects.append(target)
     bundle = folder / "bundle.so"
     link = [*LINK_FLAGS, *flavour.flags, f"-Wl,--version-script={work / 'exports.map'}"]
-    kernels = [work / "bound-llvm.o", work / "data.o"]
+    kernels = [work / "prepared-llvm.o", work / "data.o"]
     execute(["gcc", *link, "-o", bundle, *objects, *kernels, *LIBRARIES])
     for weights in work.glob("*.safetensors"):
         shutil.copy(weights, folder)
@@ -62,7 +62,11 @@ class Soak:
 
     flavour: Flavour
     program: Path
-    bundle: Callable[..., Path]
+    make: Callable[[Model, str], Path]
+
+    def bundle(self, model: Model, weights: str = "embedded") -> Path:
+        """Return a model's bundle of this flavour."""
+        return self.make(model, weights)
 
     def run(self, *arguments: object) -> None:
         """Run a case; a sanitizer's report fails it."""
@@ -79,12 +83,12 @@ def soak(request: pytest.FixtureRequest, build: Build, tmp_path_factory: pytest.
     execute(["gcc", *flags, SOURCES / "soak.c", "-o", program, "-ldl", "-lpthread"])
 
     @functools.cache
-    def bundle(model: Model, weights: str = "embedded") -> Path:
-        kept = build(model, weights=weights, keep=True)
+    def make(model: Model, weights: str) -> Path:
+        kept = build(model, weights=weights)
         name = f"{model.name}-{weights}"
         return kept if flavour is PLAIN else relink(kept.parent / "work", folder / name, flavour)
 
-    return Soak(flavour, program, bundle)
+    return Soak(flavour, program, make)
 
 
 @pytest.mark.parametrize("name", ["digits", "mlp"])

@@ -17,25 +17,30 @@ from .models import ROOT, Model
 from .programs import AARCH64, NATIVE, SOURCES, WARNINGS, Machine, attempt, execute
 
 BATCHES = (5, 3)
+# -lpthread, too, before glibc 2.34.
+LINK = ("-lm", "-Wl,--fatal-warnings", "-Wl,-z,text")
 MACHINES = {"native": (NATIVE, "llvm"), "aarch64": (AARCH64, "llvm -mtriple=aarch64-linux-gnu")}
 COMPILERS = {"c": ("cc", "-std=c99"), "c++": ("cxx", "-x", "c++", "-std=c++11")}
 
 
 def archives(build: Build, first: Model, second: Model, target: str, weights: str) -> tuple[Path, Path]:
     return (
-        build(first, target=target, prefix="first", weights=weights, header="first.h"),
-        build(second, target=target, prefix="second", weights=weights, header="second.h"),
+        build(first, target=target, prefix="first", weights=weights),
+        build(second, target=target, prefix="second", weights=weights),
     )
 
 
 def link(machine: Machine, language: str, libraries: tuple[Path, ...], folder: Path, *flags: str) -> Path:
-    """Link the program with ``-lm`` and nothing else, and put external weights beside it."""
+    """Link the program with ``-lm`` and nothing else, and put external weights beside it.
+
+    The linker warns of an executable stack, which would be that of the whole program.
+    """
     compiler, *options = COMPILERS[language]
     machine.require(getattr(machine, compiler))
     program = folder / "linked"
     includes = [f"-I{library.parent}" for library in libraries]
     source = [*options, *includes, SOURCES / "linked.c", *(["-x", "none"] if language == "c++" else [])]
-    execute([getattr(machine, compiler), *WARNINGS, *flags, *source, *libraries, "-o", program, "-lm"])
+    execute([getattr(machine, compiler), *WARNINGS, *flags, *source, *libraries, "-o", program, *LINK])
     for library in libraries:
         weights = library.with_suffix(".safetensors")
         if weights.exists():
@@ -115,7 +120,7 @@ def test_symbols(build: Build, digits: Model, twin: Model, machine: str) -> None
 
 
 def test_verify(build: Build, digits: Model, tmp_path: Path) -> None:
-    library = build(digits, prefix="first", weights="embedded", header="first.h")
+    library = build(digits, prefix="first")
     result = packager.verify(library)
     assert result.findings == ()
     outcomes = {check.name: check.status for check in result.checks}
@@ -136,14 +141,14 @@ def test_verify(build: Build, digits: Model, tmp_path: Path) -> None:
 
 
 def test_verify_finds_external_weights_missing(build: Build, digits: Model, tmp_path: Path) -> None:
-    library = build(digits, prefix="first", weights="external", header="first.h")
+    library = build(digits, prefix="first", weights="external")
     assert packager.verify(library).findings == ()
     alone = shutil.copy(library, tmp_path)
     assert [finding.check for finding in packager.verify(alone).findings] == ["integrity.weights_missing"]
 
 
 def test_same_bytes_in_another_process_and_folder(build: Build, digits: Model, tmp_path: Path) -> None:
-    library = build(digits, prefix="first", weights="embedded", header="first.h")
+    library = build(digits, prefix="first")
     again = tmp_path / "elsewhere" / "libfirst.a"
     again.parent.mkdir()
     command = [sys.executable, "-m", "packager", "build", digits.path, "-o", again, "--dim", "n=1:32", "--no-cache"]
@@ -158,14 +163,14 @@ def test_same_bytes_in_another_process_and_folder(build: Build, digits: Model, t
 
 
 def test_load_refuses_an_archive(build: Build, digits: Model) -> None:
-    library = build(digits, prefix="first", weights="embedded", header="first.h")
+    library = build(digits, prefix="first")
     with pytest.raises(packager.PackagerError, match="static archive") as error:
         packager.load(library)
     assert error.value.hint
 
 
 def test_the_same_archive_twice_clashes_by_its_one_symbol_only(build: Build, digits: Model, tmp_path: Path) -> None:
-    library = build(digits, prefix="first", weights="embedded", header="first.h")
+    library = build(digits, prefix="first")
     source = tmp_path / "main.c"
     source.write_text('#include "first.h"\nint main(void) { return first_bundle_v1() == 0; }\n')
     link_twice = ["-Wl,--whole-archive", library, library, "-Wl,--no-whole-archive", "-lm"]

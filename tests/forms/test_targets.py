@@ -60,6 +60,15 @@ def test_code_and_features(build: Build, digits: Model, cpu: str) -> None:
     assert packager.inspect(bundle).manifest.targets[0]["mcpu"] == cpu
 
 
+@pytest.mark.parametrize("mcpu", [*map(target, LEVELS), "llvm -mtriple=aarch64-linux-gnu"])
+def test_the_session_checks_what_the_manifest_declares(build: Build, mlp: Model, mcpu: str) -> None:
+    """The first is found in the kernels, before the link; the second in all code, after it."""
+    bundle = build(mlp, target=mcpu)
+    source = (bundle.parent / "work" / "entrypoint.c").read_text()
+    (names,) = re.findall(r"cpu_features\[\] = \{(.*?)\};", source, flags=re.S)
+    assert set(re.findall(r'"(\w+)"', names)) == features(bundle)
+
+
 @pytest.mark.parametrize("cpu", list(LEVELS))
 def test_numbers(build: Build, digits: Model, mlp: Model, cpu: str) -> None:
     for model in (digits, mlp):

@@ -106,32 +106,22 @@ def test_bench_machine_and_schema(good: Path) -> None:
     assert call("schema", "other").exit_code == 2
 
 
-def import_seconds(code: str) -> tuple[float, set[str]]:
-    """Return cumulative seconds of the packager imports and the modules that were loaded."""
-    script = (
-        f"import time; start = time.perf_counter(); {code}; print(time.perf_counter() - start);"
-        "import sys; print(*sys.modules)"
-    )
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    best, modules = 1e9, set[str]()
-    for _ in range(3):  # the best of three: other processes of the machine are not packager's fault
-        output = subprocess.run(
-            [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
-        ).stdout.splitlines()
-        best, modules = min(best, float(output[0])), set(output[1].split())
-    return best, modules
-
-
 @pytest.mark.parametrize(
-    ("code", "limit", "absent"),
+    ("code", "absent"),
     [
-        ("import packager", 0.15, {"tvm", "numpy", "elftools", "typer", "rich", "ctypes"}),
-        ("import packager; packager.verify; packager.inspect", 0.15, {"tvm", "numpy", "elftools", "typer", "rich"}),
-        ("import packager; packager.load", 0.3, {"tvm", "elftools", "typer", "rich", "onnx", "torch", "ml_dtypes"}),
-        ("import packager.cli.deploy_commands", 0.3, {"tvm", "numpy", "elftools", "onnx", "torch"}),
+        ("import packager", {"tvm", "numpy", "elftools", "typer", "rich", "ctypes"}),
+        ("import packager; packager.verify; packager.inspect", {"tvm", "numpy", "elftools", "typer", "rich"}),
+        ("import packager; packager.load", {"tvm", "elftools", "typer", "rich", "onnx", "torch", "ml_dtypes"}),
+        ("import packager.cli.deploy_commands", {"tvm", "numpy", "elftools", "onnx", "torch"}),
     ],
 )
-def test_import_time(code: str, limit: float, absent: set[str]) -> None:
-    seconds, modules = import_seconds(code)
-    assert not absent & modules
-    assert seconds < limit
+def test_imports(code: str, absent: set[str]) -> None:
+    """What is not imported cannot be slow, nor missing on a target machine; benchmarks/import_time.py has the times."""
+    output = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ).stdout
+    assert not absent & set(output.split())
