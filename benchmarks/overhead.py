@@ -4,7 +4,7 @@
 
 The model is Relu of 16 floats. The kernel is linked into a library of its own from the object that the build leaves,
 and called through a pointer with the same buffers. The engines take turns in one process, ROUNDS times CALLS calls
-each.
+each: few enough that a turn of the slowest fits into a time slice of a busy machine, or it alone would be interrupted.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ENGINES = ("packager", "onnxruntime", "tvm")
 def main() -> int:
     """Measure and report."""
     parser = make_parser("Overhead of session_run above its kernels.")
-    parser.add_argument("--rounds", type=int, default=20, help="default: 20")
-    parser.add_argument("--calls", type=int, default=100_000, help="calls of an engine in a round; default: 100000")
+    parser.add_argument("--rounds", type=int, default=500, help="default: 500")
+    parser.add_argument("--calls", type=int, default=2000, help="calls of an engine in a round; default: 2000")
     arguments = parser.parse_args()
     workdir: Path = arguments.workdir
     parts = workdir / "relu-parts"

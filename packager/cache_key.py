@@ -16,6 +16,8 @@ from packager.toolchain import Toolchain
 if TYPE_CHECKING:
     from packager.request import Request
 
+LARGE_MODEL_BYTES = 1 << 30
+
 # Distributions whose version changes what a build gives.
 DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "capstone", "torch")
 
@@ -23,6 +25,9 @@ DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "cap
 def of_bundle(request: Request, toolchain: Toolchain) -> str:
     """Return the key of a build."""
     golden = request.golden
+    # The name of the weights file stands in the bundle; a large model may get one unasked.
+    large = request.model.stat().st_size > LARGE_MODEL_BYTES
+    may_be_external = request.weights == "external" or (request.weights is None and large)
     native = request.targets.host.options.mcpu == "native"
     return digest(
         {
@@ -40,7 +45,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
             "targets": request.targets.to_json(),
             "dims": {name: [dim.min, dim.max] for name, dim in request.dims.items()},
             "form": ["static" if request.static else "shared", request.entry_symbol],
-            "weights": [request.weights, request.weights_file.name],
+            "weights": [request.weights, request.weights_file.name if may_be_external else None],
             "golden": sha256_of_file(golden) if isinstance(golden, Path) and golden.is_file() else str(golden),
         }
     )

@@ -14,6 +14,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from packager.numpy_ops import evaluate
+
 Array = NDArray[Any]
 TRANSFORM = "main_transform_params"
 
@@ -32,10 +34,9 @@ def fold_weights(module: tvm.IRModule, weights: Mapping[str, Array]) -> tuple[tv
     transform = lifted[TRANSFORM]
     names = list(weights)
     origins = _origins(transform, names)
-    values: list[Array | None] = [weights[o.weight] if o.computed is None else None for o in origins]
-    if any(origin.computed is not None for origin in origins):
-        results = _run(lifted, list(weights.values()))
-        values = [result.numpy() if value is None else value for value, result in zip(values, results, strict=True)]
+    values = evaluate(transform, list(weights.values()))
+    if values is None:
+        values = _run(lifted, list(weights.values()))
     folded: dict[str, Array] = {}
     for origin, value in zip(origins, values, strict=True):
         name = origin.computed or origin.weight
@@ -43,7 +44,6 @@ def fold_weights(module: tvm.IRModule, weights: Mapping[str, Array]) -> tuple[tv
         while unique in folded:
             count += 1
             unique = f"{name}_{count}"
-        assert value is not None
         folded[unique] = value
     remaining = {v: f for v, f in lifted.functions.items() if v.name_hint != TRANSFORM}
     return tvm.IRModule(remaining, attrs=module.attrs), folded
@@ -94,8 +94,9 @@ def _operator(value: relax.Expr) -> str:
     return str(value.args[0].name_hint) if name == "relax.call_tir" else name.rsplit(".", 1)[-1]
 
 
-def _run(lifted: tvm.IRModule, values: list[Array]) -> list[Any]:
+def _run(lifted: tvm.IRModule, values: list[Array]) -> list[Array]:
+    """Compile the transform for this machine and run it."""
     functions = {v: f for v, f in lifted.functions.items() if v.name_hint != "main"}
     machine = relax.VirtualMachine(tvm.compile(tvm.IRModule(functions), target="llvm"), tvm.cpu())
     results = machine[TRANSFORM]([tvm.runtime.tensor(np.ascontiguousarray(value)) for value in values])
-    return list(results)
+    return [np.asarray(result.numpy()) for result in results]

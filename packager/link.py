@@ -118,8 +118,9 @@ class Linker:
         prepared = self.workdir / f"prepared-{library.path.stem}.o"
         roots = [f"--undefined={symbol}" for symbol in library.symbols]
         options = self.workdir / f"{prepared.stem}.options"  # there may be more symbols than a command line holds
-        options.write_text("\n".join(["-r", "--gc-sections", *roots, str(library.path)]))
-        run([self.toolchain.ld, f"@{options.name}", "-o", prepared.name], cwd=self.workdir)
+        options.write_text("\n".join(roots))
+        argv = [self.toolchain.ld, "-r", "--gc-sections", f"@{options.name}", "-o", prepared.name]
+        run([*argv, str(library.path)], cwd=self.workdir)
         if not link_plan.static:
             version = FIRST_GLIBC[self.toolchain.machine]
             names = [f"--redefine-sym={name}={name}@{version}" for name in NEWER_MATH]

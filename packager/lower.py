@@ -14,6 +14,7 @@ from packager.fold import fold_weights
 from packager.indices import clamp_indices, legalize_take
 from packager.ir import CallSource, ImportedModel, KernelGroup, LoweredModel
 from packager.kernels import lower_kernels, make_group
+from packager.pack import pack_weights
 from packager.schedule_cpu import schedule
 
 _R = relax.transform
@@ -54,6 +55,7 @@ def lower(model: ImportedModel) -> LoweredModel:
     if bounds:
         module["main"] = module["main"].with_attr("tir_var_upper_bound", bounds)
     module = _apply(SIMPLIFY, module)
+    module = pack_weights(module, len(model.inputs))
     module, constants = fold_weights(module, model.weights)
     module = _apply(LEGALIZE, module)
     _check_legal(module["main"], model.nodes)

@@ -160,8 +160,6 @@ def work_folder(keep: Path | None) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        where = keep or tempfile.gettempdir()
         raise OutputError(
-            f"the work folder in {where} cannot be written: {error.strerror}",
-            hint="free some disk space, or set TMPDIR",
+            f"{folder}: the work folder cannot be written: {error.strerror}", hint="free disk space, or set TMPDIR"
         ) from None

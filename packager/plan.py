@@ -23,7 +23,7 @@ from packager.lower import called_primfunc
 from packager.manifest import Dim, Primitive, TensorSpec
 
 # Below this many FLOPs plus bytes per call, waking threads costs more than it saves.
-PARALLEL_WORK = 1 << 17
+PARALLEL_WORK = 1 << 20
 
 
 class _Tensor:

@@ -48,7 +48,7 @@ def render_entrypoint(
         c_name=c_string(plan.source.name),
         entry_symbol=entry_symbol,
         functions=[_function_view(kernel) for kernel in plan.kernels],
-        tasks=[_task_view(i, step) for i, step in enumerate(plan.steps) if isinstance(step, Call) and step.parallel],
+        tasks=_task_views(plan.steps),
         steps=[_step_text(i, step) for i, step in enumerate(plan.steps)],
         step_names=[step.symbol if isinstance(step, Call) else "copy" for step in plan.steps],
         dims=dims,
@@ -79,12 +79,18 @@ def _function_view(kernel: Any) -> dict[str, str]:
     return {"symbol": kernel.symbol, "parameters": ", ".join([*pointers, *integers])}
 
 
-def _task_view(index: int, call: Call) -> dict[str, str]:
+def _task_views(steps: Sequence[Call | Copy]) -> list[dict[str, str]]:
+    """Return one task per kernel that runs in parallel somewhere: calls differ in their arguments alone."""
+    calls = {step.symbol: step for step in steps if isinstance(step, Call) and step.parallel}
+    return [_task_view(call) for call in calls.values()]
+
+
+def _task_view(call: Call) -> dict[str, str]:
     pointers = [f"p{i}" for i in range(len(call.operands))]
     scalars = [f"s{i}" for i in range(len(call.scalars))]
     fields = [f"void *{name};" for name in pointers] + [f"int64_t {name};" for name in scalars]
     return {
-        "name": f"task_{index}",
+        "name": f"task_{call.symbol}",
         "symbol": call.symbol,
         "fields": " ".join(fields),
         "forwarded": ", ".join(f"a->{name}" for name in [*pointers, *scalars]),
@@ -100,7 +106,7 @@ def _step_text(index: int, step: Call | Copy) -> str:
     if step.parallel:
         values = ", ".join(arguments)
         extent = _c_extent(step.extent or 0)
-        name = f"task_{index}"
+        name = f"task_{step.symbol}"
         return (
             f"{{ const {name}_arguments a = {{ {values} }};"
             f" if (pk_for(call, {name}, &a, {extent})) return {failure}; }}"

@@ -13,11 +13,13 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 from tvm_ffi import structural_walk
 
-# Elements of a vector loop and rows of a register tile: 8 accumulator vectors of 8 floats fit 16 ymm registers.
-VECTOR = 16
-ROWS = 4
+from packager.pack import VECTOR_AXIS, VECTORS
 
-MAX_TILE_ROWS = 6
+# Elements of a vector loop: two 256-bit registers of floats.
+VECTOR = 16
+MIN_VECTOR = 4
+# Rows of a register tile, best first: rows x 2 accumulators, the weights and a broadcast fit 16 registers (7: almost).
+PACKED_ROWS = (6, 5, 4, 7, 3, 2)
 
 
 def schedule(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -110,7 +112,7 @@ def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
-    """Register-tile a reduction with spatial inner loops (matmul, conv, pooling).
+    """Register-tile a reduction with spatial loops (matmul, conv, pooling).
 
     Loops become (outer spatial..., reduction..., rows, vector); the tile of rows x vector accumulates in registers,
     and an elementwise consumer of the result is computed per tile.
@@ -121,23 +123,21 @@ def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
         raise ScheduleError("loops and block variables do not correspond")
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
     reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
-    width = _divisor(_extent(sch, spatial[-1]), VECTOR) if spatial else 1
-    if width < 4 or len(spatial) + len(reduction) != len(loops):
-        raise ScheduleError("no inner spatial loop to vectorise")
-    row_index = _row_axis(sch, block, kinds)
-    rows = _divisor(_extent(sch, spatial[row_index]), MAX_TILE_ROWS) if row_index is not None else 1
+    if not spatial or len(spatial) + len(reduction) != len(loops):
+        raise ScheduleError("no spatial loop to vectorise")
+    vector_axis, width, row_axis, rows = _tile(sch, block, spatial, kinds)
     epilogue = _epilogue(sch, block)
-    accumulator = block if epilogue is not None else sch.cache_write(block, 0, "local")
-    if epilogue is not None:
-        sch.set_scope(block, 0, "local")
+    if epilogue is None:
+        epilogue = sch.cache_write(block, 0, "local")
     else:
-        epilogue, accumulator = accumulator, block
+        sch.set_scope(block, 0, "local")
+    if vector_axis != len(spatial) - 1:  # vectors must be contiguous among the accumulators too
+        sch.transform_layout(block, ("write", 0), lambda *i: (*i[:vector_axis], *i[vector_axis + 1 :], i[vector_axis]))
     outer = list(spatial)
-    last, vector = sch.split(spatial[-1], [None, width])
-    outer[-1] = last
+    outer[vector_axis], vector = sch.split(spatial[vector_axis], [None, width])
     inner = [vector]
-    if row_index is not None and rows > 1:
-        outer[row_index], row = sch.split(spatial[row_index], [None, rows])
+    if row_axis is not None and rows > 1:
+        outer[row_axis], row = sch.split(spatial[row_axis], [None, rows])
         inner.insert(0, row)
     sch.reorder(*outer, *reduction, *inner)
     fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
@@ -148,9 +148,35 @@ def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
     tail = list(sch.get_loops(epilogue))[1:]
     if tail:
         sch.vectorize(tail[-1])
+    for loop in tail[:-1]:
+        sch.unroll(loop)
     sch.parallel(fused)
     # Last: the initialisation takes over the loops as they are now.
     sch.decompose_reduction(block, reduction[0])
+
+
+def _tile(sch: s_tir.Schedule, block: Any, spatial: list[Any], kinds: list[int]) -> tuple[int, int, int | None, int]:
+    """Return (vector axis, vector length, row axis, rows) of the register tile."""
+    annotations = sch.get(block).annotations
+    if VECTOR_AXIS in annotations:  # the weights are packed along this axis
+        vector_axis = int(annotations[VECTOR_AXIS])
+        width = next(v for v in VECTORS if (_extent(sch, spatial[vector_axis]) or 0) % v == 0)
+        row_axis = next((axis for axis in range(len(spatial) - 1, -1, -1) if axis != vector_axis), None)
+        rows = _rows(_extent(sch, spatial[row_axis])) if row_axis is not None else 1
+        return vector_axis, width, row_axis, rows
+    width = _divisor(_extent(sch, spatial[-1]), VECTOR)
+    if width < MIN_VECTOR:
+        raise ScheduleError("no inner spatial loop to vectorise")
+    row_axis = _row_axis(sch, block, kinds)
+    rows = _divisor(_extent(sch, spatial[row_axis]), max(PACKED_ROWS)) if row_axis is not None else 1
+    return len(spatial) - 1, width, row_axis, rows
+
+
+def _rows(extent: int | None) -> int:
+    """Return how many rows of a packed computation share each vector of weights."""
+    if extent is None:
+        return 1
+    return next((rows for rows in PACKED_ROWS if extent % rows == 0), 1)
 
 
 def _epilogue(sch: s_tir.Schedule, block: Any) -> Any | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tvm
 
@@ -44,12 +46,24 @@ class LlvmBackend:
         path = workdir / "llvm.o"
         try:
             module = lower_kernels(tuple(kernels), tvm_target)
-            tvm.get_global_func("target.build.llvm")(module, tvm_target).write_to_file(str(path), "o")
+            code = tvm.get_global_func("target.build.llvm")(module, tvm_target)
+            path.write_bytes(_object_bytes(code))
         except tvm.error.InternalError as error:
             raise BackendError("llvm: TVM failed to generate code", detail=str(error).strip()) from error
         _check_symbols(path, kernels)
         library = ObjectFile(path, tuple(kernel.symbol for kernel in kernels), isa.cpu_features(path))
         return BackendOutput(self.kind, (library,), tuple(primitives), toolchain)
+
+
+def _object_bytes(code: Any) -> bytes:
+    """Return a module's object file. Through a file in memory: LLVM ends the process when a disk is full."""
+    handle = os.memfd_create("llvm.o")
+    path = Path(f"/proc/self/fd/{handle}")
+    try:
+        code.write_to_file(str(path), "o")
+        return path.read_bytes()
+    finally:
+        os.close(handle)
 
 
 def _tvm_target(target: Target) -> tvm.target.Target:

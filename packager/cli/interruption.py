@@ -1,0 +1,34 @@
+"""SIGINT and SIGTERM: stop the work once, and let the removal of temporary files end undisturbed."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_arrived: list[int] = []
+
+
+def install() -> None:
+    """Let the first signal raise KeyboardInterrupt, and ignore later ones."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
+
+
+def arrived() -> bool:
+    """Whether a signal has arrived: TVM turns a KeyboardInterrupt in a callback into an error of its own."""
+    return bool(_arrived)
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt if a signal has arrived and somebody caught what it raised."""
+    if _arrived:
+        raise KeyboardInterrupt
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    for other in _SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    _arrived.append(number)
+    raise KeyboardInterrupt

@@ -1,0 +1,130 @@
+"""Lay weights out for the CPU's vector units: conv2d and matmul read them packed, one vector of outputs at a time.
+
+The packing is written as Relax operators on the weights, so that folding runs it at build time; the computation reads
+``[O / V, I, KH, KW, V]`` and ``[N / V, K, V]``. Activations keep their layout. A block annotation tells the schedule
+which axis the vectors run along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+# Vector lengths in elements, best first: two 256-bit registers of floats, or one.
+VECTORS = (16, 8)
+VECTOR_AXIS = "packager.vector_axis"
+OUT_ELEMENTWISE_FUSABLE = 4  # relay/relax OpPatternKind: elementwise consumers fuse into the result
+
+
+def pack_weights(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
+    """Rewrite conv2d and matmul whose weight depends on no input of ``main`` to read it packed."""
+    main = module["main"]
+    weights = {parameter.__chandle__() for parameter in main.params[num_inputs:]}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            used = relax.analysis.free_vars(binding.value)
+            if used and all(variable.__chandle__() in weights for variable in used):
+                weights.add(binding.var.__chandle__())
+    rewriter = _Packer(module, weights)
+    module = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    rewritten = rewriter.visit_expr(main)
+    result = rewriter.builder_.get()
+    result.update_func(result.get_global_var("main"), rewritten)
+    return result
+
+
+@mutator
+class _Packer(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: tvm.IRModule, weights: set[int]) -> None:
+        super().__init__(module)
+        self.weights = weights
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        rewrites: dict[str, Callable[[relax.Call], relax.Expr | None]] = {
+            "relax.nn.conv2d": self._conv2d,
+            "relax.matmul": self._matmul,
+        }
+        rewrite = rewrites.get(getattr(call.op, "name", ""))
+        if rewrite is None or call.args[1].__chandle__() not in self.weights:
+            return call
+        packed = rewrite(call)
+        return call if packed is None else packed
+
+    def _conv2d(self, call: relax.Call) -> relax.Expr | None:
+        data, weight = call.args
+        attrs = call.attrs
+        out_channels, in_channels, height, width = _static_shape(weight) or (0, 0, 0, 0)
+        vector = _vector(out_channels)
+        plain = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NCHW", "OIHW", "NCHW")
+        if not vector or not plain or attrs.groups != 1 or call.ty.dtype != data.ty.dtype:
+            return None
+        blocks = out_channels // vector
+        split = relax.op.reshape(weight, (blocks, vector, in_channels, height, width))
+        packed = self.builder_.emit(relax.op.permute_dims(split, [0, 2, 3, 4, 1]))
+        strides, dilation = [int(v) for v in attrs.strides], [int(v) for v in attrs.dilation]
+        top, left, bottom, right = (int(v) for v in attrs.padding)
+
+        def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+            padded = topi.nn.pad(x, [0, 0, top, left], [0, 0, bottom, right], name="pad_temp")
+            if not any((top, left, bottom, right)):
+                padded = x
+            rows = (padded.shape[2] - dilation[0] * (height - 1) - 1) // strides[0] + 1
+            columns = (padded.shape[3] - dilation[1] * (width - 1) - 1) // strides[1] + 1
+            rc = te.reduce_axis((0, in_channels), name="rc")
+            ry = te.reduce_axis((0, height), name="ry")
+            rx = te.reduce_axis((0, width), name="rx")
+            return te.compute(
+                (x.shape[0], out_channels, rows, columns),
+                lambda n, f, y, c: te.sum(
+                    padded[n, rc, y * strides[0] + ry * dilation[0], c * strides[1] + rx * dilation[1]]
+                    * w[f // vector, rc, ry, rx, f % vector],
+                    axis=[rc, ry, rx],
+                ),
+                name="conv2d",
+                attrs={VECTOR_AXIS: 1},
+            )
+
+        return self._call(compute, data, packed, "conv2d")
+
+    def _matmul(self, call: relax.Call) -> relax.Expr | None:
+        data, weight = call.args
+        shape = _static_shape(weight)
+        rank = len(data.ty.shape.values) if isinstance(data.ty.shape, relax.ShapeExpr) else 0
+        vector = _vector(shape[1]) if shape and len(shape) == 2 else 0
+        if not shape or not vector or rank < 2 or call.ty.dtype != data.ty.dtype:
+            return None
+        depth, columns = shape
+        split = relax.op.reshape(weight, (depth, columns // vector, vector))
+        packed = self.builder_.emit(relax.op.permute_dims(split, [1, 0, 2]))
+
+        def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+            k = te.reduce_axis((0, depth), name="k")
+            return te.compute(
+                (*x.shape[:-1], columns),
+                lambda *i: te.sum(x(*i[:-1], k) * w[i[-1] // vector, k, i[-1] % vector], axis=k),
+                name="matmul",
+                attrs={VECTOR_AXIS: rank - 1},
+            )
+
+        return self._call(compute, data, packed, "matmul")
+
+    def _call(self, compute: Any, data: relax.Expr, packed: relax.Expr, name: str) -> relax.Expr:
+        return self.builder_.call_te(
+            compute, data, packed, primfunc_name_hint=name, primfunc_attrs={"op_pattern": OUT_ELEMENTWISE_FUSABLE}
+        )
+
+
+def _vector(extent: int) -> int:
+    return next((vector for vector in VECTORS if extent % vector == 0), 0) if extent else 0
+
+
+def _static_shape(value: relax.Expr) -> tuple[int, ...] | None:
+    shape = value.ty.shape
+    if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(e, tirx.IntImm) for e in shape.values):
+        return None
+    return tuple(int(e) for e in shape.values)

@@ -1,0 +1,139 @@
+"""What is generated for a few fixed models, word for word: C, assembly, header, and every command that is run.
+
+A change here is a change of the bundles: look at the difference, then ``pytest tests/golden --rewrite-golden``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import packager
+from packager.resources import folder
+
+EXPECTED = Path(__file__).parent / "expected"
+TOOLS = ("gcc", "ld", "ar", "objcopy")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, the shapes of its weights, and options of the build."""
+
+    graph: str
+    weights: Mapping[str, tuple[int, ...]]
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+CASES = {
+    "conv": Case(
+        """conv (float[1,3,8,8] image) => (float[1,10] scores) {
+          [conv] c = Conv<pads=[1,1,1,1]>(image, w, b)  [relu] r = Relu(c)  [pool] p = GlobalAveragePool(r)
+          [flatten] f = Flatten<axis=1>(p)  [dense] scores = Gemm(f, v, u) }""",
+        {"w": (16, 3, 3, 3), "b": (16,), "v": (16, 10), "u": (10,)},
+        {"golden": 1},
+    ),
+    "mlp": Case(
+        """mlp (float[n,256] x, int64[n,1] gain) => (float[n,256] y, float[n,256] x_again, float[m,256] both) {
+          [dense] h = Gemm(x, w, b)  [act] a = Relu(h)  [cast] g = Cast<to=1>(gain)  [scale] y = Mul(a, g)
+          [same] x_again = Identity(x)  [both] both = Concat<axis=0>(y, x) }""",
+        {"w": (256, 256), "b": (256,)},
+        {"dims": {"n": (1, 64)}},
+    ),
+    "external": Case(
+        """external (float[2,4] x) => (float[2,3] y, float[4,3] weights) {
+          [dense] y = Gemm(x, w, b)  weights = Identity(w) }""",
+        {"w": (4, 3), "b": (3,)},
+        {"weights": "external"},
+    ),
+    "archive": Case(
+        "archive (float[4] x) => (float[4] y) { [half] y = Mul(x, w) }",
+        {"w": (1,)},
+        {"static": True, "prefix": "half"},
+    ),
+}
+
+
+def model_of(case: Case) -> bytes:
+    """Return the ONNX file of a case; its weights are simple numbers."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{case.graph}')
+    for name, shape in case.weights.items():
+        values = (np.arange(np.prod(shape)) % 17 - 8).astype(np.float32) / 16
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values.reshape(shape), name))
+    return model.SerializeToString()
+
+
+def record_tools(place: Path, log: Path) -> None:
+    """Make scripts that note how a tool is called, and then call it."""
+    place.mkdir()
+    for tool in TOOLS:
+        script = place / tool
+        script.write_text(f'#!/bin/bash\nprintf "%q " "{tool}" "$@" >> {log}\necho >> {log}\nexec {shutil.which(tool)} "$@"\n')
+        script.chmod(0o755)
+
+
+def generate(name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Build a case and return the generated files by name, without paths and machine-dependent sizes."""
+    model = tmp_path / f"{name}.onnx"
+    model.write_bytes(model_of(case))
+    record_tools(tmp_path / "bin", tmp_path / "commands")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    work = tmp_path / "work"
+    suffix = "a" if case.options.get("static") else "so"
+    packager.build(
+        model,
+        tmp_path / f"{name}.{suffix}",
+        targets=["llvm -mtriple=x86_64-linux-gnu"],
+        header=tmp_path / f"{name}.h",
+        keep_workdir=work,
+        jobs=1,
+        **case.options,  # type: ignore[arg-type]
+    )
+    stub = folder("runtime_stub")
+    commands = []
+    for line in (tmp_path / "commands").read_text().splitlines():
+        words = [word.replace(str(work), "WORK").replace(str(stub), "STUB") for word in shlex.split(line)]
+        by_gcc = words[0] == "ld" and "-r" not in words  # gcc runs the linker with arguments of its own
+        if words[1:] != ["--version"] and not by_gcc:
+            commands.append(shlex.join(words))
+    abi = (stub / "include" / "packager.h").read_text()
+    return {
+        "entrypoint.c": re.sub(r"(\.manifest_(?:bytes|size) = )\d+", r"\1ROOM", (work / "entrypoint.c").read_text()),
+        "data.S": re.sub(r"\.zero \d+", ".zero ROOM", (work / "data.S").read_text()),
+        f"{name}.h": (tmp_path / f"{name}.h").read_text().replace(abi, "<packager.h>\n"),
+        "commands.txt": "\n".join(commands) + "\n",
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_generated_files_are_as_expected(
+    name: str, rewrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = EXPECTED / name
+    generated = generate(name, CASES[name], tmp_path, monkeypatch)
+    for text in generated.values():
+        assert str(tmp_path) not in text
+        assert str(Path(packager.__file__).parents[1]) not in text
+    if rewrite:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        for file, text in generated.items():
+            (place / f"{file}.expected").write_text(text)
+        return
+    assert {path.name for path in place.iterdir()} == {f"{file}.expected" for file in generated}
+    for file, text in generated.items():
+        expected = (place / f"{file}.expected").read_text()
+        difference = difflib.unified_diff(
+            expected.splitlines(), text.splitlines(), f"expected/{name}/{file}", "generated", lineterm=""
+        )
+        assert text == expected, "\n".join(difference)
