@@ -59,8 +59,9 @@ def lower(model: ImportedModel) -> LoweredModel:
     module, constants = fold_weights(module, model.weights)
     module = _apply(LEGALIZE, module)
     _check_legal(module["main"], model.nodes)
+    unfused = module["main"]
     module = _apply(FUSE, module)
-    sources = _sources(module, model.nodes)
+    sources = _sources(unfused, module, model.nodes)
     module = _apply(FLATTEN, module)
     main = module["main"]
     groups: dict[str, KernelGroup] = {}
@@ -146,25 +147,35 @@ def _check_legal(main: relax.Function, nodes: Mapping[str, str]) -> None:
         raise UnsupportedOperatorsError(refused)
 
 
-def _sources(module: tvm.IRModule, nodes: Mapping[str, str]) -> list[CallSource]:
+def _sources(unfused: relax.Function, module: tvm.IRModule, nodes: Mapping[str, str]) -> list[CallSource]:
     """Return the operators and source nodes of each binding of main, those of fused functions included.
 
-    FuseTIR and the passes after it keep main's bindings one to one, in order; only their names change.
+    FuseOps keeps the names of the bindings that it moves into a function, but for the last: its value is what the
+    function returns, under a new name. FuseTIR and the passes after it keep main's bindings one to one, in order.
     """
+    bindings = _bindings(module["main"])
+    inner = [_bindings(module[b.value.op]) if _is_fused(b.value) else [] for b in bindings]
+    names = [
+        [b.var.name for b in group[:-1]] or [binding.var.name] for group, binding in zip(inner, bindings, strict=True)
+    ]
+    kept = {name for group in names for name in group}
+    renamed = [b.var.name for b in _bindings(unfused) if b.var.name not in kept]
+    lost = iter(renamed if len(renamed) == sum(1 for group in inner if group) else [])
     result = []
-    for binding in _bindings(module["main"]):
-        value = binding.value
-        fused = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
-        inner = _bindings(module[value.op]) if fused else []
-        names = [b.var.name for b in inner] + [binding.var.name]
-        callees = [called_primfunc(b.value) for b in [*inner, binding]]
+    for binding, group, own in zip(bindings, inner, names, strict=True):
+        callees = [called_primfunc(b.value) for b in group or [binding]]
+        parts = [*own, next(lost, "")] if group else own
         result.append(
             CallSource(
                 ops=tuple(_operator(callee) for callee in callees if callee),
-                nodes=tuple(dict.fromkeys(nodes[name] for name in names if name in nodes)),
+                nodes=tuple(dict.fromkeys(nodes[name] for name in parts if name in nodes)),
             )
         )
     return result
+
+
+def _is_fused(value: Any) -> bool:
+    return isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
 
 
 def _operator(primfunc: str) -> str:

@@ -20,6 +20,8 @@ VECTOR = 16
 MIN_VECTOR = 4
 # Rows of a register tile, best first: rows x 2 accumulators, the weights and a broadcast fit 16 registers (7: almost).
 PACKED_ROWS = (6, 5, 4, 7, 3, 2)
+MIN_ROWS = 4
+GUARDED_ROWS = (6, 5, 7)
 
 
 def schedule(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -173,10 +175,16 @@ def _tile(sch: s_tir.Schedule, block: Any, spatial: list[Any], kinds: list[int])
 
 
 def _rows(extent: int | None) -> int:
-    """Return how many rows of a packed computation share each vector of weights."""
+    """Return how many rows of a packed computation share each vector of weights.
+
+    Rows that do not divide the extent are guarded: worth it where only small tiles divide it, or it is symbolic.
+    """
     if extent is None:
-        return 1
-    return next((rows for rows in PACKED_ROWS if extent % rows == 0), 1)
+        return MIN_ROWS
+    exact = next((rows for rows in PACKED_ROWS if extent % rows == 0), 1)
+    if exact >= MIN_ROWS or extent < MIN_ROWS:
+        return exact
+    return min(GUARDED_ROWS, key=lambda rows: -extent % rows)
 
 
 def _epilogue(sch: s_tir.Schedule, block: Any) -> Any | None:

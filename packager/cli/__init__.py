@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import traceback
-from typing import Any
 
 import typer
 
-from packager.cli import build_commands, deploy_commands
+from packager.cli import build_commands, deploy_commands, interruption
 from packager.errors import PackagerError
 
 app = typer.Typer(
@@ -26,17 +24,8 @@ deploy_commands.register(app)
 
 def main() -> None:
     """Run the command line and exit with a documented code (``packager.errors.EXIT_CODES``)."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, _interrupt)
+    interruption.install()
     sys.exit(_run())
-
-
-def _interrupt(*_: Any) -> None:
-    """Stop, once: a second signal must not interrupt the removal of temporary files."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _run() -> int:
@@ -44,21 +33,29 @@ def _run() -> int:
         app(prog_name="packager")  # typer reports wrong usage itself, and exits with 2
     except SystemExit as stop:
         if stop.code == 130:
-            print("interrupted", file=sys.stderr)
+            return _interrupted()
         return stop.code if isinstance(stop.code, int) else 0
+    except KeyboardInterrupt:
+        return _interrupted()
     except PackagerError as error:
+        if interruption.arrived():
+            return _interrupted()
         print(error.render(), file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         return 1
     except Exception:
+        if interruption.arrived():
+            return _interrupted()
         traceback.print_exc()
         print("\nerror: this is a bug in packager; please report it with the text above", file=sys.stderr)
         return 70
     return 0
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return 130
 
 
 if __name__ == "__main__":

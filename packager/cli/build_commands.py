@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from packager.cli import interruption
+
 
 def register(app: typer.Typer) -> None:
     """Add the build commands to the application."""
@@ -69,17 +71,25 @@ def build(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show the current stage: a spinner on a terminal, plain lines otherwise."""
+    """Show the current stage: a spinner on a terminal, plain lines otherwise. An interrupted build goes no further."""
     start = time.monotonic()
     if sys.stderr.isatty():
         from rich.console import Console
 
         console = Console(stderr=True)
         with console.status("starting") as status:
-            yield status.update
+            yield _checked(status.update)
         console.print(f"built in {time.monotonic() - start:.1f} s")
         return
-    yield lambda stage: print(f"[{time.monotonic() - start:5.1f} s] {stage}", file=sys.stderr, flush=True)
+    yield _checked(lambda stage: print(f"[{time.monotonic() - start:5.1f} s] {stage}", file=sys.stderr, flush=True))
+
+
+def _checked(show: Callable[[str], None]) -> Callable[[str], None]:
+    def report(stage: str) -> None:
+        interruption.check()
+        show(stage)
+
+    return report
 
 
 def doctor() -> None:

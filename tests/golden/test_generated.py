@@ -78,7 +78,9 @@ def record_tools(place: Path, log: Path) -> None:
     place.mkdir()
     for tool in TOOLS:
         script = place / tool
-        script.write_text(f'#!/bin/bash\nprintf "%q " "{tool}" "$@" >> {log}\necho >> {log}\nexec {shutil.which(tool)} "$@"\n')
+        script.write_text(
+            f'#!/bin/bash\nprintf "%q " "{tool}" "$@" >> {log}\necho >> {log}\nexec {shutil.which(tool)} "$@"\n'
+        )
         script.chmod(0o755)
 
 

@@ -12,6 +12,7 @@ from graphs import graph, normal, save
 
 import packager
 
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Build into a cache of this session's own: an earlier session's bundle must not stand in for a build."""
@@ -32,13 +33,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of small models: mlp.onnx (static), batched.onnx (dim n), external.onnx with its data beside it."""
     folder = tmp_path_factory.mktemp("models")
     weights = {"w": normal(6, 4), "b": normal(4)}
-    save(graph("mlp (float[2,6] x) => (float[2,4] y) { t = Gemm(x, w, b)\n y = Relu(t) }", weights), folder / "mlp.onnx")
+    save(
+        graph("mlp (float[2,6] x) => (float[2,4] y) { t = Gemm(x, w, b)\n y = Relu(t) }", weights), folder / "mlp.onnx"
+    )
     text = "batched (float[n,6] x) => (float[n,4] y) { t = Gemm(x, w, b)\n y = Relu(t) }"
     save(graph(text, weights), folder / "batched.onnx")
     model = graph(text, weights)
-    onnx.save(
-        model, folder / "external.onnx", save_as_external_data=True, location="external.data", size_threshold=0
-    )
+    onnx.save(model, folder / "external.onnx", save_as_external_data=True, location="external.data", size_threshold=0)
     return folder
 
 

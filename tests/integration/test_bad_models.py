@@ -31,7 +31,7 @@ def assert_clear(error: PackagerError) -> None:
 
 
 @pytest.fixture(scope="module")
-def image(models: Path) -> bytes:
+def image() -> bytes:
     """The bytes of a model with a conv, attributes, weights and an operator of several inputs."""
     text = """convnet (float[1,3,8,8] x) => (float[1,5] y) {
       c = Conv<pads=[1,1,1,1], strides=[2,2]>(x, w, b)  r = Relu(c)  p = GlobalAveragePool(r)
@@ -95,7 +95,8 @@ def test_much_damage_is_an_error_or_another_model(image: bytes, block: int, tmp_
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\x00" * 100, b"hello, world\n", b"\x7fELF" + bytes(60), b"PK\x03\x04" + bytes(60), b"\xff" * 999],
+    "content",
+    [b"", b"\x00" * 100, b"hello, world\n", b"\x7fELF" + bytes(60), b"PK\x03\x04" + bytes(60), b"\xff" * 999],
     ids=["empty", "zeros", "text", "ELF", "zip", "ones"],
 )  # fmt: skip
 def test_a_file_that_is_no_onnx(content: bytes, tmp_path: Path) -> None:
@@ -226,7 +227,8 @@ def test_a_sequence_as_input(tmp_path: Path) -> None:
 
 def test_control_flow(tmp_path: Path) -> None:
     text = """g (bool c, float[4] x) => (float[4] y) {
-      y = If(c) <then_branch = a () => (float[4] p) { p = Neg(x) }, else_branch = b () => (float[4] q) { q = Abs(x) }> }"""
+      y = If(c)
+      <then_branch = a () => (float[4] p) { p = Neg(x) }, else_branch = b () => (float[4] q) { q = Abs(x) }> }"""
     with pytest.raises(ModelError) as caught:
         build(save(graph(text), tmp_path / "m.onnx"), tmp_path)
     assert "If" in caught.value.render()

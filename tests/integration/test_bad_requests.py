@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +58,17 @@ def test_a_wrong_model(cli: Cli, tmp_path: Path, name: str, message: str, hint: 
     assert_refused(cli("build", tmp_path / name), 2, message, hint=hint)
 
 
-@pytest.mark.parametrize("arguments", [[], ["build"], ["build", "a.onnx", "b.onnx"], ["buid", "x"], ["build", "--frobnicate"],
-                                       ["build", "x.onnx", "--jobs", "many"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["build"],
+        ["build", "a.onnx", "b.onnx"],
+        ["buid", "x"],
+        ["build", "--x"],
+        ["build", "x.onnx", "--jobs", "many"],
+    ],
+)
 def test_a_wrong_command_line(cli: Cli, arguments: list[str]) -> None:
     done = cli(*arguments)
     assert done.returncode == 2
@@ -131,7 +141,7 @@ class TestGolden:
     """``--golden FILE.npz``: what does not fit is told before it is in a bundle."""
 
     @pytest.fixture
-    def build(self, models: Path, tmp_path: Path):  # noqa: ANN201
+    def build(self, models: Path, tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
         def run(file: Path) -> Path:
             return packager.build(
                 models / "batched.onnx", tmp_path / "out.so", dims={"n": (1, 4)}, golden=file, cache=False
@@ -140,7 +150,7 @@ class TestGolden:
         yield run
         (tmp_path / "out.so").unlink(missing_ok=True)
 
-    def refused(self, build, file: Path, kind: type[PackagerError] = UsageError) -> str:  # noqa: ANN001
+    def refused(self, build: Callable[[Path], Path], file: Path, kind: type[PackagerError] = UsageError) -> str:
         with pytest.raises(kind) as caught:
             build(file)
         assert caught.value.exit_code in (2, 5)
@@ -151,39 +161,40 @@ class TestGolden:
         np.savez(tmp_path / "g.npz", **arrays)
         return tmp_path / "g.npz"
 
-    def test_inputs_alone_and_with_the_right_outputs(self, build, tmp_path: Path) -> None:  # noqa: ANN001
+    def test_inputs_alone_and_with_the_right_outputs(self, build: Callable[[Path], Path], tmp_path: Path) -> None:
         out = build(self.save(tmp_path, **relu_input(3)))
         assert packager.verify(out, run=True).ok
         with packager.load(out) as bundle:
             expected = bundle.run(relu_input(3))
         assert packager.verify(build(self.save(tmp_path, **relu_input(3), **expected)), run=True).ok
 
-    def test_outputs_that_do_not_match(self, build, tmp_path: Path) -> None:  # noqa: ANN001
+    def test_outputs_that_do_not_match(self, build: Callable[[Path], Path], tmp_path: Path) -> None:
         wrong = np.full((3, 4), 7, np.float32)
         text = self.refused(build, self.save(tmp_path, **relu_input(3), y=wrong), PackagerError)
         assert "does not reproduce the golden outputs: output 'y': 12 of 12 elements differ" in text
 
-    def test_outputs_of_another_shape_or_type(self, build, tmp_path: Path) -> None:  # noqa: ANN001
+    def test_outputs_of_another_shape_or_type(self, build: Callable[[Path], Path], tmp_path: Path) -> None:
         for wrong in (np.zeros((2, 4), np.float32), np.zeros((3, 4), np.float64)):
             assert "output 'y' is float32[3, 4]" in self.refused(
                 build, self.save(tmp_path, **relu_input(3), y=wrong), PackagerError
             )
 
-    def test_a_wrong_name(self, build, tmp_path: Path) -> None:  # noqa: ANN001
+    def test_a_wrong_name(self, build: Callable[[Path], Path], tmp_path: Path) -> None:
         text = self.refused(build, self.save(tmp_path, image=relu_input()["x"]))
         assert "has no array 'x'" in text
         assert "hint: name the arrays after inputs and outputs" in text
         assert "'other'" in self.refused(build, self.save(tmp_path, **relu_input(), other=np.zeros(1)))
 
     @pytest.mark.parametrize(
-        "wrong", [np.zeros((3, 5), np.float32), np.zeros((5, 6), np.float32), np.zeros(6, np.float32), np.zeros((3, 6))],
+        "wrong",
+        [np.zeros((3, 5), np.float32), np.zeros((5, 6), np.float32), np.zeros(6, np.float32), np.zeros((3, 6))],
         ids=["extent", "beyond the bounds", "rank", "dtype"],
     )  # fmt: skip
-    def test_inputs_that_do_not_fit(self, build, tmp_path: Path, wrong: np.ndarray) -> None:  # noqa: ANN001
+    def test_inputs_that_do_not_fit(self, build: Callable[[Path], Path], tmp_path: Path, wrong: np.ndarray) -> None:
         assert "'x'" in self.refused(build, self.save(tmp_path, x=wrong), RunError)
 
     @pytest.mark.parametrize("content", ["missing", "empty", "text", "npy", "cut", "damaged", "pickle"])
-    def test_a_file_that_cannot_be_read(self, build, tmp_path: Path, content: str) -> None:  # noqa: ANN001
+    def test_a_file_that_cannot_be_read(self, build: Callable[[Path], Path], tmp_path: Path, content: str) -> None:
         file = self.save(tmp_path, x=np.arange(4000).astype(np.float32))
         image = file.read_bytes()
         match content:
@@ -210,7 +221,9 @@ def test_a_workdir_is_kept_and_must_be_new(models: Path, tmp_path: Path) -> None
     options = {"dims": {"n": (1, 4)}, "keep_workdir": work}
     packager.build(models / "batched.onnx", tmp_path / "o.so", **options)
     kept = sorted(path.name for path in work.iterdir())
-    assert {"1-imported.py", "2-lowered.py", "3-plan.json", "entrypoint.c", "data.S", "llvm.o", "bundle.so"} <= set(kept)
+    assert {"1-imported.py", "2-lowered.py", "3-plan.json", "entrypoint.c", "data.S", "llvm.o", "bundle.so"} <= set(
+        kept
+    )
     assert (work / "bundle.so").read_bytes() == (tmp_path / "o.so").read_bytes()
     with pytest.raises(UsageError, match="exists and is not an empty folder") as caught:
         packager.build(models / "batched.onnx", tmp_path / "p.so", **options)

@@ -124,7 +124,9 @@ def test_schema(cli: Cli, what: str) -> None:
 def test_the_manifest_of_a_build_fits_its_schema(cli: Cli, batched: Path) -> None:
     import jsonschema
 
-    schema, manifest = (json.loads(cli(*words).stdout) for words in (("schema", "manifest"), ("inspect", batched, "--json")))
+    schema, manifest = (
+        json.loads(cli(*words).stdout) for words in (("schema", "manifest"), ("inspect", batched, "--json"))
+    )
     jsonschema.validate(manifest, schema)
 
 
@@ -143,6 +145,7 @@ def test_doctor_without_a_compiler_says_what_to_install(cli: Cli) -> None:
     assert "apt-get install gcc" in done.stdout
 
 
+@pytest.mark.slow
 def test_cache_shows_and_clears(cli: Cli, models: Path, tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     assert "bundle: 0 entries" in cli("cache", env=env).stdout
@@ -155,6 +158,7 @@ def test_cache_shows_and_clears(cli: Cli, models: Path, tmp_path: Path) -> None:
     assert "bundle: 0 entries" in cli("cache", env=env).stdout
 
 
+@pytest.mark.slow
 def test_no_command_without_help(cli: Cli) -> None:
     commands = ("build", "inspect", "verify", "run", "bench", "machine", "doctor", "schema", "cache")
     overview = cli("--help").stdout
@@ -196,12 +200,11 @@ print("fine")
     assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
 
 
+@pytest.mark.slow
 def test_a_static_archive_comes_with_a_header_that_a_program_compiles_with(
     cli: Cli, models: Path, tmp_path: Path
 ) -> None:
-    done = cli(
-        *("build", models / "mlp.onnx", "--static", "--prefix", "mlp", "--header", "mlp.h"), cwd=tmp_path
-    )
+    done = cli(*("build", models / "mlp.onnx", "--static", "--prefix", "mlp", "--header", "mlp.h"), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "libmlp.a\n"), done.stderr
     (tmp_path / "main.c").write_text("""
 #include "mlp.h"

@@ -48,7 +48,14 @@ def test_an_odd_name_everywhere(name: str, tmp_path: Path) -> None:
         "g (float[n,3] x) => (float[n,2] y) { t = MatMul(x, w)\n y = Add(t, b) }",
         {"w": np.ones((3, 2), np.float32), "b": np.arange(2, dtype=np.float32)},
     )
-    renamed = {"x": f"{name}", "y": f"{name}.out", "w": f"{name}.w", "b": f"{name}.b", "t": f"{name}.t", "n": f"{name}.n"}
+    renamed = {
+        "x": f"{name}",
+        "y": f"{name}.out",
+        "w": f"{name}.w",
+        "b": f"{name}.b",
+        "t": f"{name}.t",
+        "n": f"{name}.n",
+    }
     for node in model.graph.node:
         node.name = f"{name}.{node.op_type}"
         for field in (node.input, node.output):

@@ -13,7 +13,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-UNARY = ["Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Exp", "Erf", "Softplus", "LeakyRelu", "Identity", "Floor", "HardSigmoid"]
+UNARY = [
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+    "Neg",
+    "Abs",
+    "Exp",
+    "Erf",
+    "Softplus",
+    "LeakyRelu",
+    "Identity",
+    "Floor",
+    "HardSigmoid",
+]
 BINARY = ["Add", "Sub", "Mul", "Max", "Min"]
 Shape = tuple["int | str", ...]
 
@@ -32,7 +45,9 @@ class Growth:
 
     def node(self, operator: str, inputs: list[str], shape: Shape, **attributes: object) -> None:
         name = f"v{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [name], name=f"{operator}_{len(self.nodes)}", **attributes))
+        self.nodes.append(
+            helper.make_node(operator, inputs, [name], name=f"{operator}_{len(self.nodes)}", **attributes)
+        )
         self.values.append((name, shape))
 
     def weight(self, *shape: int) -> str:
