@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,42 +69,53 @@ class Cache:
                 hint="set HOME or XDG_CACHE_HOME",
             ) from None
 
-    def find(self, kind: str, key: str) -> Path | None:
-        """Return the entry's folder if it is there and whole. A damaged entry is removed."""
-        path = self.folder / kind / key
-        if not self.enabled or not path.is_dir():
-            return None
-        if not _is_whole(path):
-            shutil.rmtree(path, ignore_errors=True)
-            return None
-        with contextlib.suppress(OSError):  # its age only decides what to clear first
-            os.utime(path)
-        return path
+    def fetch(self, kind: str, key: str, into: Path) -> bool:
+        """Copy an entry's files into a folder; return whether it was there and whole. A damaged entry is removed.
 
-    def add(self, kind: str, key: str, make: Callable[[Path], None]) -> Path | None:
-        """Make an entry: ``make`` fills an empty folder. Returns its folder, or None if nothing can be kept.
+        The copies are checked, not the entry: another process may clear the cache at any moment.
+        """
+        entry = self.folder / kind / key
+        if not self.enabled or not entry.is_dir():
+            return False
+        names: list[str] = []
+        try:
+            expected = json.loads((entry / HASHES).read_text())
+            for name in expected:
+                names.append(name)
+                shutil.copyfile(entry / name, into / name)
+            if expected and expected == {name: _sha256(into / name) for name in expected}:
+                with contextlib.suppress(OSError):  # its age only decides what to clear first
+                    os.utime(entry)
+                return True
+        except (OSError, ValueError, TypeError):
+            expected = None  # damaged, or gone: as if it had never been there
+        for name in names:
+            (into / name).unlink(missing_ok=True)
+        shutil.rmtree(entry, ignore_errors=True)
+        return False
+
+    def add(self, kind: str, key: str, files: Iterable[Path]) -> None:
+        """Keep copies of files as an entry.
 
         A cache that cannot be written (full disk, read-only home) is no reason for a build to fail.
         """
         if not self.enabled:
-            return None
+            return
         parent = self.folder / kind
+        temporary: Path | None = None
         try:
             parent.mkdir(parents=True, exist_ok=True)
             temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+            for file in files:
+                shutil.copyfile(file, temporary / file.name)
+            hashes = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
+            (temporary / HASHES).write_text(json.dumps(hashes))
+            temporary.rename(parent / key)  # fails if another build was first: its entry has the same content
         except OSError:
-            return None
-        try:
-            make(temporary)
-            (temporary / HASHES).write_text(json.dumps(_hashes(temporary)))
-            with contextlib.suppress(OSError):  # another build was first: its entry has the same content
-                temporary.rename(parent / key)
-        except OSError:
-            return None
+            return
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        path = parent / key
-        return path if path.is_dir() else None
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
 
     def usage(self) -> Usage:
         """Count entries and bytes."""
@@ -133,18 +144,6 @@ class Cache:
                 yield kind, entry
 
 
-def _hashes(entry: Path) -> dict[str, str]:
-    files = [path for path in sorted(entry.iterdir()) if path.name != HASHES]
-    hashes = {}
-    for path in files:
-        with path.open("rb") as file:
-            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return hashes
-
-
-def _is_whole(entry: Path) -> bool:
-    try:
-        expected = json.loads((entry / HASHES).read_text())
-        return bool(expected == _hashes(entry))
-    except (OSError, ValueError):
-        return False
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -57,14 +56,13 @@ class Linker:
                 "files": {path.name: path.read_text() for path in [*sources, *headers]},
             }
         )
-        entry = self.cache.find("object", key)
-        if entry is None:
-            built = self.workdir / "runtime"
-            built.mkdir(exist_ok=True)
+        built = self.workdir / "runtime"
+        built.mkdir(exist_ok=True)
+        if not self.cache.fetch("object", key, built):
             with ThreadPoolExecutor(self.jobs) as pool:
                 list(pool.map(lambda source: self._compile(source, built / f"{source.stem}.o", flags), sources))
-            entry = self.cache.add("object", key, lambda place: _copy_all(built, place)) or built
-        return tuple(sorted(entry.glob("*.o")))
+            self.cache.add("object", key, sorted(built.iterdir()))
+        return tuple(sorted(built.glob("*.o")))
 
     def _compile(self, source: Path, output: Path, flags: Sequence[str]) -> None:
         stub = folder("runtime_stub")
@@ -153,8 +151,3 @@ def write_constants(plan: CallPlan, path: Path) -> None:
             file.write(bytes(record.offset - file.tell()))
             file.write(array.reshape(-1).view("uint8").data)
         file.write(bytes(plan.constants.nbytes - file.tell()))
-
-
-def _copy_all(source: Path, place: Path) -> None:
-    for path in source.iterdir():
-        shutil.copy2(path, place)

@@ -67,7 +67,7 @@ class Outputs:
             _keep_foreign(path, kind)
 
     def publish(self, folder: Path, request: Request) -> None:
-        """Move the results of a build, or copies of a cache entry, to their places. Raises OutputError."""
+        """Copy the results of a build to their places. Raises OutputError."""
         bundle = next(folder / name for name in BUNDLE_NAMES if (folder / name).exists())
         weights = next(iter(folder.glob(f"*{WEIGHTS_SUFFIX}")), None)
         if weights is not None:
@@ -92,11 +92,10 @@ class Outputs:
             for temporary, _ in pending:
                 temporary.unlink(missing_ok=True)
 
-    def keep(self, workdir: Path, place: Path) -> None:
-        """Copy the results of a build into a cache entry."""
-        for path in workdir.iterdir():
-            if path.name in BUNDLE_NAMES or path.suffix == WEIGHTS_SUFFIX:
-                shutil.copyfile(path, place / path.name)
+
+def results(folder: Path) -> list[Path]:
+    """Return what a build has left in its work folder for its user: the bundle, and external weights."""
+    return [path for path in folder.iterdir() if path.name in BUNDLE_NAMES or path.suffix == WEIGHTS_SUFFIX]
 
 
 def _keep_foreign(path: Path, kind: str) -> None:

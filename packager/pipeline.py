@@ -17,7 +17,7 @@ from packager import cache_key
 from packager.cache import Cache
 from packager.doctor import require_build_packages
 from packager.errors import UsageError
-from packager.outputs import Outputs, work_folder
+from packager.outputs import Outputs, results, work_folder
 from packager.request import Request, make_build_request
 from packager.toolchain import Toolchain, find_toolchain
 
@@ -63,15 +63,13 @@ def build(
     toolchain = find_toolchain(request.targets.host.machine)
     store = Cache.of_user(enabled=cache and request.keep_workdir is None)
     key = cache_key.of_bundle(request, toolchain) if store.enabled else ""
-    entry = store.find("bundle", key) if key else None
-    if entry is not None:
-        report("found in the cache")
-        outputs.publish(entry, request)
-        return request.output
     with work_folder(request.keep_workdir) as workdir:
-        _build(request, toolchain, store, workdir, report)
-        if key:
-            store.add("bundle", key, lambda place: outputs.keep(workdir, place))
+        if key and store.fetch("bundle", key, workdir):
+            report("found in the cache")
+        else:
+            _build(request, toolchain, store, workdir, report)
+            if key:
+                store.add("bundle", key, results(workdir))
         outputs.publish(workdir, request)
     return request.output
 

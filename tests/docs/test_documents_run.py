@@ -31,6 +31,7 @@ def test_blocks_run(document: Path, workplace: Workplace) -> None:
         workplace.run(block)
 
 
+@pytest.mark.slow
 def test_the_work_folder_holds_what_the_pipeline_page_says(workplace: Workplace) -> None:
     document = ROOT / "docs" / "pipeline.md"
     rows = re.search(r"^\| file in the work folder .*?\n\n", document.read_text(), flags=re.MULTILINE | re.DOTALL)

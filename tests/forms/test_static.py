@@ -147,6 +147,7 @@ def test_verify_finds_external_weights_missing(build: Build, digits: Model, tmp_
     assert [finding.check for finding in packager.verify(alone).findings] == ["integrity.weights_missing"]
 
 
+@pytest.mark.slow
 def test_same_bytes_in_another_process_and_folder(build: Build, digits: Model, tmp_path: Path) -> None:
     library = build(digits, prefix="first")
     again = tmp_path / "elsewhere" / "libfirst.a"

@@ -96,6 +96,7 @@ class TestToolchain:
         assert not any((tmp_path / "cwd").iterdir())
 
 
+@pytest.mark.slow
 class TestNoRoom:
     """Nothing can be written, or not enough."""
 

@@ -166,7 +166,7 @@ def compare(model: onnx.ModelProto, symbolic: bool, folder: Path) -> None:
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
 
 
-@settings(max_examples=12, **QUIET)
+@settings(max_examples=6, **QUIET)
 @given(drawn=models(operators=6))
 def test_a_few_operators(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: pytest.TempPathFactory) -> None:
     compare(*drawn, tmp_path_factory.mktemp("random"))

@@ -36,7 +36,8 @@ def test_names() -> None:
 @pytest.mark.parametrize(
     "expression",
     ["", " ", "n n", "n+", "*n", "(n", "n)", "n/2", "n**2", "n.real", "n[0]", "f(n)", "0x10", "1e3", "n%%2", "-n", "()",
-     "min(n)", "max(n,n,n)", "min n", "min(n,", ",", "abs(n,n)", "__import__('os')", "n;n", "9" * 19, "(" * 100 + "n" + ")" * 100, "n+" * 1000 + "n", "n\x00", "ñ"],
+     "min(n)", "max(n,n,n)", "min n", "min(n,", ",", "abs(n,n)", "__import__('os')", "n;n", "9" * 19,
+     "(" * 100 + "n" + ")" * 100, "n+" * 1000 + "n", "n\x00", "ñ"],
 )  # fmt: skip
 def test_refuses_all_else(expression: str) -> None:
     with pytest.raises(ShapeExpressionError):
