@@ -42,7 +42,8 @@ static tensors_t tensors_new(const packager_bundle_v1_t *t, packager_session_t *
   tensors.input = malloc(values * sizeof(float));
   CHECK(tensors.input != NULL);
   uint32_t state = 12345; /* values in 0..1 from a linear congruential generator */
-  for (size_t i = 0; i < values; ++i) tensors.input[i] = (float)((state = state * 1664525u + 1013904223u) >> 8) / 16777216.0f;
+  for (size_t i = 0; i < values; ++i)
+    tensors.input[i] = (float)((state = state * 1664525u + 1013904223u) >> 8) / 16777216.0f;
   tensors.x = describe(tensors.input, tensors.input_shape, info);
   const DLTensor *x = &tensors.x;
   CHECK_OK(t, t->session_output_shape(session, &x, 1, 0, tensors.output_shape));
@@ -224,7 +225,6 @@ static void wait_case(char **arguments) {
 }
 
 int main(int argc, char **argv) {
-  static const case_t cases[] = {
-      {"threads", threads_case}, {"pair", pair}, {"cycles", cycles}, {"wait", wait_case}};
+  static const case_t cases[] = {{"threads", threads_case}, {"pair", pair}, {"cycles", cycles}, {"wait", wait_case}};
   return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }
