@@ -6,6 +6,7 @@ apply to a function is left out for that function; the result computes the same 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -113,6 +114,20 @@ def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
         sch.parallel(sch.fuse(*outer) if len(outer) > 1 else outer[0])
 
 
+@dataclass(frozen=True)
+class _Tile:
+    """A register tile: ``width`` elements along the vector axis times ``rows`` along the row axis, if there is one.
+
+    ``guarded`` tells that rows do not divide their axis.
+    """
+
+    vector_axis: int
+    width: int
+    row_axis: int | None
+    rows: int
+    guarded: bool
+
+
 def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
     """Register-tile a reduction with spatial loops (matmul, conv, pooling).
 
@@ -127,19 +142,20 @@ def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
     reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
     if not spatial or len(spatial) + len(reduction) != len(loops):
         raise ScheduleError("no spatial loop to vectorise")
-    vector_axis, width, row_axis, rows = _tile(sch, block, spatial, kinds)
+    tile = _choose_tile(sch, block, spatial, kinds)
     epilogue = _epilogue(sch, block)
     if epilogue is None:
         epilogue = sch.cache_write(block, 0, "local")
     else:
         sch.set_scope(block, 0, "local")
-    if vector_axis != len(spatial) - 1:  # vectors must be contiguous among the accumulators too
-        sch.transform_layout(block, ("write", 0), lambda *i: (*i[:vector_axis], *i[vector_axis + 1 :], i[vector_axis]))
+    if tile.vector_axis != len(spatial) - 1:  # vectors must be contiguous among the accumulators too
+        axis = tile.vector_axis
+        sch.transform_layout(block, ("write", 0), lambda *i: (*i[:axis], *i[axis + 1 :], i[axis]))
     outer = list(spatial)
-    outer[vector_axis], vector = sch.split(spatial[vector_axis], [None, width])
+    outer[tile.vector_axis], vector = sch.split(spatial[tile.vector_axis], [None, tile.width])
     inner = [vector]
-    if row_axis is not None and rows > 1:
-        outer[row_axis], row = sch.split(spatial[row_axis], [None, rows])
+    if tile.row_axis is not None and tile.rows > 1:
+        outer[tile.row_axis], row = sch.split(spatial[tile.row_axis], [None, tile.rows])
         inner.insert(0, row)
     sch.reorder(*outer, *reduction, *inner)
     fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
@@ -147,31 +163,45 @@ def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
     sch.vectorize(vector)
     if len(inner) > 1:
         sch.unroll(inner[0])
-    tail = list(sch.get_loops(epilogue))[1:]
-    if tail:
-        sch.vectorize(tail[-1])
-    for loop in tail[:-1]:
-        sch.unroll(loop)
+    _schedule_epilogue(sch, list(sch.get_loops(epilogue))[1:], tile)
     sch.parallel(fused)
     # Last: the initialisation takes over the loops as they are now.
     sch.decompose_reduction(block, reduction[0])
 
 
-def _tile(sch: s_tir.Schedule, block: Any, spatial: list[Any], kinds: list[int]) -> tuple[int, int, int | None, int]:
-    """Return (vector axis, vector length, row axis, rows) of the register tile."""
+def _schedule_epilogue(sch: s_tir.Schedule, loops: list[Any], tile: _Tile) -> None:
+    """Vectorise the loops that write a tile to memory, and unroll them.
+
+    Guarded rows stay loops: unrolled, every element would test an index of its own, which takes LLVM seconds where
+    extents are symbolic.
+    """
+    rows_innermost = tile.row_axis is not None and tile.row_axis > tile.vector_axis
+    if loops and not (tile.guarded and rows_innermost):
+        sch.vectorize(loops[-1])
+    for loop in loops[:-1] if not tile.guarded else []:
+        sch.unroll(loop)
+
+
+def _choose_tile(sch: s_tir.Schedule, block: Any, spatial: list[Any], kinds: list[int]) -> _Tile:
     annotations = sch.get(block).annotations
     if VECTOR_AXIS in annotations:  # the weights are packed along this axis
         vector_axis = int(annotations[VECTOR_AXIS])
-        width = next(v for v in VECTORS if (_extent(sch, spatial[vector_axis]) or 0) % v == 0)
+        columns = _extent(sch, spatial[vector_axis]) or 0
+        width = next(vector for vector in VECTORS if columns % vector == 0)
         row_axis = next((axis for axis in range(len(spatial) - 1, -1, -1) if axis != vector_axis), None)
-        rows = _rows(_extent(sch, spatial[row_axis])) if row_axis is not None else 1
-        return vector_axis, width, row_axis, rows
+        if row_axis is None:
+            return _Tile(vector_axis, width, None, 1, guarded=False)
+        extent = _extent(sch, spatial[row_axis])
+        # LLVM unswitches each guard out of each reduction loop: convolutions of symbolic width would take it seconds.
+        nested = kinds.count(tirx.IterVar.CommReduce) > 1
+        rows = 1 if extent is None and nested else _rows(extent)
+        return _Tile(vector_axis, width, row_axis, rows, guarded=extent is None or extent % rows != 0)
     width = _divisor(_extent(sch, spatial[-1]), VECTOR)
     if width < MIN_VECTOR:
         raise ScheduleError("no inner spatial loop to vectorise")
     row_axis = _row_axis(sch, block, kinds)
     rows = _divisor(_extent(sch, spatial[row_axis]), max(PACKED_ROWS)) if row_axis is not None else 1
-    return len(spatial) - 1, width, row_axis, rows
+    return _Tile(len(spatial) - 1, width, row_axis, rows, guarded=False)
 
 
 def _rows(extent: int | None) -> int:
