@@ -125,6 +125,13 @@ def test_an_engine_that_fails_ends_the_program(workdir: Path) -> None:
         compare(compile_program(workdir), bundle, [f"packager={workdir}/missing.so"])
 
 
+@pytest.mark.slow
+def test_import_time(run_benchmark: Callable[..., Figures]) -> None:
+    figures = run_benchmark("import_time", "--runs", 2)
+    assert {spread["count"] for spread in figures.values()} == {2}
+    assert all(spread["median"] > 0 for spread in figures.values())
+
+
 def test_spread_is_median_and_quartiles() -> None:
     from measure import Spread
 
