@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,9 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel
 
 def _read(path: Path, torch: Any) -> Any:
     try:
-        return torch.export.load(path).run_decompositions()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own deprecated calls
+            return torch.export.load(path).run_decompositions()
     except Exception as error:  # torch raises whatever its archive reader runs into
         raise ModelError(
             f"{path}: cannot be read as a torch.export program",
