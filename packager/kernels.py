@@ -17,6 +17,7 @@ from tvm import s_tir, tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import stmt as st
 from tvm.tirx.buffer import is_buffer_var
+from tvm.tirx.op import register_intrin_lowering
 from tvm_ffi import structural_map, structural_walk
 
 from packager.errors import BackendError
@@ -161,6 +162,19 @@ LOWERING = [
     _T.FP8ComputeLegalize(),
     _T.VerifyMemory(),
 ]
+
+
+def _lower_to_libm(name: str) -> None:
+    """Let LLVM call libm for a function that TVM has no rule for, vectors element by element."""
+
+    def lower(call: Any) -> Any:
+        return tirx.call_llvm_pure_intrin(call.ty, f"llvm.{name}", *call.args)
+
+    register_intrin_lowering(f"tirx.{name}", target="llvm", f=lower, level=99)
+
+
+for _name in ("sinh", "cosh"):
+    _lower_to_libm(_name)
 
 
 def lower_kernels(kernels: tuple[Kernel, ...], target: tvm.target.Target) -> tvm.IRModule:

@@ -28,6 +28,11 @@ def batches(name: str = "n", low: int = 1, high: int = 5) -> dict[str, object]:
 
 INT = np.int64
 CASES = {
+    "math functions": Case(
+        """g (float[n,35] x) => (float[n,35] sh, float[n,35] ch, float[n,35] as, float[n,35] ac, float[n,35] at) {
+          p = Sigmoid(x)\n sh = Sinh(x)\n ch = Cosh(x)\n as = Asinh(x)\n ac = Acos(p)\n at = Atanh(p) }""",
+        **batches(),
+    ),
     # outputs that are not simply the result of the last kernel
     "output is input": Case("g (float[3] x) => (float[3] y) { y = Identity(x) }"),
     "output is symbolic input": Case("g (float[n,3] x) => (float[n,3] y) { y = Identity(x) }", **batches()),
