@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 
@@ -25,7 +26,14 @@ deploy_commands.register(app)
 def main() -> None:
     """Run the command line and exit with a documented code (``packager.errors.EXIT_CODES``)."""
     interruption.install()
-    sys.exit(_run())
+    code = _run()
+    if interruption.arrived():
+        # CPython remembers a KeyboardInterrupt that passed through an exec() (dataclasses use it) and, however it was
+        # handled, ends the process by SIGINT instead of this code.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _run() -> int:

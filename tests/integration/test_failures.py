@@ -296,6 +296,28 @@ def test_a_signal_at_any_moment_leaves_nothing(seed: int, long_build: Path, tmp_
     assert_interrupted(done, tmp_path / "cwd")
 
 
+def test_an_interrupt_inside_exec_gives_the_documented_code(tmp_path: Path) -> None:
+    """CPython would end the process by the signal after a handled KeyboardInterrupt that passed through an exec()."""
+    (tmp_path / "inside_exec.py").write_text(
+        "import typer\n"
+        "from packager import cli\n"
+        "cli.app = typer.Typer()\n"
+        "@cli.app.command()\n"
+        "def build() -> None:\n"
+        "    exec('import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(5)')\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "inside_exec"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(packager.__file__).parents[1])])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 class TestCache:
     """Entries that are damaged, and builds that meet in one cache."""
 
