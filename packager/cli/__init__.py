@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 
@@ -27,12 +26,9 @@ def main() -> None:
     """Run the command line and exit with a documented code (``packager.errors.EXIT_CODES``)."""
     interruption.install()
     code = _run()
-    if interruption.arrived():
-        # CPython remembers a KeyboardInterrupt that passed through an exec() (dataclasses use it) and, however it was
-        # handled, ends the process by SIGINT instead of this code.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    # CPython remembers a KeyboardInterrupt that passed through an exec() of text (dataclasses use it) and, however it
+    # was handled, would end the process by SIGINT instead of this code. Another exec() of text makes it forget.
+    exec("")
     sys.exit(code)
 
 
