@@ -7,7 +7,7 @@ WORK := build
 JOBS ?= 2
 
 DIGITS := $(WORK)/digits.so
-C_FILES = $(shell find runtime_stub samples tests -name '*.[ch]' -o -name '*.cpp')
+C_FILES = $(shell find runtime_stub samples examples tests -name '*.[ch]' -o -name '*.cpp')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test env lint format fast slow lock clean

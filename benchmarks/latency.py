@@ -2,6 +2,7 @@
 
     python benchmarks/latency.py
     python benchmarks/latency.py --models digits squeezenet --threads 1
+    python benchmarks/latency.py --target llvm --target ccompiler -o benchmarks/results/latency_ccompiler.json
 
 Batch 1, the same input for all, outputs compared. No bar: the speed of kernels is a matter of its own.
 """
@@ -26,16 +27,18 @@ def main() -> int:
     parser = make_parser("Latency of whole models.")
     parser.add_argument("--models", nargs="+", choices=MODEL_NAMES, default=MODEL_NAMES[1:], help="default: all")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="default: 1 2")
+    parser.add_argument("--target", action="append", default=[], help="as of packager build; default: llvm")
     parser.add_argument("--rounds", type=int, default=30, help="default: 30")
     parser.add_argument("--seconds", type=float, default=8, help="an engine sits out after them; default: 8")
     arguments = parser.parse_args()
     workdir: Path = arguments.workdir
     program = compile_program(workdir)
+    targets = [part for target in arguments.target for part in ("-t", target)]
     figures: dict[str, Any] = {}
     rows = []
     for name in arguments.models:
         try:
-            bundle = build_bundle(name, workdir)
+            bundle = build_bundle(name, workdir, *targets)
             module = build_tvm(name, workdir, bundle)
         except RuntimeError as error:
             print(f"{name} is left out: {error}", file=sys.stderr)

@@ -62,7 +62,7 @@ def _kernel_engine(bundle: Bundle, parts: Path, workdir: Path) -> str:
 
     ((_, primitive),) = inspect(bundle.path).manifest.primitives()
     library = workdir / "relu-kernel.so"
-    subprocess.run(["gcc", "-shared", str(parts / "llvm.o"), "-o", str(library)], check=True)
+    subprocess.run(["gcc", "-shared", str(parts / "llvm" / "llvm.o"), "-o", str(library)], check=True)
     return f"kernel={library.resolve()},{primitive.symbol}"
 
 

@@ -8,7 +8,6 @@ Each holds the hashes of its files: one that a full disk, a crash or an editor d
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -17,28 +16,12 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from packager.digest import sha256_of_file
 from packager.errors import UsageError
 
 STALE_SECONDS = 24 * 3600
 HASHES = "hashes.json"
-
-
-def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON-serialisable value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def digest_of_folder(folder: Path, pattern: str) -> str:
-    """Return the SHA-256 of the names and contents of all files that match ``pattern`` below a folder."""
-    total = hashlib.sha256()
-    for path in sorted(folder.rglob(pattern)):
-        if path.is_file() and "__pycache__" not in path.parts:
-            content = path.read_bytes()
-            total.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode())
-            total.update(content)
-    return total.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -77,20 +60,20 @@ class Cache:
         entry = self.folder / kind / key
         if not self.enabled or not entry.is_dir():
             return False
-        names: list[str] = []
+        copies: list[Path] = []
         try:
             expected = json.loads((entry / HASHES).read_text())
             for name in expected:
-                names.append(name)
-                shutil.copyfile(entry / name, into / name)
-            if expected and expected == {name: _sha256(into / name) for name in expected}:
+                copies.append(into / name)
+                shutil.copyfile(entry / name, copies[-1])
+            if expected and expected == {name: sha256_of_file(into / name) for name in expected}:
                 with contextlib.suppress(OSError):  # its age only decides what to clear first
                     os.utime(entry)
                 return True
         except (OSError, ValueError, TypeError):
             expected = None  # damaged, or gone: as if it had never been there
-        for name in names:
-            (into / name).unlink(missing_ok=True)
+        for copy in copies:
+            copy.unlink(missing_ok=True)
         shutil.rmtree(entry, ignore_errors=True)
         return False
 
@@ -108,7 +91,7 @@ class Cache:
             temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
             for file in files:
                 shutil.copyfile(file, temporary / file.name)
-            hashes = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
+            hashes = {path.name: sha256_of_file(path) for path in sorted(temporary.iterdir())}
             (temporary / HASHES).write_text(json.dumps(hashes))
             temporary.rename(parent / key)  # fails if another build was first: its entry has the same content
         except OSError:
@@ -123,8 +106,9 @@ class Cache:
         nbytes: dict[str, int] = {}
         for kind, entry in self._entries():
             entries[kind] = entries.get(kind, 0) + 1
-            size = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
-            nbytes[kind] = nbytes.get(kind, 0) + size
+            nbytes[kind] = nbytes.get(kind, 0)
+            with contextlib.suppress(OSError):  # another process clears the cache
+                nbytes[kind] += sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
         return Usage(self.folder, entries, nbytes)
 
     def clear(self) -> int:
@@ -134,16 +118,12 @@ class Cache:
             shutil.rmtree(entry, ignore_errors=True)
             count += 1
         for leftover in self.folder.glob("*/.new-*"):
-            if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
-                shutil.rmtree(leftover, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):  # it has become an entry
+                if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
+                    shutil.rmtree(leftover, ignore_errors=True)
         return count
 
     def _entries(self) -> Iterator[tuple[str, Path]]:
         for kind in ("bundle", "object"):
             for entry in sorted((self.folder / kind).glob("[0-9a-f]*")):
                 yield kind, entry
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packager.cache import digest, digest_of_folder
+from packager.backends import distribution, find_backend
+from packager.backends.base import FileReader
 from packager.deploy.machine import this_machine
-from packager.frontends import sha256_of_file
+from packager.digest import digest, digest_of_folder, sha256_of_file
 from packager.resources import folder
 from packager.toolchain import Toolchain
 
 if TYPE_CHECKING:
     from packager.request import Request
+    from packager.targets import Target
 
 LARGE_MODEL_BYTES = 1 << 30
 
@@ -28,7 +31,8 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
     # The name of the weights file stands in the bundle; a large model may get one unasked.
     large = request.model.stat().st_size > LARGE_MODEL_BYTES
     may_be_external = request.weights == "external" or (request.weights is None and large)
-    native = request.targets.host.options.mcpu == "native"
+    targets = request.targets.to_json()
+    native = any("native" in target.values() for target in targets)  # as -mcpu, -march: what this machine's CPU has
     return digest(
         {
             "packager": [
@@ -42,13 +46,42 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
             "machine": this_machine().to_json() if native else None,
             "model": _model_files(request.model),
             "name": request.name,
-            "targets": request.targets.to_json(),
+            "targets": targets,
+            "backends": [_backend(t) for t in (*request.targets.bases, *request.targets.specialised)],
+            "entry": request.entry,
+            "constants": _file(request.constants) if request.constants else None,
             "dims": {name: [dim.min, dim.max] for name, dim in request.dims.items()},
             "form": ["static" if request.static else "shared", request.entry_symbol],
             "weights": [request.weights, request.weights_file.name if may_be_external else None],
-            "golden": sha256_of_file(golden) if isinstance(golden, Path) and golden.is_file() else str(golden),
+            "golden": _file(golden) if isinstance(golden, Path) else str(golden),
         }
     )
+
+
+def _backend(target: Target) -> dict[str, Any]:
+    """Return what the work of a backend depends on beside its Target: the files that this names, and its own code."""
+    backend = find_backend(target.kind)
+    third_party = distribution(target.kind)
+    return {
+        "files": [[str(path), _file(path)] for path in backend.inputs(target)]
+        if isinstance(backend, FileReader)
+        else [],
+        "distribution": third_party,
+        "code": _code(type(backend).__module__) if third_party else None,  # its version stays while it is written
+    }
+
+
+def _code(module: str) -> str | None:
+    """Return the hash of the package, or of the one module, that ``module`` is in."""
+    top = sys.modules[module.partition(".")[0]]
+    if hasattr(top, "__path__"):
+        return digest([digest_of_folder(Path(place), "*") for place in top.__path__])
+    file = getattr(top, "__file__", None)
+    return _file(Path(file)) if file else None
+
+
+def _file(path: Path) -> str:
+    return sha256_of_file(path) if path.is_file() else f"missing: {path}"
 
 
 def _version(name: str) -> str | None:

@@ -1,8 +1,13 @@
-"""Named constants: ``const_name_to_ndarray`` of the whole bundle, deduplicated by content, with their offsets."""
+"""Named constants: ``const_name_to_ndarray`` of the whole bundle.
+
+Contents are stored once; every name is a slot of its own, so that a session can swap one name for new data without
+touching another name that had the same content.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,55 +15,82 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packager.arena import align
-from packager.ir import ConstantTable
-from packager.manifest import Constant
+from packager.ir import ConstantForm, ConstantSlot, ConstantTable
+from packager.manifest import Constant, TensorSpec
 
 Array = NDArray[Any]
 
 
 @dataclass
 class _Entry:
+    """A content, and the names that it has."""
+
     array: Array
     sha256: str
     names: list[str] = field(default_factory=list)
+    sources: dict[str, None] = field(default_factory=dict)  # an ordered set
+
+
+@dataclass(frozen=True)
+class _Slot:
+    name: str
+    entry: int
+    array: Array  # as it was given: a view tells how it follows from its source
+    sources: tuple[str, ...]
 
 
 class ConstantBuilder:
-    """Collects constants; equal contents share one place, whatever their names."""
+    """Collects constants into slots; equal contents share one place, whatever their names.
 
-    def __init__(self) -> None:
+    ``reserved`` are the names of the model's own constants: what is made of them, or comes from elsewhere, gets others.
+    """
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._reserved = frozenset(reserved)
         self._entries: list[_Entry] = []
         self._by_content: dict[tuple[str, str, tuple[int, ...]], int] = {}
+        self._slots: list[_Slot] = []
         self._by_name: dict[str, int] = {}
 
-    def add(self, name: str, array: Array) -> int:
-        """Add a constant and return the index of its entry.
+    def add(self, name: str, array: Array, sources: Sequence[str] = ()) -> int:
+        """Add a constant and return its slot; the same name with the same content is the same slot.
 
-        Raises ValueError if ``name`` already stands for another content.
+        ``sources`` are the model's constants that it comes from. Raises ValueError if ``name`` already stands for
+        another content.
         """
-        array = np.asarray(array, order="C")
+        array = np.asarray(array)
         sha256 = _sha256(array)
         index = self._by_content.setdefault((sha256, array.dtype.name, array.shape), len(self._entries))
         if index == len(self._entries):
             self._entries.append(_Entry(array, sha256))
-        if self._by_name.setdefault(name, index) != index:
+        slot = self._by_name.setdefault(name, len(self._slots))
+        if slot == len(self._slots):
+            self._slots.append(_Slot(name, index, array, tuple(sources)))
+            entry = self._entries[index]
+            entry.names.append(name)
+            entry.sources.update(dict.fromkeys(sources))
+        if self._slots[slot].entry != index:
             raise ValueError(f"constant {name!r} stands for two different contents")
-        if name not in self._entries[index].names:
-            self._entries[index].names.append(name)
-        return index
+        return slot
+
+    def add_derived(self, name: str, array: Array, sources: Sequence[str] = ()) -> int:
+        """Add a constant that is none of the model's own, as ``add`` does, under a name that none of these has."""
+        while name in self._reserved:
+            name += "_"
+        return self.add(name, array, sources)
 
     def add_anonymous(self, array: Array) -> int:
         """Add a constant that has no name in the model; it is named after its content."""
-        array = np.asarray(array, order="C")
+        array = np.asarray(array)
         digest = _sha256(array)
         shape = "x".join(map(str, array.shape)) or "scalar"
-        return self.add(f"constant.{array.dtype.name}.{shape}.{digest[:12]}", array)
+        return self.add_derived(f"constant.{array.dtype.name}.{shape}.{digest[:12]}", array)
 
-    def build(self, *, packed: bool) -> tuple[ConstantTable, list[int]]:
-        """Return the table in offset order, and the byte offset of each entry by its index.
+    def build(self, *, packed: bool, originals: Mapping[str, Array]) -> ConstantTable:
+        """Return the table: records in offset order, and the slots by number.
 
-        Entries are aligned to 64 bytes; ``packed`` leaves no gaps instead, which keeps every entry aligned to its
-        element size by putting larger elements first.
+        ``originals`` are the model's own constants. Contents are aligned to 64 bytes; ``packed`` leaves no gaps
+        instead, which keeps each aligned to its element size by putting larger elements first.
         """
         order = list(range(len(self._entries)))
         if packed:
@@ -69,14 +101,77 @@ class ConstantBuilder:
         for index in order:
             entry = self._entries[index]
             offsets[index] = end
-            name, *aliases = entry.names
             array = entry.array
             records.append(
-                Constant(name, tuple(aliases), array.dtype.name, array.shape, end, array.nbytes, entry.sha256)  # type: ignore[arg-type]
+                Constant(
+                    name=entry.names[0],
+                    aliases=tuple(entry.names[1:]),
+                    sources=tuple(entry.sources),
+                    dtype=array.dtype.name,  # type: ignore[arg-type]
+                    shape=array.shape,
+                    offset=end,
+                    bytes=array.nbytes,
+                    sha256=entry.sha256,
+                )
             )
             end += array.nbytes if packed else align(array.nbytes)
+        slots = tuple(
+            ConstantSlot(slot.name, offsets[slot.entry], slot.array.nbytes, slot.sources, _slot_form(slot, originals))
+            for slot in self._slots
+        )
+        used = {source for slot in slots for source in slot.sources}
+        named = tuple(
+            TensorSpec(name, array.dtype.name, array.shape)  # type: ignore[arg-type]
+            for name, array in originals.items()
+            if name in used
+        )
         arrays = tuple(self._entries[index].array for index in order)
-        return ConstantTable(tuple(records), arrays, end), offsets
+        return ConstantTable(tuple(records), arrays, end, slots, named)
+
+
+def fixed_reason(table: ConstantTable, name: str) -> str | None:
+    """Return why a session cannot swap the model's constant ``name`` for new data, or None if it can."""
+    for slot in table.slots:
+        if name in slot.sources and (slot.form is None or slot.form.source != name):
+            sources = slot.sources[:8] if len(slot.sources) <= 8 else (*slot.sources[:7], "others")
+            *first, last = sources
+            listed = f"{', '.join(first)} and {last}" if first else last
+            what = "a form of it" if slot.name == name else slot.name
+            return f"{what} is computed from {listed} at build time"
+    return None
+
+
+def _slot_form(slot: _Slot, originals: Mapping[str, Array]) -> ConstantForm | None:
+    """Return how a slot reads the one of its sources that it is a view of."""
+    forms = (find_form(slot.array, name, originals[name]) for name in slot.sources if name in originals)
+    return next(filter(None, forms), None)
+
+
+def find_form(array: Array, source: str, original: Array) -> ConstantForm | None:
+    """Return how ``array``, in row-major order, reads ``original``, the constant ``source``; None if it is no view."""
+    itemsize = original.itemsize
+    if array.dtype != original.dtype or not original.flags.c_contiguous:
+        return None
+    if array.size == 0:
+        return ConstantForm(source, (0,), (1,), 0)
+    start = array.__array_interface__["data"][0] - original.__array_interface__["data"][0]
+    spans = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)]
+    lowest = start + sum(span for span in spans if span < 0)
+    highest = start + sum(span for span in spans if span > 0)
+    if lowest < 0 or highest + itemsize > original.nbytes:
+        return None
+    if start % itemsize or any(stride % itemsize for stride in array.strides):
+        return None
+    axes: list[tuple[int, int]] = []
+    for extent, stride in zip(array.shape, (s // itemsize for s in array.strides), strict=True):
+        if extent == 1:
+            continue
+        if axes and axes[-1][1] == stride * extent:  # the two axes are one
+            axes[-1] = (axes[-1][0] * extent, stride)
+        else:
+            axes.append((extent, stride))
+    extents, strides = zip(*axes or [(1, 1)], strict=True)
+    return ConstantForm(source, extents, strides, start // itemsize)
 
 
 def _sha256(array: Array) -> str:

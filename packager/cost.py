@@ -1,30 +1,22 @@
-"""Estimate what a call of a kernel costs: FLOPs, and bytes read and written, at the dims' maxima."""
+"""Estimate what a call of a kernel or of a partition costs: FLOPs, and bytes read and written, at the dims' maxima."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import relax, s_tir, tirx
 from tvm.tirx import stmt as st
 
 from packager import symbolic
-from packager.ir import Extent, Kernel
+from packager.ir import Extent
 from packager.manifest import Dim
+from packager.primitives import Cost, Kernel
 
+_FLOATING = ("float", "bfloat")
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """FLOPs and bytes of one call. Each operand counts once, however often it is loaded."""
-
-    flops: int
-    bytes_read: int
-    bytes_written: int
 
 
 def estimate(kernel: Kernel, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> Cost:
@@ -38,6 +30,51 @@ def estimate(kernel: Kernel, names: Mapping[int, Extent], dims: Mapping[str, Dim
         else:
             read += nbytes
     return Cost(_flops(kernel.primfunc.body, names, dims), read, written)
+
+
+def estimate_function(function: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> Cost:
+    """Return the cost of a Relax function of plain operators; ``names`` gives its shape variables as extents.
+
+    Matrix products and convolutions count two operations for each multiplication and addition, whatever their type;
+    all else counts, if it is floating-point, one for each element that it reads or writes, whichever is more.
+    """
+
+    def elements(ty: Any) -> int:
+        types = list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+        shapes = [t.shape.values for t in types if isinstance(getattr(t, "shape", None), relax.ShapeExpr)]
+        return sum(math.prod(symbolic.maximum(e, names, dims) for e in shape) for shape in shapes)
+
+    def nbytes(ty: Any) -> int:
+        types = list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+        return sum(elements(t) * ((tvm.runtime.DataType(str(t.dtype)).bits + 7) // 8) for t in types)
+
+    flops = 0
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            if not isinstance(call, relax.Call):
+                continue
+            written = elements(binding.var.ty)
+            products = written * _multiplications(call, names, dims)
+            if not products and str(getattr(binding.var.ty, "dtype", "")).startswith(_FLOATING):
+                products = max([written, *(elements(a.ty) for a in call.args if isinstance(a.ty, relax.TensorType))])
+            flops += products
+    read = sum(nbytes(parameter.ty) for parameter in function.params)
+    return Cost(flops, read, nbytes(function.ret_ty))
+
+
+def _multiplications(call: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> int:
+    """Return the operations behind each element of a matrix product or convolution; 0 for other operators."""
+    name = getattr(call.op, "name", "")
+    if name == "relax.matmul":
+        return 2 * symbolic.maximum(call.args[0].ty.shape.values[-1], names, dims)
+    if name.startswith("relax.nn.conv") and not name.endswith("transpose"):
+        layout = str(call.attrs.kernel_layout)
+        weight = call.args[1].ty.shape.values
+        return 2 * math.prod(
+            symbolic.maximum(e, names, dims) for e, axis in zip(weight, layout, strict=True) if axis != "O"
+        )
+    return 0
 
 
 def _flops(node: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> int:
@@ -63,7 +100,7 @@ def _operations(value: Any) -> int:
     stack = [value]
     while stack:
         expr = stack.pop()
-        if not str(expr.ty).startswith(("float", "bfloat")):
+        if not str(expr.ty).startswith(_FLOATING):
             if isinstance(expr, tirx.Cast | tirx.Select):
                 stack.append(expr.value if isinstance(expr, tirx.Cast) else expr.condition)
             continue

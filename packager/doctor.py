@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from packager.errors import ToolchainError
+from packager.errors import PackagerError, ToolchainError
 from packager.toolchain import find_toolchain
+
+if TYPE_CHECKING:
+    from packager.backends.base import Unavailable
 
 MACHINES = ("x86_64", "aarch64")
 BUILD_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "jinja2", "capstone")
@@ -58,17 +62,38 @@ def _compiler(machine: str) -> Examined:
     return Examined(what, True, toolchain.versions["cc"], None, required)
 
 
+def availability(kind: str) -> Unavailable | None:
+    """Return why Target ``kind``, with its defaults, cannot be built for here, or None. May import TVM."""
+    from packager.backends.base import Unavailable
+    from packager.targets import parse_targets, unavailable
+
+    try:
+        targets = parse_targets(kind)
+        require_build_packages()
+        target = next(one for one in (*targets.bases, *targets.specialised) if one.kind == kind)
+        return unavailable(target)
+    except PackagerError as error:
+        cause = f" ({error.detail.splitlines()[0]})" if error.detail else ""
+        return Unavailable(error.message + cause, error.hint or "")
+
+
 def _backends() -> list[Examined]:
-    from packager.backends import BACKENDS
-    from packager.targets import parse_targets
+    from packager.backends import all_backends
+    from packager.targets import parse_targets, unavailable
 
     findings = []
     for machine in MACHINES:
-        target = parse_targets([{"kind": "llvm", "mtriple": f"{machine}-linux-gnu"}]).host
-        unavailable = BACKENDS["llvm"].probe(target)
-        what = f"backend llvm for {machine}"
-        if unavailable:
-            findings.append(Examined(what, False, unavailable.reason, unavailable.hint, machine == platform.machine()))
-        else:
-            findings.append(Examined(what, True, f"default -mcpu={target.options.mcpu}", None, True))
+        target = parse_targets({"kind": "llvm", "mtriple": f"{machine}-linux-gnu"}).host
+        what, good = f"backend llvm for {machine}", f"default -mcpu={target.options.mcpu}"
+        findings.append(_backend(what, unavailable(target), good, required=machine == platform.machine()))
+    for found in all_backends():
+        if found.kind != "llvm":
+            reason = availability(found.kind)
+            findings.append(_backend(f"backend {found.kind}", reason, f"from {found.origin}", required=False))
     return findings
+
+
+def _backend(what: str, reason: Unavailable | None, good: str, *, required: bool) -> Examined:
+    if reason is None:
+        return Examined(what, True, good, None, required)
+    return Examined(what, False, reason.reason, reason.hint or None, required)

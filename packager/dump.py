@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from packager.ir import CallPlan, ImportedModel, LoweredModel
+from packager.partition import Placement
+from packager.partition.table import partition_table
+from packager.primitives import Kernel
 
 
 def imported(model: ImportedModel, workdir: Path, keep: Path | None) -> None:
@@ -16,13 +19,24 @@ def imported(model: ImportedModel, workdir: Path, keep: Path | None) -> None:
         (workdir / "1-imported.py").write_text(model.module.script())
 
 
+def partitioned(placement: Placement, generator: str, workdir: Path, keep: Path | None) -> None:
+    """Write the module that calls the partitions, each partition as its backend got it, and the table of them."""
+    if keep is None:
+        return
+    parts = [placement.model.module.script()]
+    parts += [f"# {verdict.partition.name}\n{verdict.partition.function.script()}" for verdict in placement.verdicts]
+    (workdir / "2-partitioned.py").write_text("\n\n".join(parts))
+    (workdir / "2-partitions.json").write_text(json.dumps(partition_table(placement, generator), indent=1))
+
+
 def lowered(model: LoweredModel, workdir: Path, keep: Path | None) -> None:
     """Write the flat main and the scheduled kernels."""
     if keep is not None:
         parts = [model.main.script()]
         for group in model.groups.values():
-            parts += [f"# {kernel.symbol}\n{kernel.primfunc.script()}" for kernel in group.kernels]
-        (workdir / "2-lowered.py").write_text("\n\n".join(parts))
+            kernels = [function for function in group.functions if isinstance(function, Kernel)]
+            parts += [f"# {kernel.symbol}\n{kernel.primfunc.script()}" for kernel in kernels]
+        (workdir / "3-lowered.py").write_text("\n\n".join(parts))
 
 
 def planned(plan: CallPlan, workdir: Path, keep: Path | None) -> None:
@@ -34,5 +48,6 @@ def planned(plan: CallPlan, workdir: Path, keep: Path | None) -> None:
         "steps": [dataclasses.asdict(step) for step in plan.steps],
         "primitives": [dataclasses.asdict(primitive) for primitive in plan.primitives],
         "constants": [dataclasses.asdict(record) for record in plan.constants.records],
+        "slots": [dataclasses.asdict(slot) for slot in plan.constants.slots],
     }
-    (workdir / "3-plan.json").write_text(json.dumps(document, indent=1))
+    (workdir / "4-plan.json").write_text(json.dumps(document, indent=1))

@@ -56,7 +56,8 @@ class UnsupportedOperatorsError(ModelError):
         super().__init__(
             f"{len(lines)} {plural} not supported",
             detail="\n".join(lines),
-            hint="replace them in the model, or export it with another opset",
+            hint="replace them in the model, or export it with another opset"
+            + ("; --op-library takes implementations of your own" if any("::" in name for name in operators) else ""),
         )
 
 
@@ -107,6 +108,12 @@ class RunError(PackagerError):
         super().__init__(message, hint=hint)
         self.status = status
         self.name = name
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of what a foreign error says: TVM's and torch's put the point there."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__
 
 
 EXIT_CODES = {

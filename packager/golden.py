@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packager.deploy.golden import GoldenCase, compare, encode_golden
-from packager.deploy.loader import load
+from packager.deploy.golden import GoldenCase, compare, encode_golden, run_apart
 from packager.deploy.randomdata import random_inputs
 from packager.errors import BackendError, UsageError
 from packager.manifest import Golden, Manifest
@@ -39,8 +38,7 @@ def make_golden(bundle: Path, manifest: Manifest, request: int | Path) -> tuple[
             hint="give a file that has all inputs and all outputs by name",
         )
     if runnable:
-        with load(bundle) as loaded:
-            computed = loaded.run(inputs)
+        computed = run_apart(bundle, inputs)
         for name, array in expected.items():
             problem = compare(name, computed[name], array, RTOL, ATOL)
             if problem:

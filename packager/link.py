@@ -1,16 +1,23 @@
-"""Compile the runtime and the entrypoint, and link everything into one file."""
+"""Compile the runtime and the entrypoint, and link them with the backends' libraries into one file."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from packager import isa
-from packager.cache import Cache, digest
-from packager.ir import CallPlan, LinkPlan, ObjectFile
-from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_HEADER, SECTION_NAME
+from packager.cache import Cache
+from packager.deploy.elf import read_elf
+from packager.digest import digest
+from packager.errors import BackendError
+from packager.ir import CallPlan, LinkedFile, LinkPlan
+from packager.libraries.objects import CONSTRUCTOR_SECTIONS
+from packager.libraries.sysroot import read_system_symbols
+from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME
+from packager.manifest_section import SECTION_HEADER
 from packager.render import DataSection, render, render_data, render_entrypoint
 from packager.resources import folder
 from packager.toolchain import Toolchain, run
@@ -22,15 +29,19 @@ C_FLAGS = (
 )
 # No start files: a bundle has no constructors and no destructors.
 LINK_FLAGS = (
-    *("-shared", "-nostartfiles", "-static-libgcc", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack"),
-    *("-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,-Bsymbolic", "-Wl,--as-needed", "-Wl,--strip-debug"),
+    *("-shared", "-nostartfiles", "-static-libgcc", "-Wl,-z,defs", "-Wl,-z,text", "-Wl,-z,now", "-Wl,-z,relro"),
+    *(
+        "-Wl,-z,noexecstack",
+        "-Wl,--build-id=none",
+        "-Wl,--gc-sections",
+        "-Wl,-Bsymbolic",
+        "-Wl,--as-needed",
+        "-Wl,--strip-debug",
+    ),
     *("-Wl,--hash-style=gnu", "-Wl,--exclude-libs,ALL", "-Wl,--discard-all"),
 )
 LIBRARIES = ("-lm",)
-# Bundles run with glibc 2.28. These functions got new versions after it (2.29: exp to pow, 2.35: hypot, 2.38: fmod,
-# 2.39: exp10), which differ in errno alone, so code that names no version is bound to the one they have had all along.
-NEWER_MATH = ("exp", "exp2", "exp10", "exp10f", "fmod", "fmodf", "hypot", "hypotf", "log", "log2", "pow")
-FIRST_GLIBC = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}
+OWN_PREFIXES = ("task_", "dim_", "input_", "output_")  # what the entrypoint calls the model's own things
 
 
 @dataclass(frozen=True)
@@ -69,13 +80,14 @@ class Linker:
         argv = [self.toolchain.cc, *flags, f"-I{stub / 'include'}", f"-I{stub / 'src'}", "-c", str(source)]
         run([*argv, "-o", str(output)], cwd=self.workdir)
 
-    def link(self, link_plan: LinkPlan, *, golden: bytes | None) -> Path:
-        """Link one unsealed file: its manifest section is all zero. Returns its path in the work folder."""
+    def link(self, link_plan: LinkPlan, *, golden: bytes | None) -> LinkedFile:
+        """Link one unsealed file: its manifest section is all zero.
+
+        Raises BackendError if a library provides a name of the runtime's.
+        """
         plan = link_plan.plan
-        libraries = [
-            self._prepare(library, link_plan) for backend in link_plan.backends for library in backend.static_libraries
-        ]
-        features = sorted({feature for library in libraries for feature in isa.cpu_features(library)})
+        _check_names(link_plan)
+        features = sorted({feature for library in link_plan.libraries for feature in library.cpu_features})
         entry_source = self.workdir / "entrypoint.c"
         entry_source.write_text(
             render_entrypoint(
@@ -89,10 +101,11 @@ class Linker:
         entry = self.workdir / "entrypoint.o"
         self._compile(entry_source, entry, C_FLAGS)
         data = self._assemble_data(link_plan, golden)
-        objects = [entry, *libraries, data, *link_plan.runtime]
-        if link_plan.static:
-            return self._link_archive(objects, link_plan.entry_symbol)
-        return self._link_shared(objects, link_plan.entry_symbol)
+        objects = [entry, *(library.path for library in link_plan.libraries), data, *link_plan.runtime]
+        output = self._link_archive(objects, link_plan) if link_plan.static else self._link_shared(objects, link_plan)
+        # Not of the linked file: there, code that runs only on CPUs that have what it uses cannot be told apart.
+        needed = {feature for code in (entry, *link_plan.runtime) for feature in isa.cpu_features(code)}
+        return LinkedFile(output, tuple(sorted(needed.union(features))))
 
     def _assemble_data(self, link_plan: LinkPlan, golden: bytes | None) -> Path:
         sections = [DataSection(SECTION_NAME, "a", ("pk_manifest",), f".zero {link_plan.manifest_room}")]
@@ -108,33 +121,30 @@ class Linker:
         run([self.toolchain.cc, "-c", "data.S", "-o", output.name], cwd=self.workdir)
         return output
 
-    def _prepare(self, library: ObjectFile, link_plan: LinkPlan) -> Path:
-        """Return an object of what is used of ``library``: what is not may need CPU features that nothing else does.
-
-        In the shared form its calls of NEWER_MATH name their version; in the other the final link decides.
-        """
-        prepared = self.workdir / f"prepared-{library.path.stem}.o"
-        roots = [f"--undefined={symbol}" for symbol in library.symbols]
-        options = self.workdir / f"{prepared.stem}.options"  # there may be more symbols than a command line holds
-        options.write_text("\n".join(roots))
-        argv = [self.toolchain.ld, "-r", "--gc-sections", f"@{options.name}", "-o", prepared.name]
-        run([*argv, str(library.path)], cwd=self.workdir)
-        if not link_plan.static:
-            version = FIRST_GLIBC[self.toolchain.machine]
-            names = [f"--redefine-sym={name}={name}@{version}" for name in NEWER_MATH]
-            run([self.toolchain.objcopy, *names, prepared.name], cwd=self.workdir)
-        return prepared
-
-    def _link_shared(self, objects: Sequence[Path], entry_symbol: str) -> Path:
+    def _link_shared(self, objects: Sequence[Path], link_plan: LinkPlan) -> Path:
         exports = self.workdir / "exports.map"
-        exports.write_text(render("exports.map.j2", entry_symbol=entry_symbol))
+        exports.write_text(render("exports.map.j2", entry_symbol=link_plan.entry_symbol))
         output = self.workdir / "bundle.so"
         argv = [self.toolchain.cc, *LINK_FLAGS, f"-Wl,--version-script={exports.name}", "-o", output.name]
-        run([*argv, *map(str, objects), *LIBRARIES], cwd=self.workdir)
+        required = [f"-l{library.link_name}" for backend in link_plan.backends for library in backend.requires]
+        libgcc = [self._passive_libgcc()] if any(library.uses_libgcc for library in link_plan.libraries) else []
+        run([*argv, *map(str, objects), *libgcc, *dict.fromkeys(required), *LIBRARIES], cwd=self.workdir)
         return output
 
-    def _link_archive(self, objects: Sequence[Path], entry_symbol: str) -> Path:
+    def _passive_libgcc(self) -> str:
+        """Return a copy of libgcc without constructors.
+
+        It has some that ask early what the CPU can do. What they tell is asked for again where it is a matter of
+        resolvers, and elsewhere chooses between code that is slower and faster.
+        """
+        libgcc = read_system_symbols(self.toolchain, self.workdir).libgcc_file
+        removals = [f"--remove-section={pattern}" for pattern in CONSTRUCTOR_SECTIONS]
+        run([self.toolchain.objcopy, *removals, str(libgcc), libgcc.name], cwd=self.workdir)
+        return libgcc.name
+
+    def _link_archive(self, objects: Sequence[Path], link_plan: LinkPlan) -> Path:
         """Link relocatably, localise every symbol but the entry, and wrap the object in an archive."""
+        entry_symbol = link_plan.entry_symbol
         combined = self.workdir / f"{entry_symbol}.o"
         run([self.toolchain.ld, "-r", "--strip-debug", "-o", combined.name, *map(str, objects)], cwd=self.workdir)
         run([self.toolchain.objcopy, f"--keep-global-symbol={entry_symbol}", combined.name], cwd=self.workdir)
@@ -142,6 +152,25 @@ class Linker:
         output.unlink(missing_ok=True)
         run([self.toolchain.ar, "rcsD", output.name, combined.name], cwd=self.workdir)
         return output
+
+
+def _check_names(link_plan: LinkPlan) -> None:
+    """Raise BackendError if a library provides a name that the runtime, or the entrypoint's C code, has for itself."""
+    include = folder("runtime_stub")
+    texts = [
+        folder("templates") / "entrypoint.c.j2",
+        include / "include" / "packager.h",
+        include / "src" / "internal.h",
+    ]
+    taken = {name for text in texts for name in re.findall(r"[A-Za-z_]\w*", text.read_text())}
+    taken.update(name for path in link_plan.runtime for name in read_elf(path).exports)
+    for library in link_plan.libraries:
+        for symbol in library.symbols:
+            if symbol in taken or symbol.startswith(OWN_PREFIXES):
+                raise BackendError(
+                    f"{library.kind}: it provides {symbol}, a name of packager's runtime or entrypoint",
+                    hint="start symbols with the name of the backend and of the partition",
+                )
 
 
 def write_constants(plan: CallPlan, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The manifest of a bundle (``docs/bundle-format.md``): its dataclasses, JSON text and ELF section.
+"""The manifest of a bundle (``docs/bundle-format.md``): its dataclasses and JSON text.
 
 The dataclasses are the definition; ``manifest_schema`` and the strict reader follow from them. Sizes are in
 bytes, shapes in elements.
@@ -6,16 +6,12 @@ bytes, shapes in elements.
 
 from __future__ import annotations
 
-import hashlib
-import math
-import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from packager import shape_expr, strict_json
-from packager.dtypes import DTYPES
+from packager.contradictions import contradictions
 from packager.errors import BundleError
 from packager.strict_json import HasKey, MismatchError, Pattern, Range, Unique
 
@@ -27,8 +23,6 @@ ALIGNMENT = 64
 SECTION_NAME = ".packager.manifest"
 CONSTANTS_SECTION = ".packager.constants"
 GOLDEN_SECTION = ".packager.golden"
-SECTION_HEADER = struct.Struct("<8sQ32s16s")
-SECTION_MAGIC = b"PKGRMAN1"
 
 Name = Annotated[str, Pattern(r"[^\x00]+", "a non-empty string without zero characters")]
 Identifier = Annotated[str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "a C identifier")]
@@ -93,10 +87,11 @@ class Primitive:
 
 @dataclass(frozen=True)
 class StaticLibrary:
-    """An object or archive that was linked in."""
+    """An object or archive that was linked in; ``members`` are those of the archive that were."""
 
     name: Name
     sha256: Sha256
+    members: tuple[Name, ...]
 
 
 @dataclass(frozen=True)
@@ -110,10 +105,15 @@ class BackendRecord:
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant; ``offset`` counts from the start of the constants section or of the external file's data."""
+    """A constant; ``offset`` counts from the start of the constants section or of the external file's data.
+
+    ``sources`` are the model's constants that it, under whichever of its names, comes from: itself, or what it was
+    computed from at build time; empty for what is in no model, such as a backend's table.
+    """
 
     name: Name
     aliases: tuple[Name, ...]
+    sources: Annotated[tuple[Name, ...], Unique()]
     dtype: DTypeName
     shape: tuple[Count, ...]
     offset: Count
@@ -210,7 +210,7 @@ class Manifest:
             value = strict_json.parse(text)
             _refuse_newer(value)
             manifest = strict_json.read(Manifest, value)
-            for path, problem in _contradictions(manifest):
+            for path, problem in contradictions(manifest, ALIGNMENT):
                 raise MismatchError(path, problem)
         except MismatchError as mismatch:
             raise BundleError(
@@ -244,120 +244,3 @@ def _refuse_newer(value: Any) -> None:
                 f"the bundle has {what} version {version}; this packager reads version {known}",
                 hint="use the packager that built the bundle, or a newer one",
             )
-
-
-def _contradictions(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield (JSON path, problem) where parts of a well-formed manifest disagree."""
-    dims = {dim.name: dim.max for dim in manifest.dims}
-    for index, dim in enumerate(manifest.dims):
-        if dim.min > dim.max:
-            yield f"$.dims[{index}]", f"min {dim.min} is greater than max {dim.max}"
-    for kind, tensors in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
-        for index, tensor in enumerate(tensors):
-            for axis, extent in enumerate(tensor.shape):
-                path = f"$.{kind}[{index}].shape[{axis}]"
-                if isinstance(extent, int):
-                    continue
-                if kind == "inputs" and extent not in dims:
-                    yield path, f"{strict_json.shown(extent)} is not one of the dims"
-                try:
-                    unknown = sorted(shape_expr.names(extent) - dims.keys())
-                except shape_expr.ShapeExpressionError as error:
-                    yield path, str(error)
-                    continue
-                if unknown:
-                    yield path, f"unknown dims: {', '.join(unknown)}"
-    yield from _constant_contradictions(manifest)
-    requirements = manifest.requirements
-    if manifest.form == "shared" and requirements.undefined:
-        yield "$.requirements.undefined", "must be empty for a shared library"
-    if manifest.form == "static" and (requirements.needed or requirements.glibc):
-        yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"
-
-
-def _constant_contradictions(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    weights = manifest.weights
-    external = weights.storage == "external"
-    if external != (weights.file is not None) or external != (weights.file_sha256 is not None):
-        yield "$.weights", "file and file_sha256 are for external weights, which need both"
-    if weights.storage == "none" and (manifest.constants or weights.bytes):
-        yield "$.weights.storage", "is 'none' but there are constants"
-    seen: set[str] = set()
-    end = 0
-    for index, constant in enumerate(manifest.constants):
-        path = f"$.constants[{index}]"
-        for name in (constant.name, *constant.aliases):
-            if name in seen:
-                yield path, f"{strict_json.shown(name)} stands there twice"
-            seen.add(name)
-        if constant.bytes != math.prod(constant.shape) * DTYPES[constant.dtype].itemsize:
-            yield f"{path}.bytes", f"{constant.bytes} bytes do not fit the dtype and the shape"
-        if constant.offset < end:
-            yield f"{path}.offset", f"overlaps the constant before, which ends at {end}"
-        if external and constant.offset != end:
-            yield f"{path}.offset", "leaves a gap in the external file"
-        if not external and constant.offset % ALIGNMENT:
-            yield f"{path}.offset", f"{constant.offset} is not a multiple of {ALIGNMENT}"
-        end = constant.offset + constant.bytes
-    if end > weights.bytes:
-        yield "$.weights.bytes", f"{weights.bytes} bytes do not hold the constants, which end at {end}"
-
-
-def encode_section(manifest_json: bytes, capacity: int) -> bytes:
-    """Return the ``capacity`` bytes of the manifest section: header, JSON text, blanks.
-
-    Raises ValueError if the text does not fit.
-    """
-    room = capacity - SECTION_HEADER.size
-    if len(manifest_json) > room:
-        raise ValueError(f"the manifest has {len(manifest_json)} bytes; the section has room for {room}")
-    padded = manifest_json.ljust(room, b" ")
-    return SECTION_HEADER.pack(SECTION_MAGIC, room, hashlib.sha256(padded).digest(), bytes(16)) + padded
-
-
-def decode_section(section: bytes) -> bytes:
-    """Return the JSON text, without padding, of a manifest section. Raises BundleError if a bit is wrong."""
-    hint = "copy the bundle again, or rebuild it"
-    if len(section) < SECTION_HEADER.size:
-        raise BundleError("the manifest section is shorter than its header", hint=hint)
-    magic, size, digest, reserved = SECTION_HEADER.unpack_from(section)
-    if not any(section):
-        raise BundleError("the manifest section is empty: the bundle was never sealed", hint="rebuild it")
-    if magic != SECTION_MAGIC:
-        raise BundleError(f"the manifest section does not start with {SECTION_MAGIC.decode()}", hint=hint)
-    padded = section[SECTION_HEADER.size :]
-    if size != len(padded) or any(reserved) or hashlib.sha256(padded).digest() != digest:
-        raise BundleError("the manifest is damaged: its SHA-256 does not match", hint=hint)
-    return padded.rstrip(b" ")
-
-
-def content_sha256(file: Path | bytes, section_offset: int, section_size: int) -> str:
-    """Return the hex SHA-256 of a whole file with the bytes of the manifest section taken as zero.
-
-    Reads in chunks. Raises OSError, or ValueError if the section does not lie in the file.
-    """
-    digest = hashlib.sha256()
-    end = section_offset + section_size
-    if isinstance(file, bytes):
-        if end > len(file):
-            raise ValueError("the section does not lie in the file")
-        view = memoryview(file)
-        digest.update(view[:section_offset])
-        digest.update(bytes(section_size))
-        digest.update(view[end:])
-        return digest.hexdigest()
-    chunk_size = 1 << 20
-    with file.open("rb") as stream:
-        remaining = section_offset
-        while remaining:
-            chunk = stream.read(min(chunk_size, remaining))
-            if not chunk:
-                raise ValueError("the section does not lie in the file")
-            digest.update(chunk)
-            remaining -= len(chunk)
-        if len(stream.read(section_size)) != section_size:
-            raise ValueError("the section does not lie in the file")
-        digest.update(bytes(section_size))
-        while chunk := stream.read(chunk_size):
-            digest.update(chunk)
-    return digest.hexdigest()

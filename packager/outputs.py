@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.errors import PackagerError, UsageError
+from packager.manifest_section import SECTION_MAGIC
 
 if TYPE_CHECKING:
     from packager.request import Request
@@ -120,7 +122,11 @@ def _is_ours(path: Path, kind: str) -> bool:
         from packager.header import MARK
 
         return MARK.encode() in start
-    return not start or start.startswith((b"\x7fELF", b"!<arch>\n"))
+    if not start.startswith((b"\x7fELF", b"!<arch>\n")):
+        return not start
+    # Not every library is a bundle: this one may be an input of this build.
+    with path.open("rb") as whole, mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(SECTION_MAGIC) >= 0
 
 
 def _stage(target: Path, pending: list[tuple[Path, Path]]) -> Path:

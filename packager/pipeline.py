@@ -1,7 +1,7 @@
 """``build``: the stages in order, from a model file to a sealed bundle.
 
-``import -> lower -> plan -> compile per backend -> render and link -> seal``. Each stage is one function that takes a
-frozen value and returns the next (``packager.ir``). Modules that need TVM are imported when a stage runs, so that a
+``import -> partition -> lower -> plan -> generate -> render and link -> seal``. Each stage is one function that takes
+a frozen value and returns the next (``packager.ir``). Modules that need TVM are imported when a stage runs, so that a
 build whose result is in the cache starts none of it.
 """
 
@@ -14,16 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager import cache_key
+from packager.backends import blamed, find_backend
+from packager.backends.base import CodeGenerator, Context, OperatorSource
 from packager.cache import Cache
 from packager.doctor import require_build_packages
-from packager.errors import UsageError
 from packager.outputs import Outputs, results, work_folder
 from packager.request import Request, make_build_request
+from packager.targets import require_available
 from packager.toolchain import Toolchain, find_toolchain
 
 if TYPE_CHECKING:
-    from packager.ir import BackendOutput, CallPlan, LinkPlan, LoweredModel
+    from packager.ir import CallPlan, ImportedModel, LinkPlan, LoweredModel, PreparedLibrary
     from packager.link import Linker
+    from packager.op_library import OpLibrary
+    from packager.partition import Placement
+    from packager.primitives import BackendOutput
+    from packager.targets import Target
 
 # Code reaches constants by 32-bit offsets; above this size they go into a file of their own.
 MAX_EMBEDDED_BYTES = 2**31 - 2**24
@@ -45,16 +51,35 @@ def build(
     jobs: int | None = None,
     cache: bool = True,
     golden: int | str | os.PathLike[str] | None = None,
+    op_libraries: Sequence[str | os.PathLike[str]] = (),
+    constants: str | os.PathLike[str] | None = None,
+    entry: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Compile ``model`` (.onnx, .pt2, Relax .json) into one bundle and return its path.
 
     ``output`` defaults to the model's name with ``.so`` in the current folder. ``dims`` fixes a symbolic dim (``8``) or
     bounds it (``(1, 32)``). ``golden`` is a seed, or an ``.npz`` file with inputs and perhaps outputs by name.
+    ``op_libraries`` are TOML files that describe operators of your own, ``constants`` a file whose tensors replace the
+    model's constants of the same names, ``entry`` the function of a Relax module that is the model (``main``).
     Raises a PackagerError; a file that stood at ``output`` is then as it was.
     """
     request = make_build_request(
-        Path(model), output, targets, dims, name, header, static, prefix, weights, keep_workdir, jobs, golden
+        Path(model),
+        output=output,
+        targets=targets,
+        dims=dims,
+        name=name,
+        header=header,
+        static=static,
+        prefix=prefix,
+        weights=weights,
+        keep_workdir=keep_workdir,
+        jobs=jobs,
+        golden=golden,
+        op_libraries=op_libraries,
+        constants=constants,
+        entry=entry,
     )
     report = progress or _silent
     outputs = Outputs(request.output, request.header, request.weights_file)
@@ -74,6 +99,31 @@ def build(
     return request.output
 
 
+def place(
+    model: str | os.PathLike[str],
+    *,
+    targets: Sequence[str | Mapping[str, Any]] = (),
+    dims: Mapping[str, int | tuple[int, int]] | None = None,
+    op_libraries: Sequence[str | os.PathLike[str]] = (),
+    constants: str | os.PathLike[str] | None = None,
+    entry: str | None = None,
+) -> dict[str, Any]:
+    """Return the partition table of ``model`` as JSON: what each backend would be given. Compiles and writes nothing.
+
+    Raises a PackagerError as ``build`` does.
+    """
+    request = make_build_request(
+        Path(model), targets=targets, dims=dims, op_libraries=op_libraries, constants=constants, entry=entry
+    )
+    require_build_packages()
+    require_available(request.targets)
+    from packager.partition import partition
+    from packager.partition.table import partition_table
+
+    placement = partition(import_model(request), request.targets.specialised, None)
+    return partition_table(placement, request.targets.host.kind)
+
+
 def _silent(_stage: str) -> None:
     """Report to nobody."""
 
@@ -81,57 +131,105 @@ def _silent(_stage: str) -> None:
 def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, progress: Progress) -> None:
     """Run the stages; leaves the sealed bundle, and external weights, in ``workdir``."""
     progress("importing the model")
+    require_available(request.targets)
     from packager import dump
-    from packager.frontends import load_model
+    from packager.libraries import check_libraries
     from packager.link import Linker
     from packager.lower import lower
+    from packager.partition import compile_with, partition
     from packager.plan import plan
     from packager.seal import seal
 
-    imported = load_model(request.model, request.dims, request.name)
+    imported = import_model(request)
     dump.imported(imported, workdir, request.keep_workdir)
+    make_context = _contexts(request, toolchain, workdir)
+    if request.targets.specialised:
+        progress(f"partitioning for {', '.join(target.kind for target in request.targets.specialised)}")
+    placement = partition(imported, request.targets.specialised, compile_with(make_context))
+    for output in placement.model.backends:
+        progress(_count_partitions(placement, output.kind))
+    dump.partitioned(placement, request.targets.host.kind, workdir, request.keep_workdir)
     progress("lowering and scheduling")
-    lowered = lower(imported)
+    lowered = lower(placement.model)
     dump.lowered(lowered, workdir, request.keep_workdir)
     progress("planning")
     external = _has_external_weights(request, lowered)
     call_plan = plan(lowered, packed_constants=external)
     dump.planned(call_plan, workdir, request.keep_workdir)
-    progress(f"compiling {len(call_plan.kernels)} primitive functions")
-    compiled = _compile(request, call_plan, workdir)
+    progress(f"compiling {len(call_plan.functions)} primitive functions")
+    compiled = (*placement.model.backends, _generate(request, call_plan, make_context))
+    libraries = check_libraries(compiled, toolchain, workdir, static=request.static)
     progress("linking")
     linker = Linker(toolchain, workdir, store, request.jobs)
-    link_plan = _plan_link(request, call_plan, compiled, linker, external=external)
+    link_plan = _plan_link(request, call_plan, compiled, libraries, linker, external=external)
     linked = linker.link(link_plan, golden=None)
     manifest = seal(linked, link_plan, golden=None)
     if request.golden is not None:
         from packager.golden import make_golden
 
         progress("running the golden inputs")
-        image, record = make_golden(linked, manifest, request.golden)
+        image, record = make_golden(linked.path, manifest, request.golden)
         seal(linker.link(link_plan, golden=image), link_plan, golden=record)
+
+
+def import_model(request: Request) -> ImportedModel:
+    """Run the first stage: read the model file, with the constants that replace its own."""
+    from packager.frontends import load_model
+    from packager.overrides import read_overrides
+
+    op_libraries = [library for target in request.targets.specialised for library in _op_libraries(target)]
+    overrides = None if request.constants is None else read_overrides(request.constants)
+    return load_model(request.model, request.dims, request.name, op_libraries, request.entry, overrides)
+
+
+def _count_partitions(placement: Placement, kind: str) -> str:
+    """Say how many functions a backend has compiled for how many parts of the model."""
+    taken = [verdict.partition for verdict in placement.verdicts if verdict.backend == kind and not verdict.reason]
+    return f"{kind}: {len(taken)} partitions at {sum(len(part.sites) for part in taken)} call sites"
+
+
+def _op_libraries(target: Target) -> Sequence[OpLibrary]:
+    backend = find_backend(target.kind)
+    return backend.op_libraries(target) if isinstance(backend, OperatorSource) else ()
 
 
 def _has_external_weights(request: Request, lowered: LoweredModel) -> bool:
     if request.weights is not None:
         return request.weights == "external"
-    return sum(array.nbytes for array in lowered.constants.values()) > MAX_EMBEDDED_BYTES
+    return sum(constant.array.nbytes for constant in lowered.constants.values()) > MAX_EMBEDDED_BYTES
 
 
-def _compile(request: Request, call_plan: CallPlan, workdir: Path) -> tuple[BackendOutput, ...]:
-    """Let the host's backend compile all kernels."""
-    from packager.backends import BACKENDS
+def _contexts(request: Request, toolchain: Toolchain, workdir: Path) -> Callable[[Target], Context]:
+    """Return the function that gives each backend its context, with a work folder of its own."""
+
+    def make_context(target: Target) -> Context:
+        folder = workdir / target.kind
+        folder.mkdir()
+        return Context(folder, toolchain, request.targets.base_of(target), request.jobs)
+
+    return make_context
+
+
+def _generate(request: Request, call_plan: CallPlan, make_context: Callable[[Target], Context]) -> BackendOutput:
+    """Let the host's code generator compile the kernels: what no other backend took."""
+    from packager.primitives import Kernel
 
     target = request.targets.host
-    backend = BACKENDS[target.kind]
-    unavailable = backend.probe(target)
-    if unavailable:
-        raise UsageError(f"Target {target.kind!r} cannot be used: {unavailable.reason}", hint=unavailable.hint)
-    return (backend.compile(call_plan.kernels, call_plan.primitives, target, workdir),)
+    generator = find_backend(target.kind)
+    assert isinstance(generator, CodeGenerator)  # a least specialised Target has one
+    kernels = [function for function in call_plan.functions if isinstance(function, Kernel)]
+    with blamed(target.kind):
+        return generator.generate(kernels, target, make_context(target))
 
 
 def _plan_link(
-    request: Request, call_plan: CallPlan, compiled: tuple[BackendOutput, ...], linker: Linker, *, external: bool
+    request: Request,
+    call_plan: CallPlan,
+    compiled: tuple[BackendOutput, ...],
+    libraries: tuple[PreparedLibrary, ...],
+    linker: Linker,
+    *,
+    external: bool,
 ) -> LinkPlan:
     """Gather everything that goes into the linked file, and reserve the room for its manifest."""
     from packager.ir import LinkPlan
@@ -145,8 +243,9 @@ def _plan_link(
     link_plan = LinkPlan(
         plan=call_plan,
         backends=compiled,
+        libraries=libraries,
         runtime=linker.compile_runtime(static=request.static),
-        targets=tuple(request.targets.to_json()),
+        targets=tuple(request.targets.to_manifest()),
         machine=request.targets.host.machine,
         entry_symbol=request.entry_symbol,
         static=request.static,

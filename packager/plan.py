@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +10,17 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
-from tvm.tirx.buffer import is_buffer_var
 
 from packager import symbolic
 from packager.arena import Request, place
 from packager.constants import ConstantBuilder
-from packager.cost import Cost, estimate
+from packager.cost import estimate
 from packager.dtypes import DTYPES
-from packager.errors import ModelError
-from packager.ir import Call, CallPlan, CallSource, Copy, Extent, Kernel, LoweredModel, Operand
-from packager.lower import called_primfunc
+from packager.errors import BackendError, ModelError
+from packager.ir import Call, CallPlan, CallSource, Copy, Extent, LoweredModel, NamedArray, Operand
+from packager.lower import called_function
 from packager.manifest import Dim, Primitive, TensorSpec
+from packager.primitives import Cost, FunctionGroup, Kernel, Packing, PrimitiveFunction
 
 # Below this many FLOPs plus bytes per call, waking threads costs more than it saves.
 PARALLEL_WORK = 1 << 20
@@ -33,6 +33,7 @@ class _Tensor:
         self.operand = operand  # None until the arena is placed
         self.shape = shape
         self.dtype = dtype
+        self.constant: tuple[str, NamedArray] | None = None  # what it holds, if it is one of main's constants
         self.first: int | None = None  # steps between which it is alive
         self.last: int | None = None
 
@@ -51,11 +52,10 @@ class _Planner:
         self.model = model
         self.dims: Mapping[str, Dim] = {dim.name: dim for dim in model.dims}
         self.names: dict[int, Extent] = {}  # main's shape variables
-        self.constants = ConstantBuilder()
-        self.constant_offsets: Sequence[int] = ()
+        self.constants = ConstantBuilder(reserved=[*model.constants, *model.weights])
         self.values: dict[int, Any] = {}  # Relax variable -> _Tensor or tuple of them
         self.tensors: list[_Tensor] = []  # those in the arena
-        self.calls: list[tuple[Kernel, list[_Tensor], tuple[Extent, ...], Extent | None, bool]] = []
+        self.calls: list[tuple[PrimitiveFunction, list[_Tensor], tuple[Extent, ...], Extent | None, bool]] = []
         self.primitives: dict[str, Primitive] = {}
 
     def plan(self, packed_constants: bool) -> CallPlan:
@@ -69,23 +69,22 @@ class _Planner:
         outputs = list(results) if isinstance(results, tuple) else [results]
         specs, copies = self._bind_outputs(outputs)
         arena_bytes = self._place()
-        table, self.constant_offsets = self.constants.build(packed=packed_constants)
         steps: list[Call | Copy] = [
-            Call(kernel.symbol, tuple(self._operand(t) for t in operands), scalars, extent, parallel)
-            for kernel, operands, scalars, extent, parallel in self.calls
+            Call(function.symbol, tuple(self._operand(t) for t in operands), scalars, extent, parallel)
+            for function, operands, scalars, extent, parallel in self.calls
         ]
         steps += [Copy(self._operand(source), target, nbytes) for source, target, nbytes in copies]
-        kernels = {kernel.symbol: kernel for kernel, *_ in self.calls}
+        functions = {function.symbol: function for function, *_ in self.calls}
         return CallPlan(
             source=self.model.source,
             inputs=self.model.inputs,
             outputs=specs,
             dims=self.model.dims,
             steps=tuple(steps),
-            kernels=tuple(kernels.values()),
+            functions=tuple(functions.values()),
             primitives=tuple(self.primitives.values()),
             arena_bytes=arena_bytes,
-            constants=table,
+            constants=self.constants.build(packed=packed_constants, originals=self.model.weights),
         )
 
     def _bind_parameters(self, main: relax.Function) -> None:
@@ -96,9 +95,10 @@ class _Planner:
                     self.names[extent.__chandle__()] = extent.name
             operand = Operand("input", index)
             self.values[parameter.__chandle__()] = self._tensor(operand, parameter.ty)
-        for parameter, (name, array) in zip(main.params[count:], self.model.constants.items(), strict=True):
-            operand = Operand("constants", self.constants.add(name, array))
-            self.values[parameter.__chandle__()] = self._tensor(operand, parameter.ty)
+        for parameter, constant in zip(main.params[count:], self.model.constants.items(), strict=True):
+            tensor = self._tensor(None, parameter.ty)
+            tensor.constant = constant  # gets a slot when something reads it as it is
+            self.values[parameter.__chandle__()] = tensor
 
     def _tensor(self, operand: Operand | None, ty: Any) -> _Tensor:
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
@@ -117,7 +117,7 @@ class _Planner:
         return self.values[expr.__chandle__()]
 
     def _evaluate(self, value: Any, ty: Any, sources: Iterator[CallSource]) -> Any:
-        callee = called_primfunc(value)
+        callee = called_function(value)
         if callee is not None:
             return self._call(callee, value, next(sources))
         if isinstance(value, relax.Call):  # lower() has left nothing but reshape: an alias with another shape
@@ -141,33 +141,61 @@ class _Planner:
     def _call(self, callee: str, value: relax.Call, source: CallSource) -> Any:
         group = self.model.groups[callee]
         arguments = [a if _is_scalar(a) else self._value(a) for a in value.args[1].fields]
-        out_types = value.ty_args[0]
-        is_tuple = isinstance(out_types, relax.TupleType)
-        results = [self._new_tensor(ty) for ty in (out_types.fields if is_tuple else [out_types])]
+        out_types = value.ty_args if len(value.ty_args) > 1 else [value.ty_args[0]]
+        is_tuple = len(out_types) > 1 or isinstance(out_types[0], relax.TupleType)
+        fields = out_types[0].fields if isinstance(out_types[0], relax.TupleType) else out_types
+        results = [self._new_tensor(ty) for ty in fields]
         scalars = list(value.args[2].values) if len(value.args) > 2 else []
         names = self._bind_shapes(group.parameters, [*arguments, *results, *scalars])
-        workspaces = [self._workspace(buffer, names) for buffer in group.workspaces]
-        pools = {"argument": [*arguments, *results], "workspace": workspaces}
-        for kernel in group.kernels:
-            operands = [pools[parameter.kind][parameter.index] for parameter in kernel.parameters]
-            extents = tuple(symbolic.to_extent(scalar, names) for scalar in kernel.scalars)
-            extent = None if kernel.extent is None else symbolic.to_extent(kernel.extent, names)
-            cost = estimate(kernel, names, self.dims)
-            self._record(kernel, cost, source)
-            parallel = extent not in (None, 1) and cost.flops + cost.bytes_read + cost.bytes_written >= PARALLEL_WORK
+        pools = {
+            "argument": [*arguments, *results],
+            "workspace": [self._workspace(nbytes, names) for nbytes in group.workspaces],
+            "packed": [self._packed(callee, packing, arguments[packing.argument]) for packing in group.packings],
+        }
+        for function in group.functions:
+            operands = [
+                self._table(parameter.name) if parameter.kind == "constant" else pools[parameter.kind][parameter.index]
+                for parameter in function.parameters
+            ]
+            extents = tuple(symbolic.to_extent(scalar, names) for scalar in function.scalars)
+            extent = None if function.extent is None else symbolic.to_extent(function.extent, names)
+            cost = self._cost(group, function, names)
+            self._record(function, group.composite, cost, source)
+            work = group.cost or cost
+            parallel = extent not in (None, 1) and work.flops + work.bytes_read + work.bytes_written >= PARALLEL_WORK
             for tensor in operands:
                 self._touch(tensor, len(self.calls))
-            self.calls.append((kernel, operands, extents, extent, parallel))
+            self.calls.append((function, operands, extents, extent, parallel))
         return tuple(results) if is_tuple else results[0]
+
+    def _cost(self, group: FunctionGroup, function: PrimitiveFunction, names: Mapping[int, Extent]) -> Cost:
+        """Return the cost of a kernel; of several functions of a partition the last stands for the work of all."""
+        if isinstance(function, Kernel):
+            return estimate(function, names, self.dims)
+        return group.cost if group.cost is not None and function is group.functions[-1] else Cost(0, 0, 0)
+
+    def _packed(self, callee: str, packing: Packing, tensor: _Tensor) -> _Tensor:
+        """Return a constant argument in a backend's layout. Raises BackendError if two layouts have one name."""
+        assert tensor.constant is not None  # the partition stage has checked that it is one
+        name, constant = tensor.constant
+        array = np.asarray(packing.pack(constant.array))
+        try:
+            slot = self.constants.add_derived(f"{name}:{packing.layout}", array, constant.sources)
+        except ValueError as error:
+            raise BackendError(f"{callee}: layout {packing.layout!r}: {error}") from None
+        return _Tensor(Operand("constants", slot), array.shape, array.dtype.name)
+
+    def _table(self, name: str) -> _Tensor:
+        array = np.asarray(self.model.tables[name])
+        return _Tensor(Operand("constants", self.constants.add_derived(name, array)), array.shape, array.dtype.name)
 
     def _new_tensor(self, ty: Any) -> _Tensor:
         tensor = self._tensor(None, ty)
         self.tensors.append(tensor)
         return tensor
 
-    def _workspace(self, buffer: Any, names: Mapping[int, Extent]) -> _Tensor:
-        shape = tuple(tirx.const(symbolic.maximum(e, names, self.dims), "int64") for e in buffer.shape)
-        tensor = _Tensor(None, shape, str(buffer.dtype))
+    def _workspace(self, nbytes: Any, names: Mapping[int, Extent]) -> _Tensor:
+        tensor = _Tensor(None, (symbolic.maximum(nbytes, names, self.dims),), "uint8")
         self.tensors.append(tensor)
         return tensor
 
@@ -175,23 +203,31 @@ class _Planner:
         """Return the shape variables of a PrimFunc as extents, by matching its parameters with the arguments."""
         names: dict[int, Extent] = {}
         for parameter, argument in zip(parameters, arguments, strict=True):
-            if not is_buffer_var(parameter):
+            if not isinstance(parameter, tuple):
                 names[parameter.__chandle__()] = symbolic.to_extent(argument, self.names)
                 continue
-            for declared, actual in zip(parameter.shape, argument.shape, strict=True):
+            for declared, actual in zip(parameter, argument.shape, strict=True):
                 if isinstance(declared, tirx.Var):
                     names.setdefault(declared.__chandle__(), symbolic.to_extent(actual, self.names))
         return names
 
     def _touch(self, tensor: _Tensor, step: int) -> None:
-        root = _root(tensor)
+        root = self._read(tensor)
         root.first = step if root.first is None else root.first
         root.last = step
 
-    def _record(self, kernel: Kernel, cost: Cost, source: CallSource) -> None:
+    def _read(self, tensor: _Tensor) -> _Tensor:
+        """Return the tensor whose memory this is; give it a slot if it is a constant that has none yet."""
+        root = _root(tensor)
+        if root.constant is not None and root.operand is None:
+            name, constant = root.constant
+            root.operand = Operand("constants", self.constants.add(name, constant.array, constant.sources))
+        return root
+
+    def _record(self, function: PrimitiveFunction, composite: str | None, cost: Cost, source: CallSource) -> None:
         # Call sites of one function differ in their dims at most: the largest is what the manifest tells.
-        known = self.primitives.get(kernel.symbol, Primitive(kernel.symbol, None, source.ops, (), 0, 0, 0, 0))
-        self.primitives[kernel.symbol] = replace(
+        known = self.primitives.get(function.symbol, Primitive(function.symbol, composite, source.ops, (), 0, 0, 0, 0))
+        self.primitives[function.symbol] = replace(
             known,
             nodes=tuple(dict.fromkeys([*known.nodes, *source.nodes])),
             flops=max(known.flops, cost.flops),
@@ -209,7 +245,7 @@ class _Planner:
             shape = tuple(symbolic.to_extent(extent, self.names) for extent in tensor.shape)
             specs.append(TensorSpec(name, tensor.dtype, shape))
             operand = Operand("output", index)
-            root = _root(tensor)
+            root = self._read(tensor)
             if root.operand is None:
                 root.operand = operand
                 continue
@@ -233,8 +269,6 @@ class _Planner:
     def _operand(self, tensor: _Tensor) -> Operand:
         operand = _root(tensor).operand
         assert operand is not None
-        if operand.space == "constants":  # until the table is built, an entry and not an offset
-            return Operand("constants", self.constant_offsets[operand.value])
         return operand
 
 

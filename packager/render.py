@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from packager.constants import fixed_reason
 from packager.dtypes import DTYPES
 from packager.header import ENVIRONMENT, c_string, comment_text
-from packager.ir import Call, CallPlan, Copy, Extent, ExternalWeights, Operand
-from packager.manifest import SECTION_HEADER, Dim, TensorSpec
+from packager.ir import Call, CallPlan, ConstantSlot, ConstantTable, Copy, Extent, ExternalWeights, Operand
+from packager.manifest import Dim, TensorSpec
+from packager.manifest_section import SECTION_HEADER
+from packager.primitives import PrimitiveFunction
 from packager.symbolic import extent_interval
 
 
@@ -42,12 +45,14 @@ def render_entrypoint(
     inputs = [_tensor_view(f"input_{i}", spec, plan.dims) for i, spec in enumerate(plan.inputs)]
     outputs = [_tensor_view(f"output_{i}", spec, plan.dims) for i, spec in enumerate(plan.outputs)]
     embedded = plan.constants.nbytes > 0 and external is None
+    slots, forms = _slot_views(plan.constants)
+    constants, constant_shapes = _constant_views(plan.constants)
     return render(
         "entrypoint.c.j2",
         name=comment_text(plan.source.name),
         c_name=c_string(plan.source.name),
         entry_symbol=entry_symbol,
-        functions=[_function_view(kernel) for kernel in plan.kernels],
+        functions=[_function_view(function) for function in plan.functions],
         tasks=_task_views(plan.steps),
         steps=[_step_text(i, step) for i, step in enumerate(plan.steps)],
         step_names=[step.symbol if isinstance(step, Call) else "copy" for step in plan.steps],
@@ -62,7 +67,11 @@ def render_entrypoint(
         manifest_bytes=manifest_bytes,
         arena_bytes=plan.arena_bytes,
         constant_bytes=plan.constants.nbytes,
-        constants="pk_constants" if embedded else "0",
+        named_constants=constants,
+        constant_shapes=constant_shapes,
+        slots=slots,
+        forms=forms,
+        embedded_constants="pk_constants" if embedded else "0",
         external="&external_weights" if external else "0",
         external_weights=_external_text(external),
     )
@@ -73,10 +82,50 @@ def render_data(sections: Sequence[DataSection]) -> str:
     return render("data.S.j2", sections=sections)
 
 
-def _function_view(kernel: Any) -> dict[str, str]:
-    pointers = ["const void *" if not parameter.written else "void *" for parameter in kernel.parameters]
-    integers = ["int64_t"] * (len(kernel.scalars) + (2 if kernel.extent is not None else 0))
-    return {"symbol": kernel.symbol, "parameters": ", ".join([*pointers, *integers])}
+def _function_view(function: PrimitiveFunction) -> dict[str, str]:
+    pointers = ["void *" if parameter.written else "const void *" for parameter in function.parameters]
+    integers = ["int64_t"] * (len(function.scalars) + (2 if function.extent is not None else 0))
+    return {"symbol": function.symbol, "parameters": ", ".join([*pointers, *integers]) or "void"}
+
+
+def _swappable(table: ConstantTable) -> tuple[TensorSpec, ...]:
+    """Return the constants of the model that a session can swap; the manifest tells of the others."""
+    return tuple(spec for spec in table.named if fixed_reason(table, spec.name) is None)
+
+
+def _constant_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the constants that can be swapped as the ABI tells of them, and the shapes that they refer to."""
+    shapes: dict[tuple[int | str, ...], int] = {}
+    views = [
+        {
+            "name": c_string(spec.name),
+            "dtype": _dtype(spec.dtype),
+            "ndim": len(spec.shape),
+            "shape": shapes.setdefault(spec.shape, len(shapes)),
+        }
+        for spec in _swappable(table)
+    ]
+    return views, [_list(_c_extent(extent) for extent in shape) for shape in shapes]
+
+
+def _slot_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the slots, and the numbers of all forms one after the other."""
+    numbers: dict[str, int] = {spec.name: number for number, spec in enumerate(_swappable(table))}
+    places: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    forms: list[str] = []
+
+    def view(slot: ConstantSlot) -> dict[str, Any]:
+        values = {"name": comment_text(slot.name), "offset": slot.offset, "nbytes": slot.nbytes}
+        if slot.form is None or slot.form.source not in numbers:
+            return values | {"source": -1, "ndim": 0, "form": 0, "first": 0}
+        key = (slot.form.extents, slot.form.strides)
+        if key not in places:
+            places[key] = sum(len(extents) * 2 for extents, _ in places)
+            forms.append(", ".join(map(_c_extent, (*slot.form.extents, *slot.form.strides))))
+        place = {"ndim": len(slot.form.extents), "form": places[key], "first": _c_extent(slot.form.offset)}
+        return values | {"source": numbers[slot.form.source]} | place
+
+    return [view(slot) for slot in table.slots], forms
 
 
 def _task_views(steps: Sequence[Call | Copy]) -> list[dict[str, str]]:
@@ -124,7 +173,7 @@ def _pointer(operand: Operand) -> str:
             return f"call->outputs[{operand.value}]"
         case "arena":
             return f"call->arena + {operand.value}"
-    return f"(void *)(call->constants + {operand.value})"
+    return f"(void *)call->constants[{operand.value}]"
 
 
 def _dim_views(plan: CallPlan) -> list[dict[str, Any]]:
@@ -153,7 +202,6 @@ def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim]) -> dict[str
     by_name = {dim.name: dim for dim in dims}
     intervals = [extent_interval(extent, by_name) for extent in spec.shape]
     static = [isinstance(extent, int) for extent in spec.shape]
-    dtype = DTYPES[spec.dtype]
     return {
         "c_name": c_name,
         "shape": _list(str(e) if s else "PACKAGER_DIM_SYMBOLIC" for e, s in zip(spec.shape, static, strict=True)),
@@ -161,10 +209,15 @@ def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim]) -> dict[str
         "max_shape": _list(str(high) for _, high in intervals),
         "dims": _list("0" if s else c_string(str(e)) for e, s in zip(spec.shape, static, strict=True)),
         "info": (
-            f"{{ {c_string(spec.name)}, {{ {dtype.code}, {dtype.bits}, 1 }}, {len(spec.shape)}, "
+            f"{{ {c_string(spec.name)}, {_dtype(spec.dtype)}, {len(spec.shape)}, "
             f"{c_name}_shape, {c_name}_min, {c_name}_max, {c_name}_dims }}"
         ),
     }
+
+
+def _dtype(name: str) -> str:
+    dtype = DTYPES[name]
+    return f"{{ {dtype.code}, {dtype.bits}, 1 }}"
 
 
 def _list(items: Any) -> str:

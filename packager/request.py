@@ -32,6 +32,8 @@ class Request:
     keep_workdir: Path | None
     jobs: int
     golden: int | Path | None
+    entry: str | None  # the function of a Relax module that is the model
+    constants: Path | None  # a file whose tensors replace the model's constants of the same names
 
     @property
     def static(self) -> bool:
@@ -51,17 +53,21 @@ class Request:
 
 def make_build_request(
     model: Path,
-    output: str | os.PathLike[str] | None,
-    targets: Sequence[str | Mapping[str, Any]],
-    dims: Mapping[str, int | tuple[int, int]] | None,
-    name: str | None,
-    header: str | os.PathLike[str] | None,
-    static: bool,
-    prefix: str | None,
-    weights: str | None,
-    keep_workdir: str | os.PathLike[str] | None,
-    jobs: int | None,
-    golden: int | str | os.PathLike[str] | None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    targets: Sequence[str | Mapping[str, Any]] = (),
+    dims: Mapping[str, int | tuple[int, int]] | None = None,
+    name: str | None = None,
+    header: str | os.PathLike[str] | None = None,
+    static: bool = False,
+    prefix: str | None = None,
+    weights: str | None = None,
+    keep_workdir: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    golden: int | str | os.PathLike[str] | None = None,
+    op_libraries: Sequence[str | os.PathLike[str]] = (),
+    constants: str | os.PathLike[str] | None = None,
+    entry: str | None = None,
 ) -> Request:
     """Check the arguments of ``packager.build``. Raises UsageError."""
     check_suffix(model)
@@ -85,7 +91,7 @@ def make_build_request(
     return Request(
         model=model,
         output=Path(output) if output is not None else default,
-        targets=parse_targets(targets),
+        targets=parse_targets([*_op_library_targets(op_libraries), *_listed(targets, Mapping)]),
         dims=requests,
         name=name or model.stem,
         header=Path(header) if header is not None else None,
@@ -94,4 +100,17 @@ def make_build_request(
         keep_workdir=Path(keep_workdir) if keep_workdir is not None else None,
         jobs=jobs or os.cpu_count() or 1,
         golden=Path(golden) if isinstance(golden, str | os.PathLike) else golden,
+        entry=entry,
+        constants=Path(constants) if constants is not None else None,
     )
+
+
+def _op_library_targets(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
+    """Return the Target that ``--op-library`` stands for; its operators go before all else."""
+    libraries = [os.fspath(path) for path in _listed(paths, os.PathLike)]
+    return [{"kind": "external", "libraries": libraries}] if libraries else []
+
+
+def _listed(given: Any, single: type) -> Sequence[Any]:
+    """Return a list as it is, and what stands alone, a text or a ``single``, as a list of one."""
+    return [given] if isinstance(given, (str, single)) else given

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from pathlib import Path
 
 import packager
-from packager import isa
 from packager.deploy.elf import ElfImage, read_elf
 from packager.errors import BackendError
-from packager.ir import LinkPlan
+from packager.ir import LinkedFile, LinkPlan
+from packager.libraries.sysroot import C_LIBRARY
 from packager.manifest import (
     ABI_VERSION,
     CONSTANTS_SECTION,
@@ -22,14 +20,12 @@ from packager.manifest import (
     Manifest,
     Requirements,
     Sizes,
-    StaticLibrary,
-    content_sha256,
-    encode_section,
 )
+from packager.manifest_section import content_sha256, encode_section
 
 # Room for what is known only after the link: numbers grow by a few digits, lists of names by a few entries.
 MANIFEST_SLACK = 8192
-DYNAMIC_LINKERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
+RUNTIME_LICENSE = License("packager runtime", "Apache-2.0")
 
 
 def manifest_room(link_plan: LinkPlan) -> int:
@@ -38,8 +34,9 @@ def manifest_room(link_plan: LinkPlan) -> int:
     return -(-(len(draft.to_json()) + MANIFEST_SLACK) // 64) * 64
 
 
-def seal(path: Path, link_plan: LinkPlan, *, golden: Golden | None) -> Manifest:
-    """Write the manifest into the linked file at ``path``. Raises BackendError if the file is not what was planned."""
+def seal(linked: LinkedFile, link_plan: LinkPlan, *, golden: Golden | None) -> Manifest:
+    """Write the manifest into the linked file. Raises BackendError if the file is not what was planned."""
+    path = linked.path
     image = read_elf(path)
     _check(image, link_plan)
     section = image.sections[SECTION_NAME]
@@ -49,7 +46,7 @@ def seal(path: Path, link_plan: LinkPlan, *, golden: Golden | None) -> Manifest:
         os="linux",
         needed=image.needed,
         glibc=None if link_plan.static else image.glibc,
-        cpu_features=isa.cpu_features(path),
+        cpu_features=linked.cpu_features,
         exports=image.exports,
         undefined=image.undefined if link_plan.static else (),
     )
@@ -66,19 +63,39 @@ def seal(path: Path, link_plan: LinkPlan, *, golden: Golden | None) -> Manifest:
 def _check(image: ElfImage, link_plan: LinkPlan) -> None:
     if image.exports != (link_plan.entry_symbol,):
         raise BackendError(f"the linked file exports {', '.join(image.exports)}, not {link_plan.entry_symbol} alone")
-    allowed = {"libc.so.6", "libm.so.6", DYNAMIC_LINKERS[link_plan.machine]}
+    allowed = C_LIBRARY.union(library.soname for backend in link_plan.backends for library in backend.requires)
     extra = sorted(set(image.needed) - allowed)
     if extra:
-        raise BackendError(f"the linked file needs {', '.join(extra)}", hint="a backend links to a shared library")
-    for backend in link_plan.backends:
-        lost = sorted({p.symbol for p in backend.primitives} - set(image.symbols))
+        raise BackendError(
+            f"the linked file needs {', '.join(extra)}", hint="a backend has to declare it in what it `requires`"
+        )
+    called = {primitive.symbol for primitive in link_plan.plan.primitives}
+    for library in link_plan.libraries:
+        lost = sorted(called.intersection(library.symbols) - image.functions)
         if lost:
-            raise BackendError(f"{backend.kind}: the linked file does not define {', '.join(lost)}")
+            raise BackendError(f"{library.kind}: the linked file does not define {', '.join(lost)}")
+        called -= set(library.symbols)
+    if called:
+        raise BackendError(f"no backend provides {', '.join(sorted(called))}")
+    if image.init_entries or image.fini_entries:
+        raise BackendError("the linked file runs code when it is loaded or unloaded")
+    if image.unversioned and set(image.needed) <= set(image.version_libraries):
+        raise BackendError(f"the linked file needs {', '.join(image.unversioned)}, which no library has")
 
 
 def _nothing_read(link_plan: LinkPlan) -> Requirements:
-    features = {name for b in link_plan.backends for library in b.static_libraries for name in library.cpu_features}
+    features = {name for library in link_plan.libraries for name in library.cpu_features}
     return Requirements(link_plan.machine, "linux", (), None, tuple(sorted(features)), (link_plan.entry_symbol,), ())
+
+
+def _backend_record(kind: str, link_plan: LinkPlan) -> BackendRecord:
+    libraries = [library for library in link_plan.libraries if library.kind == kind]
+    provided = {symbol for library in libraries for symbol in library.symbols}
+    return BackendRecord(
+        kind=kind,
+        primitives=tuple(primitive for primitive in link_plan.plan.primitives if primitive.symbol in provided),
+        static_libraries=tuple(file for library in libraries for file in library.files),
+    )
 
 
 def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, golden: Golden | None) -> Manifest:
@@ -94,23 +111,15 @@ def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, gol
         inputs=plan.inputs,
         outputs=plan.outputs,
         targets=link_plan.targets,
-        backends=tuple(
-            BackendRecord(
-                kind=backend.kind,
-                primitives=backend.primitives,
-                static_libraries=tuple(
-                    StaticLibrary(library.path.name, hashlib.sha256(library.path.read_bytes()).hexdigest())
-                    for library in backend.static_libraries
-                ),
-            )
-            for backend in link_plan.backends
-        ),
+        backends=tuple(_backend_record(backend.kind, link_plan) for backend in link_plan.backends),
         constants=plan.constants.records,
         weights=link_plan.weights,
         arena_bytes=plan.arena_bytes,
         requirements=requirements,
         sizes=sizes,
         toolchain=dict(link_plan.toolchain),
-        licenses=(License("packager runtime", "Apache-2.0"), License("Apache TVM generated code", "Apache-2.0")),
+        licenses=tuple(
+            dict.fromkeys([RUNTIME_LICENSE, *(x for backend in link_plan.backends for x in backend.licenses)])
+        ),
         golden=golden,
     )

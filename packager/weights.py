@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from packager import safetensors
+from packager.digest import sha256_of_file
 from packager.ir import CallPlan, ExternalWeights
 from packager.manifest import Weights
 
@@ -28,9 +28,7 @@ def describe_weights(
     with path.open("wb") as stream:
         safetensors.write(stream, tensors, metadata)
     header = safetensors.encode_header(tensors, metadata)
-    with path.open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     return (
-        Weights("external", table.nbytes, file_name, sha256),
+        Weights("external", table.nbytes, file_name, sha256_of_file(path)),
         ExternalWeights(file_name, path.stat().st_size, header),
     )

@@ -1,15 +1,56 @@
-"""What a backend is: a module that compiles kernels or partitions and says what it provides."""
+"""What a backend is: a module that says which parts of a model it takes, and compiles all of them in one call.
+
+See ``docs/writing-a-backend.md``. A backend reads no environment, no current folder and no globals of packager, keeps
+nothing between calls, and writes only into its work folder. Equal partitions, Targets and versions give equal bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from packager.ir import BackendOutput, Kernel
-from packager.manifest import Primitive
-from packager.targets import Target
+from packager.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from packager.op_library import OpLibrary
+    from packager.primitives import BackendOutput, Kernel, Partition
+    from packager.targets import Target
+
+API_VERSION = 1
+"""Of this interface. A third party's backend says which one it was written for."""
+
+
+def attribute(
+    default: Any,
+    doc: str,
+    *,
+    choices: Sequence[Any] | None = None,
+    minimum: int | None = None,
+    is_path: bool = False,
+) -> Any:
+    """Declare one Target attribute of an options dataclass: its default, one line of documentation, valid values.
+
+    The field's type is ``bool``, ``int``, ``float``, ``str`` or ``tuple[str, ...]``. Of one that ``is_path`` the
+    manifest has the file's name alone: folders of the build machine are nobody's business.
+    """
+    metadata = {
+        "doc": doc,
+        "choices": tuple(choices) if choices is not None else None,
+        "minimum": minimum,
+        "is_path": is_path,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    """The attributes that every backend that takes partitions has; their options derive from this class."""
+
+    min_partition_flops: int = attribute(0, "Leave partitions of fewer floating-point operations a call", minimum=0)
+    max_partition_depth: int = attribute(0, "Longest chain of operators in a partition; 0: no limit", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -20,15 +61,108 @@ class Unavailable:
     hint: str
 
 
-class Backend(Protocol):
-    """The interface of a backend. It reads no environment and writes only into ``workdir``."""
+@dataclass(frozen=True)
+class Context:
+    """What a backend gets beside its Target.
 
-    kind: str
+    ``base`` is the Target that compiles what no backend takes: it says for which machine and CPU (llvm: ``mtriple``,
+    ``mcpu``). ``workdir`` is the backend's own empty folder.
+    """
+
+    workdir: Path
+    toolchain: Toolchain
+    base: Target
+    jobs: int
+
+
+@dataclass(frozen=True)
+class Match:
+    """A part of the model that a pattern has matched, before its backend takes it.
+
+    ``calls`` are its operators (``relax.Call``) in the model's order, the last the one that the pattern is rooted at.
+    ``annotated`` are the expressions that named sub-patterns have matched. ``constants`` are the handles of variables
+    that hold constants.
+    """
+
+    calls: tuple[Any, ...]
+    annotated: Mapping[str, Any]
+    constants: frozenset[int]
+
+    def is_constant(self, expr: Any) -> bool:
+        """Whether an operand is one of the model's constants, and not computed from its inputs."""
+        return expr.__chandle__() in self.constants
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Something that a backend can take, under the name that composites get (``acme.conv2d_bias_relu``).
+
+    ``pattern`` is a ``tvm.relax.dpl.DFPattern`` that is rooted at a call of an operator, ``annotations`` names parts
+    of it for ``check``, which sees every match and may refuse it. With ``taps`` a match may have values that are used
+    outside too: they become further results of the partition, before the last. Where matches merge, a partition holds
+    one ``anchor`` at most: an operator with a loop nest of its own, around which others are fused.
+    """
+
+    name: str
+    pattern: Any
+    annotations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    check: Callable[[Match], bool] = lambda _match: True
+    taps: bool = False
+    anchor: bool = False
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """What backends of both sorts have. Nothing here may import TVM at module level: listing Targets must be quick."""
+
+    api_version: int
+    kind: str  # the Target kind
+    device: str  # "cpu" or "cuda"
+    options: type[Any]  # frozen dataclass of ``attribute`` fields
+    summary: str  # one line
+
+    def canonical(self, options: Any, base: Target | None) -> Any:
+        """Return options with defaults filled in that depend on this machine or on ``base``. Raises UsageError."""
 
     def probe(self, target: Target) -> Unavailable | None:
-        """Return why this backend cannot compile for ``target`` here, or None if it can."""
+        """Return why this backend cannot compile for ``target`` here, or None if it can. Quick, no side effects."""
 
-    def compile(
-        self, kernels: Sequence[Kernel], primitives: Sequence[Primitive], target: Target, workdir: Path
-    ) -> BackendOutput:
-        """Compile everything in one call. Raises BackendError."""
+
+@runtime_checkable
+class CodeGenerator(Backend, Protocol):
+    """The backend of a least specialised Target: it compiles the kernels that are made of what no one else takes."""
+
+    def generate(self, kernels: Sequence[Kernel], target: Target, context: Context) -> BackendOutput:
+        """Compile all kernels. ``groups`` of the result stays empty. Raises BackendError, UsageError."""
+
+
+@runtime_checkable
+class PartitionBackend(Backend, Protocol):
+    """A backend that takes parts of a model; its options derive from ``PartitionOptions``.
+
+    With ``merges`` adjacent matches become one partition, as large as it can be; without, each match is one.
+    """
+
+    merges: bool
+
+    def patterns(self, target: Target) -> Sequence[Pattern]:
+        """Return what it takes; where several match, more operators win, then what stands first."""
+
+    def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
+        """Compile all partitions of a model in one call, or give some back. Raises BackendError, UsageError."""
+
+
+@runtime_checkable
+class OperatorSource(PartitionBackend, Protocol):
+    """A backend that brings operators of its own, which the frontends then import as calls of it."""
+
+    def op_libraries(self, target: Target) -> Sequence[OpLibrary]:
+        """Return the libraries that its Target names. Raises UsageError."""
+
+
+@runtime_checkable
+class FileReader(Backend, Protocol):
+    """A backend whose Target names files: what a build gives depends on their content."""
+
+    def inputs(self, target: Target) -> Sequence[Path]:
+        """Return all files that it reads for ``target``, those that these name in turn included. Raises UsageError."""

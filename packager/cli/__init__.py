@@ -7,7 +7,7 @@ import traceback
 
 import typer
 
-from packager.cli import build_commands, deploy_commands, interruption
+from packager.cli import build_commands, deploy_commands, interruption, target_command
 from packager.errors import PackagerError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 build_commands.register(app)
+target_command.register(app)
 deploy_commands.register(app)
 
 

@@ -43,12 +43,25 @@ def build(
     golden: Annotated[
         str | None, typer.Option(metavar="SEED|FILE.npz", help="Put a golden input/output pair into the bundle.")
     ] = None,
+    op_library: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE.toml", help="Operators of your own; repeatable.")
+    ] = None,
+    constants: Annotated[
+        Path | None, typer.Option(metavar="FILE.safetensors|.npz", help="Tensors that replace constants by name.")
+    ] = None,
+    entry: Annotated[str | None, typer.Option(metavar="NAME", help="The function of a Relax module to build.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what each backend would be given, and build nothing.")
+    ] = False,
 ) -> None:
     """Compile a model into one self-contained shared library. Prints its path."""
     from packager.frontends.dims import parse_dims
     from packager.pipeline import build as build_bundle
 
     dims = {key: (request.min, request.max) for key, request in parse_dims(dim or []).items()}
+    if dry_run:
+        _print_placement(model, target or [], dims, op_library or [], constants, entry)
+        return
     with _progress() as progress:
         path = build_bundle(
             model,
@@ -64,9 +77,28 @@ def build(
             jobs=jobs,
             cache=not no_cache,
             golden=golden,
+            op_libraries=op_library or [],
+            constants=constants,
+            entry=entry,
             progress=progress,
         )
     print(path)
+
+
+def _print_placement(
+    model: Path,
+    targets: list[str],
+    dims: dict[str, tuple[int, int]],
+    op_libraries: list[Path],
+    constants: Path | None,
+    entry: str | None,
+) -> None:
+    from packager.pipeline import place
+
+    table = place(model, targets=targets, dims=dims, op_libraries=op_libraries, constants=constants, entry=entry)
+    from packager.partition.table import render_table
+
+    print(render_table(table))
 
 
 @contextmanager

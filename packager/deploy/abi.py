@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-OK, ARGUMENT, DTYPE, DEVICE, LAYOUT, BUSY = 0, -1, -4, -5, -6, -9
+OK, ARGUMENT, DTYPE, DEVICE, LAYOUT, BUSY, CONSTANT = 0, -1, -4, -5, -6, -9, -15
 CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost: memory that the host reads
 
 
@@ -38,6 +38,15 @@ class TensorInfoStruct(ctypes.Structure):
         ("min_shape", POINTER(c_int64)),
         ("max_shape", POINTER(c_int64)),
         ("dims", POINTER(c_char_p)),
+    )
+
+
+class ConstantInfoStruct(ctypes.Structure):
+    _fields_ = (
+        ("name", c_char_p),
+        ("dtype", DLDataType),
+        ("ndim", c_int32),
+        ("shape", POINTER(c_int64)),
     )
 
 
@@ -85,7 +94,11 @@ class BundleTable(ctypes.Structure):
         ("session_error", ctypes.CFUNCTYPE(c_char_p, c_void_p)),
         ("thread_error", ctypes.CFUNCTYPE(c_char_p)),
         ("status_name", ctypes.CFUNCTYPE(c_char_p, c_int32)),
-        ("reserved", c_void_p * 8),
+        ("num_constants", c_int32),
+        ("reserved0", c_int32),
+        ("constants", POINTER(ConstantInfoStruct)),
+        ("session_set_constants", ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(c_char_p), _Tensors, c_int32)),
+        ("reserved", c_void_p * 5),
     )
 
 
@@ -104,4 +117,5 @@ HINTS = {
     -12: "put the .safetensors file that was built with the bundle beside it",
     -13: "lower the number of threads, or raise the limit of the process",
     -14: "this is a bug of the backend that compiled the primitive function",
+    -15: "build again with --constants to give it new data",
 }

@@ -1,7 +1,7 @@
 """Golden pairs: inputs and the outputs that the model must give for them, kept in the bundle.
 
-``python -m packager.deploy.golden BUNDLE RESULT.json`` runs them; `verify --run` does so in a process of its own,
-because a broken bundle may crash it.
+``python -m packager.deploy.golden verify BUNDLE RESULT.json`` runs them, with ``compute`` it runs other inputs. `verify
+--run` and `build --golden` do so in a process of its own, because a broken bundle may crash it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from packager import safetensors
 from packager.deploy.findings import Finding, error
 from packager.deploy.inspect import BundleFile, inspect, read_section
-from packager.errors import BundleError, PackagerError
+from packager.errors import BackendError, BundleError, PackagerError, RunError
 from packager.manifest import GOLDEN_SECTION, Manifest
 
 Array = NDArray[Any]
@@ -118,30 +118,15 @@ def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
     def finding(aspect: str, what: str, why: str, hint: str) -> Finding:
         return error(f"run.{aspect}", what, where=str(bundle.path), why=why, hint=hint)
 
-    root = str(Path(__file__).parents[2])
-    search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory(prefix="packager-verify-") as folder:
         result_file = Path(folder) / "result.json"
-        # -P: without it a folder `packager` in the current folder would be run instead.
-        command = [sys.executable, "-P", "-m", "packager.deploy.golden", str(bundle.path.absolute()), str(result_file)]
         try:
-            process = subprocess.run(
-                command,
-                env=os.environ | {"PYTHONPATH": search},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                timeout=timeout,
-                check=False,
-            )
+            process = _start_apart(["verify", str(bundle.path.absolute()), str(result_file)], timeout)
         except subprocess.TimeoutExpired:
             yield finding("timeout", f"not done after {timeout:g} s", "it hangs or is slow", "raise --timeout")
             return
         if not result_file.exists():
-            code = process.returncode
-            how = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            last = process.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
-            what = f"the process that ran the bundle was {how} {last[0]}".rstrip()
+            what = f"the process that ran the bundle was {_how_it_ended(process)}"
             yield finding("crash", what, "the bundle's code does not work here", "rebuild; report it if it persists")
             return
         result = json.loads(result_file.read_text("utf-8"))
@@ -151,12 +136,66 @@ def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
         yield finding("golden", problem, "the model computes something else here", "rebuild for this machine")
 
 
-def _main(path: str, result_file: str) -> None:
+def run_apart(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what a bundle computes, in a process of its own: what backends and users' libraries bring may crash.
+
+    Raises RunError where the bundle refuses the inputs, and BackendError where it ends its process.
+    """
+    with tempfile.TemporaryDirectory(prefix="packager-golden-") as folder:
+        result_file, given, computed = (Path(folder) / name for name in ("result.json", "inputs", "outputs"))
+        given.write_bytes(safetensors.encode(inputs))
+        process = _start_apart(["compute", str(path.absolute()), str(result_file), str(given), str(computed)], None)
+        if not result_file.exists():
+            raise BackendError(
+                f"the bundle was {_how_it_ended(process)} as it ran the golden inputs",
+                hint="the code of a backend, or of a library of operators, does not work",
+            )
+        result = json.loads(result_file.read_text("utf-8"))
+        if result["error"]:
+            raise RunError(result["error"], status=result["status"], name=result["name"], hint=result["hint"])
+        return safetensors.decode(computed.read_bytes())
+
+
+def _start_apart(arguments: Sequence[str], timeout: float | None) -> subprocess.CompletedProcess[bytes]:
+    root = str(Path(__file__).parents[2])
+    search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        # -P: without it a folder `packager` in the current folder would be run instead.
+        [sys.executable, "-P", "-m", "packager.deploy.golden", *arguments],
+        env=os.environ | {"PYTHONPATH": search},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def _how_it_ended(process: subprocess.CompletedProcess[bytes]) -> str:
+    code = process.returncode
+    how = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    last = process.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
+    return f"{how} {last[0]}".rstrip()
+
+
+def _compute(path: Path, given: Path, computed: Path) -> None:
+    from packager.deploy.loader import load
+
+    with load(path) as bundle:
+        computed.write_bytes(safetensors.encode(bundle.run(safetensors.decode(given.read_bytes()))))
+
+
+def _main(mode: str, path: str, result_file: str, *files: str) -> None:
     result: dict[str, Any] = {"error": None, "hint": None, "problems": []}
     try:
-        result["problems"] = run_golden(Path(path))
+        if mode == "verify":
+            result["problems"] = run_golden(Path(path))
+        else:
+            _compute(Path(path), *map(Path, files))
     except PackagerError as failure:
         result |= {"error": failure.message, "hint": failure.hint}
+        if isinstance(failure, RunError):
+            result |= {"status": failure.status, "name": failure.name}
     Path(result_file).write_text(json.dumps(result), "utf-8")
 
 

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from packager.deploy.elf import SHF_COMPRESSED, ElfImage, Section, SectionTable, image, read_sections
+from packager.deploy.elf import ElfImage, image
+from packager.deploy.elf_tables import SHF_COMPRESSED, Section, SectionTable, read_sections
 from packager.deploy.window import open_window
 from packager.errors import BundleError
-from packager.manifest import SECTION_NAME, Manifest, content_sha256, decode_section
+from packager.manifest import SECTION_NAME, Manifest
+from packager.manifest_section import content_sha256, decode_section
 
 
 @dataclass(frozen=True)

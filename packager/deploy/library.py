@@ -6,15 +6,19 @@ import _ctypes
 import ctypes
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref, c_void_p
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from packager.deploy.abi import HINTS, BundleTable, SessionOptions, TensorInfoStruct
+from packager.deploy.abi import HINTS, BundleTable, ConstantInfoStruct, DLDataType, SessionOptions, TensorInfoStruct
 from packager.dtypes import BY_DLPACK
 from packager.errors import BundleError, RunError, UsageError
 from packager.manifest import ABI_VERSION, Manifest
+
+MAX_LISTED = 8  # names in a message
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,15 @@ class TensorInfo:
         return all(isinstance(extent, int) for extent in self.shape)
 
 
+@dataclass(frozen=True)
+class ConstantInfo:
+    """One of the model's own constants that a session can swap."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
 class Library:
     """Owns the dlopen handle. Unloads when it was closed, or dropped, *and* its last session is destroyed.
 
@@ -42,6 +55,7 @@ class Library:
 
     def __init__(self, path: Path, manifest: Manifest, manifest_text: bytes) -> None:
         self.path = path
+        self.manifest = manifest
         self.closed = True
         self._lock = threading.RLock()  # a finaliser may run inside a locked region of the same thread
         self._sessions = 0
@@ -89,6 +103,25 @@ class Library:
                 f"{self.path}: the manifest does not describe the code that was loaded",
                 hint="was the file replaced while it was in use? Write a new file and rename it over the old one",
             )
+
+    @cached_property
+    def constants(self) -> tuple[ConstantInfo, ...]:
+        """The constants that can be swapped, read when they are first asked for. Raises UsageError after ``close``."""
+        self.ensure_open()
+        return tuple(_constant_info(self.table.constants[index]) for index in range(self.table.num_constants))
+
+    @cached_property
+    def fixed_constants(self) -> Mapping[str, str]:
+        """The model's other constants by name, each with why it cannot be swapped."""
+        swappable = {info.name for info in self.constants}
+        reasons: dict[str, str] = {}
+        for constant in self.manifest.constants:
+            for name in constant.sources:
+                if name not in swappable and (len(constant.sources) > 1 or name != constant.name):
+                    reasons.setdefault(
+                        name, f"{constant.name} is computed from {_listed(constant.sources)} at build time"
+                    )
+        return reasons
 
     def create_session(self, threads: int) -> c_void_p:
         """Return the handle of a new session. Raises RunError, or UsageError after ``close``."""
@@ -150,13 +183,30 @@ def _infos(structs: Any, count: int) -> tuple[TensorInfo, ...]:
 
 def _info(struct: TensorInfoStruct) -> TensorInfo:
     axes = range(struct.ndim)
-    dtype = BY_DLPACK.get((struct.dtype.code, struct.dtype.bits))
     return TensorInfo(
         name=struct.name.decode(),
-        dtype=dtype.name if dtype else f"DLPack type {struct.dtype.code}/{struct.dtype.bits}",
+        dtype=_dtype_name(struct.dtype),
         shape=tuple(
             struct.dims[axis].decode() if struct.dims and struct.dims[axis] else struct.shape[axis] for axis in axes
         ),
         min_shape=tuple(struct.min_shape[axis] for axis in axes),
         max_shape=tuple(struct.max_shape[axis] for axis in axes),
     )
+
+
+def _constant_info(struct: ConstantInfoStruct) -> ConstantInfo:
+    return ConstantInfo(
+        name=struct.name.decode(),
+        dtype=_dtype_name(struct.dtype),
+        shape=tuple(struct.shape[axis] for axis in range(struct.ndim)),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names if len(names) <= MAX_LISTED else (*names[: MAX_LISTED - 1], "others")
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _dtype_name(dtype: DLDataType) -> str:
+    known = BY_DLPACK.get((dtype.code, dtype.bits))
+    return known.name if known else f"DLPack type {dtype.code}/{dtype.bits}"

@@ -7,15 +7,15 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, c_int64, c_void_p, pointer
+from ctypes import POINTER, c_char_p, c_int64, c_void_p, pointer
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from packager.deploy import tensors
-from packager.deploy.abi import ARGUMENT, BUSY, HINTS, DLTensor
+from packager.deploy.abi import ARGUMENT, BUSY, CONSTANT, HINTS, DLTensor
 from packager.deploy.inspect import inspect, read_manifest
-from packager.deploy.library import Library, TensorInfo
+from packager.deploy.library import ConstantInfo, Library, TensorInfo
 from packager.errors import RunError, UsageError
 from packager.manifest import Manifest
 from packager.strict_json import suggestion
@@ -57,6 +57,16 @@ class Bundle:
         self._library = library
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._local = threading.local()
+
+    @property
+    def constants(self) -> tuple[ConstantInfo, ...]:
+        """The model's own constants; Session.set_constants swaps them. Raises UsageError after ``close``."""
+        return self._library.constants
+
+    @property
+    def fixed_constants(self) -> Mapping[str, str]:
+        """The model's other constants, each with why no session can swap it. Raises UsageError after ``close``."""
+        return self._library.fixed_constants
 
     def session(self, threads: int = 0) -> Session:
         """Create a session: its own arena, for one thread at a time. ``threads`` limits its parallel loops.
@@ -114,6 +124,7 @@ class Session:
         # Held while running and never waited for: a second thread gets the error that the C ABI would give, and
         # close() cannot free the session under a run that is about to enter it.
         self._running = threading.Lock()
+        self._setting = threading.Lock()  # held while setting constants, which may be at the same time as running
         self._library = library
         self._handle = library.create_session(threads)
 
@@ -131,10 +142,8 @@ class Session:
 
         Raises RunError with the status of the C ABI for tensors that do not fit; UsageError after ``close``.
         """
-        with self._exclusive():
-            if not self._handle:
-                self._library.ensure_open()
-                raise UsageError("the session is closed", hint="create another one with bundle.session()")
+        with _exclusive(self._running, "the session is running in another thread"):
+            self._ensure_open()
             sources = _borrow(_ordered(inputs, self._library.inputs, "input"), self._library.inputs, writable=False)
             in_pointers = _pointers(sources)
             infos = self._library.outputs
@@ -160,22 +169,51 @@ class Session:
         self._library.check(status, self._handle)
         return tuple(shape[: len(info.shape)])
 
+    def set_constants(self, values: Mapping[str, Any]) -> None:
+        """Swap constants of this session, by name, for new data; None brings back the bundle's own.
+
+        ``values`` are tensors as ``run`` takes them; their data are copied. All or nothing. It may be called while the
+        session runs in another thread: the next run that begins has all the new values, this one has none.
+
+        Raises RunError with the status of the C ABI for names and values that do not fit; UsageError after ``close``.
+        """
+        infos = {info.name: info for info in self._library.constants}
+        borrowed: list[tensors.Borrowed | None] = []
+        for name, value in values.items():
+            if name in self._library.fixed_constants:
+                reason = self._library.fixed_constants[name]
+                raise tensors.refuse(CONSTANT, f"constant {name!r} cannot be swapped: {reason}")
+            if name not in infos:
+                near = suggestion(str(name), infos)
+                hint = "bundle.constants lists them; single numbers of the model are part of the code: build again"
+                raise tensors.refuse(ARGUMENT, f"there is no constant {name!r}{near}", hint)
+            whole = None if value is None else tensors.borrow(value, name, infos[name].dtype, writable=False)
+            borrowed.append(whole)
+        names = (c_char_p * max(len(values), 1))(*(name.encode() for name in values))
+        with _exclusive(self._setting, "another thread is setting constants of the session"):
+            self._ensure_open()
+            pointers = (POINTER(DLTensor) * max(len(values), 1))()
+            for index, item in enumerate(borrowed):
+                if item is not None:
+                    pointers[index] = pointer(item.tensor)
+            if borrowed:  # which a bundle without the function has no name for
+                table = self._library.table
+                self._library.check(table.session_set_constants(self._handle, names, pointers, len(borrowed)))
+
     def close(self) -> None:
-        """Destroy the session. Raises RunError while it is running in another thread."""
-        with self._exclusive():
+        """Destroy the session. Raises RunError while another thread is running it or setting constants."""
+        with (
+            _exclusive(self._running, "the session is running in another thread"),
+            _exclusive(self._setting, "another thread is setting constants of the session"),
+        ):
             if self._handle:
                 self._library.destroy_session(self._handle)
                 self._handle = c_void_p()
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        if not self._running.acquire(blocking=False):
-            message = "the session is running in another thread"
-            raise RunError(message, status=BUSY, name="PACKAGER_ERROR_BUSY", hint=HINTS[BUSY])
-        try:
-            yield
-        finally:
-            self._running.release()
+    def _ensure_open(self) -> None:
+        if not self._handle:
+            self._library.ensure_open()
+            raise UsageError("the session is closed", hint="create another one with bundle.session()")
 
     def __enter__(self) -> Session:
         return self
@@ -188,6 +226,16 @@ class Session:
     def __del__(self) -> None:
         if self._handle and not sys.is_finalizing():
             self.close()
+
+
+@contextmanager
+def _exclusive(lock: threading.Lock, message: str) -> Iterator[None]:
+    if not lock.acquire(blocking=False):
+        raise RunError(message, status=BUSY, name="PACKAGER_ERROR_BUSY", hint=HINTS[BUSY])
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _borrow(values: list[Any], infos: tuple[TensorInfo, ...], *, writable: bool) -> list[tensors.Borrowed]:

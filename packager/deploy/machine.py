@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packager import strict_json
-from packager.deploy.elf import version_key
+from packager.deploy.elf_symbols import version_key
 from packager.deploy.findings import Finding, error
 from packager.errors import UsageError
 from packager.manifest import GlibcVersion, Manifest

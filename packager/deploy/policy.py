@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packager import strict_json
-from packager.deploy.elf import version_key
+from packager.deploy.elf_symbols import version_key
 from packager.deploy.findings import Finding, error
 from packager.errors import UsageError
 from packager.manifest import Count, GlibcVersion, Manifest, Name

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
 from packager.deploy.bench import BenchResult
 from packager.deploy.findings import VerifyResult
 from packager.deploy.inspect import BundleFile
-from packager.manifest import TensorSpec
+from packager.manifest import TargetValue, TensorSpec
 
 _TOP_PRIMITIVES = 10
+_TOP_CONSTANTS = 10
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,26 @@ def _tensor_rows(kind: str, specs: tuple[TensorSpec, ...]) -> list[tuple[str, ..
     return [(kind, spec.name, spec.dtype, f"[{', '.join(map(str, spec.shape))}]") for spec in specs]
 
 
+def _attribute(value: TargetValue) -> str:
+    """Return a value as it is written on a command line."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _target_rows(targets: Sequence[Mapping[str, TargetValue]]) -> list[tuple[str, str]]:
+    """Return a row for each Target, as it is written on a command line."""
+    rows = []
+    for index, target in enumerate(targets):
+        attributes = (f"-{key}={_attribute(value)}" for key, value in target.items() if key != "kind" and value != ())
+        rows.append(("" if index else "targets", " ".join((str(target["kind"]), *attributes))))
+    return rows
+
+
 def inspect_tables(bundle: BundleFile) -> list[Table]:
     """Return the report of `packager inspect`."""
     manifest = bundle.manifest
     model, weights, requirements, sizes = manifest.model, manifest.weights, manifest.requirements, manifest.sizes
-    targets = (
-        " ".join([str(target["kind"]), *(f"-{key}={value}" for key, value in target.items() if key != "kind")])
-        for target in manifest.targets
-    )
     opset = ", ".join(f"{domain} {version}" for domain, version in model.opset.items())
     primitives = sorted(manifest.primitives(), key=lambda item: -item[1].flops * item[1].calls)
     flops = sum(item.flops * item.calls for _, item in primitives)
@@ -88,7 +101,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 ("model", " ".join(filter(None, (model.name, f"({model.format} {opset})".replace(" )", ")"))))),
                 ("made by", f"packager {manifest.packager_version}, {model.producer or 'unknown producer'}"),
                 ("form", f"{manifest.form}, ABI {manifest.abi_version}, schema {manifest.schema_version}"),
-                ("targets", _names(targets)),
+                *_target_rows(manifest.targets),
                 ("dims", _names(f"{dim.name} {dim.min}..{dim.max}" for dim in manifest.dims)),
                 ("golden pairs", f"{golden.cases}, rtol {golden.rtol:g}, atol {golden.atol:g}" if golden else "none"),
                 ("SHA-256", manifest.content_sha256),
@@ -110,6 +123,15 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                     f"{sum(item.flops * item.calls for item in backend.primitives) / 1e6:.3f}",
                 )
                 for backend in manifest.backends
+            ),
+        ),
+        Table(
+            "Static libraries",
+            ("backend", "file", "members", "SHA-256"),
+            tuple(
+                (backend.kind, library.name, str(len(library.members)) if library.members else "-", library.sha256[:16])
+                for backend in manifest.backends
+                for library in backend.static_libraries
             ),
         ),
         Table(
@@ -146,6 +168,20 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 ("code", _size(sizes.code)),
                 ("constants", f"{len(manifest.constants)}, {_size(weights.bytes)}, {weights.storage}{external}"),
                 ("arena per session", _size(manifest.arena_bytes)),
+            ),
+        ),
+        Table(
+            f"Constants by size ({min(len(manifest.constants), _TOP_CONSTANTS)} of {len(manifest.constants)})",
+            ("name", "dtype", "shape", "size", "from"),
+            tuple(
+                (
+                    " = ".join((item.name, *item.aliases)),
+                    item.dtype,
+                    f"[{', '.join(map(str, item.shape))}]",
+                    _size(item.bytes),
+                    ", ".join(item.sources) or "-",
+                )
+                for item in sorted(manifest.constants, key=lambda item: -item.bytes)[:_TOP_CONSTANTS]
             ),
         ),
         Table("Licenses", ("component", "SPDX"), tuple((item.component, item.spdx) for item in manifest.licenses)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from packager.deploy.elf import SHF_ALLOC, SHF_WRITE, Section
+from packager.deploy.elf_tables import SHF_ALLOC, SHF_WRITE, Section
 from packager.deploy.findings import Finding, error
 from packager.deploy.inspect import BundleFile
 from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME
@@ -43,6 +43,14 @@ def elf_findings(bundle: BundleFile) -> Iterator[Finding]:
             why="loading it would make the stacks of the whole process executable, or be refused",
             hint='link with -z noexecstack; assembly files need .section .note.GNU-stack,"",@progbits',
         )
+    if elf.init_entries or elf.fini_entries:
+        yield error(
+            "elf.constructors",
+            f"{elf.init_entries} functions run when it is loaded, {elf.fini_entries} when it is unloaded",
+            where=".init_array, .fini_array",
+            why="a bundle does nothing before it is asked to",
+            hint="find the object that has __attribute__((constructor)) or C++ globals",
+        )
     if expected == "relocatable":
         return
     if elf.has_textrel:
@@ -78,15 +86,6 @@ def elf_findings(bundle: BundleFile) -> Iterator[Finding]:
                 why="libraries would be taken from a folder that the builder chose",
                 hint="link without -rpath",
             )
-    if elf.init_entries > 1 or elf.fini_entries > 1:
-        yield Finding(
-            "elf.constructors",
-            "warning",
-            f"{elf.init_entries} constructors and {elf.fini_entries} destructors",
-            ".init_array, .fini_array",
-            "the C start files bring one each; more is code that runs when the bundle is loaded",
-            "find the object that has __attribute__((constructor)) or C++ globals",
-        )
 
 
 def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
@@ -127,7 +126,9 @@ def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
             where=where,
             why="the program that links it must define it",
         )
-    elif elf.glibc != requirements.glibc:
+    else:
+        yield from _undefined_findings(bundle)
+    if bundle.manifest.form == "shared" and elf.glibc != requirements.glibc:
         yield error(
             "elf.glibc",
             f"the file needs {_glibc(elf.glibc)}",
@@ -143,6 +144,29 @@ def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
             where=".gnu.version_r",
             why="internals of one release of glibc: the next one may lack them",
             hint="find the static library that was taken out of a C library",
+        )
+
+
+def _undefined_findings(bundle: BundleFile) -> Iterator[Finding]:
+    """Check that each undefined symbol of a shared library is one of a library that it needs."""
+    elf = bundle.elf
+    strangers = tuple(sorted(set(elf.version_libraries) - set(elf.needed)))
+    if strangers:
+        yield error(
+            "elf.undefined",
+            f"symbol versions of {_list(strangers)}, which the file does not need",
+            where=".gnu.version_r",
+            why="the dynamic linker refuses such a file",
+            hint=_RELINK,
+        )
+    # A needed library without versions may define what names none.
+    if elf.unversioned and set(elf.needed) <= set(elf.version_libraries):
+        yield error(
+            "elf.undefined",
+            f"undefined symbols that no needed library has: {_list(elf.unversioned)}",
+            where=".dynsym",
+            why="whatever the process has loaded under these names would be called",
+            hint="link with -z defs, and all libraries that the objects need",
         )
 
 
@@ -174,15 +198,7 @@ def _difference(
 def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
     """Check what the manifest says of symbols, sections and sizes against the image."""
     manifest, elf = bundle.manifest, bundle.elf
-    absent = tuple(sorted({item.symbol for _, item in manifest.primitives() if item.symbol not in elf.symbols}))
-    if absent:
-        yield error(
-            "manifest.symbols",
-            f"primitive functions that are not in the file: {_list(absent)}",
-            where=".symtab",
-            why="the manifest does not describe this file",
-            hint="rebuild; do not strip a bundle, its local symbols are part of it",
-        )
+    yield from _symbol_findings(bundle)
     constants = elf.sections.get(CONSTANTS_SECTION)
     golden = elf.sections.get(GOLDEN_SECTION)
     embedded = manifest.weights.bytes if manifest.weights.storage == "embedded" else 0
@@ -219,6 +235,48 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
                 f"{name} must be read-only and {'mapped' if mapped else 'not mapped'}",
                 where="section headers",
                 why="what was hashed could change in memory, or memory would be wasted",
+                hint=_RELINK,
+            )
+
+
+def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
+    """Check that what backends provide is there: functions, and for no one else."""
+    elf = bundle.elf
+    provided = {item.symbol for _, item in bundle.manifest.primitives()}
+    absent = tuple(sorted(provided - elf.symbols.keys()))
+    if absent:
+        yield error(
+            "manifest.symbols",
+            f"primitive functions that are not in the file: {_list(absent)}",
+            where=".symtab",
+            why="the manifest does not describe this file",
+            hint="rebuild; do not strip a bundle, its local symbols are part of it",
+        )
+    others = tuple(sorted((provided & elf.symbols.keys()) - elf.functions))
+    if others:
+        yield error(
+            "manifest.symbols",
+            f"primitive functions that are data, or not in executable memory: {_list(others)}",
+            where=".symtab",
+            why="calling them would crash",
+            hint=_RELINK,
+        )
+    public = tuple(sorted(provided.intersection(elf.exports)))
+    if public:
+        yield error(
+            "manifest.symbols",
+            f"primitive functions that are exported: {_list(public)}",
+            where=".dynsym" if bundle.manifest.form == "shared" else ".symtab",
+            why="another library's symbols of these names would be called in their place",
+            hint=_RELINK,
+        )
+    for backend in bundle.manifest.backends:
+        if backend.primitives and not backend.static_libraries:
+            yield error(
+                "manifest.libraries",
+                f"backend {backend.kind!r} provides functions, but no library that they are from",
+                where="$.backends",
+                why="nobody can tell where the code comes from",
                 hint=_RELINK,
             )
 

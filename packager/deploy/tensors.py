@@ -9,11 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from packager.deploy.abi import ARGUMENT, CPU_DEVICES, DEVICE, DTYPE, HINTS, LAYOUT, DLDataType, DLDevice, DLTensor
+from packager.deploy.abi import (
+    ARGUMENT,
+    CONSTANT,
+    CPU_DEVICES,
+    DEVICE,
+    DTYPE,
+    HINTS,
+    LAYOUT,
+    DLDataType,
+    DLDevice,
+    DLTensor,
+)
 from packager.dtypes import BY_DLPACK, DTYPES, bfloat16_dtype
 from packager.errors import RunError
 
-_NAMES = {ARGUMENT: "ARGUMENT", DTYPE: "DTYPE", DEVICE: "DEVICE", LAYOUT: "LAYOUT"}
+_NAMES = {ARGUMENT: "ARGUMENT", DTYPE: "DTYPE", DEVICE: "DEVICE", LAYOUT: "LAYOUT", CONSTANT: "CONSTANT"}
 _FLAG_READ_ONLY = 1
 
 _capsule_is = ctypes.pythonapi.PyCapsule_IsValid

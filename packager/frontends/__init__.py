@@ -1,37 +1,62 @@
-"""Frontends: one module per file format, each with ``load(path, dims, name) -> ImportedModel``."""
+"""Frontends: one module per file format, each with ``load(path, dims, name) -> ImportedModel``; ONNX takes libraries of
+custom operators too."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packager.errors import UsageError
 from packager.frontends.dims import DimRequest
 from packager.ir import ImportedModel
 
+if TYPE_CHECKING:
+    from packager.op_library import OpLibrary
+    from packager.overrides import Overrides
+
 SUFFIXES = (".onnx", ".pt2", ".json")
 
 
-def load_model(path: Path, dims: Mapping[str, DimRequest], name: str | None) -> ImportedModel:
-    """Read a model file; its suffix decides how.
+def load_model(
+    path: Path,
+    dims: Mapping[str, DimRequest],
+    name: str | None,
+    op_libraries: Sequence[OpLibrary] = (),
+    entry: str | None = None,
+    overrides: Overrides | None = None,
+) -> ImportedModel:
+    """Read a model file; its suffix decides how. ``op_libraries`` implement ONNX operators of other domains.
 
-    Raises UsageError for a missing file, an unknown suffix or a wrong ``--dim``; ModelError for a file that cannot
-    be read, and UnsupportedOperatorsError.
+    ``entry`` names the function of a Relax module that is the model, ``main`` if it is None. ``overrides`` replace
+    constants of the model.
+
+    Raises UsageError for a missing file, an unknown suffix, a wrong ``--dim`` or overrides that do not fit; ModelError
+    for a file that cannot be read, and UnsupportedOperatorsError.
     """
+    from packager.overrides import NO_OVERRIDES
+
     check_suffix(path)
+    overrides = overrides or NO_OVERRIDES
     name = name or path.stem
+    if entry is not None and path.suffix != ".json":
+        raise UsageError(f"{path}: --entry {entry} names a function of a Relax module, and this is none")
     if path.suffix == ".onnx":
         from packager.frontends import onnx_file
 
-        return onnx_file.load(path, dims, name)
+        return onnx_file.load(path, dims, name, op_libraries, overrides)
+    if op_libraries:
+        raise UsageError(
+            f"{path}: operator libraries implement operators of ONNX models, and this is none",
+            hint="export the model to ONNX, or leave out --op-library",
+        )
     if path.suffix == ".pt2":
         from packager.frontends import torch_export
 
-        return torch_export.load(path, dims, name)
+        return torch_export.load(path, dims, name, overrides)
     from packager.frontends import relax_json
 
-    return relax_json.load(path, dims, name)
+    return relax_json.load(path, dims, name, entry or relax_json.MAIN, overrides)
 
 
 def check_suffix(path: Path) -> None:
@@ -45,9 +70,3 @@ def check_suffix(path: Path) -> None:
         raise UsageError(f"{path}: no such file")
     if not path.is_file():
         raise UsageError(f"{path}: not a file")
-
-
-def sha256_of_file(path: Path) -> str:
-    """Return the hex SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

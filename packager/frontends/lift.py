@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,25 +29,28 @@ def stays_inline(array: Array) -> bool:
     return array.size <= (INLINE_INTEGERS if array.dtype.kind in "iu" else 1)
 
 
-def lift_constants(module: tvm.IRModule, names: Mapping[bytes, str]) -> tuple[tvm.IRModule, dict[str, Array]]:
+def lift_constants(
+    module: tvm.IRModule, names: Mapping[int, str], taken: Iterable[str] = ()
+) -> tuple[tvm.IRModule, dict[str, Array]]:
     """Turn the constants of ``main`` into parameters after those that it has; return their values by name, in order.
 
-    ``names`` gives the names of constants by the bytes of their content; others are numbered.
+    ``names`` gives the names of constants by the handle of their TVM tensor; others are numbered, and are one where
+    their contents are equal. ``taken`` are names that main's parameters have.
     """
-    lifted: dict[tuple[bytes, str, tuple[int, ...]], tuple[relax.Var, str, Array]] = {}
-    taken: set[str] = set()
+    lifted: dict[tuple[str, bytes, str, tuple[int, ...]], tuple[relax.Var, str, Array]] = {}
+    used = {*taken, *names.values()}
 
     def lift(constant: GenericConst) -> Any:
         array = np.asarray(constant.value.numpy())
         if stays_inline(array):
             return constant
-        content = array.tobytes()
-        key = (content, array.dtype.name, array.shape)
+        own = names.get(constant.value.__chandle__(), "")
+        key = (own, b"" if own else array.tobytes(), array.dtype.name, array.shape)
         if key not in lifted:
-            name = names.get(content, f"constant_{len(lifted)}")
-            while name in taken:
+            name = own or f"constant_{len(lifted)}"
+            while not own and name in used:
                 name += "_"
-            taken.add(name)
+            used.add(name)
             lifted[key] = (relax.Var(name, relax.TensorType(array.shape, array.dtype.name)), name, array)
         return lifted[key][0]
 

@@ -23,9 +23,9 @@ def with_main(module: IRModule, main: relax.Function) -> IRModule:
 def tag_bindings(module: IRModule, node_of_variable: Mapping[str, str]) -> tuple[IRModule, dict[str, str]]:
     """Return ``module`` with a unique name on every binding of ``main``, and the table from these names to nodes.
 
-    ``node_of_variable`` says which node the variables of the importer stand for. Bindings without a node of their
-    own belong to the next binding that has one, since a converter emits its intermediate values first, or at the end
-    of the function to the last.
+    ``node_of_variable`` says which node the variables of the importer stand for. What takes a tuple apart belongs to
+    the tuple's node. Other bindings without a node of their own belong to the next binding that has one, since a
+    converter emits its intermediate values first, or at the end of the function to the last.
     """
     main = module["main"]
     renamed: dict[int, relax.Var] = {}
@@ -37,6 +37,11 @@ def tag_bindings(module: IRModule, node_of_variable: Mapping[str, str]) -> tuple
             var = binding.var
             name = f"{PREFIX}{len(renamed)}"
             renamed[var.__chandle__()] = type(var)(name, var.ty)
+            if isinstance(binding.value, relax.TupleGetItem):
+                tuple_variable = renamed.get(binding.value.tuple_value.__chandle__())
+                if tuple_variable is not None and tuple_variable.name in nodes:
+                    nodes[name] = nodes[tuple_variable.name]
+                    continue
             pending.append(name)
             node = node_of_variable.get(var.name)
             if node:

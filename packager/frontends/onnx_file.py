@@ -4,55 +4,60 @@ from __future__ import annotations
 
 import contextlib
 import io
-import keyword
-import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx.external_data_helper
-import onnx.inliner
 import tvm
 from google.protobuf.message import DecodeError
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
+from tvm.sym import Analyzer
 
+from packager.digest import sha256_of_file
 from packager.errors import ModelError, UnsupportedOperatorsError
-from packager.frontends import sha256_of_file
 from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.lift import stays_inline
 from packager.frontends.names import tag_bindings
+from packager.frontends.onnx_custom import CustomNode, convert, inline_functions, take_custom_nodes
+from packager.frontends.onnx_dims import fix_dims, name_dims
 from packager.frontends.onnx_limits import refused_use
 from packager.frontends.onnx_simplify import simplify
+from packager.frontends.operator_sets import CONTRIB_DOMAINS, STANDARD_DOMAINS
 from packager.ir import ImportedModel
-from packager.manifest import Model, TensorSpec
-
-# Operators outside the standard domain that TVM's importer knows, by domain.
-CONTRIB_DOMAINS = {"com.microsoft": {"FastGelu", "BiasGelu", "SkipLayerNormalization", "EmbedLayerNormalization"}}
-STANDARD_DOMAINS = ("", "ai.onnx")
-# Names of dims stand in shape expressions, whose length the manifest limits.
-MAX_DIM_NAME = 64
+from packager.manifest import Dim, Model, TensorSpec
+from packager.op_library import OpLibrary
+from packager.overrides import NO_OVERRIDES, Overrides
 
 
-def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:
+def load(
+    path: Path,
+    dims: Mapping[str, DimRequest],
+    name: str,
+    op_libraries: Sequence[OpLibrary] = (),
+    overrides: Overrides = NO_OVERRIDES,
+) -> ImportedModel:
     """Read an ``.onnx`` file, external data too. Raises ModelError, UnsupportedOperatorsError and UsageError."""
-    model = _read(path)
+    model = inline_functions(_read(path), op_libraries)
     sha256 = sha256_of_file(path)
     graph = model.graph
     _drop_initialiser_inputs(graph)
-    found = _name_dims(graph)
+    _override(graph, overrides)
+    found = name_dims(graph)
     resolved = resolve_dims(found, dims)
-    _fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
-    inferred = simplify(model)
-    _check_operators(graph, inferred.types)
-    importer = _Importer(None, "float32", keep_params_in_input=True)
+    fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
+    custom = take_custom_nodes(model, op_libraries)
+    inferred, constants = simplify(model, custom)
+    _check_operators(graph, inferred.types, custom)
+    importer = _Importer(custom, resolved)
     module = _import(importer, graph, _opset(model))
     _check_outputs(graph, module["main"])
-    weights = {name: array for name, (_, array) in importer._params.items()}
+    weights = {name: constants.array(name) for name in importer._params}
     module["main"] = module["main"].without_attr("params") if weights else module["main"]
+    sources = {name: constants.sources[name] for name in weights if name in constants.sources}
     module, nodes = tag_bindings(module, importer.node_of_variable)
     source = Model(
         name=name,
@@ -67,8 +72,10 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel
         inputs=tuple(_spec(value) for value in graph.input),
         output_names=tuple(value.name for value in graph.output),
         dims=resolved,
-        weights={name: np.asarray(array.numpy()) for name, array in weights.items()},
+        weights=weights,
         nodes=nodes,
+        sources=sources,
+        originals={source: constants.array(source) for names in sources.values() for source in names},
     )
 
 
@@ -88,7 +95,7 @@ def _read(path: Path) -> onnx.ModelProto:
             detail=str(error),
             hint="external data files must lie beside the model, under the names that it gives",
         ) from None
-    return onnx.inliner.inline_local_functions(model) if model.functions else model
+    return model
 
 
 def _check(path: Path, model: onnx.ModelProto) -> None:
@@ -117,52 +124,28 @@ def _drop_initialiser_inputs(graph: onnx.GraphProto) -> None:
     graph.input.extend(inputs)
 
 
-def _name_dims(graph: onnx.GraphProto) -> dict[str, str]:
-    """Give every symbolic dim of the inputs an identifier as its name; return name -> where it stands."""
-    found: dict[str, str] = {}
-    names: dict[object, str] = {}  # as the file spells them, or where they stand -> as identifiers
-    for value in graph.input:
-        kind = value.type.WhichOneof("value")
-        if kind != "tensor_type" or not value.type.tensor_type.HasField("shape"):
-            raise ModelError(
-                f"input {value.name!r} is not a tensor with a known rank",
-                hint="give the input a shape in the model; its extents may be symbolic",
-            )
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0:
-                continue
-            key = dim.dim_param or (value.name, axis)
-            if key not in names:
-                names[key] = _identifier(dim.dim_param or f"{value.name}_{axis}", set(names.values()))
-            dim.dim_param = names[key]
-            found.setdefault(dim.dim_param, f"input {value.name!r}, axis {axis}")
-    return found
+def _override(graph: onnx.GraphProto, overrides: Overrides) -> None:
+    """Replace initialisers and values of Constant nodes. Raises UsageError."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
+            tensors.update((node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value")
+    overrides.check_names(tensors)
+    for name in overrides.arrays:
+        tensor = tensors[name]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name
+        array = overrides.find(name, dtype, tuple(tensor.dims))
+        if array is not None:
+            tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, array.tobytes(), True))
 
 
-def _identifier(spelled: str, taken: set[str]) -> str:
-    """Return an ASCII identifier for a dim, other than those of dims that are spelled otherwise."""
-    name = re.sub(r"[^A-Za-z0-9_]+", "_", spelled).strip("_")[:MAX_DIM_NAME] or "dim"
-    if name[0].isdigit() or keyword.iskeyword(name):
-        name = f"dim_{name}"
-    unique, count = name, 1
-    while unique in taken:
-        count += 1
-        unique = f"{name}_{count}"
-    return unique
-
-
-def _fix_dims(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:
-    for value in graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in sizes:
-                dim.dim_value = sizes[dim.dim_param]
-
-
-def _check_operators(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
+def _check_operators(graph: onnx.GraphProto, types: Mapping[str, int], custom: Mapping[str, CustomNode]) -> None:
     known = set(onnx_frontend._get_convert_map()) | {"Constant"}
     scalars = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if not tensor.dims}
     refused: dict[str, list[str]] = {}
     for index, node in enumerate(graph.node):
+        if node.op_type in custom:
+            continue
         standard = node.domain in STANDARD_DOMAINS
         operator = node.op_type if standard else f"{node.domain}::{node.op_type}"
         if (standard and node.op_type in known) or node.op_type in CONTRIB_DOMAINS.get(node.domain, ()):
@@ -180,22 +163,38 @@ def _node_name(node: onnx.NodeProto, index: int) -> str:
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer, which here also tells which variable stands for which node, and inlines small constants."""
+    """TVM's importer, which here also tells which variable stands for which node, inlines small constants, and calls
+    custom operators."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, custom: Mapping[str, CustomNode], dims: Sequence[Dim]) -> None:
+        super().__init__(None, "float32", keep_params_in_input=True)
+        self.custom = custom
+        self.bounds = {dim.name: dim for dim in dims}
+        self.analyzer = Analyzer()
         self.node_of_variable: dict[str, str] = {}
         self.current_node = ""
 
+    def _check_for_unsupported_ops(self, _graph: onnx.GraphProto) -> None:
+        """Do nothing: ``load`` has checked the operators, and knows more of them than the importer."""
+
+    def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
+        super()._parse_graph_input(graph)
+        for parameter in self._inputs.values():
+            for extent in parameter.ty.shape.values:
+                if isinstance(extent, tvm.tirx.Var):
+                    dim = self.bounds[extent.name]
+                    self.analyzer.bind(extent, tvm.ir.Range.from_min_extent(dim.min, dim.max - dim.min + 1), True)
+
     def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
-        large = onnx.GraphProto()
         for tensor in graph.initializer:
             array = onnx.numpy_helper.to_array(tensor)
             if stays_inline(array):
                 self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
-            else:
-                large.initializer.append(tensor)
-        super()._parse_graph_initializers(large)
+                continue
+            # Under their own names: TVM's importer drops the prefix onnx:: of a name.
+            variable = self._new_var(tensor.name, shape=array.shape, dtype=array.dtype.name)
+            self._nodes[tensor.name] = variable
+            self._params[tensor.name] = (variable, tvm.runtime.tensor(array))
 
     def _parse_value_proto(self, value_proto: Any) -> Any:
         # Called with each node before it is converted.
@@ -205,7 +204,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
         try:
-            result = super()._convert_operator(op_name, inputs, attrs, opset)
+            if op_name in self.custom:
+                result = convert(self.custom[op_name], [*inputs], self.analyzer)
+            else:
+                result = super()._convert_operator(op_name, inputs, attrs, opset)
+        except ModelError:
+            raise
         except Exception as error:  # the importer raises whatever its converters run into
             raise ModelError(
                 f"node {self.current_node!r} of operator {op_name} cannot be imported",

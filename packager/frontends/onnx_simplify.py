@@ -6,6 +6,7 @@ TVM folds too, but compiles a function for each constant operator: most of a bui
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
+
+from packager.fold.views import take
+from packager.frontends.lift import stays_inline
+from packager.frontends.onnx_custom import CustomNode, add_types
 
 # Operators whose result is not a function of their inputs alone, or that hold sub-graphs.
 NOT_FOLDABLE = {
@@ -36,19 +41,54 @@ class Inferred:
     types: dict[str, int]
 
 
-def simplify(model: onnx.ModelProto) -> Inferred:
+class Constants:
+    """The initialisers of a graph as arrays, and where those that were computed here come from.
+
+    ``sources`` gives for each of these the initialisers of the file that it was computed from; small ones, which are
+    part of the code, do not count. An array that only moves elements of its source is a view of it.
+    """
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.graph = graph
+        self.tensors = {tensor.name: tensor for tensor in graph.initializer}
+        self.arrays: dict[str, Array] = {}
+        self.sources: dict[str, tuple[str, ...]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def array(self, name: str) -> Array:
+        """Return the value of an initialiser."""
+        if name not in self.arrays:
+            self.arrays[name] = numpy_helper.to_array(self.tensors[name])
+        return self.arrays[name]
+
+    def add(self, name: str, array: Array, inputs: Iterable[str] | None) -> None:
+        """Add an initialiser that was computed from ``inputs``; None: it stands in the file, as a Constant node."""
+        self.arrays[name] = array
+        self.tensors[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
+        self.graph.initializer.append(self.tensors[name])
+        if inputs is not None:
+            self.sources[name] = tuple(dict.fromkeys(source for i in inputs for source in self._sources_of(i)))
+
+    def _sources_of(self, name: str) -> tuple[str, ...]:
+        return self.sources.get(name, () if stays_inline(self.array(name)) else (name,))
+
+
+def simplify(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> tuple[Inferred, Constants]:
     """Fold constants and batch norms of ``model`` in place; the graph computes the same values.
 
-    Returns what is known of the values that were there before.
+    Returns what is known of the values that were there before, and the constants.
     """
-    inferred = _infer(model)
-    _fold_constants(model, inferred.shapes)
-    _fold_batch_norms(model.graph)
+    inferred = _infer(model, custom)
+    constants = Constants(model.graph)
+    _fold_constants(model, inferred.shapes, constants)
+    _fold_batch_norms(model.graph, constants)
     _drop_unused(model.graph)
-    return inferred
+    return inferred, constants
 
 
-def _infer(model: onnx.ModelProto) -> Inferred:
+def _infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
     # Inference needs the shapes of large initialisers, not their data, and protobuf cannot pass over 2 GiB.
     bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     graph = model.graph
@@ -64,6 +104,8 @@ def _infer(model: onnx.ModelProto) -> Inferred:
             bare.graph.initializer.append(tensor)
     try:
         inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
+        while custom and add_types(bare.graph, inferred, custom):  # what comes after them depends on their outputs
+            inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
     except onnx.shape_inference.InferenceError:
         inferred = bare.graph  # an optimisation only: the importer infers by itself and reports what is wrong
     shapes = {}
@@ -80,16 +122,8 @@ def _infer(model: onnx.ModelProto) -> Inferred:
     return Inferred(shapes, types)
 
 
-def _fold_constants(model: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> None:
+def _fold_constants(model: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], constants: Constants) -> None:
     graph = model.graph
-    known = {tensor.name: tensor for tensor in graph.initializer}
-    arrays: dict[str, Array] = {}
-
-    def array_of(name: str) -> Array:
-        if name not in arrays:
-            arrays[name] = numpy_helper.to_array(known[name])
-        return arrays[name]
-
     outputs = {value.name for value in graph.output}
     remaining = []
     for node in graph.node:
@@ -99,20 +133,28 @@ def _fold_constants(model: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) 
         elif (
             node.op_type not in NOT_FOLDABLE
             and node.domain in ("", "ai.onnx")
-            and all(not name or name in known for name in node.input)
+            and all(not name or name in constants for name in node.input)
             and not outputs & set(node.output)
         ):
-            values = _evaluate(model, node, {name: array_of(name) for name in node.input if name})
+            values = _evaluate(model, node, {name: constants.array(name) for name in node.input if name})
+            if values is not None and node.op_type == "Gather":
+                values = [_gather(node, constants.array(node.input[0]), constants.array(node.input[1]), values[0])]
         if values is None:
             remaining.append(node)
             continue
         for name, value in zip(node.output, values, strict=False):
             if name:
-                known[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
-                arrays[name] = value
-                graph.initializer.append(known[name])
+                inputs = [i for i in node.input if i in constants]
+                constants.add(name, value, None if node.op_type == "Constant" else inputs)
     del graph.node[:]
     graph.node.extend(remaining)
+
+
+def _gather(node: onnx.NodeProto, data: Array, indices: Array, value: Array) -> Array:
+    """Return the value of a Gather as a view of its data where it is one, else as it is."""
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    taken = take(data, indices, axis)
+    return value if taken is None else taken
 
 
 def _evaluate(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, Array]) -> list[Array] | None:
@@ -134,12 +176,11 @@ def _evaluate(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, Arr
     return [np.asarray(value) for value in values]
 
 
-def _fold_batch_norms(graph: onnx.GraphProto) -> None:
+def _fold_batch_norms(graph: onnx.GraphProto, constants: Constants) -> None:
     """Rewrite Conv -> BatchNormalization as one Conv: w' = w * s, b' = (b - mean) * s + beta.
 
     s = gamma / sqrt(variance + epsilon). Source: Ioffe and Szegedy 2015, "Batch Normalization", section 3.1.
     """
-    known = {tensor.name: tensor for tensor in graph.initializer}
     producer = {name: node for node in graph.node for name in node.output}
     uses = Counter(name for node in graph.node for name in node.input)
     uses.update(value.name for value in graph.output)
@@ -150,27 +191,27 @@ def _fold_batch_norms(graph: onnx.GraphProto) -> None:
             continue
         names = [*norm.input[1:5], *conv.input[1:]]
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in norm.attribute}
-        if not all(name in known for name in names) or attributes.get("training_mode", 0) or len(norm.output) > 1:
+        if not all(name in constants for name in names) or attributes.get("training_mode", 0) or len(norm.output) > 1:
             continue
-        gamma, beta, mean, variance = (numpy_helper.to_array(known[name]) for name in norm.input[1:5])
-        weight = numpy_helper.to_array(known[conv.input[1]])
-        bias = numpy_helper.to_array(known[conv.input[2]]) if len(conv.input) > 2 else np.zeros_like(mean)
+        gamma, beta, mean, variance = (constants.array(name) for name in norm.input[1:5])
+        weight = constants.array(conv.input[1])
+        bias = constants.array(conv.input[2]) if len(conv.input) > 2 else np.zeros_like(mean)
         scale = gamma / np.sqrt(variance + np.float32(attributes.get("epsilon", 1e-5)))
         new_weight = (weight * scale.reshape(-1, *[1] * (weight.ndim - 1))).astype(weight.dtype)
         new_bias = ((bias - mean) * scale + beta).astype(weight.dtype)
-        names = [_fresh(conv.input[1], known), _fresh(conv.input[2] if len(conv.input) > 2 else norm.input[2], known)]
-        for name, array in zip(names, (new_weight, new_bias), strict=True):
-            known[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
-            graph.initializer.append(known[name])
+        weight_name = _fresh(conv.input[1], constants)
+        constants.add(weight_name, new_weight, [conv.input[1], norm.input[1], norm.input[4]])
+        bias_name = _fresh(conv.input[2] if len(conv.input) > 2 else norm.input[2], constants)
+        constants.add(bias_name, new_bias, [*conv.input[2:], *norm.input[1:5]])
         del conv.input[1:]
-        conv.input.extend(names)
+        conv.input.extend([weight_name, bias_name])
         conv.output[0] = norm.output[0]
         folded.append(norm)
     for norm in folded:
         graph.node.remove(norm)
 
 
-def _fresh(name: str, taken: dict[str, Any]) -> str:
+def _fresh(name: str, taken: Constants) -> str:
     """Return a name for the folded form of the initialiser ``name``."""
     candidate = f"{name}.folded"
     while candidate in taken:

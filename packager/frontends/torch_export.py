@@ -12,34 +12,34 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 
-from packager.errors import ModelError, UnsupportedOperatorsError, UsageError
-from packager.frontends import sha256_of_file
+from packager.digest import sha256_of_file
+from packager.errors import ModelError, UnsupportedOperatorsError, UsageError, last_line
 from packager.frontends.dims import DimRequest, make_request, resolve_dims
 from packager.frontends.lift import dims_of, fix_dims, input_specs, lift_constants, output_names
 from packager.frontends.names import tag_bindings
 from packager.ir import ImportedModel
 from packager.manifest import Model
+from packager.overrides import NO_OVERRIDES, Overrides
 
 Array = NDArray[Any]
 
 
-def load(path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:
+def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overrides = NO_OVERRIDES) -> ImportedModel:
     """Read a ``.pt2`` file. Raises ModelError, UnsupportedOperatorsError and UsageError."""
     try:
         import torch
     except ImportError:
         raise UsageError(f"{path}: reading .pt2 needs torch", hint="pip install 'packager[torch]'") from None
     program = _read(path, torch)
-    module, node_of_variable = _import(program)
+    _override(program, overrides, torch)
+    module, node_of_variable, buffer_names = _import(program)
     parameters = _parameters(program, torch)
     main = module["main"]
     inputs = [str(variable.name) for variable in main.params[: len(main.params) - len(parameters)]]
     specs = input_specs(main, inputs)
     resolved = resolve_dims(dims_of(specs), dims, _declared_bounds(program))
     module = fix_dims(module, dims)
-    tensors = {**dict(program.named_buffers()), **program.constants}
-    names = {_numpy(value, torch).tobytes(): str(key) for key, value in tensors.items() if hasattr(value, "dtype")}
-    module, constants = lift_constants(module, names)
+    module, constants = lift_constants(module, buffer_names, parameters)
     module["main"] = module["main"].without_attr("params")
     module, nodes = tag_bindings(module, node_of_variable)
     return ImportedModel(
@@ -66,7 +66,26 @@ def _read(path: Path, torch: Any) -> Any:
         ) from None
 
 
-def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str]]:
+def _override(program: Any, overrides: Overrides, torch: Any) -> None:
+    """Replace parameters, buffers and constants of ``program``. Raises UsageError."""
+    stores = (program.state_dict, program.constants)
+    tensors = {str(key): (store, key) for store in stores for key, value in store.items() if hasattr(value, "dtype")}
+    overrides.check_names(tensors)
+    for name, (store, key) in tensors.items():
+        old = _numpy(store[key], torch)
+        array = overrides.find(name, old.dtype.name, old.shape)
+        if array is None:
+            continue
+        if array.dtype.name == "bfloat16":
+            tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        else:
+            tensor = torch.from_numpy(array)
+        trained = isinstance(store[key], torch.nn.Parameter)
+        store[key] = torch.nn.Parameter(tensor, requires_grad=False) if trained else tensor
+
+
+def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], dict[int, str]]:
+    """Return the module, the node of each variable, and the names of buffers by the handle of their TVM tensor."""
     from tvm.relax.frontend.torch import exported_program_translator
 
     importer = exported_program_translator.ExportedProgramImporter()
@@ -80,16 +99,27 @@ def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str]]:
                 refused.setdefault(operator, []).append(node.name)
     if refused:
         raise UnsupportedOperatorsError(refused)
+    tensors = {**dict(program.named_buffers()), **program.constants}
+    names = {id(value): str(key) for key, value in tensors.items()}
+    handles: dict[int, str] = {}
+    convert_tensor = importer._convert_pytorch_tensor_to_tvm
+
+    def convert(tensor: Any) -> Any:
+        converted = convert_tensor(tensor)
+        if id(tensor) in names:
+            handles[converted.__chandle__()] = names[id(tensor)]
+        return converted
+
+    importer._convert_pytorch_tensor_to_tvm = convert
     try:
         module = importer.from_exported_program(program, True, True, False, None)
     except Exception as error:  # the importer raises whatever its converters run into
-        lines = str(error).strip().splitlines()
         raise ModelError(
             "the program cannot be imported",
-            detail=lines[-1] if lines else type(error).__name__,
+            detail=last_line(error),
             hint="it uses an operator in a way that is not supported",
         ) from error
-    return module, node_of_variable
+    return module, node_of_variable, handles
 
 
 def _recording(convert: Any, node_of_variable: dict[str, str]) -> Any:

@@ -68,12 +68,13 @@ typedef enum {
   PACKAGER_ERROR_LAYOUT = -6,    /* not compact row-major */
   PACKAGER_ERROR_ALIGNMENT = -7, /* data not aligned to its element size */
   PACKAGER_ERROR_OVERLAP = -8,   /* an output overlaps an input or another output */
-  PACKAGER_ERROR_BUSY = -9,      /* the session is running in another thread */
+  PACKAGER_ERROR_BUSY = -9,      /* another thread runs the session, or sets its constants */
   PACKAGER_ERROR_MEMORY = -10,   /* the allocator returned NULL */
   PACKAGER_ERROR_MACHINE = -11,  /* the CPU lacks a feature that the bundle's code uses */
   PACKAGER_ERROR_WEIGHTS = -12,  /* external weights missing, or not those of this bundle */
   PACKAGER_ERROR_THREADS = -13,  /* worker threads could not be started */
-  PACKAGER_ERROR_KERNEL = -14    /* a primitive function reported failure */
+  PACKAGER_ERROR_KERNEL = -14,   /* a primitive function reported failure */
+  PACKAGER_ERROR_CONSTANT = -15  /* no constant of this name that can be swapped at run time */
 } packager_status_t;
 
 /* A named model input or output. */
@@ -86,6 +87,14 @@ typedef struct {
   const int64_t *max_shape; /* [ndim] largest extents accepted; equals shape where static */
   const char *const *dims;  /* [ndim] the symbolic expression ("n", "2*n"), or NULL where static */
 } packager_tensor_info_t;
+
+/* One of the model's own constants, its weights for example, under the name that it has in the model. */
+typedef struct {
+  const char *name;
+  DLDataType dtype;
+  int32_t ndim;
+  const int64_t *shape; /* [ndim] */
+} packager_constant_info_t;
 
 /* Runs task(arguments, i) once for every i in [0, tasks), on any threads, and returns when all are done. */
 typedef void packager_parallel_for_fn(void *context, void (*task)(void *arguments, int32_t index), void *arguments,
@@ -108,7 +117,8 @@ typedef struct {
   packager_parallel_for_fn *parallel_for; /* the host program's own threads instead of the bundle's pool;
                                              max_threads then tells how many tasks a loop is split into */
   void *parallel_for_context;
-  packager_allocate_fn *allocate; /* both or neither; called in session_create and session_destroy only */
+  packager_allocate_fn *allocate; /* both or neither; called in session_create, session_set_constants and
+                                     session_destroy only */
   packager_release_fn *release;
   void *allocator_context;
   packager_log_fn *log; /* called in session_create only */
@@ -164,7 +174,23 @@ typedef struct {
   const char *(*thread_error)(void);
   /* "PACKAGER_ERROR_SHAPE" for -3, and so on; "unknown status" for others. */
   const char *(*status_name)(int32_t status);
-  const void *reserved[8];
+
+  /* The model's constants that session_set_constants can swap, in no particular order. Others were computed with at
+   * build time; the manifest has their names among the `sources` of its constants. */
+  int32_t num_constants;
+  int32_t reserved0;
+  const packager_constant_info_t *constants;
+
+  /* Swaps `count` of them in one session for new data, such as fine-tuned weights: constant names[i] becomes
+   * values[i], or what it was in the bundle where values[i] is NULL. All or nothing: after an error no constant has
+   * changed. Values are checked as inputs are: shape and type of the constant, compact row-major. They are copied, and
+   * belong to the caller again when the call returns.
+   * May be called from any thread, also while a run of the session is going on: that run goes on with the constants
+   * that it began with, and the next run that begins has all the new ones. One thread at a time (else
+   * PACKAGER_ERROR_BUSY). Failures are told by thread_error() alone. */
+  int32_t (*session_set_constants)(packager_session_t *session, const char *const *names, const DLTensor *const *values,
+                                   int32_t count);
+  const void *reserved[5];
 } packager_bundle_v1_t;
 
 typedef const packager_bundle_v1_t *packager_bundle_v1_fn(void);

@@ -40,6 +40,7 @@ const char *pk_status_name(int32_t status) {
       "PACKAGER_ERROR_WEIGHTS",
       "PACKAGER_ERROR_THREADS",
       "PACKAGER_ERROR_KERNEL",
+      "PACKAGER_ERROR_CONSTANT",
   };
   if (status > 0 || status <= -(int32_t)(sizeof names / sizeof *names)) return "unknown status";
   return names[-status];

@@ -25,16 +25,28 @@ typedef struct {
   const uint8_t *header; /* [header_bytes], which the file must start with; it carries the data's SHA-256 */
 } pk_external_weights_t;
 
+/* A constant as the code sees it: pointer number i of pk_call_t.constants. */
+typedef struct {
+  uint64_t offset; /* of the bundle's own data, into the constants */
+  uint64_t nbytes;
+  int32_t source; /* the model's constant that it follows when that is swapped; -1: it never changes */
+  /* How it reads the source, element by element: ndim extents and then ndim strides from pk_model.forms[form] on, from
+   * element `first` on. */
+  int32_t ndim;
+  int64_t form;
+  int64_t first;
+} pk_slot_t;
+
 /* How one run executes its parallel loops; owned by the session. */
 typedef struct pk_executor pk_executor_t;
 
 /* Everything that one run needs; the entrypoint reads it, the runtime fills it. */
 typedef struct {
-  uint8_t *arena;           /* PK_ALIGNMENT-aligned, pk_model.arena_bytes long */
-  const uint8_t *constants; /* start of the constants, embedded or mapped */
-  void *const *inputs;      /* [num_inputs] data pointers, byte offsets applied */
-  void *const *outputs;     /* [num_outputs] */
-  const int64_t *dims;      /* [num_dims] values of the symbolic dims */
+  uint8_t *arena;                  /* PK_ALIGNMENT-aligned, pk_model.arena_bytes long */
+  const uint8_t *const *constants; /* [num_slots] */
+  void *const *inputs;             /* [num_inputs] data pointers, byte offsets applied */
+  void *const *outputs;            /* [num_outputs] */
+  const int64_t *dims;             /* [num_dims] values of the symbolic dims */
   const pk_executor_t *executor;
   int32_t threads; /* 1: parallel loops run in this thread and the executor is not touched */
 } pk_call_t;
@@ -46,21 +58,26 @@ typedef struct {
   uint64_t manifest_bytes;
   uint64_t arena_bytes;
   uint64_t constant_bytes;
-  const uint8_t *constants;              /* embedded constants; NULL when there are none or they are external */
+  const uint8_t *embedded_constants;     /* NULL when there are none or they are external */
   const pk_external_weights_t *external; /* NULL unless the constants are in a file */
   const char *const *cpu_features;       /* names that cpu.c knows, NULL-terminated */
   int32_t num_inputs;
   int32_t num_outputs;
   int32_t num_dims;
+  int32_t num_constants; /* of the model's own */
+  int32_t num_slots;
   const packager_tensor_info_t *inputs;
   const packager_tensor_info_t *outputs;
+  const packager_constant_info_t *constants;
+  const pk_slot_t *slots;
+  const int64_t *forms;
   const pk_dim_t *dims;
   /* Writes all extents of all inputs, then of all outputs, for these dims. NULL when num_dims is 0. */
   void (*shapes)(const int64_t *dims, int64_t *extents);
   int32_t total_extents; /* how many extents `shapes` writes */
   /* Calls every primitive function in order. Returns 0, or the 1-based index of the call that failed. */
   int32_t (*run)(const pk_call_t *call);
-  const char *const *call_names; /* of the calls of `run`, for messages */
+  const char *call_names; /* of the calls of `run`, for messages: zero-terminated texts, one after the other */
 } pk_model_t;
 
 extern const pk_model_t pk_model;
@@ -73,6 +90,8 @@ int32_t pk_session_run(packager_session_t *session, const DLTensor *const *input
                        DLTensor *const *outputs, int32_t num_outputs, void *stream);
 int32_t pk_session_output_shape(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                                 int32_t output, int64_t *shape);
+int32_t pk_session_set_constants(packager_session_t *session, const char *const *names, const DLTensor *const *values,
+                                 int32_t count);
 int32_t pk_session_destroy(packager_session_t *session);
 const char *pk_session_error(const packager_session_t *session);
 const char *pk_thread_error(void);

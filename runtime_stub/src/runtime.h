@@ -5,6 +5,7 @@
  *   loop.c      parallel loops
  *   pool.c      the workers that run them (threads.h: what these two share)
  *   weights.c   constants in a file beside the bundle
+ *   constants.c swaps the constants of a session
  *   cpu.c       CPU features
  *   errors.c    status names and messages
  */
@@ -31,11 +32,31 @@ struct pk_executor {
   pk_pool_t *pool; /* the bundle's threads, or NULL */
 };
 
+typedef struct {
+  packager_allocate_fn *allocate; /* NULL: posix_memalign() and free() */
+  packager_release_fn *release;
+  void *context;
+} pk_allocator_t;
+
+/* The constants of a session: three tables of pointers, so that a thread can make a new one while a run uses another,
+ * and buffers for those that were swapped. `state` holds two indices of tables: that of the last run to begin, which
+ * may still be going on, in bits 0 and 1, and that of the next run, in bits 2 and 3. No other table is in use. */
+#define PK_TABLES 3
+typedef struct {
+  atomic_uint state;
+  atomic_int writing;                /* a thread is in session_set_constants */
+  const uint8_t *base;               /* of the bundle's own data */
+  const uint8_t **tables[PK_TABLES]; /* [num_slots] */
+  uint8_t **buffers[PK_TABLES];      /* [num_slots] NULL, or room for the data of a slot; in use when a table says so */
+  int32_t *given;                    /* [num_constants] scratch of the thread that is writing */
+} pk_constants_t;
+
 /* One allocation holds this, the arrays that it points to and the arena. */
 struct packager_session {
   atomic_int busy;
   int32_t max_threads; /* 0: no limit of its own */
-  pk_call_t call;      /* all but `threads` is set once */
+  pk_constants_t constants;
+  pk_call_t call; /* all but `threads` is set once */
   pk_executor_t executor;
   int64_t *dims;         /* [num_dims] */
   int64_t *extents;      /* [total_extents] of all inputs, then of all outputs */
@@ -43,8 +64,7 @@ struct packager_session {
   void **outputs;        /* [num_outputs] */
   uint64_t *input_bytes; /* [num_inputs] sizes, for the overlap check */
   uint64_t *output_bytes;
-  packager_release_fn *release; /* NULL: free() */
-  void *allocator_context;
+  pk_allocator_t allocator;
   char message[PK_MESSAGE_BYTES];
 };
 
@@ -58,6 +78,25 @@ int32_t pk_check_inputs(packager_session_t *session, const DLTensor *const *inpu
 /* After pk_check_inputs: checks the outputs, all data pointers and overlaps, and fills the pointers of the call. */
 int32_t pk_check_memory(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
                         int32_t num_outputs);
+
+/* Checks a value for one of the model's constants and stores the address of its data. Failures go to the thread's
+ * message alone. */
+int32_t pk_check_constant(const packager_constant_info_t *info, const DLTensor *value, void **data);
+
+/* Memory aligned to PK_ALIGNMENT; `what` is for the message. */
+int32_t pk_allocate(const pk_allocator_t *allocator, uint64_t bytes, const char *what, void **memory);
+void pk_release(const pk_allocator_t *allocator, void *memory);
+
+/* Points every slot to the bundle's own data. */
+void pk_constants_start(packager_session_t *session, const uint8_t *base);
+/* Lets the run that begins use the newest constants. */
+void pk_constants_advance(packager_session_t *session);
+static inline void pk_constants_use(packager_session_t *session) {
+  unsigned state = atomic_load_explicit(&session->constants.state, memory_order_relaxed);
+  if ((state & 3) != state >> 2) pk_constants_advance(session);
+}
+/* Frees the buffers of a session that nobody uses any more. */
+void pk_constants_release(packager_session_t *session);
 
 /* Refuses a machine that lacks one of pk_model.cpu_features. */
 int32_t pk_check_cpu(void);

@@ -13,6 +13,7 @@ _Static_assert(sizeof(DLTensor) == 48, "DLTensor is DLPack's");
 _Static_assert(sizeof(packager_tensor_info_t) == 48, "layout of packager_tensor_info_t");
 _Static_assert(sizeof(packager_session_options_t) == 104, "layout of packager_session_options_t");
 _Static_assert(sizeof(packager_bundle_v1_t) == 200, "layout of packager_bundle_v1_t");
+_Static_assert(sizeof(packager_constant_info_t) == 24, "layout of packager_constant_info_t");
 _Static_assert(offsetof(packager_bundle_v1_t, set_threads) == 72, "layout of packager_bundle_v1_t");
 
 #define MAX_OPTIONS_BYTES 4096 /* a larger struct_size can only be garbage */
@@ -77,6 +78,8 @@ static uint64_t lay_out(uint8_t *block) {
   for (int32_t i = 0; i < pk_model.num_inputs; ++i) extents += (uint64_t)pk_model.inputs[i].ndim;
   for (int32_t i = 0; i < pk_model.num_outputs; ++i) extents += (uint64_t)pk_model.outputs[i].ndim;
 
+  uint64_t slots = (uint64_t)pk_model.num_slots * sizeof(void *);
+
   packager_session_t *session = take(&layout, sizeof *session, PK_ALIGNMENT);
   packager_session_t parts = {
       .dims = take(&layout, (uint64_t)pk_model.num_dims * sizeof(int64_t), sizeof(int64_t)),
@@ -85,8 +88,14 @@ static uint64_t lay_out(uint8_t *block) {
       .outputs = take(&layout, num_outputs * sizeof(void *), sizeof(void *)),
       .input_bytes = take(&layout, num_inputs * sizeof(uint64_t), sizeof(uint64_t)),
       .output_bytes = take(&layout, num_outputs * sizeof(uint64_t), sizeof(uint64_t)),
-      .call.arena = take(&layout, pk_model.arena_bytes, PK_ALIGNMENT),
+      .constants.given = take(&layout, (uint64_t)pk_model.num_constants * sizeof(int32_t), sizeof(int32_t)),
   };
+  for (int i = 0; i < PK_TABLES; ++i) {
+    parts.constants.tables[i] = take(&layout, slots, sizeof(void *));
+    parts.constants.buffers[i] = take(&layout, slots, sizeof(void *));
+    if (block) memset(parts.constants.buffers[i], 0, slots);
+  }
+  parts.call.arena = take(&layout, pk_model.arena_bytes, PK_ALIGNMENT);
   if (session) *session = parts;
   return layout.used;
 }
@@ -97,40 +106,52 @@ static void write_static_extents(int64_t *extents, const packager_tensor_info_t 
   }
 }
 
-static int32_t allocate(const packager_session_options_t *options, packager_session_t **session) {
-  uint64_t bytes = lay_out(NULL);
+int32_t pk_allocate(const pk_allocator_t *allocator, uint64_t bytes, const char *what, void **memory) {
   void *block = NULL;
-  if (options->allocate) {
-    block = options->allocate(options->allocator_context, bytes, PK_ALIGNMENT);
+  if (allocator->allocate) {
+    block = allocator->allocate(allocator->context, bytes, PK_ALIGNMENT);
     if (block && (uintptr_t)block % PK_ALIGNMENT) {
-      options->release(options->allocator_context, block);
+      allocator->release(allocator->context, block);
       return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "the allocator returned memory that is not aligned to %d bytes",
                      PK_ALIGNMENT);
     }
   } else if (posix_memalign(&block, PK_ALIGNMENT, bytes)) {
     block = NULL;
   }
-  if (!block) return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "could not allocate %" PRIu64 " bytes for a session", bytes);
+  if (!block) return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "could not allocate %" PRIu64 " bytes for %s", bytes, what);
+  *memory = block;
+  return PACKAGER_OK;
+}
+
+void pk_release(const pk_allocator_t *allocator, void *memory) {
+  if (allocator->release) {
+    allocator->release(allocator->context, memory);
+  } else {
+    free(memory);
+  }
+}
+
+static int32_t allocate(const packager_session_options_t *options, packager_session_t **session) {
+  const pk_allocator_t allocator = {options->allocate, options->release, options->allocator_context};
+  void *block;
+  int32_t status = pk_allocate(&allocator, lay_out(NULL), "a session", &block);
+  if (status) return status;
   *session = block;
   lay_out(block);
+  (*session)->allocator = allocator;
   return PACKAGER_OK;
 }
 
 static void release(packager_session_t *session) {
-  if (session->release) {
-    session->release(session->allocator_context, session);
-  } else {
-    free(session);
-  }
+  const pk_allocator_t allocator = session->allocator; /* lies in what is released */
+  pk_release(&allocator, session);
 }
 
 static void fill(packager_session_t *session, const packager_session_options_t *options, const uint8_t *constants,
                  pk_pool_t *pool) {
   session->max_threads = options->max_threads;
-  session->release = options->release;
-  session->allocator_context = options->allocator_context;
   session->executor = (pk_executor_t){options->parallel_for, options->parallel_for_context, pool};
-  session->call.constants = constants;
+  pk_constants_start(session, constants);
   session->call.inputs = session->inputs;
   session->call.outputs = session->outputs;
   session->call.dims = session->dims;
@@ -159,8 +180,6 @@ static int32_t create(const packager_session_options_t *options, packager_sessio
   }
   pk_unlock();
   if (status) {
-    (*session)->release = options->release;
-    (*session)->allocator_context = options->allocator_context;
     release(*session);
     *session = NULL;
   }
@@ -207,12 +226,19 @@ static int32_t leave(packager_session_t *session, int32_t status) {
   return status;
 }
 
+/* Pointers to the names would cost a relocation each when the bundle is loaded. */
+static const char *call_name(int32_t number) {
+  const char *name = pk_model.call_names;
+  while (--number > 0) name += strlen(name) + 1;
+  return name;
+}
+
 static int32_t execute(packager_session_t *session) {
   session->call.threads = count_threads(session);
+  pk_constants_use(session);
   int32_t failed = pk_model.run(&session->call);
   if (!failed) return PACKAGER_OK;
-  return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed,
-                 pk_model.call_names[failed - 1]);
+  return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed, call_name(failed));
 }
 
 int32_t pk_session_run(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
@@ -254,6 +280,11 @@ int32_t pk_session_destroy(packager_session_t *session) {
   if (!session) return PACKAGER_OK;
   int32_t status = enter(session, "session_destroy");
   if (status) return status;
+  if (atomic_exchange_explicit(&session->constants.writing, 1, memory_order_acquire)) {
+    return leave(session, pk_fail(session, PACKAGER_ERROR_BUSY,
+                                  "session_destroy: the session's constants are being set by another thread"));
+  }
+  pk_constants_release(session);
   pk_lock();
   if (session->executor.pool) pk_pool_release();
   pk_weights_release();

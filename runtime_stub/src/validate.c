@@ -6,6 +6,7 @@
 
 static const char *const kInput = "input";
 static const char *const kOutput = "output";
+static const char *const kConstant = "constant";
 
 static void print_dtype(DLDataType dtype, char text[32]) {
   static const char *const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
@@ -181,4 +182,13 @@ int32_t pk_check_memory(packager_session_t *session, const DLTensor *const *inpu
     extents += info->ndim;
   }
   return status ? status : check_overlaps(session);
+}
+
+int32_t pk_check_constant(const packager_constant_info_t *info, const DLTensor *value, void **data) {
+  const packager_tensor_info_t tensor = {info->name,  info->dtype, info->ndim, info->shape,
+                                         info->shape, info->shape, NULL};
+  uint64_t bytes;
+  int32_t status = check_kind(NULL, kConstant, &tensor, value);
+  if (!status) status = check_shape(NULL, kConstant, &tensor, value, info->shape);
+  return status ? status : check_data(NULL, kConstant, &tensor, value, info->shape, data, &bytes);
 }

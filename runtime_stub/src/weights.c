@@ -113,7 +113,7 @@ static int32_t map_weights(void) {
 }
 
 int32_t pk_weights_acquire(const uint8_t **constants) {
-  *constants = pk_model.constants;
+  *constants = pk_model.embedded_constants;
   if (!pk_model.external) return PACKAGER_OK;
   if (users == 0) {
     int32_t status = map_weights();

@@ -9,18 +9,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").rglob("*.md")],
+    [
+        *ROOT.glob("*.md"),
+        *(path for folder in ("docs", "samples", "examples") for path in (ROOT / folder).rglob("*.md")),
+    ],
     key=lambda path: path.relative_to(ROOT).as_posix(),
 )
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, and where its first line stands."""
+    """A fenced block: its language, its text, and where its first line stands.
+
+    ``source`` is the file that the block quotes, named after the language, or empty.
+    """
 
     document: Path
     line: int
     language: str
+    source: str
     text: str
 
     @property
@@ -31,13 +38,14 @@ class Block:
 
 def blocks(document: Path) -> Iterator[Block]:
     """Yield the fenced blocks of a document in order."""
-    fence: tuple[int, str] | None = None
+    fence: tuple[int, str, str] | None = None
     lines: list[str] = []
     for number, line in enumerate(document.read_text().splitlines(), 1):
         if not line.startswith("```"):
             lines.append(line)
         elif fence is None:
-            fence, lines = (number + 1, line.removeprefix("```").strip()), []
+            language, _, source = line.removeprefix("```").strip().partition(" ")
+            fence, lines = (number + 1, language, source), []
         else:
             yield Block(document, *fence, "\n".join(lines))
             fence = None

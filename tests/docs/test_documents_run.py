@@ -10,7 +10,17 @@ from markdown_blocks import DOCUMENTS, ROOT, blocks
 from workplace import Workplace
 
 RUNNABLE = {"sh", "console", "python", "c", "yaml", "toml"}
-SLOW = {"samples/minilm/README.md", "samples/resnet50/README.md"}
+SLOW = {
+    "docs/ccompiler.md",
+    "docs/constants.md",
+    "docs/custom-operators.md",
+    "docs/targets.md",
+    "docs/writing-a-backend.md",
+    "examples/backend-openblas/README.md",
+    "samples/custom_op/README.md",
+    "samples/minilm/README.md",
+    "samples/resnet50/README.md",
+}
 
 
 def runnable() -> list[object]:

@@ -26,24 +26,31 @@ class Workplace:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("samples", "runtime_stub"):
+        for name in ("samples", "examples", "runtime_stub"):
             (folder / name).symlink_to(ROOT / name)
 
     def run(self, block: Block) -> None:
-        """Run a block as its language says; other languages are not run."""
+        """Run a block as its language says; other languages are not run, nor is what is quoted from a file."""
+        if block.source:
+            quoted = (ROOT / block.source).read_text()
+            assert f"\n{block.text}\n" in f"\n{quoted}", f"{block.place}: this is not in {block.source}"
+            return
         runner = {
             "sh": self._shell,
             "console": self._console,
             "python": self._python,
             "c": self._c,
             "yaml": self._workflow,
-            "toml": self._policy,
+            "toml": self._toml,
         }.get(block.language)
         if runner is not None:
             runner(block)
 
     def _execute(self, block: Block, command: str, *, status: int = 0) -> str:
-        environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(self.folder / "site"),
+        }
         argv = ["bash", "-euo", "pipefail", "-c", command]
         done = subprocess.run(
             argv, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=900
@@ -61,7 +68,11 @@ class Workplace:
 
     @staticmethod
     def _make_dry(line: str) -> str:
-        """The targets of make would run these tests again, or change the checkout: see what they would do."""
+        """The targets of make would run these tests again, or change the checkout: see what they would do.
+
+        What pip installs goes into a folder of this reader.
+        """
+        line = re.sub(r"^pip install (?=\./)", "pip install -q --no-deps --no-build-isolation --target site ", line)
         return re.sub(r"^make\b", f"make -n -C '{ROOT}'", line)
 
     def _console(self, block: Block) -> None:
@@ -108,6 +119,14 @@ class Workplace:
         assert commands, f"{block.place}: no commands"
         for command in commands:
             self._execute(block, command)
+
+    def _toml(self, block: Block) -> None:
+        """Keep the description of an operator library under the name in its first line; the others are policies."""
+        match = re.match(r"# (\w+\.toml)\n\[library\]", block.text)
+        if match:
+            (self.folder / match[1]).write_text(block.text)
+        else:
+            self._policy(block)
 
     def _policy(self, block: Block) -> None:
         (self.folder / "policies").mkdir(exist_ok=True)

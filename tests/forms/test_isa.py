@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from packager import isa, isa_arm64, isa_x86
+from packager import isa
+from packager.deploy.elf import read_elf
 from packager.deploy.policy import _LEVELS
+from packager.isa import arm64, x86
 
 from .models import ROOT
 from .programs import attempt, execute, require
@@ -153,6 +155,26 @@ def test_all_instructions_in_one_stream(tmp_path: Path) -> None:
     assert features("as", f"{body}\n" * 40, tmp_path) == {name for names in X86.values() for name in names.split()}
 
 
+@pytest.mark.parametrize("compiler", ["gcc", "aarch64-linux-gnu-gcc"])
+def test_instructions_of_one_key_have_one_set_of_features(compiler: str) -> None:
+    """Only the first of a key is looked at in detail: on the code of a real library it stands for all of them."""
+    require(compiler)
+    path = Path(execute([compiler, "-print-file-name=libm.so.6"]).strip()).resolve()
+    image, content = read_elf(path), path.read_bytes()
+    machine = isa.MACHINES[image.machine]
+    text = image.sections[".text"]
+    of_key: dict[object, set[str]] = {}
+    count, end = 0, text.offset + text.size
+    for start in range(text.offset, end, isa.CHUNK_BYTES):
+        for instruction in machine.detailed.disasm(content[start : min(start + isa.CHUNK_BYTES, end)], start):
+            key = machine.key(instruction.mnemonic, instruction.op_str, bytes(instruction.bytes))
+            features = set(machine.features(instruction))
+            assert of_key.setdefault(key, features) == features, f"{instruction.mnemonic} {instruction.op_str}"
+            count += 1
+    assert count > 10_000
+    assert len(of_key) < count / 5
+
+
 def test_data_between_functions(tmp_path: Path) -> None:
     source = ".byte 0x06, 0x07, 0x62, 0xc4\nnop\nnop\nnop\nnop\nnop\nnop\nnop\nnop\nvaddps %xmm0, %xmm1, %xmm2"
     assert "avx" in features("as", source, tmp_path)
@@ -171,19 +193,19 @@ def known_to_the_runtime() -> dict[str, set[str]]:
 
 def test_the_runtime_knows_every_name() -> None:
     known = known_to_the_runtime()
-    tables = [isa_x86.GROUPS, isa_x86.MNEMONICS, isa_x86.PREFIXES, isa_x86.EVEX, isa_x86.VEX, isa_x86.VEX_256]
-    emitted = {name for table in tables for name in table.values()} | set(isa_x86.EVEX_FEATURES)
+    tables = [x86.GROUPS, x86.MNEMONICS, x86.PREFIXES, x86.EVEX, x86.VEX, x86.VEX_256]
+    emitted = {name for table in tables for name in table.values()} | set(x86.EVEX_FEATURES)
     emitted |= {name for names in X86.values() for name in names.split()}
     assert len(known["x86"]) > 50
     assert emitted - known["x86"] == set()
-    emitted = {name for _, name in (*isa_arm64.FEATURES, *isa_arm64.GROUPS.items())}
+    emitted = {name for _, name in (*arm64.FEATURES, *arm64.GROUPS.items())}
     emitted |= {name for names in AARCH64.values() for name in names.split()}
     assert emitted - known["aarch64"] == set()
 
 
 def test_names_are_those_of_the_kernel() -> None:
     """``sse3`` is ``pni`` in /proc/cpuinfo, which is what a bundle's requirements are compared with."""
-    tables = [isa_x86.GROUPS, isa_x86.MNEMONICS]
+    tables = [x86.GROUPS, x86.MNEMONICS]
     emitted = {name for table in tables for name in table.values()}
     assert "sse3" not in emitted
     assert {"pni", "ssse3", "sse4_1", "sse4_2", "popcnt", "cx16"} <= emitted & _LEVELS["x86-64-v2"]

@@ -160,7 +160,7 @@ def test_cache_shows_and_clears(cli: Cli, models: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_command_without_help(cli: Cli) -> None:
-    commands = ("build", "inspect", "verify", "run", "bench", "machine", "doctor", "schema", "cache")
+    commands = ("build", "inspect", "verify", "run", "bench", "machine", "doctor", "schema", "cache", "targets")
     overview = cli("--help").stdout
     for command in commands:
         assert command in overview

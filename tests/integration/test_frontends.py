@@ -186,5 +186,5 @@ def test_what_is_no_relax_module_is_refused(content: str, message: str, tmp_path
 def test_a_main_that_is_no_relax_function_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.json"
     path.write_text(only_a_primfunc())
-    with pytest.raises(ModelError, match="'main' is not a Relax function"):
+    with pytest.raises(ModelError, match="there is no Relax function 'main'"):
         packager.build(path, tmp_path / "net.so")

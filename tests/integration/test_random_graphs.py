@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -157,10 +157,10 @@ def models(draw: Callable[..., object], operators: int) -> tuple[onnx.ModelProto
     return model, symbolic
 
 
-def compare(model: onnx.ModelProto, symbolic: bool, folder: Path) -> None:
+def compare(model: onnx.ModelProto, symbolic: bool, folder: Path, targets: Sequence[str] = ()) -> None:
     dims, points = ({"n": (1, 4)}, ({"n": 1}, {"n": 3}, {"n": 4})) if symbolic else ({}, ({},))
     used = {d.dim_param for value in model.graph.input for d in value.type.tensor_type.shape.dim if d.dim_param}
-    check(model, folder, dims if used else {}, points if used else ({},), cache=False).close()
+    check(model, folder, dims if used else {}, points if used else ({},), cache=False, targets=targets).close()
 
 
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
@@ -173,7 +173,10 @@ def test_a_few_operators(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: 
 
 
 @pytest.mark.slow
-@settings(max_examples=150, **QUIET)
+@pytest.mark.parametrize("targets", [("llvm",), ("llvm", "ccompiler")], ids=" ".join)
+@settings(max_examples=80, **QUIET)
 @given(drawn=models(operators=25))
-def test_many_operators(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: pytest.TempPathFactory) -> None:
-    compare(*drawn, tmp_path_factory.mktemp("random"))
+def test_many_operators(
+    targets: tuple[str, ...], drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    compare(*drawn, tmp_path_factory.mktemp("random"), targets)

@@ -99,5 +99,9 @@ class Builder:
         return self.bundle("dynamic", "-DMODEL_DYNAMIC")
 
     @property
+    def constants(self) -> Path:
+        return self.bundle("constants", "-DMODEL_CONSTANTS")
+
+    @property
     def static(self) -> Path:
         return self.bundle("static", "-DMODEL_STATIC")

@@ -23,6 +23,20 @@ THREADS = [
     "signals",
     "forked_child",
 ]
+CONSTANTS = [
+    "table",
+    "forms",
+    "restoring",
+    "equal_contents",
+    "refusals",
+    "sessions",
+    "buffers",
+    "flaky_allocator",
+    "many",
+    "while_running",
+    "two_writers",
+    "busy",
+]
 
 
 @pytest.mark.parametrize("case", TENSORS)
@@ -42,6 +56,11 @@ def test_threads(builder: Builder, case: str) -> None:
     if case == "forked_child" and builder.flavour.name == "aarch64":
         pytest.skip("qemu-user ignores MADV_WIPEONFORK")
     builder.run("threads", case, builder.dynamic)
+
+
+@pytest.mark.parametrize("case", CONSTANTS)
+def test_constants(builder: Builder, case: str) -> None:
+    builder.run("constants", case, builder.constants)
 
 
 def test_1000_loads_and_unloads(builder: Builder) -> None:

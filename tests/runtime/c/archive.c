@@ -12,6 +12,9 @@ int main(void) {
     CHECK_OK(t, t->set_threads(i + 2));
     packager_session_t *session = session_open(t, NULL);
     dynamic_run_checked(t, session, d);
+    CHECK_OK(t, dynamic_set_weights(t, session, (float)(i + 2)));
+    CHECK_OK(t, dynamic_run(t, session, d));
+    CHECK(d->sum[3] == d->a[3] * (float)(i + 5) + d->b[3]);
     d->ta.ndim = i;
     CHECK_EQ(dynamic_run(t, session, d), PACKAGER_ERROR_RANK);
     d->ta.ndim = 2;

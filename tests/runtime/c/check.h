@@ -128,6 +128,17 @@ static inline void dynamic_run_checked(const packager_bundle_v1_t *bundle, packa
   dynamic_check(d);
 }
 
+/* Makes the constant w of the dynamic model first, first + 1, first + 2, first + 3; in the bundle, first is 1. */
+static inline int32_t dynamic_set_weights(const packager_bundle_v1_t *bundle, packager_session_t *session,
+                                          float first) {
+  float data[4] = {first, first + 1, first + 2, first + 3};
+  int64_t shape[1] = {4};
+  const DLTensor value = {data, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, shape, NULL, 0};
+  const char *name = "w";
+  const DLTensor *values = &value;
+  return bundle->session_set_constants(session, &name, &values, 1);
+}
+
 /* Tensors of the static model. */
 typedef struct {
   float x[6], y[6];

@@ -31,6 +31,13 @@ static void works(char **arguments) {
   CHECK_OK(t, t->session_destroy(second));
   CHECK(!*weights || !is_mapped(weights));
   first = session_open(t, NULL); /* mapped again */
+  second = session_open(t, NULL);
+  CHECK_OK(t, dynamic_set_weights(t, first, 10));
+  CHECK_OK(t, dynamic_run(t, first, d));
+  for (int i = 0; i < 40; ++i) CHECK(d->sum[i] == d->a[i] * (float)(i % 4 + 10) + d->b[i]);
+  dynamic_run_checked(t, second, d);
+  CHECK_OK(t, t->session_destroy(second));
+  CHECK_OK(t, dynamic_set_weights(t, first, 1));
   dynamic_run_checked(t, first, d);
   CHECK_OK(t, t->session_destroy(first));
   free(d);

@@ -16,7 +16,9 @@ static void table(char **arguments) {
   CHECK_EQ(t->inputs[0].shape[0], PACKAGER_DIM_SYMBOLIC);
   CHECK_EQ(t->inputs[0].max_shape[0], 4096);
   CHECK_TEXT(t->outputs[1].dims[0], "2*n+1");
-  for (int i = 0; i < 8; ++i) CHECK(t->reserved[i] == NULL);
+  for (int i = 0; i < 5; ++i) CHECK(t->reserved[i] == NULL);
+  CHECK_EQ(t->num_constants, 1);
+  CHECK_TEXT(t->constants[0].name, "w");
   static const char *const names[] = {"PACKAGER_OK",
                                       "PACKAGER_ERROR_ARGUMENT",
                                       "PACKAGER_ERROR_RANK",
@@ -31,9 +33,10 @@ static void table(char **arguments) {
                                       "PACKAGER_ERROR_MACHINE",
                                       "PACKAGER_ERROR_WEIGHTS",
                                       "PACKAGER_ERROR_THREADS",
-                                      "PACKAGER_ERROR_KERNEL"};
-  for (int i = 0; i < 15; ++i) CHECK_TEXT(t->status_name(-i), names[i]);
-  CHECK_TEXT(t->status_name(-15), "unknown status");
+                                      "PACKAGER_ERROR_KERNEL",
+                                      "PACKAGER_ERROR_CONSTANT"};
+  for (int i = 0; i < 16; ++i) CHECK_TEXT(t->status_name(-i), names[i]);
+  CHECK_TEXT(t->status_name(-16), "unknown status");
   CHECK_TEXT(t->status_name(1), "unknown status");
   CHECK_TEXT(t->status_name(INT32_MIN), "unknown status");
   CHECK_TEXT(t->thread_error(), "");

@@ -1,6 +1,7 @@
 /* A hand-written model in the form that the entrypoint template renders. Compiled with one of
  *   -DMODEL_STATIC   y[2,3] = 2 * x[2,3] + 1
  *   -DMODEL_DYNAMIC  sum[n,4] = a[n,4] * weights[4] + b[n,4] and grid[2*n+1] = 0, 1, 2, ...
+ *   -DMODEL_CONSTANTS  y[71] = the constants that it has, one slot after the other; see there
  * and for the dynamic one, optionally,
  *   -DDIM_MIN=1 -DDIM_MAX=32    bounds of n (default 0..4096)
  *   -DWEIGHTS_FILE='"w.bin"'    weights in this file, whose header stands in weights_header.inc
@@ -25,9 +26,14 @@ static const char manifest[] = "{}  ";
 #define DIMS NULL
 #define SHAPES NULL
 #define TOTAL_EXTENTS 0
-#define CONSTANTS NULL
+#define EMBEDDED NULL
 #define CONSTANT_BYTES 0
 #define EXTERNAL NULL
+#define NUM_CONSTANTS 0
+#define NUM_SLOTS 0
+#define CONSTANTS NULL
+#define SLOTS NULL
+#define FORMS NULL
 
 static const int64_t shape[] = {2, 3};
 static const char *const no_dims[] = {NULL, NULL};
@@ -41,7 +47,7 @@ static int32_t run(const pk_call_t *call) {
   for (int i = 0; i < 6; ++i) y[i] = doubled[i] + 1;
   return 0;
 }
-static const char *const call_names[] = {"affine"};
+static const char call_names[] = "affine";
 #endif
 
 #ifdef MODEL_DYNAMIC
@@ -77,13 +83,22 @@ static const uint8_t header[] = {
 #include "weights_header.inc"
 };
 static const pk_external_weights_t external = {WEIGHTS_FILE, sizeof header + 16, sizeof header, header};
-#define CONSTANTS NULL
+#define EMBEDDED NULL
 #define EXTERNAL &external
 #else
 _Alignas(64) static const float weights[] = {1, 2, 3, 4};
-#define CONSTANTS (const uint8_t *)weights
+#define EMBEDDED (const uint8_t *)weights
 #define EXTERNAL NULL
 #endif
+
+static const int64_t weights_shape[] = {4}, forms[] = {4, 1};
+static const packager_constant_info_t constants[] = {{"w", {kDLFloat, 32, 1}, 1, weights_shape}};
+static const pk_slot_t slots[] = {{.offset = 0, .nbytes = 16, .source = 0, .ndim = 1, .form = 0, .first = 0}};
+#define NUM_CONSTANTS COUNT(constants)
+#define NUM_SLOTS COUNT(slots)
+#define CONSTANTS constants
+#define SLOTS slots
+#define FORMS forms
 
 static void shapes(const int64_t *values, int64_t *extents) {
   const int64_t n = values[0];
@@ -93,7 +108,7 @@ static void shapes(const int64_t *values, int64_t *extents) {
 
 static int32_t scale(const void *arguments, int64_t begin, int64_t end) {
   const pk_call_t *call = arguments;
-  const float *a = call->inputs[0], *w = (const float *)call->constants;
+  const float *a = call->inputs[0], *w = (const float *)call->constants[0];
   float *scaled = (float *)call->arena;
   for (int64_t i = 4 * begin; i < 4 * end; ++i) scaled[i] = a[i] * w[i % 4];
   return 0;
@@ -124,10 +139,93 @@ static int32_t run(const pk_call_t *call) {
   for (int64_t i = 0; i < 2 * call->dims[0] + 1; ++i) grid[i] = i;
   return 0;
 }
-static const char *const call_names[] = {"scale", "add"};
+static const char call_names[] = "scale\0add";
 
 __attribute__((visibility("default"))) int32_t test_add_error(void);
 int32_t test_add_error(void) { return add_error; }
+#endif
+
+#ifdef MODEL_CONSTANTS
+/* y[2,423] is every slot, byte by byte, twice: when the run begins, and after it has spun for pause[0] rounds. */
+#define NAME "constants"
+#define ARENA_BYTES 64
+#define NUM_DIMS 0
+#define DIMS NULL
+#define SHAPES NULL
+#define TOTAL_EXTENTS 0
+#define EXTERNAL NULL
+
+typedef struct {
+  _Alignas(64) float w[24];
+  _Alignas(64) float permuted[24];
+  _Alignas(64) float packed[24];
+  _Alignas(64) uint16_t half[3];
+  _Alignas(64) int8_t byte[9];
+  _Alignas(64) double scalar;
+  _Alignas(64) float computed[4];
+} data_t;
+static const data_t data = {
+    .w = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23},
+    .permuted = {0, 6, 12, 18, 1, 7, 13, 19, 2, 8, 14, 20, 3, 9, 15, 21, 4, 10, 16, 22, 5, 11, 17, 23},
+    .packed = {0, 1, 6, 7, 12, 13, 18, 19, 2, 3, 8, 9, 14, 15, 20, 21, 4, 5, 10, 11, 16, 17, 22, 23},
+    .half = {4, 2, 0},
+    .byte = {0, 3, 6, 1, 4, 7, 2, 5, 8},
+    .scalar = 0.5,
+    .computed = {9, 9, 9, 9},
+};
+#define EMBEDDED (const uint8_t *)&data
+#define CONSTANT_BYTES sizeof data
+
+static const int64_t matrix[] = {4, 6}, five[] = {5}, square[] = {3, 3}, none[] = {0};
+static const packager_constant_info_t constants[] = {
+    {"w", {kDLFloat, 32, 1}, 2, matrix},    {"twin", {kDLFloat, 32, 1}, 2, matrix}, /* the same data as w */
+    {"half", {kDLFloat, 16, 1}, 1, five}, /* read backwards, every other element */
+    {"byte", {kDLInt, 8, 1}, 2, square},  /* read transposed */
+    {"scalar", {kDLFloat, 64, 1}, 0, NULL}, {"empty", {kDLFloat, 32, 1}, 1, none},
+};
+/* clang-format off */
+static const int64_t forms[] = {
+    24, 1,
+    6, 4, 1, 6,
+    3, 4, 2, 2, 6, 1,
+    3, -2,
+    3, 3, 1, 3,
+    1, 1,
+    0, 1,
+};
+/* clang-format on */
+static const pk_slot_t slots[] = {
+    {offsetof(data_t, w), 96, 0, 1, 0, 0},         {offsetof(data_t, permuted), 96, 0, 2, 2, 0},
+    {offsetof(data_t, packed), 96, 0, 3, 6, 0},    {offsetof(data_t, w), 96, 1, 1, 0, 0},
+    {offsetof(data_t, half), 6, 2, 1, 12, 4},      {offsetof(data_t, byte), 9, 3, 2, 14, 0},
+    {offsetof(data_t, scalar), 8, 4, 1, 18, 0},    {offsetof(data_t, computed), 0, 5, 1, 20, 0},
+    {offsetof(data_t, computed), 16, -1, 0, 0, 0},
+};
+#define NUM_CONSTANTS COUNT(constants)
+#define NUM_SLOTS COUNT(slots)
+#define CONSTANTS constants
+#define SLOTS slots
+#define FORMS forms
+
+static const int64_t one[] = {1}, result[] = {2, 423};
+static const char *const no_dims[] = {NULL, NULL};
+static const packager_tensor_info_t inputs[] = {{"pause", {kDLInt, 32, 1}, 1, one, one, one, no_dims}};
+static const packager_tensor_info_t outputs[] = {{"y", {kDLUInt, 8, 1}, 2, result, result, result, no_dims}};
+
+static uint8_t *copy_slots(const pk_call_t *call, uint8_t *y) {
+  for (int i = 0; i < NUM_SLOTS; ++i) {
+    for (uint64_t j = 0; j < slots[i].nbytes; ++j) *y++ = call->constants[i][j];
+  }
+  return y;
+}
+
+static int32_t run(const pk_call_t *call) {
+  uint8_t *y = copy_slots(call, call->outputs[0]);
+  for (volatile int32_t i = 0; i < *(const int32_t *)call->inputs[0];) ++i;
+  copy_slots(call, y);
+  return 0;
+}
+static const char call_names[] = "copy";
 #endif
 
 const pk_model_t pk_model = {
@@ -136,14 +234,19 @@ const pk_model_t pk_model = {
     .manifest_bytes = sizeof manifest - 1,
     .arena_bytes = ARENA_BYTES,
     .constant_bytes = CONSTANT_BYTES,
-    .constants = CONSTANTS,
+    .embedded_constants = EMBEDDED,
     .external = EXTERNAL,
     .cpu_features = features,
     .num_inputs = COUNT(inputs),
     .num_outputs = COUNT(outputs),
     .num_dims = NUM_DIMS,
+    .num_constants = NUM_CONSTANTS,
+    .num_slots = NUM_SLOTS,
     .inputs = inputs,
     .outputs = outputs,
+    .constants = CONSTANTS,
+    .slots = SLOTS,
+    .forms = FORMS,
     .dims = DIMS,
     .shapes = SHAPES,
     .total_extents = TOTAL_EXTENTS,
@@ -171,6 +274,9 @@ static const packager_bundle_v1_t bundle = {
     .session_error = pk_session_error,
     .thread_error = pk_thread_error,
     .status_name = pk_status_name,
+    .num_constants = NUM_CONSTANTS,
+    .constants = CONSTANTS,
+    .session_set_constants = pk_session_set_constants,
 };
 
 __attribute__((visibility("default"))) const packager_bundle_v1_t *ENTRY(void);

@@ -33,6 +33,10 @@ __attribute__((visibility("default"))) int leaked(void) { return 1; }
 #ifdef TEXTREL
 __asm__(".pushsection .text\n.quad packager_bundle_v1\n.popsection\n");
 #endif
+#ifdef STRANGER /* defined nowhere, and by no version */
+extern __attribute__((weak, visibility("default"))) int stranger(void);
+__attribute__((used)) static int ask_stranger(void) { return stranger ? stranger() : 0; }
+#endif
 #ifdef CONSTRUCTORS
 __attribute__((constructor)) static void first(void) { setenv("PACKAGER_TEST_CONSTRUCTOR", "ran", 1); }
 #endif

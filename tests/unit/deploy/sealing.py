@@ -27,20 +27,22 @@ from packager.manifest import (
     Primitive,
     Requirements,
     Sizes,
+    StaticLibrary,
     TensorSpec,
     Weights,
-    content_sha256,
-    encode_section,
 )
+from packager.manifest_section import content_sha256, encode_section
 
 SOURCE = Path(__file__).parent / "bundle.c"
 INCLUDE = Path(__file__).parents[3] / "runtime_stub" / "include"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 CAPACITY = 4032
 HARDENED = (
+    "-nostartfiles",
     "-Wl,-z,defs,-z,now,-z,relro,-z,noexecstack,--build-id=none",
     "-Wl,--hash-style=gnu",
 )
+SCALE = Primitive("pk_scale", None, ("multiply",), ("Mul_0",), 8, 96, 32, 1)
 WEIGHT = np.array([2.0] + [0.0] * 15, np.float32)
 
 Patch = Callable[[Manifest], Manifest]
@@ -74,7 +76,7 @@ def describe(path: Path, golden: bytes | None, weights: Weights | None) -> Manif
     static = elf.type == "relocatable"
     constants = elf.sections.get(CONSTANTS_SECTION)
     size = constants.size if constants else 0
-    entry = Constant("scale", (), "float32", (16,), 0, 64, hashlib.sha256(WEIGHT.tobytes()).hexdigest())
+    entry = Constant("scale", (), ("scale",), "float32", (16,), 0, 64, hashlib.sha256(WEIGHT.tobytes()).hexdigest())
     return Manifest(
         schema_version=1,
         packager_version="0.1.0",
@@ -86,7 +88,7 @@ def describe(path: Path, golden: bytes | None, weights: Weights | None) -> Manif
         inputs=(TensorSpec("x", "float32", ("n", 2)),),
         outputs=(TensorSpec("y", "float32", ("n", 2)),),
         targets=({"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"},),
-        backends=(BackendRecord("llvm", (Primitive("pk_scale", None, ("multiply",), ("Mul_0",), 8, 96, 32, 1),), ()),),
+        backends=(BackendRecord("llvm", (SCALE,), (StaticLibrary("scale.o", "cd" * 32, ()),)),),
         constants=(entry,) if size or weights else (),
         weights=weights or Weights("embedded" if size else "none", size, None, None),
         arena_bytes=64,

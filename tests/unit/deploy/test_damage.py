@@ -19,7 +19,7 @@ from packager.deploy.machine import Machine
 from packager.deploy.policy import read_policy
 from packager.deploy.verify import verify
 from packager.errors import BundleError, UsageError
-from packager.manifest import encode_section
+from packager.manifest_section import encode_section
 
 POLICY = read_policy("default")
 

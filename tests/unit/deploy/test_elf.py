@@ -11,7 +11,8 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
 from sealing import HARDENED, compile_bundle
 
-from packager.deploy.elf import read_elf, version_key
+from packager.deploy.elf import read_elf
+from packager.deploy.elf_symbols import version_key
 from packager.errors import BundleError
 
 SYSTEM = [
@@ -53,6 +54,23 @@ def check_against_pyelftools(path: Path) -> None:
         plain = [name[6:] for name in versions if name[:6] == "GLIBC_" and name[6].isdigit()]
         if "GLIBC_ABI_DT_RELR" in versions:
             plain.append("2.36")
+        libraries = {
+            needed.name
+            for section in elf.iter_sections() if isinstance(section, GNUVerNeedSection)
+            for needed, _ in section.iter_versions()
+        }  # fmt: skip
+        assert set(ours.version_libraries) == libraries
+        assert ours.soname == next((tag.soname for tag in tags if tag.entry.d_tag == "DT_SONAME"), None)
+        indexes = elf.get_section_by_name(".gnu.version")
+        unversioned = {
+            symbol.name
+            for symbol, version in zip(symbols.iter_symbols(), indexes.iter_symbols(), strict=True)
+            if symbol.name and symbol["st_shndx"] == "SHN_UNDEF" and str(version["ndx"]).startswith("VER_NDX_")
+        }
+        assert set(ours.unversioned) == unversioned
+        assert (ours.init_entries > 0) == any(
+            tag.entry.d_tag in ("DT_INIT", "DT_INIT_ARRAY", "DT_PREINIT_ARRAY") for tag in tags
+        )
         assert ours.glibc == max(plain, key=version_key, default=None)
         assert ("GLIBC_PRIVATE" in ours.glibc_private) == ("GLIBC_PRIVATE" in versions)
 
@@ -76,7 +94,11 @@ def test_own_bundle(good: Path) -> None:
     assert (image.rpath, image.runpath, image.writable_code) == (None, None, False)
     assert image.exports == ("packager_bundle_v1",)
     assert image.symbols["pk_scale"].size > 0
-    assert (image.init_entries, image.fini_entries) == (1, 1)  # frame_dummy and __do_global_dtors_aux
+    assert (image.init_entries, image.fini_entries) == (0, 0)
+    assert image.functions >= {"pk_scale", "packager_bundle_v1"}
+    assert "table" not in image.functions
+    assert image.unversioned == ()
+    assert "libc.so.6" in image.version_libraries
     text = image.sections[".text"]
     assert text.address <= image.symbols["pk_scale"].value < text.address + text.size
     assert text.size < image.code_bytes < image.file_size

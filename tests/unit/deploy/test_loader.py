@@ -45,6 +45,15 @@ def test_what_it_says_of_itself(bundle: Bundle) -> None:
     assert "loaded from" in repr(bundle)
 
 
+def test_a_bundle_without_constants_of_its_own(bundle: Bundle) -> None:
+    """And without a function to set them, as the table of an older bundle."""
+    assert bundle.constants == ()
+    with bundle.session() as session:
+        session.set_constants({})
+        with pytest.raises(RunError, match="there is no constant 'scale'"):
+            session.set_constants({"scale": np.zeros(16, np.float32)})
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 def test_numerics_by_name_by_order_and_called(bundle: Bundle, rows: int) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, 2)).astype(np.float32)
@@ -236,6 +245,13 @@ def test_use_after_close(good: Path) -> None:
     for call in (lambda: bundle(X), lambda: session.run([X]), bundle.session, lambda: bundle.set_threads(2)):
         with pytest.raises(UsageError, match="is closed"):
             call()
+
+
+def test_constants_after_close(good: Path) -> None:
+    bundle = packager.load(good)
+    bundle.close()
+    with pytest.raises(UsageError, match="is closed"):
+        _ = bundle.constants
 
 
 def test_unloads_and_loads_again(good: Path) -> None:

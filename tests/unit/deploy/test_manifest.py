@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from packager import manifest as m
+from packager import manifest_section
 from packager.deploy.inspect import read_bundle
 from packager.deploy.policy import policy_schema
 from packager.errors import BundleError
@@ -82,6 +83,7 @@ def change(path: str, new: Any) -> Callable[[dict[str, Any]], None]:
         ("outputs.0.dtype", "float31", r"\$\.outputs\[0\]\.dtype: expected one of"),
         ("targets.0", {"mcpu": "x"}, r"\$\.targets\[0\]: lacks the key 'kind'"),
         ("backends.0.primitives.0.flops", "1", r"\$\.backends\[0\]\.primitives\[0\]\.flops: expected integer"),
+        ("backends.0.static_libraries.0.members", [1], r"\$\.backends\[0\]\.static_libraries\[0\]\.members\[0\]"),
         ("constants.0.bytes", 63, r"\$\.constants\[0\]\.bytes: 63 bytes do not fit"),
         ("constants.0.offset", 32, r"\$\.constants\[0\]\.offset: 32 is not a multiple of 64"),
         ("constants.0.aliases", ["scale"], r"\$\.constants\[0\]: 'scale' stands there twice"),
@@ -107,6 +109,12 @@ def test_reader_is_strict(value: dict[str, Any], path: str, new: Any, message: s
         reread(value)
 
 
+def test_a_function_has_one_provider(value: dict[str, Any]) -> None:
+    (backend,) = value["backends"]
+    with pytest.raises(BundleError, match=r"\$\.backends: 'other' provides pk_scale, which stands there twice"):
+        reread(value | {"backends": [backend, backend | {"kind": "other"}]})
+
+
 def test_every_key_is_required(value: dict[str, Any]) -> None:
     for key in value:
         with pytest.raises(BundleError, match=f"lacks the key '{key}'"):
@@ -129,26 +137,26 @@ def test_newer_schema_is_refused_before_its_unknown_keys(value: dict[str, Any]) 
 
 
 def test_section_round_trip_and_every_flip() -> None:
-    section = m.encode_section(b'{"a":1}', 128)
+    section = manifest_section.encode_section(b'{"a":1}', 128)
     assert len(section) == 128
-    assert m.decode_section(section) == b'{"a":1}'
+    assert manifest_section.decode_section(section) == b'{"a":1}'
     for index in range(len(section)):
         for bit in range(8):
             damaged = bytearray(section)
             damaged[index] ^= 1 << bit
             with pytest.raises(BundleError):
-                m.decode_section(bytes(damaged))
+                manifest_section.decode_section(bytes(damaged))
     for size in range(len(section)):
         with pytest.raises(BundleError):
-            m.decode_section(section[:size])
+            manifest_section.decode_section(section[:size])
     with pytest.raises(BundleError, match="never sealed"):
-        m.decode_section(bytes(128))
+        manifest_section.decode_section(bytes(128))
 
 
 def test_section_that_is_too_small() -> None:
-    assert len(m.encode_section(b"x" * 64, 128)) == 128
+    assert len(manifest_section.encode_section(b"x" * 64, 128)) == 128
     with pytest.raises(ValueError, match="65 bytes; the section has room for 64"):
-        m.encode_section(b"x" * 65, 128)
+        manifest_section.encode_section(b"x" * 65, 128)
 
 
 def test_content_sha256_takes_the_section_as_zero(tmp_path: Path) -> None:
@@ -158,11 +166,11 @@ def test_content_sha256_takes_the_section_as_zero(tmp_path: Path) -> None:
     for offset, size in ((0, 64), (1_500_000, 4096), (len(content) - 64, 64), (5, 0)):
         zeroed = content[:offset] + bytes(size) + content[offset + size :]
         expected = hashlib.sha256(zeroed).hexdigest()
-        assert m.content_sha256(content, offset, size) == expected
-        assert m.content_sha256(path, offset, size) == expected
+        assert manifest_section.content_sha256(content, offset, size) == expected
+        assert manifest_section.content_sha256(path, offset, size) == expected
     for file in (content, path):
         with pytest.raises(ValueError, match="does not lie"):
-            m.content_sha256(file, len(content) - 10, 11)
+            manifest_section.content_sha256(file, len(content) - 10, 11)
 
 
 def test_manifest_values_cannot_change(good: Path) -> None:

@@ -15,9 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 from sealing import HARDENED, WEIGHT, Patch, build_bundle, golden_image, unchanged
 
 from packager import safetensors
+from packager.deploy.elf import read_elf
 from packager.deploy.findings import VerifyResult
 from packager.deploy.machine import Machine, this_machine
 from packager.deploy.verify import verify
@@ -47,6 +50,10 @@ def primitive(symbol: str) -> Patch:
         return replace(manifest, backends=(replace(backend, primitives=renamed),))
 
     return patch
+
+
+def without_libraries(manifest: Manifest) -> Manifest:
+    return replace(manifest, backends=(replace(manifest.backends[0], static_libraries=()),))
 
 
 def constant(**changes: Any) -> Patch:
@@ -95,6 +102,12 @@ FAULTS: list[tuple[str, Sequence[str], Sequence[str], Patch, set[str]]] = [
     ("machine", (), (), requirement(machine="aarch64"), {"elf.machine", "machine.arch"}),
     ("unknown primitive", (), (), primitive("pk_absent"), {"manifest.symbols"}),
     ("undefined symbol as primitive", (), (), primitive("calloc"), {"manifest.symbols"}),
+    ("data as primitive", (), (), primitive("thread_message"), {"manifest.symbols"}),
+    ("exported primitive", (), (), primitive("packager_bundle_v1"), {"manifest.symbols"}),
+    ("backend without libraries", (), (), without_libraries, {"manifest.libraries"}),
+    ("undefined symbol of no library", ("STRANGER",), (), unchanged, {"elf.undefined"}),
+    ("constructor", ("CONSTRUCTORS",), (), unchanged, {"elf.constructors"}),
+    ("start files", (), ("-Wl,-init=packager_bundle_v1",), unchanged, {"elf.constructors"}),
     ("file size", (), (), size(file=1), {"manifest.file_size"}),
     ("code size", (), (), size(code=1), {"manifest.code_size"}),
     ("constants size", (), (), size(constants=128), {"manifest.constants"}),
@@ -138,16 +151,109 @@ def test_only_the_fault_is_found(tmp_path: Path) -> None:
     assert checks(verify(path)) == {"elf.exec_stack"}
 
 
+def test_an_archive_with_a_constructor(tmp_path: Path) -> None:
+    path = build_bundle(tmp_path / "libfault.a", defines=("CONSTRUCTORS",))
+    assert checks(verify(path)) == {"elf.constructors"}
+
+
+def symbol_entry(path: Path, table: str, name: str) -> int:
+    """Return the offset in the file of a symbol's entry."""
+    with path.open("rb") as stream:
+        section = ELFFile(stream).get_section_by_name(table)
+        assert isinstance(section, SymbolTableSection)
+        index = next(number for number, symbol in enumerate(section.iter_symbols()) if symbol.name == name)
+        return int(section["sh_offset"]) + 24 * index
+
+
+def write(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as stream:
+        stream.seek(offset)
+        stream.write(data)
+
+
+def make_data_of_it(path: Path) -> None:
+    write(path, symbol_entry(path, ".symtab", "pk_scale") + 4, b"\x01")  # a local object
+
+
+def move_to_data(path: Path) -> None:
+    names = list(read_elf(path).sections)
+    write(path, symbol_entry(path, ".symtab", "pk_scale") + 6, names.index(".packager.constants").to_bytes(2, "little"))
+
+
+def make_undefined(path: Path) -> None:
+    write(path, symbol_entry(path, ".symtab", "pk_scale") + 6, b"\0\0")
+
+
+def export_function(path: Path) -> None:
+    """Of an archive's object: the entry becomes a name of the program."""
+    with path.open("rb") as stream:
+        start = stream.read().index(b"\x7fELF")
+    content = path.read_bytes()
+    with (path.parent / "member.o").open("wb") as stream:
+        stream.write(content[start:])
+    at = start + symbol_entry(path.parent / "member.o", ".symtab", "pk_scale")
+    write(path, at + 4, bytes([1 << 4 | 2]))
+
+
+def forget_version(path: Path) -> None:
+    """Let an undefined symbol bind to whatever has its name."""
+    section = read_elf(path).sections[".gnu.version"]
+    index = (symbol_entry(path, ".dynsym", "calloc") - read_elf(path).sections[".dynsym"].offset) // 24
+    write(path, section.offset + 2 * index, b"\x01\0")
+
+
+def version_of_another_library(path: Path) -> None:
+    image = read_elf(path)
+    names, needs = image.sections[".dynstr"], image.sections[".gnu.version_r"]
+    content = path.read_bytes()
+    elsewhere = content.index(b"packager_bundle_v1\0", names.offset) - names.offset
+    write(path, needs.offset + 4, elsewhere.to_bytes(4, "little"))
+
+
+@pytest.mark.parametrize(
+    ("edit", "check", "what"),
+    [
+        (make_data_of_it, "manifest.symbols", "data, or not in executable memory: pk_scale"),
+        (move_to_data, "manifest.symbols", "data, or not in executable memory: pk_scale"),
+        (make_undefined, "manifest.symbols", "not in the file: pk_scale"),
+        (forget_version, "elf.undefined", "no needed library has: calloc"),
+        (version_of_another_library, "elf.undefined", "symbol versions of packager_bundle_v1"),
+    ],
+)
+def test_symbol_tables_that_were_edited(edit: Callable[[Path], None], check: str, what: str, tmp_path: Path) -> None:
+    result = verify(build_bundle(tmp_path / "fault.so", edit=edit))
+    assert checks(result) == {check}
+    assert any(what in finding.what for finding in result.findings)
+
+
+def test_an_archive_that_exports_a_function(tmp_path: Path) -> None:
+    result = verify(build_bundle(tmp_path / "libfault.a", edit=export_function))
+    assert checks(result) == {"elf.exports", "manifest.symbols"}
+    assert any(finding.what == "primitive functions that are exported: pk_scale" for finding in result.findings)
+
+
+def test_a_library_without_versions_may_be_needed(tmp_path: Path) -> None:
+    source = tmp_path / "stranger.c"
+    source.write_text("int stranger(void) { return 1; }")
+    library = tmp_path / "libstranger.so"
+    subprocess.run(
+        ["gcc", "-shared", "-nostdlib", str(source), "-o", str(library), "-Wl,-soname,libx.so.1"], check=True
+    )
+    path = build_bundle(
+        tmp_path / "fault.so", defines=("STRANGER",), link=(*HARDENED, "-Wl,--no-as-needed", str(library))
+    )
+    assert "libx.so.1" in read_elf(path).needed
+    assert checks(verify(path)) == {"policy.allowed_libraries"}
+
+
 def test_stripped_bundle(tmp_path: Path) -> None:
     path = build_bundle(tmp_path / "fault.so", edit=strip_symbols)
     assert checks(verify(path)) == {"manifest.symbols"}
 
 
-def test_constructor_is_a_warning_and_does_not_run(tmp_path: Path) -> None:
+def test_a_constructor_does_not_run(tmp_path: Path) -> None:
     path = build_bundle(tmp_path / "fault.so", defines=("CONSTRUCTORS",))
-    result = verify(path)
-    assert result.ok
-    assert [(finding.check, finding.severity) for finding in result.findings] == [("elf.constructors", "warning")]
+    assert checks(verify(path)) == {"elf.constructors"}
     script = (
         "import ctypes, sys; from packager import verify; verify(sys.argv[1]);"
         "getenv = ctypes.CDLL(None).getenv; getenv.restype = ctypes.c_char_p;"

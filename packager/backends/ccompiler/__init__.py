@@ -1,0 +1,102 @@
+"""The ``ccompiler`` backend: renders C for the parts of a model that it takes, and compiles it with the host's gcc.
+
+A complete backend in few lines, to read before writing one: ``patterns`` says what it takes, ``graph`` reads a
+partition, ``stages`` splits it into loop nests, ``dense``, ``conv2d``, ``pool2d``, ``rows`` and ``elementwise``
+describe one loop nest each for a template of ``templates/ccompiler/``, ``module`` puts them together and ``gcc``
+compiles them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packager.backends.base import API_VERSION, Context, PartitionOptions, Unavailable, attribute
+from packager.errors import ToolchainError, UsageError
+from packager.toolchain import find_toolchain
+
+if TYPE_CHECKING:
+    from packager.backends.base import Pattern
+    from packager.primitives import BackendOutput, Partition
+    from packager.targets import Target
+
+OPERATORS = ("elementwise", "dense", "conv2d", "pool2d", "softmax", "layer_norm")
+
+
+@dataclass(frozen=True)
+class CCompilerOptions(PartitionOptions):
+    """Attributes of the ``ccompiler`` kind."""
+
+    operators: tuple[str, ...] = attribute(OPERATORS, "Groups of operators to take", choices=OPERATORS)
+    header: tuple[str, ...] = attribute((), "Headers to include first: an absolute path, or <name>", is_path=True)
+    opt_level: int = attribute(3, "The compiler's -O level", choices=(0, 1, 2, 3))
+    march: str = attribute("", "The compiler's -march; default: what the base Target's mcpu means to it")
+    fast_math: bool = attribute(False, "Let the compiler break IEEE 754: no NaN, no infinity, any order of additions")
+
+
+class CCompilerBackend:
+    """Takes elementwise chains, and dense, conv2d, pooling, softmax and layer norm with what is fused to them."""
+
+    api_version = API_VERSION
+    kind = "ccompiler"
+    device = "cpu"
+    options = CCompilerOptions
+    summary = "C rendered from templates, compiled by the host's C compiler"
+    merges = True
+
+    def canonical(self, options: CCompilerOptions, base: Target | None) -> CCompilerOptions:
+        """Fill in ``march``, and put ``operators`` in one order. Raises UsageError for a value that cannot be right."""
+        for text in options.header:
+            if not re.fullmatch(r'[^"<>\\\n]+|<[^"<>\\\n]+>', text):
+                raise UsageError(
+                    f"attribute 'header' of Target 'ccompiler' is {text!r}, which cannot stand after #include",
+                    hint="write -header=/path/to/file.h or -header=<stdint.h>",
+                )
+        if not re.fullmatch(r"[\w.+=-]*", options.march):
+            raise UsageError(f"attribute 'march' of Target 'ccompiler' is {options.march!r}, expected a CPU's name")
+        machine = base.machine if base else platform.machine()
+        march = options.march or default_march(machine, str(base.options.mcpu) if base else "")
+        chosen = tuple(name for name in OPERATORS if name in options.operators)
+        return dataclasses.replace(options, march=march, operators=chosen)
+
+    def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002  # the compiler is asked about -march later
+        """Return a reason if there is no C compiler; one for another machine is looked for when it is needed."""
+        try:
+            find_toolchain(platform.machine())
+        except ToolchainError as error:
+            return Unavailable(error.message, error.hint or "install gcc")
+        return None
+
+    def inputs(self, target: Target) -> Sequence[Path]:
+        """Return the headers that the result depends on; those of the system belong to the compiler."""
+        return [Path(name) for name in target.options.header if not name.startswith("<")]
+
+    def patterns(self, target: Target) -> Sequence[Pattern]:
+        """Return the patterns of the groups of operators that the Target names."""
+        from packager.backends.ccompiler.patterns import make_patterns
+
+        return make_patterns(target.options.operators)
+
+    def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
+        """Render ``ccompiler.c`` and compile it to ``ccompiler.o``.
+
+        Raises BackendError with the compiler's message, UsageError for a ``march`` that the compiler does not know.
+        """
+        from packager.backends.ccompiler.module import compile_partitions
+
+        return compile_partitions(partitions, target, context)
+
+
+def default_march(machine: str, mcpu: str) -> str:
+    """Return what gcc calls the CPU that LLVM calls ``mcpu``; most names are the same."""
+    if mcpu in ("", "generic"):
+        return {"x86_64": "x86-64" if mcpu else "x86-64-v3", "aarch64": "armv8-a"}.get(machine, "native")
+    return mcpu
+
+
+BACKEND = CCompilerBackend()

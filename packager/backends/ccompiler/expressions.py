@@ -1,0 +1,242 @@
+"""From elementwise Relax operators to C expressions.
+
+Values of float16 are computed as float and rounded after every operator, which gives the same bits as arithmetic in
+float16. Integers wrap around. ``pk_`` functions are those of ``templates/ccompiler/functions.h.j2``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class CType:
+    """An element type in C: how it lies in memory, of which type values are, and the suffix of its functions."""
+
+    stored: str
+    value: str
+    suffix: str
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values are floating point."""
+        return self.value in ("float", "double")
+
+
+DTYPES = {
+    "float32": CType("float", "float", "f32"),
+    "float16": CType("uint16_t", "float", "f32"),
+    "float64": CType("double", "double", "f64"),
+    "bool": CType("uint8_t", "uint8_t", "u8"),
+    "int8": CType("int8_t", "int8_t", "i8"),
+    "uint8": CType("uint8_t", "uint8_t", "u8"),
+    "int16": CType("int16_t", "int16_t", "i16"),
+    "int32": CType("int32_t", "int32_t", "i32"),
+    "int64": CType("int64_t", "int64_t", "i64"),
+}
+
+# Names of operands that a template is given: a and b, {t} the C type of the operands, {s} their suffix.
+_FLOAT_ONLY = {
+    "sqrt": "pk_sqrt_{s}(a)",
+    "rsqrt": "1 / pk_sqrt_{s}(a)",
+    "exp": "pk_exp_{s}(a)",
+    "tanh": "pk_tanh_{s}(a)",
+    "erf": "pk_erf_{s}(a)",
+    "sigmoid": "1 / (1 + pk_exp_{s}(-a))",
+    "nn.silu": "a / (1 + pk_exp_{s}(-a))",
+    "nn.gelu": "a * (({t})0.5 + ({t})0.5 * pk_erf_{s}(a * ({t})0.70710678118654752))",
+    "nn.gelu_tanh": (
+        "a * (({t})0.5 + ({t})0.5 * pk_tanh_{s}(a * ({t})0.79788456080286536 * (1 + ({t})0.044715 * a * a)))"
+    ),
+    "floor": "pk_floor_{s}(a)",
+    "ceil": "pk_ceil_{s}(a)",
+    "trunc": "pk_trunc_{s}(a)",
+    "round": "pk_round_{s}(a)",
+    **{
+        name: f"pk_{name}_{{s}}(a)"
+        for name in ("log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
+    },
+}
+_FLOAT_BINARY = {
+    "add": "a + b",
+    "subtract": "a - b",
+    "multiply": "a * b",
+    "divide": "a / b",
+    "floor_divide": "pk_floor_{s}(a / b)",
+    "power": "pk_pow_{s}(a, b)",
+}
+_INTEGER_BINARY = {
+    "add": "pk_add_{s}(a, b)",
+    "subtract": "pk_subtract_{s}(a, b)",
+    "multiply": "pk_multiply_{s}(a, b)",
+    "divide": "pk_divide_{s}(a, b)",
+    "floor_divide": "pk_floor_divide_{s}(a, b)",
+    "mod": "pk_remainder_{s}(a, b)",
+    "floor_mod": "pk_floor_mod_{s}(a, b)",
+    "bitwise_and": "a & b",
+    "bitwise_or": "a | b",
+    "bitwise_xor": "a ^ b",
+}
+_ANY_BINARY = {
+    "maximum": "pk_max_{s}(a, b)",
+    "minimum": "pk_min_{s}(a, b)",
+    "equal": "a == b",
+    "not_equal": "a != b",
+    "less": "a < b",
+    "less_equal": "a <= b",
+    "greater": "a > b",
+    "greater_equal": "a >= b",
+    "logical_and": "(a != 0) & (b != 0)",
+    "logical_or": "(a != 0) | (b != 0)",
+    "logical_xor": "(a != 0) ^ (b != 0)",
+}
+_ANY_UNARY = {
+    "abs": "pk_abs_{s}(a)",
+    "sign": "pk_sign_{s}(a)",
+    "nn.relu": "0 > a ? 0 : a",  # NaN stays NaN
+    "logical_not": "a == 0",
+    "broadcast_to": "a",
+}
+
+# What these give for values of float16 is one: there is nothing to round.
+EXACT = frozenset(
+    [
+        "nn.relu",
+        "abs",
+        "sign",
+        "negative",
+        "maximum",
+        "minimum",
+        "clip",
+        "where",
+        "broadcast_to",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+    ]
+)
+
+ARITIES: dict[str, int] = {
+    **dict.fromkeys(_FLOAT_ONLY, 1),
+    **dict.fromkeys(_ANY_UNARY, 1),
+    **dict.fromkeys(("negative", "square", "bitwise_not", "isnan", "isinf", "isfinite"), 1),
+    **dict.fromkeys(("clip", "astype", "nn.leakyrelu"), 1),
+    **dict.fromkeys(_FLOAT_BINARY, 2),
+    **dict.fromkeys(_INTEGER_BINARY, 2),
+    **dict.fromkeys(_ANY_BINARY, 2),
+    "where": 3,
+}
+
+
+def literal(value: float | int, dtype: str) -> str:
+    """Return a number as a C expression of the value type of ``dtype``, exactly."""
+    if not DTYPES[dtype].is_float:
+        return f"INT64_C({int(value)})" if abs(int(value)) >= 2**31 else str(int(value))
+    number = float(np.dtype(dtype).type(value))
+    single = DTYPES[dtype].value == "float"
+    if math.isnan(number):
+        return '__builtin_nanf("")' if single else '__builtin_nan("")'
+    if math.isinf(number):
+        text = "__builtin_inff()" if single else "__builtin_inf()"
+        return text if number > 0 else f"(-{text})"
+    text = number.hex() + ("f" if single else "")
+    return text if number >= 0 and not text.startswith("-") else f"({text})"
+
+
+def expression(
+    name: str,
+    operands: Sequence[str],
+    dtypes: Sequence[str],
+    result: str,
+    attributes: Any,
+    numbers: Sequence[float],
+) -> str | None:
+    """Return the C expression of an operator, or None if there is none for these element types.
+
+    ``operands`` are C expressions without side effects of the value types of ``dtypes``.
+    """
+    text = _special(name, operands, dtypes, result, attributes, numbers)
+    if text is None:
+        dtype = dtypes[1] if name == "where" else dtypes[0]
+        found = _template(name, DTYPES[dtype])
+        if found is None or (name != "astype" and len(set(dtypes)) > 1):
+            return None
+        names = dict(zip("ab", operands, strict=False))
+        text = _substitute(found.format(t=DTYPES[dtype].value, s=DTYPES[dtype].suffix), names)
+    if name in EXACT and result == "float16":
+        return text
+    return f"pk_round_half({text})" if result == "float16" else f"({DTYPES[result].value})({text})"
+
+
+def _template(name: str, ctype: CType) -> str | None:
+    tables = [_ANY_UNARY, _ANY_BINARY, *([_FLOAT_ONLY, _FLOAT_BINARY] if ctype.is_float else [_INTEGER_BINARY])]
+    return next((table[name] for table in tables if name in table), None)
+
+
+def _substitute(template: str, operands: dict[str, str]) -> str:
+    """Put operands in place of the words a and b."""
+    words: list[str] = []
+    word = ""
+    for character in f"{template} ":
+        if character.isalnum() or character == "_":
+            word += character
+            continue
+        words += [operands.get(word, word), character]
+        word = ""
+    return "".join(words).rstrip()
+
+
+def _special(
+    name: str,
+    operands: Sequence[str],
+    dtypes: Sequence[str],
+    result: str,
+    attributes: Any,
+    numbers: Sequence[float],
+) -> str | None:
+    """Return the expression of an operator with attributes, or one whose form depends on its types."""
+    dtype = dtypes[0]
+    ctype = DTYPES[dtype]
+    a = operands[0]
+    if name == "astype":
+        return f"{a} != 0" if result == "bool" else f"({DTYPES[result].value}){a}"
+    if name == "where":
+        return f"{a} ? {operands[1]} : {operands[2]}" if dtypes[1] == dtypes[2] else None
+    if name == "clip":
+        low, high = (_bound(number, dtype) for number in numbers)
+        return f"pk_min_{ctype.suffix}(pk_max_{ctype.suffix}({a}, {low}), {high})"
+    if name == "nn.leakyrelu" and ctype.is_float:
+        return f"{a} < 0 ? {a} * {literal(float(attributes.alpha), dtype)} : {a}"
+    if name == "negative":
+        return f"-{a}" if ctype.is_float else f"pk_subtract_{ctype.suffix}(0, {a})"
+    if name == "square":
+        return f"{a} * {a}" if ctype.is_float else f"pk_multiply_{ctype.suffix}({a}, {a})"
+    if name == "bitwise_not" and not ctype.is_float:
+        return f"{a} == 0" if dtype == "bool" else f"~{a}"
+    if name in ("isnan", "isinf", "isfinite"):
+        plain = {"isnan": "0", "isinf": "0", "isfinite": "1"}[name]
+        return f"__builtin_{name}({a})" if ctype.is_float else plain
+    if name == "power" and ctype.is_float and operands[1] == literal(2.0, dtypes[1]):
+        return f"{a} * {a}"
+    if name == "sum_of_tensors":
+        if ctype.is_float:
+            return " + ".join(operands)
+        total = operands[0]
+        for operand in operands[1:]:
+            total = f"pk_add_{ctype.suffix}({total}, {operand})"
+        return total
+    return None
+
+
+def _bound(number: float, dtype: str) -> str:
+    """Return a bound of clip, which may lie outside what an integer type can hold."""
+    if DTYPES[dtype].is_float:
+        return literal(number, dtype)
+    limits = np.iinfo(dtype)
+    return literal(int(max(limits.min, min(limits.max, number))), dtype)

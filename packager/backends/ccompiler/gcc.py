@@ -1,0 +1,70 @@
+"""Run the host's C compiler: what CPU its options mean, and the rendered module to one object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from packager.backends.base import Context
+from packager.backends.ccompiler.functions import Machine
+from packager.errors import BackendError, ToolchainError, UsageError
+from packager.toolchain import run
+
+# IEEE 754 as numpy has it: no errno, no traps, no vector math library; contraction into fused multiply-add is allowed.
+FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+QUIET = ("-g0", "-fno-ident", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-Wno-psabi")
+
+
+def cpu_flag(march: str, machine: str) -> str:
+    """Return the option that names a CPU: on arm64 ``-march`` takes architectures only."""
+    is_cpu = machine == "aarch64" and not march.startswith("armv") and march != "native"
+    return f"-mcpu={march}" if is_cpu else f"-march={march}"
+
+
+def predefined(context: Context, options: Any) -> set[str]:
+    """Return the macros that the compiler predefines for the CPU. Raises UsageError for one that it does not know."""
+    toolchain = context.toolchain
+    source = context.workdir / "empty.c"
+    source.write_text("")
+    try:
+        text = run(
+            [toolchain.cc, cpu_flag(options.march, toolchain.machine), "-dM", "-E", source.name], cwd=context.workdir
+        )
+    except ToolchainError as error:
+        raise UsageError(
+            f"attribute 'march' of Target 'ccompiler' is {options.march!r}, which the C compiler does not know for"
+            f" {toolchain.machine}",
+            hint="; ".join(line for line in error.stderr.splitlines() if "note:" in line) or "name another CPU",
+        ) from error
+    finally:
+        source.unlink()
+    return {line.split()[1] for line in text.splitlines()}
+
+
+def machine_of(macros: set[str]) -> Machine:
+    """Return what the templates need to know of a CPU."""
+    if "__x86_64__" not in macros:
+        return Machine(16, 32, "aarch64")
+    if "__AVX512F__" in macros:
+        return Machine(64, 32, "avx512")
+    if "__AVX2__" in macros and "__F16C__" in macros:
+        return Machine(32, 16, "avx2")
+    return Machine(16, 16, "sse2")
+
+
+def compile_module(source: Path, options: Any, context: Context) -> Path:
+    """Compile to an object beside the source. Raises BackendError with the compiler's message."""
+    toolchain = context.toolchain
+    target = source.with_suffix(".o")
+    argv = [toolchain.cc, *FLAGS, *QUIET, f"-O{options.opt_level}", cpu_flag(options.march, toolchain.machine)]
+    argv += ["-ffast-math"] if options.fast_math else []
+    try:
+        run([*argv, "-c", source.name, "-o", target.name], cwd=context.workdir)
+    except ToolchainError as error:
+        missing = "No such file or directory" in error.stderr and bool(options.header)
+        raise BackendError(
+            "ccompiler: the C compiler refused the rendered C",
+            detail=error.stderr or error.message,
+            hint="a header must be an absolute path or a system header in <>" if missing else error.hint,
+        ) from error
+    return target

@@ -1,0 +1,102 @@
+"""Extents of tensors: integers, or TVM expressions over shape variables, and what C calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Any
+
+from tvm import sym, tirx
+
+Extent = Any  # int, or tirx.PrimExpr
+_OPERATORS = {
+    tirx.Add: "+",
+    tirx.Sub: "-",
+    tirx.Mul: "*",
+    tirx.FloorDiv: "/",  # extents are not negative
+    tirx.Div: "/",
+    tirx.FloorMod: "%",
+    tirx.Mod: "%",
+}
+
+
+class Shape(tuple[Extent, ...]):
+    """The extents of a tensor, static ones as Python's integers."""
+
+    __slots__ = ()
+
+    def __new__(cls, extents: Iterable[Extent]) -> Shape:
+        """Make a shape of extents as TVM or this module gives them."""
+        return super().__new__(cls, map(plain, extents))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two shapes are known to be equal."""
+        return isinstance(other, Shape) and equal_shapes(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        """Whether two shapes are not known to be equal."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Equal shapes have equal ranks."""
+        return len(self)
+
+
+def plain(extent: Extent) -> Extent:
+    """Return a static extent as an integer, any other as an int64 expression."""
+    if isinstance(extent, int):
+        return extent
+    if isinstance(extent, tirx.IntImm):
+        return int(extent.value)
+    simplified = sym.Analyzer().simplify(extent)
+    return int(simplified.value) if isinstance(simplified, tirx.IntImm) else simplified
+
+
+def equal(left: Extent, right: Extent) -> bool:
+    """Whether two extents are known to be equal."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    return bool(sym.Analyzer().can_prove_equal(_expr(left), _expr(right)))
+
+
+def equal_shapes(left: Sequence[Extent], right: Sequence[Extent]) -> bool:
+    """Whether two shapes are known to be equal."""
+    return len(left) == len(right) and all(equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def product(extents: Iterable[Extent]) -> Extent:
+    """Return the product of extents, 1 of none."""
+    return reduce(lambda a, b: plain(a * b), extents, 1)
+
+
+def ceil_div(extent: Extent, divisor: int) -> Extent:
+    """Return how many blocks of ``divisor`` cover an extent."""
+    if isinstance(extent, int):
+        return -(-extent // divisor)
+    return plain(tirx.floordiv(extent + (divisor - 1), divisor))
+
+
+def _expr(extent: Extent) -> Any:
+    return tirx.IntImm("int64", extent) if isinstance(extent, int) else extent
+
+
+def c_text(extent: Extent) -> str:
+    """Return an extent as a C expression of type int64_t; a shape variable is called as ``c_name`` says."""
+    if isinstance(extent, int):
+        return str(extent) if abs(extent) < 2**31 else f"INT64_C({extent})"
+    if isinstance(extent, tirx.IntImm):
+        return c_text(int(extent.value))
+    if isinstance(extent, tirx.Var):
+        return c_name(extent)
+    if isinstance(extent, tirx.Cast):
+        return c_text(extent.value)
+    if type(extent) in _OPERATORS:
+        return f"({c_text(extent.a)} {_OPERATORS[type(extent)]} {c_text(extent.b)})"
+    if isinstance(extent, tirx.Min | tirx.Max):
+        return f"pk_{'min' if isinstance(extent, tirx.Min) else 'max'}_i64({c_text(extent.a)}, {c_text(extent.b)})"
+    raise TypeError(f"an extent {extent} of type {type(extent).__name__}")
+
+
+def c_name(variable: tirx.Var) -> str:
+    """Return the name of a shape variable in C."""
+    return "n_" + "".join(c if c.isalnum() and c.isascii() else "_" for c in str(variable.name))

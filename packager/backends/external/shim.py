@@ -1,0 +1,260 @@
+"""The C function that calls an operator of a library for one partition: what it is given, and its text.
+
+It takes the pointers and extents that every primitive function takes, and makes of them the arguments that the
+library's description asks for: plain pointers or DLTensors, sizes, and the node's attributes as constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal
+
+from packager.dtypes import DTYPES
+from packager.frontends.onnx_custom import SYMBOLIC
+from packager.header import c_string
+from packager.op_library import OpLibrary, decode_call
+from packager.op_library.rules import (
+    LIST_TYPES,
+    Argument,
+    AttributeValue,
+    Given,
+    TensorRule,
+    bind,
+    counts,
+    product,
+    spelled,
+)
+from packager.primitives import FunctionGroup, Parameter, Partition, PrimitiveFunction
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
+
+_C_TYPES = {"bool": "uint8_t", "float16": "uint16_t", "bfloat16": "uint16_t", "float32": "float", "float64": "double"}
+_ATTRIBUTE_TYPES = {"float": "float", "string": "const char *", "ints": "const int64_t *", "floats": "const float *"}
+
+
+@dataclass(frozen=True)
+class Shim:
+    """The function for one partition: ``view`` is what the template shows; ``constants`` are inline ones by name."""
+
+    library: OpLibrary
+    group: FunctionGroup
+    view: Mapping[str, Any]
+    constants: Mapping[str, Array]
+
+
+def make_shim(partition: Partition, libraries: Sequence[OpLibrary]) -> Shim:
+    """Return the function that computes a partition, which is one call of an operator of ``libraries``."""
+    return _Writer(partition, libraries).shim()
+
+
+class _Writer:
+    def __init__(self, partition: Partition, libraries: Sequence[OpLibrary]) -> None:
+        self.partition = partition
+        self.call, self.results = _call_and_results(partition.function)
+        decoded = decode_call(str(self.call.args[0].global_symbol), libraries)
+        assert decoded is not None  # the pattern has matched it
+        self.library, self.operator, self.attributes = decoded
+        types = list(self.call.ty_args)
+        types = list(types[0].fields) if isinstance(types[0], relax.TupleType) else types
+        self.tensors = {
+            rule.name: tuple(ty.shape.values)
+            for rule, ty in zip(
+                (*self.operator.inputs, *self.operator.outputs),
+                (*(argument.ty for argument in self.call.args[1].fields), *types),
+                strict=True,
+            )
+        }
+        self.values = self._values()
+        self.analyzer = Analyzer()
+        self.parameters: list[Parameter] = []
+        self.pointers: dict[str, str] = {}
+        self.workspaces: list[Any] = []
+        self.scalars: list[Any] = []
+        self.constants: dict[str, Array] = {}
+        self.statements: list[str] = []
+
+    def shim(self) -> Shim:
+        """Return the function."""
+        self._place_tensors()
+        names, types = [], []
+        for argument in self.operator.arguments:
+            name, c_type = self._argument(argument)
+            names.append(name)
+            types.append(c_type)
+        call = f"pk_callee_{self.partition.name}({', '.join(names)});"
+        self.statements += [f"return {call}"] if self.operator.returns == "int32" else [call, "return 0;"]
+        symbol = f"pk_{self.partition.name}"
+        declared = ["void *" if parameter.written else "const void *" for parameter in self.parameters]
+        parameters = [f"{c_type}p{index}" for index, c_type in enumerate(declared)]
+        parameters += [f"int64_t s{index}" for index in range(len(self.scalars))]
+        view = {
+            "operator": self.operator.name,
+            "returns": "int32_t" if self.operator.returns == "int32" else "void",
+            "callee": f"pk_callee_{self.partition.name}",
+            "callee_symbol": self.operator.symbol,
+            "prototype": ", ".join(types) or "void",
+            "symbol": symbol,
+            "parameters": ", ".join(parameters),
+            "statements": tuple(self.statements),
+        }
+        shapes = [tuple(p.ty.shape.values) for p in self.partition.function.params]
+        function = PrimitiveFunction(symbol, tuple(self.parameters), tuple(self.scalars))
+        group = FunctionGroup(
+            functions=(function,),
+            parameters=(*shapes, *self._result_shapes()),
+            workspaces=tuple(self.workspaces),
+            composite=self.operator.name,
+            cost=self.partition.cost,
+        )
+        return Shim(self.library, group, view, self.constants)
+
+    def _values(self) -> dict[str, Any]:
+        """Return what the names in the description's expressions stand for."""
+        given = [Given(rule.dtype, self.tensors[rule.name]) for rule in self.operator.inputs]
+        values = bind(self.operator, given, lambda _a, _b: True)  # they were equal when the call was made
+        values |= {f"numel_{rule.name}": product(self.tensors[rule.name]) for rule in self.operator.outputs}
+        return values | counts(self.operator, self.attributes)
+
+    def _result_shapes(self) -> list[tuple[Any, ...]]:
+        names = [rule.name for rule in self.operator.outputs]
+        return [self.tensors[names[index]] for index in self.results]
+
+    def _place_tensors(self) -> None:
+        """Give every tensor of the operator a pointer parameter; outputs that no one reads go to a workspace."""
+        position = {p.__chandle__(): index for index, p in enumerate(self.partition.function.params)}
+        for rule, expr in zip(self.operator.inputs, self.call.args[1].fields, strict=True):
+            if isinstance(expr, GenericConst):
+                name = f"{self.partition.name}.{rule.name}"
+                self.constants[name] = np.asarray(expr.value.numpy())
+                self._add(rule.name, Parameter("constant", name=name))
+            else:
+                self._add(rule.name, Parameter("argument", position[expr.__chandle__()]))
+        for index, rule in enumerate(self.operator.outputs):
+            if index in self.results:
+                argument = len(position) + self.results.index(index)
+                self._add(rule.name, Parameter("argument", argument, written=True))
+            else:
+                nbytes = product(self.tensors[rule.name]) * DTYPES[rule.dtype].itemsize
+                self._add(rule.name, self._workspace(nbytes))
+        if self.operator.workspace is not None:
+            self._add("workspace", self._workspace(self._evaluate(self.operator.workspace)))
+
+    def _workspace(self, nbytes: Any) -> Parameter:
+        self.workspaces.append(self.analyzer.simplify(nbytes) if not isinstance(nbytes, int) else nbytes)
+        return Parameter("workspace", len(self.workspaces) - 1, written=True)
+
+    def _add(self, name: str, parameter: Parameter) -> None:
+        self.pointers[name] = f"p{len(self.parameters)}"
+        self.parameters.append(parameter)
+
+    def _evaluate(self, expression: str) -> Any:
+        return self.analyzer.simplify(SYMBOLIC.evaluate(spelled(expression), self.values))
+
+    def _size(self, extent: Any) -> str:
+        """Return the C text of an extent: a number, or a parameter that gets it."""
+        extent = self.analyzer.simplify(extent)
+        if isinstance(extent, tirx.IntImm):
+            return c_int64(int(extent.value))
+        for index, known in enumerate(self.scalars):
+            if structural_equal(known, extent):
+                return f"s{index}"
+        self.scalars.append(extent)
+        return f"s{len(self.scalars) - 1}"
+
+    def _argument(self, argument: Argument) -> tuple[str, str]:
+        """Return the C text of an argument of the operator, and its type."""
+        if argument.kind == "size":
+            return self._size(self._evaluate(argument.text)), "int64_t"
+        if argument.kind == "workspace":
+            return self.pointers["workspace"], "void *"
+        if argument.kind == "attribute":
+            kind = next(rule.type for rule in self.operator.attributes if rule.name == argument.text)
+            return self._attribute(argument.text, self.attributes[argument.text]), _ATTRIBUTE_TYPES[kind]
+        rule = next(r for r in (*self.operator.inputs, *self.operator.outputs) if r.name == argument.text)
+        qualifier = "const " if rule in self.operator.inputs else ""
+        if self.operator.signature == "dltensor":
+            return self._dltensor(rule), f"{qualifier}DLTensor *"
+        return self.pointers[rule.name], f"{qualifier}{_C_TYPES.get(rule.dtype, f'{rule.dtype}_t')} *"
+
+    def _dltensor(self, rule: TensorRule) -> str:
+        name, dtype, rank = f"tensor_{rule.name}", DTYPES[rule.dtype], len(self.tensors[rule.name])
+        statement = f"DLTensor {name} = {{"
+        if statement not in "".join(self.statements):  # it may be an argument twice
+            if rank:
+                extents = ", ".join(self._size(extent) for extent in self.tensors[rule.name])
+                self.statements.append(f"int64_t shape_{rule.name}[{rank}] = {{{extents}}};")
+                self.statements.append(f"int64_t strides_{rule.name}[{rank}];")
+                self.statements.append(f"set_strides(strides_{rule.name}, shape_{rule.name}, {rank});")
+            shape, strides = (f"shape_{rule.name}", f"strides_{rule.name}") if rank else ("0", "0")
+            self.statements.append(
+                f"{statement}(void *){self.pointers[rule.name]}, {{kDLCPU, 0}}, {rank},"
+                f" {{{dtype.code}, {dtype.bits}, 1}}, {shape}, {strides}, 0}};"
+            )
+        return f"&{name}"
+
+    def _attribute(self, name: str, value: AttributeValue) -> str:
+        if isinstance(value, str):
+            return c_string(value)
+        if not isinstance(value, tuple):
+            return c_float(float(value))
+        kind = next(rule.type for rule in self.operator.attributes if rule.name == name)
+        assert kind in LIST_TYPES
+        if not value:
+            return "0"
+        statement = f"static const {'int64_t' if kind == 'ints' else 'float'} list_{name}[{len(value)}] = "
+        items = [c_int64(int(item)) if kind == "ints" else c_float(float(item)) for item in value]
+        line = f"{statement}{{{', '.join(items)}}};"
+        if line not in self.statements:
+            self.statements.append(line)
+        return f"list_{name}"
+
+
+def c_float(value: float) -> str:
+    """Return a C literal of type float."""
+    if math.isnan(value):
+        return '__builtin_nanf("")'
+    if math.isinf(value):
+        return "__builtin_inff()" if value > 0 else "-__builtin_inff()"
+    return f"{value.hex()}f"
+
+
+def c_int64(value: int) -> str:
+    """Return a C literal of type int64_t."""
+    return "INT64_MIN" if value == -(1 << 63) else f"INT64_C({value})"
+
+
+def _call_and_results(function: relax.Function) -> tuple[relax.Call, list[int]]:
+    """Return the one call of a partition, and which of the operator's outputs the partition's results are."""
+    call = None
+    outputs: dict[int, int | None] = {}  # variable -> number of the output that it is; None: all of them
+    bindings = {}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            bindings[binding.var.__chandle__()] = value
+            if isinstance(value, relax.Call):
+                call = value
+                outputs[binding.var.__chandle__()] = None if isinstance(binding.var.ty, relax.TupleType) else 0
+            elif isinstance(value, relax.TupleGetItem):
+                outputs[binding.var.__chandle__()] = int(value.index)
+            elif isinstance(value, relax.Var):
+                outputs[binding.var.__chandle__()] = outputs[value.__chandle__()]
+    assert call is not None  # of the pattern
+    body = function.body.body
+    body = bindings[body.__chandle__()] if isinstance(bindings.get(body.__chandle__()), relax.Tuple) else body
+    results = []
+    for field in body.fields if isinstance(body, relax.Tuple) else [body]:
+        number = outputs[field.__chandle__()]
+        results += [number] if number is not None else list(range(len(field.ty.fields)))
+    return call, results

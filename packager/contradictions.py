@@ -1,0 +1,78 @@
+"""What a manifest may not say although every key of it is well-formed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from packager import shape_expr, strict_json
+from packager.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from packager.manifest import Manifest
+
+
+def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
+    """Yield (JSON path, problem) where parts of a well-formed manifest disagree.
+
+    ``alignment`` is that of embedded constants, in bytes.
+    """
+    dims = {dim.name: dim.max for dim in manifest.dims}
+    for index, dim in enumerate(manifest.dims):
+        if dim.min > dim.max:
+            yield f"$.dims[{index}]", f"min {dim.min} is greater than max {dim.max}"
+    for kind, tensors in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
+        for index, tensor in enumerate(tensors):
+            for axis, extent in enumerate(tensor.shape):
+                path = f"$.{kind}[{index}].shape[{axis}]"
+                if isinstance(extent, int):
+                    continue
+                if kind == "inputs" and extent not in dims:
+                    yield path, f"{strict_json.shown(extent)} is not one of the dims"
+                try:
+                    unknown = sorted(shape_expr.names(extent) - dims.keys())
+                except shape_expr.ShapeExpressionError as error:
+                    yield path, str(error)
+                    continue
+                if unknown:
+                    yield path, f"unknown dims: {', '.join(unknown)}"
+    yield from _of_constants(manifest, alignment)
+    seen: set[str] = set()
+    for kind, primitive in manifest.primitives():
+        if primitive.symbol in seen:
+            yield "$.backends", f"{kind!r} provides {primitive.symbol}, which stands there twice"
+        seen.add(primitive.symbol)
+    requirements = manifest.requirements
+    if manifest.form == "shared" and requirements.undefined:
+        yield "$.requirements.undefined", "must be empty for a shared library"
+    if manifest.form == "static" and (requirements.needed or requirements.glibc):
+        yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"
+
+
+def _of_constants(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
+    weights = manifest.weights
+    external = weights.storage == "external"
+    if external != (weights.file is not None) or external != (weights.file_sha256 is not None):
+        yield "$.weights", "file and file_sha256 are for external weights, which need both"
+    if weights.storage == "none" and (manifest.constants or weights.bytes):
+        yield "$.weights.storage", "is 'none' but there are constants"
+    seen: set[str] = set()
+    end = 0
+    for index, constant in enumerate(manifest.constants):
+        path = f"$.constants[{index}]"
+        for name in (constant.name, *constant.aliases):
+            if name in seen:
+                yield path, f"{strict_json.shown(name)} stands there twice"
+            seen.add(name)
+        if constant.bytes != math.prod(constant.shape) * DTYPES[constant.dtype].itemsize:
+            yield f"{path}.bytes", f"{constant.bytes} bytes do not fit the dtype and the shape"
+        if constant.offset < end:
+            yield f"{path}.offset", f"overlaps the constant before, which ends at {end}"
+        if external and constant.offset != end:
+            yield f"{path}.offset", "leaves a gap in the external file"
+        if not external and constant.offset % alignment:
+            yield f"{path}.offset", f"{constant.offset} is not a multiple of {alignment}"
+        end = constant.offset + constant.bytes
+    if end > weights.bytes:
+        yield "$.weights.bytes", f"{weights.bytes} bytes do not hold the constants, which end at {end}"

@@ -1,0 +1,175 @@
+"""Lower what no backend took to a flat sequence of calls of scheduled PrimFuncs, split into kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from packager.errors import ModelError, UnsupportedOperatorsError, last_line
+from packager.fold import fold_weights
+from packager.ir import CallSource, LoweredModel, PartitionedModel
+from packager.lower.indices import clamp_folded_indices, clamp_indices, legalize_take
+from packager.lower.kernels import lower_kernels, make_group
+from packager.lower.pack import pack_weights
+from packager.lower.schedule_cpu import schedule
+from packager.op_library import called_operator
+from packager.passes import apply
+from packager.primitives import CallSite, FunctionGroup, Kernel, Partition
+
+_R = relax.transform
+
+# Whether a schedule lowers does not depend on the CPU.
+TRIAL_TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
+
+LEGALIZE = [
+    _R.LegalizeOps({"relax.take": legalize_take}),
+    _R.AnnotateTIROpPattern(),
+    clamp_folded_indices,
+    _R.FoldConstant(),
+    _R.DeadCodeElimination(),
+]
+FUSE = [
+    _R.FuseOps(),
+]
+FLATTEN = [
+    _R.FuseTIR(),
+    _R.RewriteDataflowReshape(),
+    _R.ToNonDataflow(),
+    _R.RemovePurityChecking(),
+]
+
+
+def lower(model: PartitionedModel) -> LoweredModel:
+    """Pack and fold weights, legalise, fuse and schedule a model for the CPU; calls of partitions stay as they are.
+
+    Raises UnsupportedOperatorsError for operators that TVM cannot lower to a PrimFunc.
+    """
+    module = pack_weights(model.module, len(model.inputs))
+    module, constants = fold_weights(module, model.constants)
+    module = apply(LEGALIZE, module)
+    _check_legal(module["main"], model.nodes, model.partitions)
+    unfused = module["main"]
+    module = apply(FUSE, module)
+    sources = _sources(unfused, module, model.nodes)
+    names = [binding.var.name for binding in _bindings(module["main"])]
+    module = apply(FLATTEN, module)
+    main = module["main"]
+    groups = {name: placed.group for name, placed in model.partitions.items()}
+    calls = []
+    for binding, name, source in zip(_bindings(main), names, sources, strict=True):
+        callee = called_function(binding.value)
+        if callee is None:
+            continue
+        if callee in model.partitions:
+            calls.append(_partition_source(model.partitions[callee].partition, model.sites[name]))
+            continue
+        calls.append(source)
+        if callee not in groups:
+            groups[callee] = _make_kernels(callee, clamp_indices(module[callee]))
+    return LoweredModel(
+        source=model.source,
+        main=main,
+        groups=groups,
+        inputs=model.inputs,
+        output_names=model.output_names,
+        dims=model.dims,
+        weights=model.weights,
+        constants=constants,
+        tables={f"{o.kind}.{name}": array for o in model.backends for name, array in o.constants.items()},
+        call_sources=tuple(calls),
+    )
+
+
+def _make_kernels(name: str, primfunc: Any) -> FunctionGroup:
+    """Schedule a PrimFunc and split it into kernels; where a schedule does not lower, do without.
+
+    Raises ModelError for a function that does not lower either way.
+    """
+    failure = ""
+    for attempt in (schedule, lambda unscheduled: unscheduled):
+        try:
+            group = make_group(name, attempt(primfunc))
+            lower_kernels(tuple(f for f in group.functions if isinstance(f, Kernel)), TRIAL_TARGET)
+        except Exception as error:  # TVM raises whatever its C++ side runs into
+            failure = failure or last_line(error)
+            continue
+        return group
+    raise ModelError(f"TVM cannot lower the function {name!r}", detail=failure)
+
+
+def called_function(value: Any) -> str | None:
+    """Return the name of the PrimFunc or partition that a binding's value calls, or None if it is no such call."""
+    if isinstance(value, relax.Call):
+        operator = getattr(value.op, "name", "")
+        if operator == "relax.call_tir":
+            return str(value.args[0].name_hint)
+        if operator == "relax.call_dps_packed":
+            return str(value.args[0].global_symbol)
+    return None
+
+
+def _partition_source(part: Partition, site: CallSite) -> CallSource:
+    return CallSource(tuple(op for composite in part.composites for op in composite.ops), site.nodes)
+
+
+def _bindings(function: relax.Function) -> list[Any]:
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
+def _check_legal(main: relax.Function, nodes: Mapping[str, str], partitions: Container[str]) -> None:
+    """Raise UnsupportedOperatorsError if an operator is left that is no call of a PrimFunc or partition and no view."""
+    legal = {"relax.call_tir", "relax.call_dps_packed", "relax.reshape"}
+    refused: dict[str, list[str]] = {}
+    for binding in _bindings(main):
+        value = binding.value
+        callee = called_function(value)
+        if callee is not None and value.op.name == "relax.call_dps_packed" and callee not in partitions:
+            refused.setdefault(called_operator(callee), []).append(nodes.get(binding.var.name, binding.var.name))
+        elif isinstance(value, relax.Call) and getattr(value.op, "name", "") not in legal:
+            operator = str(getattr(value.op, "name", value.op)).removeprefix("relax.")
+            refused.setdefault(operator, []).append(nodes.get(binding.var.name, binding.var.name))
+        elif isinstance(value, relax.If):
+            refused.setdefault("If", []).append(nodes.get(binding.var.name, binding.var.name))
+    if refused:
+        raise UnsupportedOperatorsError(refused)
+
+
+def _sources(unfused: relax.Function, module: tvm.IRModule, nodes: Mapping[str, str]) -> list[CallSource]:
+    """Return the operators and source nodes of each binding of main, those of fused functions included.
+
+    FuseOps keeps the names of the bindings that it moves into a function, but for the last: its value is what the
+    function returns, under a new name. FuseTIR and the passes after it keep main's bindings one to one, in order.
+    """
+    bindings = _bindings(module["main"])
+    inner = [_bindings(module[b.value.op]) if _is_fused(b.value) else [] for b in bindings]
+    names = [
+        [b.var.name for b in group[:-1]] or [binding.var.name] for group, binding in zip(inner, bindings, strict=True)
+    ]
+    kept = {name for group in names for name in group}
+    renamed = [b.var.name for b in _bindings(unfused) if b.var.name not in kept]
+    lost = iter(renamed if len(renamed) == sum(1 for group in inner if group) else [])
+    result = []
+    for binding, group, own in zip(bindings, inner, names, strict=True):
+        callees = [called_function(b.value) for b in group or [binding]]
+        parts = [*own, next(lost, "")] if group else own
+        result.append(
+            CallSource(
+                ops=tuple(_operator(callee) for callee in callees if callee),
+                nodes=tuple(dict.fromkeys(nodes[name] for name in parts if name in nodes)),
+            )
+        )
+    return result
+
+
+def _is_fused(value: Any) -> bool:
+    return isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
+
+
+def _operator(primfunc: str) -> str:
+    """Return the operator that a legalised PrimFunc stands for: TVM numbers those of equal names (add, add1, ...)."""
+    name = primfunc.removeprefix("tir_")
+    return name if name in ("log2", "log10") else re.sub(r"(?<=[a-z_])\d+$", "", name)

@@ -1,0 +1,66 @@
+"""Keep data-dependent indices inside their tensors.
+
+An index that is computed from the values of a tensor (Gather, Scatter, embeddings) may point anywhere: bad data must
+give a wrong number at worst, never a read or write outside a tensor. Every such index is clamped to its axis.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+from tvm.tirx import stmt as st
+from tvm_ffi import structural_map, structural_walk
+
+
+def clamp_indices(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return ``primfunc`` with every index that depends on loaded values clamped to ``[0, extent - 1]``."""
+
+    def clamp_load(load: Any) -> Any:
+        indices = _clamped(load.indices, load.source)
+        return tirx.BufferLoad(load.source, indices) if indices else load
+
+    def clamp_store(store: Any) -> Any:
+        indices = _clamped(store.indices, store.buffer)
+        return st.BufferStore(store.buffer, store.value, indices) if indices else store
+
+    body = structural_map(primfunc.body, [(tvm.ir.TensorLoad, clamp_load), (st.BufferStore, clamp_store)])
+    return primfunc.with_body(body)
+
+
+@tvm.transform.module_pass(opt_level=0, name="ClampFoldedIndices")
+def clamp_folded_indices(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Clamp indices in the PrimFuncs that ``main`` calls with constants alone: FoldConstant runs these in the build."""
+    calls = [binding.value for block in module["main"].body.blocks for binding in block.bindings]
+    clamped = {}
+    for call in calls:
+        if isinstance(call, relax.Call) and getattr(call.op, "name", "") == "relax.call_tir":
+            fields = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else [call.args[1]]
+            if all(isinstance(field, GenericConst) for field in fields):
+                clamped[call.args[0]] = clamp_indices(module[call.args[0]])
+    return tvm.IRModule({**module.functions, **clamped}, attrs=module.attrs)
+
+
+def _clamped(indices: Any, buffer: Any) -> list[Any] | None:
+    """Return the indices with those clamped that depend on data, or None if none does."""
+    depends = [_has_load(index) for index in indices]
+    if not any(depends):
+        return None
+    return [
+        tirx.max(tirx.min(index, tirx.Cast(index.ty, extent) - 1), tirx.const(0, str(index.ty))) if dependent else index
+        for index, dependent, extent in zip(indices, depends, buffer.shape, strict=True)
+    ]
+
+
+def _has_load(expr: Any) -> bool:
+    found: list[Any] = []
+    structural_walk(expr, [(tvm.ir.TensorLoad, found.append)])
+    return bool(found)
+
+
+def legalize_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalise ``take`` with numpy's meaning of negative indices instead of none."""
+    mode = "wrap" if call.attrs.mode == "fast" else call.attrs.mode
+    return builder.call_te(tvm.topi.take, call.args[0], call.args[1], call.attrs.axis, mode=mode)

@@ -1,0 +1,256 @@
+"""From a scheduled PrimFunc to plain C functions, one per loop nest.
+
+A PrimFunc may hold several loop nests with buffers between them. Each nest becomes a kernel of its own, and each
+buffer between nests a *workspace* that the call plan places in the arena, so that no kernel ever allocates. The
+iterations of a nest's parallel outer loop become a range [begin, end) that the caller chooses: threads stay out of
+the generated code. The resulting functions have the C signature
+``int32_t symbol(T *..., int64_t shape..., [int64_t begin, int64_t end])``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.ir import PointerType, PrimType
+from tvm.tirx import stmt as st
+from tvm.tirx.buffer import is_buffer_var
+from tvm.tirx.op import register_intrin_lowering
+from tvm_ffi import structural_map, structural_walk
+
+from packager.errors import BackendError
+from packager.primitives import FunctionGroup, Kernel, Parameter
+
+# Buffers that one nest alone uses stay on its stack up to this size, in bytes.
+STACK_BYTES = 16 * 1024
+# Primitive functions have a name space of their own: TVM names them after operators ("max", "for_each").
+SYMBOL_PREFIX = "pkf_"
+
+
+def make_group(name: str, primfunc: tirx.PrimFunc) -> FunctionGroup:
+    """Split a scheduled S-TIR PrimFunc into kernels and workspaces.
+
+    Raises BackendError for a PrimFunc whose body is not a root block of loop nests.
+    """
+    if not isinstance(primfunc.body, s_tir.SBlockRealize):
+        raise BackendError(f"PrimFunc {name!r} is not schedulable S-TIR")
+    root = primfunc.body.block
+    nests = list(root.body.seq) if isinstance(root.body, st.SeqStmt) else [root.body]
+    used = [_used_buffers(nest) for nest in nests]
+    workspaces = []
+    local: list[list[Any]] = [[] for _ in nests]
+    for buffer in root.alloc_buffers:
+        users = [index for index, handles in enumerate(used) if buffer.__chandle__() in handles]
+        if len(users) == 1 and _stays_on_stack(buffer):
+            local[users[0]].append(buffer)
+        elif users:
+            workspaces.append(buffer)
+    kernels = []
+    for index, nest in enumerate(nests):
+        symbol = SYMBOL_PREFIX + _identifier(name) + (f"_{index}" if len(nests) > 1 else "")
+        kernels.append(_make_kernel(symbol, primfunc, nest, workspaces, local[index]))
+    shapes = tuple(tuple(p.shape) if is_buffer_var(p) else p for p in primfunc.params)
+    return FunctionGroup(tuple(kernels), shapes, tuple(_nbytes(buffer) for buffer in workspaces))
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def _used_buffers(nest: Any) -> set[int]:
+    return {var.__chandle__() for var in _variables(nest) if is_buffer_var(var)}
+
+
+def _variables(node: Any) -> list[Any]:
+    found: list[Any] = []
+    structural_walk(node, [(tirx.Var, found.append)])
+    return found
+
+
+def _stores(node: Any) -> set[int]:
+    found: set[int] = set()
+    structural_walk(node, [(tirx.BufferStore, lambda store: found.add(store.buffer.__chandle__()))])
+    return found
+
+
+def _stays_on_stack(buffer: Any) -> bool:
+    if buffer.scope() == "local":
+        return True  # the lowering shrinks it to the tile that an iteration uses; _check_stack looks at the result
+    return _static_bytes(buffer) <= STACK_BYTES
+
+
+def _nbytes(buffer: Any) -> Any:
+    """Return the size of a buffer in bytes, an integer or an expression over shape variables."""
+    size: Any = tirx.const(_itemsize(buffer), "int64")
+    for extent in buffer.shape:
+        size = size * tirx.Cast(PrimType("int64"), extent)
+    return size
+
+
+def _itemsize(buffer: Any) -> int:
+    return (int(tvm.runtime.DataType(buffer.dtype).bits) + 7) // 8
+
+
+def _static_bytes(buffer: Any) -> float:
+    size: float = _itemsize(buffer)
+    for extent in buffer.shape:
+        if not isinstance(extent, tirx.IntImm):
+            return float("inf")
+        size *= int(extent)
+    return size
+
+
+def _make_kernel(symbol: str, primfunc: Any, nest: Any, workspaces: list[Any], local: list[Any]) -> Kernel:
+    used, stored = _used_buffers(nest), _stores(nest)
+    parameters = []
+    buffers = []
+    kinds: tuple[tuple[Literal["argument", "workspace"], Any], ...]
+    kinds = (("argument", primfunc.params), ("workspace", workspaces))
+    for kind, candidates in kinds:
+        for index, buffer in enumerate(candidates):
+            if buffer.__chandle__() in used:
+                parameters.append(Parameter(kind, index, written=buffer.__chandle__() in stored))
+                buffers.append(buffer)
+    nest, extent = _take_range(nest)
+    root = s_tir.SBlock([], [], [], "root", nest, alloc_buffers=local)
+    body = s_tir.SBlockRealize([], True, root)
+    function = tirx.PrimFunc(buffers, body).with_attr("tirx.noalias", True).with_attr("s_tir", True)
+    return Kernel(
+        symbol=symbol,
+        primfunc=function,
+        parameters=tuple(parameters),
+        scalars=tuple(_shape_variables(primfunc)),
+        extent=extent,
+    )
+
+
+def _take_range(nest: Any) -> tuple[Any, Any | None]:
+    """Return the nest, and the extent of its outer loop if that is parallel and has more than one iteration."""
+    if not isinstance(nest, st.For) or int(nest.kind) != st.ForKind.PARALLEL:
+        return nest, None
+    if isinstance(nest.extent, tirx.IntImm) and int(nest.extent) == 1:
+        return st.For(nest.loop_var, nest.min, nest.extent, st.ForKind.SERIAL, nest.body), None
+    return nest, nest.extent
+
+
+def _shape_variables(primfunc: Any) -> list[Any]:
+    """Return the shape variables and scalar parameters of a PrimFunc, in order of appearance."""
+    found: dict[int, Any] = {}
+    for parameter in primfunc.params:
+        if is_buffer_var(parameter):
+            for extent in parameter.shape:
+                found.update((var.__chandle__(), var) for var in _variables(extent))
+        else:
+            found[parameter.__chandle__()] = parameter
+    return list(found.values())
+
+
+_S = s_tir.transform
+_T = tirx.transform
+# TVM's default pipeline (tvm/s_tir/pipeline.py) without what concerns GPUs and packed functions. LowerTVMBuiltin is
+# left out with intent: it turns stack buffers into run-time allocations.
+LOWERING = [
+    _S.CanonicalizeLoop(),
+    _S.LowerInitBlock(),
+    _S.PlanAndUpdateBufferAllocationLocation(),
+    _S.ConvertBlocksToOpaque(),
+    _S.CompactBufferAllocation(),
+    _S.LowerMatchBuffer(),
+    _S.StmtSimplify(),
+    _S.AnnotateIrregularLoop(),
+    _S.LowerOpaqueBlock(),
+    _T.FlattenBuffer(),
+    _T.BF16ComputeLegalize(),
+    _T.NarrowDataType(32),
+    _S.LoopPartition(),
+    _T.VectorizeLoop(True),
+    _T.StorageRewrite(),
+    _S.HoistIfThenElse(),
+    _T.UnrollLoop(),
+    _S.RenormalizeSplitPattern(),
+    _T.StmtSimplify(),
+    _T.RemoveNoOp(),
+    _S.RewriteUnsafeSelect(),
+    _T.CommonSubexprElim(),
+    _T.FP8ComputeLegalize(),
+    _T.VerifyMemory(),
+]
+
+
+def _lower_to_libm(name: str) -> None:
+    """Let LLVM call libm for a function that TVM has no rule for, vectors element by element."""
+
+    def lower(call: Any) -> Any:
+        return tirx.call_llvm_pure_intrin(call.ty, f"llvm.{name}", *call.args)
+
+    register_intrin_lowering(f"tirx.{name}", target="llvm", f=lower, level=99)
+
+
+for _name in ("sinh", "cosh"):
+    _lower_to_libm(_name)
+
+
+def lower_kernels(kernels: tuple[Kernel, ...], target: tvm.target.Target) -> tvm.IRModule:
+    """Lower kernels to a module of C functions, ready for a code generator of the CPU.
+
+    Raises BackendError for a kernel that would need more stack than a thread can be assumed to have.
+    """
+    module = tvm.IRModule({kernel.symbol: kernel.primfunc for kernel in kernels})
+    module = _T.BindTarget(target.with_host(target))(module)
+    module = tvm.transform.Sequential(LOWERING)(module)
+    functions = {}
+    by_name = {var.name_hint: function for var, function in module.functions.items()}
+    for kernel in kernels:
+        functions[kernel.symbol] = _to_c_function(kernel, by_name[kernel.symbol], target)
+    module = tvm.IRModule(functions)
+    return tvm.transform.Sequential([_T.FP8StorageLegalize(), _T.BF16StorageLegalize(), _T.LowerIntrin()])(module)
+
+
+def _to_c_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> Any:
+    """Give a lowered function pointer and integer parameters: TVM has no MakeUnpackedAPI any more."""
+    _check_stack(kernel, function)
+    pointers, declarations = [], []
+    for buffer in function.params:
+        pointer = tirx.Var(f"{buffer.name}_data", PointerType(PrimType(str(buffer.dtype)), "global"))
+        pointers.append(pointer)
+        if isinstance(buffer.elem_offset, tirx.Var):  # pointers already point at the first element
+            declarations.append(st.Bind(buffer.elem_offset, tirx.const(0, str(buffer.elem_offset.ty))))
+        declarations.append(st.DeclBuffer(buffer, data=pointer))
+    statements = list(function.body.seq) if isinstance(function.body, st.SeqStmt) else [function.body]
+    scalars = list(kernel.scalars)
+    if kernel.extent is not None:
+        begin, end = tirx.Var("begin", "int64"), tirx.Var("end", "int64")
+        scalars += [begin, end]
+        statements[-1] = _over_range(kernel, statements[-1], begin, end)
+    # Loops that some operators make parallel deep inside would be run by TVM's thread pool.
+    statements = [structural_map(statement, (st.For, _serial)) for statement in statements]
+    body = st.AttrStmt(0, "device_type", tirx.const(1, "int32"), st.SeqStmt([*declarations, *statements]))
+    body = st.AttrStmt(0, "device_id", tirx.const(0, "int32"), body)
+    c_function = tirx.PrimFunc(
+        [*pointers, *scalars], st.SeqStmt([body, st.Return(tirx.const(0, "int32"))]), ret_type=PrimType("int32")
+    )
+    return c_function.with_attrs({"tirx.noalias": True, "target": target, "global_symbol": kernel.symbol})
+
+
+def _over_range(kernel: Kernel, loop: Any, begin: Any, end: Any) -> Any:
+    if not isinstance(loop, st.For) or int(loop.kind) != st.ForKind.PARALLEL:
+        raise BackendError(f"the parallel loop of {kernel.symbol!r} is not outermost after lowering")
+    variable = loop.loop_var
+    begin, end = (tirx.Cast(variable.ty, v) if str(variable.ty) != "int64" else v for v in (begin, end))
+    return st.For(variable, begin, end - begin, st.ForKind.SERIAL, loop.body)
+
+
+def _serial(loop: Any) -> Any:
+    if int(loop.kind) != st.ForKind.PARALLEL:
+        return loop
+    return st.For(loop.loop_var, loop.min, loop.extent, st.ForKind.SERIAL, loop.body)
+
+
+def _check_stack(kernel: Kernel, function: Any) -> None:
+    def check(allocation: Any) -> None:
+        if _static_bytes(allocation.buffer) > STACK_BYTES:
+            raise BackendError(f"kernel {kernel.symbol!r} needs a stack buffer of shape {allocation.buffer.shape}")
+
+    structural_walk(function.body, [(st.AllocBuffer, check)])

@@ -1,0 +1,289 @@
+"""Place parts of a model with the backends that take them: the stage between import and lowering.
+
+The backends of the specialised Targets are asked in order of precedence. Each gets, in one call, all partitions that
+its patterns match among what is still free: greedy, largest first, only convex ones. What it gives back, and what is
+not worth a call, is free again for the next one, and in the end for the code generator. Nothing has been outlined by
+then, so undoing a partition is to forget it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import IRModule, relax, tirx
+
+from packager.backends import blamed, find_backend
+from packager.backends.base import Context, PartitionBackend
+from packager.errors import BackendError
+from packager.fold import fold_weights
+from packager.fold.inline import fold_inline
+from packager.frontends.names import with_main
+from packager.ir import Extent, ImportedModel, NamedArray, PartitionedModel, PlacedPartition
+from packager.partition.grouping import Grouping
+from packager.partition.match import Candidate, FlatMain, find_candidates, is_closed
+from packager.partition.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
+from packager.passes import apply
+from packager.primitives import BackendOutput, CallSite, FunctionGroup, Partition
+from packager.targets import Target
+
+_R = relax.transform
+SIMPLIFY = [
+    _R.FoldBatchnormToConv2D(),
+    _R.DecomposeOpsForInference(),
+    _R.CanonicalizeBindings(),
+]
+TIDY = [
+    _R.CanonicalizeBindings(),
+    _R.DeadCodeElimination(),
+]
+
+Compile = Callable[[Target, Sequence[Partition]], BackendOutput]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a partition: ``reason`` says why it was undone; None if its backend has it."""
+
+    backend: str
+    partition: Partition
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The partitioned model, and the verdict on every partition that was tried, in order."""
+
+    model: PartitionedModel
+    verdicts: tuple[Verdict, ...]
+
+
+def compile_with(make_context: Callable[[Target], Context]) -> Compile:
+    """Return the function by which ``partition`` has a Target's backend compile its partitions."""
+
+    def compile_partitions(target: Target, partitions: Sequence[Partition]) -> BackendOutput:
+        backend = _backend_of(target)
+        with blamed(backend.kind):
+            return backend.compile(partitions, target, make_context(target))
+
+    return compile_partitions
+
+
+def partition(model: ImportedModel, targets: Sequence[Target], compile_partitions: Compile | None) -> Placement:
+    """Simplify ``model``, fold its weights, and let the backends of ``targets`` take parts of it, in this order.
+
+    Without ``compile_partitions`` every partition counts as taken and nothing is compiled: to see what would go where.
+    Raises BackendError and whatever a backend raises.
+    """
+    bounds = {dim.name: dim.max for dim in model.dims}
+    module = model.module
+    if bounds:
+        module = with_main(module, module["main"].with_attr("tir_var_upper_bound", bounds))
+    module = apply(TIDY, fold_inline(apply(SIMPLIFY, module)))
+    module, constants = fold_weights(module, model.constants())
+    placer = _Placer(model, module, constants)
+    verdicts = []
+    outputs = []
+    for target in targets:
+        output, judged = placer.place(target, compile_partitions)
+        outputs.append(output)
+        verdicts += judged
+    placed = PartitionedModel(
+        source=model.source,
+        module=_R.Normalize()(with_main(module, placer.main())) if placer.calls else module,
+        inputs=model.inputs,
+        output_names=model.output_names,
+        dims=model.dims,
+        weights=model.own_constants(),
+        constants=constants,
+        nodes=model.nodes,
+        partitions=placer.placed,
+        sites=placer.sites,
+        backends=tuple(outputs),
+    )
+    return Placement(placed, tuple(verdicts))
+
+
+class _Placer:
+    def __init__(self, model: ImportedModel, module: IRModule, constants: Mapping[str, NamedArray]) -> None:
+        main = module["main"]
+        self.model = model
+        self.graph = FlatMain(main, len(model.inputs))
+        self.grouping = Grouping(self.graph.predecessors())
+        parameters = main.params[len(model.inputs) :]
+        self.constant_names = {p.__chandle__(): name for p, name in zip(parameters, constants, strict=True)}
+        self.names: dict[int, Extent] = {}
+        for parameter in main.params[: len(model.inputs)]:
+            self.names |= {e.__chandle__(): str(e.name) for e in parameter.ty.shape.values if isinstance(e, tirx.Var)}
+        self.dims = {dim.name: dim for dim in model.dims}
+        self.calls: dict[frozenset[int], str] = {}
+        self.placed: dict[str, PlacedPartition] = {}
+        self.sites: dict[str, CallSite] = {}
+        calls = (binding.value for binding in self.graph.bindings if isinstance(binding.value, relax.Call))
+        symbols = {call.args[0].global_symbol for call in calls if isinstance(call.args[0], relax.ExternFunc)}
+        self.taken = frozenset(map(str, symbols)) | {variable.name_hint for variable in module.functions}
+
+    def place(self, target: Target, compile_partitions: Compile | None) -> tuple[BackendOutput, list[Verdict]]:
+        """Let one backend take what it can of what is free."""
+        backend = _backend_of(target)
+        options: Any = target.options
+        groups = self._group(backend, target, options.max_partition_depth)
+        offered, verdicts = [], []
+        for outlined in self._outline(backend.kind, groups):
+            flops = outlined.partition.cost.flops
+            if flops < options.min_partition_flops:
+                reason = f"{flops} FLOPs a call, less than min_partition_flops={options.min_partition_flops}"
+                verdicts.append(self._undo(backend.kind, outlined, reason))
+            else:
+                offered.append(outlined)
+        partitions = [outlined.partition for outlined in offered]
+        if compile_partitions is None:
+            output = BackendOutput(backend.kind, groups={part.name: FunctionGroup((), ()) for part in partitions})
+        else:
+            output = compile_partitions(target, partitions)
+            _check_answer(backend.kind, partitions, output)
+        for outlined in offered:
+            name = outlined.partition.name
+            if name in output.groups:
+                self._accept(backend.kind, outlined, output.groups[name])
+                verdicts.append(Verdict(backend.kind, outlined.partition, None))
+            else:
+                verdicts.append(self._undo(backend.kind, outlined, output.given_back[name]))
+        return output, verdicts
+
+    def _group(self, backend: PartitionBackend, target: Target, depth: int) -> list[Group]:
+        """Return groups of bindings for a backend, none of which is in another group."""
+        taken: list[Group] = []
+        with blamed(backend.kind):
+            candidates = find_candidates(self.graph, backend.patterns(target))
+        for candidate in candidates:
+            nodes = candidate.nodes
+            fits = not depth or self.grouping.depth(nodes) <= depth
+            if fits and self.grouping.is_free(nodes) and self.grouping.is_convex(nodes):
+                self.grouping.add(nodes)
+                taken.append(_single(candidate))
+        if backend.merges:
+            taken = self._merge(taken, depth)
+        return taken
+
+    def _merge(self, groups: list[Group], depth: int) -> list[Group]:
+        """Join groups with those that they read from, first those that come first."""
+        group_of = {node: group for group in groups for node in group.nodes}
+        for reader in range(len(self.grouping.predecessors)):
+            for producer in sorted(self.grouping.predecessors[reader]):
+                first, second = group_of.get(producer), group_of.get(reader)
+                if first is None or second is None or first is second:
+                    continue
+                nodes = first.nodes | second.nodes
+                if (first.anchored and second.anchored) or (depth and self.grouping.depth(nodes) > depth):
+                    continue
+                if self.grouping.is_convex(nodes) and is_closed(self.graph, nodes):
+                    self.grouping.add(nodes)
+                    candidates = first.candidates + second.candidates
+                    merged = Group(nodes, candidates, first.anchored or second.anchored)
+                    group_of.update(dict.fromkeys(nodes, merged))
+        return list({id(group): group for group in group_of.values()}.values())
+
+    def _outline(self, kind: str, groups: list[Group]) -> list[Outlined]:
+        return outline(
+            self.graph,
+            sorted(self._cut(groups), key=lambda entry: min(entry[0].nodes)),
+            kind=kind,
+            taken=self.taken,
+            constants=self.constant_names,
+            nodes=self.model.nodes,
+            names=self.names,
+            dims=self.dims,
+        )
+
+    def _cut(self, groups: list[Group]) -> Iterator[tuple[Group, Cut]]:
+        """Yield groups with their functions; where shapes are not known, matches by themselves."""
+        for group in groups:
+            whole = cut(self.graph, group.nodes)
+            if whole.has_shapes:
+                yield group, whole
+                continue
+            self.grouping.dissolve(group.nodes)
+            if len(group.candidates) > 1:
+                for candidate in group.candidates:
+                    self.grouping.add(candidate.nodes)
+                yield from self._cut([_single(candidate) for candidate in group.candidates])
+
+    def _undo(self, kind: str, outlined: Outlined, reason: str) -> Verdict:
+        for group in outlined.groups:
+            self.grouping.dissolve(group.nodes)
+        return Verdict(kind, outlined.partition, reason)
+
+    def _accept(self, kind: str, outlined: Outlined, group: FunctionGroup) -> None:
+        part = outlined.partition
+        for members, site in zip(outlined.groups, part.sites, strict=True):
+            self.calls[members.nodes] = part.name
+            self.sites[results_of(self.graph, members.nodes)[-1].name] = site
+        self.placed[part.name] = PlacedPartition(part, kind, _complete(kind, part, group))
+
+    def main(self) -> relax.Function:
+        """Return ``main`` with the partitions called."""
+        return call_partitions(self.graph, self.grouping.order(), self.calls)
+
+
+def _single(candidate: Candidate) -> Group:
+    return Group(candidate.nodes, (candidate,), candidate.pattern.anchor)
+
+
+def _backend_of(target: Target) -> PartitionBackend:
+    backend = find_backend(target.kind)
+    if not isinstance(backend, PartitionBackend):
+        raise BackendError(f"{target.kind}: the backend takes no partitions")
+    return backend
+
+
+def _complete(kind: str, part: Partition, group: FunctionGroup) -> FunctionGroup:
+    """Fill in what follows from the partition, and give the backend's constants their names in the bundle."""
+    types = [*(parameter.ty for parameter in part.function.params), *_result_types(part)]
+    shapes = [tuple(ty.shape.values) for ty in types]
+    functions = tuple(
+        replace(f, parameters=tuple(replace(p, name=f"{kind}.{p.name}") if p.name else p for p in f.parameters))
+        for f in group.functions
+    )
+    composite = "+".join(dict.fromkeys(composite.name for composite in part.composites))
+    return replace(group, functions=functions, parameters=tuple(shapes), composite=composite, cost=part.cost)
+
+
+def _check_answer(kind: str, partitions: Sequence[Partition], output: BackendOutput) -> None:
+    """Raise BackendError unless the backend answers for every partition once, and refers to what it hands back."""
+    by_name = {part.name: part for part in partitions}
+    if not isinstance(output, BackendOutput):
+        raise BackendError(f"{kind}: compile returned {type(output).__name__}, expected BackendOutput")
+    if output.kind != kind:
+        raise BackendError(f"{kind}: the backend answers as {output.kind!r}")
+    both = set(output.groups) & set(output.given_back)
+    if wrong := sorted(both | by_name.keys() ^ {*output.groups, *output.given_back}):
+        raise BackendError(f"{kind}: the backend must compile each partition or give it back: {', '.join(wrong)}")
+    for name, group in output.groups.items():
+        _check_group(kind, by_name[name], group, output)
+
+
+def _check_group(kind: str, part: Partition, group: FunctionGroup, output: BackendOutput) -> None:
+    results = len(_result_types(part))
+    sizes = {
+        "argument": len(part.function.params) + results,
+        "workspace": len(group.workspaces),
+        "packed": len(group.packings),
+    }
+    for function in group.functions:
+        for p in function.parameters:
+            exists = p.name in output.constants if p.kind == "constant" else 0 <= p.index < sizes[p.kind]
+            if not exists:
+                what = repr(p.name) if p.kind == "constant" else p.index
+                raise BackendError(f"{kind}: {function.symbol} has a parameter that does not exist: {p.kind} {what}")
+    if loose := sorted({packing.argument for packing in group.packings} - part.constant_arguments):
+        listed = ", ".join(map(str, loose))
+        raise BackendError(f"{kind}: {part.name} packs arguments that are not constants: {listed}")
+    if not group.functions:
+        raise BackendError(f"{kind}: {part.name} has no primitive function")
+
+
+def _result_types(part: Partition) -> list[Any]:
+    ty = part.function.ret_ty
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]

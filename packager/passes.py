@@ -1,0 +1,24 @@
+"""Apply TVM's passes, with errors that say which one failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+
+from packager.errors import ModelError, last_line
+
+
+def apply(passes: Sequence[Any], module: tvm.IRModule) -> tvm.IRModule:
+    """Run passes in order. Raises ModelError that names the pass that failed."""
+    for transform in passes:
+        try:
+            module = transform(module)
+        except Exception as error:  # a pass raises whatever its C++ side runs into
+            raise ModelError(
+                f"TVM cannot lower this model: pass {transform.info.name} failed",
+                detail=last_line(error),
+                hint="this is a limit of TVM; simplify the model, or export it with another opset",
+            ) from error
+    return module

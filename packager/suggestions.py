@@ -1,0 +1,14 @@
+"""What to say about a name that is not known: the nearest one that is, and all that are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def valid_names(name: object, valid: Iterable[object], what: str) -> str:
+    """Return the hint ``did you mean 'x'? valid kinds: w, x``; ``what`` is the plural of what they are."""
+    names = [str(item) for item in valid]
+    close = difflib.get_close_matches(str(name)[:100], names, n=1)
+    listed = ", ".join(names) or "none"
+    return (f"did you mean {close[0]!r}? " if close else "") + f"valid {what}: {listed}"

@@ -1,0 +1,275 @@
+"""Targets: which backends compile a model, for what, and every option of doing so.
+
+A Target is a kind with typed attributes. A *base* Target, the least specialised one of its device, compiles what no
+one else takes; *specialised* Targets take parts of the model before it, in the order in which they are given. Each
+backend declares the attributes of its kind once, as a frozen dataclass; this module reads what a user has written
+(``text``) into such dataclasses, all defaults filled in, and refuses everything else by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packager.backends import all_backends, blamed, find_backend, known_kinds
+from packager.errors import UsageError
+from packager.suggestions import valid_names
+from packager.targets.attributes import Attribute, Value, attributes_of, has_type
+from packager.targets.text import Written, read_written
+
+if TYPE_CHECKING:
+    from packager.backends.base import Backend, Unavailable
+
+HOST_DEVICE = "cpu"
+
+# The kind of the base Target of a device for which the list has none.
+DEFAULT_BASE = {HOST_DEVICE: "llvm"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One canonical Target: its kind and its options, an instance of the backend's options class."""
+
+    kind: str
+    options: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the kind and every attribute, as the cache key holds them."""
+        return {"kind": self.kind, **dataclasses.asdict(self.options)}
+
+    def to_manifest(self) -> dict[str, Any]:
+        """Return the form that the manifest holds: as ``to_json``, of paths the file names alone."""
+        value = self.to_json()
+        for field in dataclasses.fields(self.options):
+            if field.metadata.get("is_path"):
+                given = value[field.name]
+                names = [Path(path).name for path in ([given] if isinstance(given, str) else given)]
+                value[field.name] = names[0] if isinstance(given, str) else tuple(names)
+        return value
+
+    @property
+    def machine(self) -> str:
+        """Of a base Target of the CPU, the machine in the kernel's words: ``x86_64`` or ``aarch64``."""
+        return str(self.options.mtriple).split("-", 1)[0]
+
+
+@dataclass(frozen=True)
+class TargetList:
+    """The canonical Targets of one build: the base Target of each device, the CPU's first, and the specialised ones.
+
+    ``specialised`` stand in order of precedence, no two of one kind. Every device of theirs has its base Target.
+    """
+
+    bases: tuple[Target, ...]
+    specialised: tuple[Target, ...] = ()
+
+    @property
+    def host(self) -> Target:
+        """The base Target of the CPU."""
+        return self.bases[0]
+
+    def base_of(self, target: Target) -> Target:
+        """Return the base Target of the device that ``target`` is for."""
+        device = find_backend(target.kind).device
+        return next(base for base in self.bases if find_backend(base.kind).device == device)
+
+    def to_manifest(self) -> list[dict[str, Any]]:
+        """Return all Targets as the manifest holds them, the host first."""
+        return [target.to_manifest() for target in (*self.bases, *self.specialised)]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return all Targets, the host first; ``parse_targets`` makes an equal list of it."""
+        return [target.to_json() for target in (*self.bases, *self.specialised)]
+
+
+def parse_targets(given: Sequence[str | Mapping[str, Any]] | str | Mapping[str, Any]) -> TargetList:
+    """Read and canonicalise a list of Targets, or a single one; an empty list means the host CPU and nothing else.
+
+    Whether the backends can be used here is not asked. Raises UsageError for an unknown kind, attribute or value and
+    for Targets that contradict each other, and BackendError for a third party's backend that is broken.
+    """
+    texts = [given] if isinstance(given, str | Mapping) else given
+    parsed = [_parse(written) for text in texts for written in read_written(text)]
+    specialised = [one for one in parsed if not one.is_base]
+    _refuse_duplicates(specialised)
+    devices = dict.fromkeys([HOST_DEVICE, *(one.device for one in parsed)])
+    bases = {device: _base(device, [one for one in parsed if one.device == device]) for device in devices}
+    return TargetList(
+        bases=tuple(bases.values()),
+        specialised=tuple(_canonical(one.kind, one.values, bases[one.device]) for one in specialised),
+    )
+
+
+def unavailable(target: Target) -> Unavailable | None:
+    """Return why the backend of a Target cannot compile for it here, or None. Raises BackendError."""
+    with blamed(target.kind):
+        return find_backend(target.kind).probe(target)
+
+
+def require_available(targets: TargetList) -> None:
+    """Raise UsageError, with what to install, unless every backend of the list can be used here."""
+    for target in (*targets.bases, *targets.specialised):
+        if reason := unavailable(target):
+            raise UsageError(f"Target {target.kind!r} cannot be used: {reason.reason}", hint=reason.hint)
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """A Target whose kinds and attributes are known to be right, no defaults filled in.
+
+    Of one that is written ``llvm -compiler=ccompiler`` the kind is ``ccompiler``, and ``base_kind`` is ``llvm``, to
+    which ``base_values`` belong.
+    """
+
+    text: str
+    kind: str
+    device: str
+    is_base: bool
+    values: Mapping[str, Value]
+    base_kind: str | None = None
+    base_values: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+
+
+def _parse(written: Written) -> _Parsed:
+    backend = find_backend(written.kind)
+    own = attributes_of(backend.options)
+    if written.compiler is not None:
+        return _parse_specialised(written, backend, written.compiler)
+    for name in written.attributes:
+        if name not in own:
+            raise UsageError(f"Target {written.kind!r} has no attribute {name!r}", hint=_attribute_hint(backend, name))
+    values = {name: written.read(written.kind, own[name]) for name in written.attributes}
+    return _Parsed(written.text, written.kind, backend.device, is_base(backend), values)
+
+
+def _parse_specialised(written: Written, base: Backend, compiler: str) -> _Parsed:
+    """Read ``BASE -compiler=KIND``: attributes are those of KIND, and others may repeat or set those of BASE."""
+    if not is_base(base):
+        raise UsageError(
+            f"Target {base.kind!r} has no attribute 'compiler': it is a backend that specialises another Target",
+            hint=f"write '{base.kind}' alone, or '{DEFAULT_BASE.get(base.device, 'BASE')} -compiler={base.kind}'",
+        )
+    if compiler not in known_kinds() or is_base(find_backend(compiler)):
+        takers = [found.kind for found in all_backends() if found.backend and not is_base(found.backend)]
+        raise UsageError(
+            f"attribute 'compiler' of Target {base.kind!r} is {compiler!r}, which is not a backend that specialises it",
+            hint=valid_names(compiler, sorted(takers), "values"),
+        )
+    backend = find_backend(compiler)
+    if backend.device != base.device:
+        raise UsageError(
+            f"{written.text} is for the wrong device: {base.kind!r} is for device {base.device!r},"
+            f" and {compiler!r} for device {backend.device!r}",
+            hint=f"write '{compiler}' alone, beside a Target for device {backend.device!r}",
+        )
+    own, shared = attributes_of(backend.options), attributes_of(base.options)
+    for name in written.attributes:
+        if name not in own and name not in shared:
+            hint = valid_names(name, sorted({*own, *shared}), "attributes")
+            raise UsageError(f"Target '{base.kind} -compiler={compiler}' has no attribute {name!r}", hint=hint)
+    values = {name: written.read(compiler, own[name]) for name in written.attributes if name in own}
+    claimed = {name: written.read(base.kind, shared[name]) for name in written.attributes if name not in own}
+    return _Parsed(written.text, compiler, backend.device, False, values, base.kind, claimed)
+
+
+def is_base(backend: Backend) -> bool:
+    """Whether a backend compiles what no one else takes, and does not take parts of a model itself."""
+    return hasattr(backend, "generate")
+
+
+def _attribute_hint(backend: Backend, name: str) -> str:
+    base = DEFAULT_BASE.get(backend.device)
+    if base and base != backend.kind and name in attributes_of(find_backend(base).options):
+        return f"it is an attribute of Target {base!r}: add -t '{base} -{name}=...'"
+    valid: Mapping[str, Attribute] = attributes_of(backend.options)
+    return valid_names(name, sorted(valid), "attributes")
+
+
+def _refuse_duplicates(specialised: Sequence[_Parsed]) -> None:
+    for one in specialised:
+        same = [other.text for other in specialised if other.kind == one.kind]
+        if len(same) > 1:
+            raise UsageError(
+                f"{len(same)} Targets of kind {one.kind!r} were given: {', '.join(same)}",
+                hint=f"give one {one.kind} Target, with all attributes",
+            )
+
+
+def _base(device: str, parsed: Sequence[_Parsed]) -> Target:
+    """Return the base Target of a device: the one that is given, or what its specialised Targets say about it."""
+    given = [one for one in parsed if one.is_base]
+    if len(given) > 1:
+        raise _two_bases(device, given)
+    claims = [one for one in parsed if one.base_kind]
+    kind = next((one.kind for one in given), claims[0].base_kind if claims else DEFAULT_BASE.get(device))
+    if kind is None:
+        raise _no_base(device, parsed[0])
+    for claim in claims:
+        if claim.base_kind != kind:
+            raise UsageError(
+                f"{claim.text} specialises {claim.base_kind!r}, but the Target of device {device!r} is {kind!r}",
+                hint=f"write '{kind} -compiler={claim.kind}', or '{claim.kind}' alone",
+            )
+    values = dict(given[0].values) if given else {}
+    for claim in [] if given else claims:
+        values = {**claim.base_values, **values}
+    base = _canonical(kind, values, None)
+    for claim in claims:
+        _refuse_contradiction(base, _canonical(kind, {**values, **claim.base_values}, None), claim)
+    return base
+
+
+def _refuse_contradiction(base: Target, claimed: Target, claim: _Parsed) -> None:
+    for name in claim.base_values:
+        ours, theirs = getattr(base.options, name), getattr(claimed.options, name)
+        if ours != theirs:
+            raise UsageError(
+                f"attribute {name!r} of Target {base.kind!r} is {ours!r}, but {theirs!r} in {claim.text}",
+                hint=f"all backends of a device share its Target; write -{name} once, in the {base.kind} Target",
+            )
+
+
+def _two_bases(device: str, given: Sequence[_Parsed]) -> UsageError:
+    """Return the error for several base Targets of one device: of two kinds, equal, or of two architectures."""
+    kinds = list(dict.fromkeys(one.kind for one in given))
+    if len(kinds) > 1:
+        return UsageError(
+            f"Targets {kinds[0]!r} and {kinds[1]!r} both compile what no one else takes for device {device!r}",
+            hint="give one of them",
+        )
+    kind = kinds[0]
+    what = f"{len(given)} Targets of kind {kind!r}"
+    hint = f"give one {kind} Target; it compiles for one machine"
+    first, *others = (_canonical(kind, one.values, None) for one in given)
+    for other in others:
+        for name in attributes_of(type(first.options)):
+            values = getattr(first.options, name), getattr(other.options, name)
+            if values[0] != values[1]:
+                return UsageError(
+                    f"{what} contradict each other: attribute {name!r} is {values[0]!r} and {values[1]!r}", hint=hint
+                )
+    return UsageError(f"{what} were given, which mean the same: {', '.join(one.text for one in given)}", hint=hint)
+
+
+def _no_base(device: str, specialised: _Parsed) -> UsageError:
+    bases = [found.kind for found in all_backends() if found.backend and is_base(found.backend)]
+    fitting = [kind for kind in bases if find_backend(kind).device == device]
+    return UsageError(
+        f"Target {specialised.kind!r} is for device {device!r}, and no Target of the list compiles for that device",
+        hint=f"add -t {fitting[0]}" if fitting else f"no backend that is installed generates code for {device!r}",
+    )
+
+
+def _canonical(kind: str, values: Mapping[str, Value], base: Target | None) -> Target:
+    backend = find_backend(kind)
+    with blamed(kind):
+        options = backend.canonical(backend.options(**values), base)
+        if type(options) is not backend.options:
+            raise TypeError(f"canonical() returned {options!r}, expected {backend.options.__name__}")
+        for name, attribute in attributes_of(backend.options).items():
+            if not has_type(getattr(options, name), attribute.type):
+                raise TypeError(f"canonical() set {name!r} to {getattr(options, name)!r}, expected {attribute.type}")
+    return Target(kind, options)

@@ -1,0 +1,117 @@
+"""Let a backend compile a model file's partitions, or kernels, and say in numbers what it has made.
+
+``main`` does it in a process of its own: for tests of what is left behind, and of whether the same is made twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packager.backends import find_backend
+from packager.backends.base import CodeGenerator, Context
+from packager.primitives import BackendOutput, FunctionGroup, Kernel, Partition
+from packager.targets import Target, parse_targets
+from packager.toolchain import find_toolchain
+
+Targets = Sequence[str | Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a backend was given, and what it has handed back."""
+
+    target: Target
+    partitions: tuple[Partition, ...]
+    kernels: tuple[Kernel, ...]
+    output: BackendOutput
+
+
+def context_for(targets: Targets, kind: str, workdir: Path) -> tuple[Target, Context]:
+    """Return the canonical Target of ``kind`` in a list, and what its backend gets beside it."""
+    parsed = parse_targets(targets)
+    target = next(target for target in (*parsed.bases, *parsed.specialised) if target.kind == kind)
+    workdir.mkdir(parents=True)
+    return target, Context(workdir, find_toolchain(parsed.host.machine), parsed.base_of(target), jobs=1)
+
+
+def compile_model(model: Path, targets: Targets, dims: Mapping[str, Any], kind: str, workdir: Path) -> Compiled:
+    """Compile what the backend of ``kind`` takes of a model, into ``workdir``, which must not be there yet."""
+    from packager.lower import lower
+    from packager.partition import compile_with, partition
+    from packager.pipeline import import_model
+    from packager.plan import plan
+    from packager.request import make_build_request
+
+    request = make_build_request(model, targets=targets, dims=dims)
+    given: list[Partition] = []
+
+    def compile_partitions(target: Target, partitions: Sequence[Partition]) -> BackendOutput:
+        given.extend(partitions if target.kind == kind else ())
+        return compile_with(lambda target: context_for(targets, target.kind, workdir / target.kind)[1])(
+            target, partitions
+        )
+
+    placement = partition(import_model(request), request.targets.specialised, compile_partitions)
+    backend = find_backend(kind)
+    if not isinstance(backend, CodeGenerator):
+        target = next(target for target in request.targets.specialised if target.kind == kind)
+        output = next(output for output in placement.model.backends if output.kind == kind)
+        return Compiled(target, tuple(given), (), output)
+    functions = plan(lower(placement.model)).functions
+    kernels = tuple(function for function in functions if isinstance(function, Kernel))
+    target, context = context_for(targets, kind, workdir / kind)
+    return Compiled(target, (), kernels, backend.generate(kernels, target, context))
+
+
+def describe(output: BackendOutput) -> dict[str, Any]:
+    """Return everything that an output says, files and arrays as hashes: equal for equal outputs."""
+    return {
+        "libraries": [
+            [library.name, [[file.name, _sha256(file.read_bytes())] for file in library.files], library.symbols]
+            for library in output.static_libraries
+        ],
+        "groups": {name: _describe_group(group) for name, group in output.groups.items()},
+        "given_back": dict(output.given_back),
+        "constants": {name: _describe_array(array) for name, array in output.constants.items()},
+        "requires": [[library.link_name, library.soname] for library in output.requires],
+        "licenses": [[one.component, one.spdx] for one in output.licenses],
+        "toolchain": dict(output.toolchain),
+    }
+
+
+def _describe_group(group: FunctionGroup) -> list[Any]:
+    functions = [
+        [
+            f.symbol,
+            [[p.kind, p.index, p.written, p.name] for p in f.parameters],
+            list(map(str, f.scalars)),
+            str(f.extent),
+        ]
+        for f in group.functions
+    ]
+    return [functions, list(map(str, group.workspaces)), [[p.argument, p.layout] for p in group.packings]]
+
+
+def _describe_array(array: Any) -> list[Any]:
+    return [list(array.shape), str(array.dtype), _sha256(np.ascontiguousarray(array).tobytes())]
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def main(argument: str) -> None:
+    """Compile as a JSON object says, and print a description for each time that it was done."""
+    wanted = json.loads(argument)
+    dims = {name: tuple(bounds) for name, bounds in wanted["dims"].items()}
+    for attempt in range(wanted["times"]):
+        folder = Path(wanted["workdir"], str(attempt))
+        compiled = compile_model(Path(wanted["model"]), wanted["targets"], dims, wanted["kind"], folder)
+        print(json.dumps(describe(compiled.output)))

@@ -1,0 +1,252 @@
+"""What every backend must hold to, as tests that pytest runs: derive a class of your own and say what it is about.
+
+class TestOpenblas(PartitionConformance):
+    kind = "openblas"
+    values = {"min_rows": 4}
+    cases = cases("matmul", "dense")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import packager
+from packager.backends import find_backend
+from packager.backends.base import API_VERSION
+from packager.backends.contract import violation
+from packager.deploy.elf_symbols import GLOBAL, UNDEFINED
+from packager.libraries.objects import is_archive, read_objects
+from packager.primitives import BackendOutput
+from packager.targets import parse_targets, unavailable
+from packager.targets.attributes import attributes_of
+from packager.testing.cases import CASES, Case
+from packager.testing.compiling import Compiled, Targets, compile_model, context_for
+from packager.testing.models import check_numbers, join, runs_here
+
+
+class Conformance:
+    """Of every backend.
+
+    ``values`` has a value that is not the default for each of its Target attributes, ``cases`` are models that it
+    compiles, wholly or in part.
+    """
+
+    kind: ClassVar[str]
+    values: ClassVar[Mapping[str, Any]] = {}
+    cases: ClassVar[Sequence[Case]] = CASES
+
+    def targets(self, **attributes: Any) -> Targets:
+        """Return the Targets of a build with this backend, with these attributes of its own."""
+        return [{"kind": self.kind, **attributes}]
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run a test that wants a ``case`` once for each, and one that wants an ``attribute`` likewise."""
+        if "case" in metafunc.fixturenames:
+            metafunc.parametrize("case", self.cases, ids=lambda case: case.name)
+        if "attribute" in metafunc.fixturenames:
+            metafunc.parametrize("attribute", attributes_of(find_backend(self.kind).options))
+
+    def available(self) -> None:
+        """Fail if the backend cannot be used here: a suite that is skipped tells nothing."""
+        target = self._canonical(self.targets())
+        reason = unavailable(target)
+        assert reason is None, f"{reason.reason}; {reason.hint}" if reason else ""
+
+    def _canonical(self, targets: Targets) -> Any:
+        parsed = parse_targets(targets)
+        return next(target for target in (*parsed.bases, *parsed.specialised) if target.kind == self.kind)
+
+    def compile(self, cases: Sequence[Case], folder: Path, *, copies: int = 1, **attributes: Any) -> Compiled:
+        """Let the backend compile cases as one model."""
+        self.available()
+        joined = join(cases, copies)
+        model = joined.save(folder / "model.onnx")
+        return compile_model(model, self.targets(**attributes), joined.dims(), self.kind, folder / "compiled")
+
+    def build(self, cases: Sequence[Case], folder: Path, *, copies: int = 1, **attributes: Any) -> Any:
+        """Build cases as one model, check the bundle and what it computes, and return its manifest."""
+        self.available()
+        joined = join(cases, copies)
+        model, bundle = joined.save(folder / "model.onnx"), folder / "model.so"
+        packager.build(model, bundle, targets=self.targets(**attributes), dims=joined.dims(), cache=False)
+        manifest = packager.inspect(bundle).manifest
+        errors = [finding for finding in packager.verify(bundle).findings if finding.severity == "error"]
+        if runs_here(manifest):
+            check_numbers(bundle, joined)
+        else:
+            errors = [finding for finding in errors if not finding.check.startswith("machine.")]
+        assert not errors
+        return manifest
+
+    def test_is_a_backend(self) -> None:
+        backend = find_backend(self.kind)
+        assert backend.api_version == API_VERSION
+        assert violation(backend, self.kind) is None
+
+    def test_is_found_without_tvm(self) -> None:
+        script = (
+            "import sys; from packager.backends import find_backend; import packager.targets.attributes as attributes;"
+            f"attributes.attributes_of(find_backend({self.kind!r}).options);"
+            "print([name for name in ('tvm', 'onnx', 'torch') if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+    def test_attribute_has_another_value(self, attribute: str) -> None:
+        declared = attributes_of(find_backend(self.kind).options)[attribute]
+        assert attribute in self.values, f"{type(self).__name__}.values has no value for {attribute!r}"
+        assert self.values[attribute] != declared.default
+        assert "\n" not in declared.doc
+
+    def test_values_are_of_attributes(self) -> None:
+        assert set(self.values) == set(attributes_of(find_backend(self.kind).options))
+
+    def test_canonical_target_is_stable(self, attribute: str) -> None:
+        parsed = parse_targets(self.targets(**{attribute: self.values[attribute]}))
+        assert parse_targets(parsed.to_json()) == parsed
+
+    def test_builds_with_attribute(self, attribute: str, tmp_path: Path) -> None:
+        given = self.values[attribute]
+        target = self._canonical(self.targets(**{attribute: given}))
+        assert getattr(target.options, attribute) == (tuple(given) if isinstance(given, list) else given)
+        manifest = self.build(self.cases, tmp_path, **{attribute: given})
+        assert next(one for one in manifest.targets if one["kind"] == self.kind) == target.to_manifest()
+
+    def test_compiles_an_empty_list(self, tmp_path: Path) -> None:
+        self.available()
+        backend: Any = find_backend(self.kind)
+        target, context = context_for(self.targets(), self.kind, tmp_path / "work")
+        output = (backend.compile if hasattr(backend, "compile") else backend.generate)([], target, context)
+        assert output.kind == self.kind
+        assert not output.groups
+        assert not output.given_back
+        assert not [symbol for library in output.static_libraries for symbol in library.symbols]
+
+    def test_provides_what_it_defines(self, case: Case, tmp_path: Path) -> None:
+        compiled = self.compile([case], tmp_path)
+        wanted = [kernel.symbol for kernel in compiled.kernels]
+        wanted += [f.symbol for group in compiled.output.groups.values() for f in group.functions]
+        check_symbols(compiled.output, wanted)
+
+    def test_computes_what_numpy_does(self, case: Case, tmp_path: Path) -> None:
+        manifest = self.build([case], tmp_path)
+        record = next(record for record in manifest.backends if record.kind == self.kind)
+        assert record.primitives, f"{self.kind} takes nothing of {case.name}"
+
+    def test_all_cases_in_one_model(self, tmp_path: Path) -> None:
+        """Many partitions, and of each a twin, which shares its code."""
+        once = {primitive.symbol for primitive in self._primitives(tmp_path / "once", 1)}
+        twice = self._primitives(tmp_path / "twice", 2)
+        assert {primitive.symbol for primitive in twice} == once
+        assert all(primitive.calls % 2 == 0 for primitive in twice)
+
+    def _primitives(self, folder: Path, copies: int) -> Any:
+        folder.mkdir()
+        manifest = self.build(self.cases, folder, copies=copies)
+        return next(record for record in manifest.backends if record.kind == self.kind).primitives
+
+    def test_makes_the_same_everywhere_and_leaves_nothing(self, tmp_path: Path) -> None:
+        """Twice in one process, and again in another, with other folders, environment and hash seed."""
+        self.available()
+        joined = join(self.cases)
+        outputs = []
+        for number in (1, 2):
+            base = tmp_path / ("folder" * number)
+            places = {name: base / name for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "cwd", "model")}
+            for place in places.values():
+                place.mkdir(parents=True)
+            wanted = {
+                "model": str(joined.save(places["model"] / "model.onnx")),
+                "targets": self.targets(),
+                "dims": joined.dims(),
+                "kind": self.kind,
+                "workdir": str(base / "workdir"),
+                "times": 2,
+            }
+            before = snapshot(places.values())
+            outputs += compile_elsewhere(wanted, places, str(number))
+            assert snapshot(places.values()) == before
+        assert len(outputs) == 4
+        assert outputs[0]
+        assert all(output == outputs[0] for output in outputs)
+
+
+class PartitionConformance(Conformance):
+    """Of a backend that takes parts of a model, beside the ``llvm`` Target."""
+
+    common_values: ClassVar[Mapping[str, Any]] = {"min_partition_flops": 200, "max_partition_depth": 1}
+
+    def __init_subclass__(cls) -> None:
+        """Add the values of the attributes that all such backends have."""
+        super().__init_subclass__()
+        cls.values = {**PartitionConformance.common_values, **cls.values}
+
+    def targets(self, **attributes: Any) -> Targets:
+        """Return the Targets of a build with this backend, with these attributes of its own."""
+        return [{"kind": "llvm"}, {"kind": self.kind, **attributes}]
+
+    def test_answers_for_every_partition(self, tmp_path: Path) -> None:
+        compiled = self.compile(self.cases, tmp_path)
+        names = [partition.name for partition in compiled.partitions]
+        assert Counter([*compiled.output.groups, *compiled.output.given_back]) == Counter(names)
+        assert all(reason.strip() for reason in compiled.output.given_back.values())
+
+    def test_every_pattern_is_hit(self, tmp_path: Path) -> None:
+        compiled = self.compile(self.cases, tmp_path)
+        hit = {composite.name for partition in compiled.partitions for composite in partition.composites}
+        patterns = find_backend(self.kind).patterns(compiled.target)  # type: ignore[attr-defined]
+        assert hit == {pattern.name for pattern in patterns}
+
+    def test_what_it_does_not_get_is_compiled_by_others(self, tmp_path: Path) -> None:
+        manifest = self.build(self.cases, tmp_path, min_partition_flops=1 << 40)
+        assert not [primitive for r in manifest.backends if r.kind == self.kind for primitive in r.primitives]
+
+
+def check_symbols(output: BackendOutput, wanted: Sequence[str]) -> None:
+    """Raise AssertionError unless the libraries provide exactly ``wanted`` and their files define it, once each.
+
+    Objects lend nothing else to others; archives may, as only the members that are needed become part of a bundle.
+    """
+    provided = [symbol for library in output.static_libraries for symbol in library.symbols]
+    assert Counter(provided) == Counter(wanted)
+    for library in output.static_libraries:
+        defined: list[str] = []
+        for file in library.files:
+            for part in read_objects(file):
+                names = [s.name for s in part.symbols if s.section != UNDEFINED and s.binding == GLOBAL]
+                defined += [name for name in names if name in library.symbols]
+                assert is_archive(file) or set(part.leaks) <= set(library.symbols)
+        assert Counter(defined) == Counter(library.symbols)
+
+
+def snapshot(folders: Any) -> dict[str, tuple[int, int]]:
+    """Return size and time of everything in some folders, by path."""
+    found = [path for folder in folders for path in sorted(Path(folder).rglob("*"))]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+def compile_elsewhere(wanted: Mapping[str, Any], places: Mapping[str, Path], seed: str) -> list[Any]:
+    """Compile in another process, in folders of its own; return what it has made, each time that it did."""
+    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    environment |= {name: str(path) for name, path in places.items() if name.isupper()}
+    environment |= {"PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C"}
+    text = json.dumps(wanted)
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from packager.testing import compiling; compiling.main(sys.argv[1])", text],
+        cwd=places["cwd"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,0 +1,22 @@
+"""A third party's backend that is installed for the tests of partitioning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from packager import backends
+
+THIRD_PARTY = Path(__file__).parents[1] / "third_party"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed_toys() -> Iterator[None]:
+    """Make the distribution in tests/third_party one of those that are installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(THIRD_PARTY))
+        backends._third_party.cache_clear()
+        yield
+    backends._third_party.cache_clear()

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packager.cache import Cache
+from packager.digest import digest, digest_of_folder
+
+CONTENTS = {"a": b"first", "b": b"second"}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Two files to keep."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name, content in CONTENTS.items():
+        (folder / name).write_bytes(content)
+    return sorted(folder.iterdir())
+
+
+def fetched(cache: Cache, kind: str, key: str) -> dict[str, bytes] | None:
+    """Return the contents of an entry; a miss must leave nothing behind."""
+    with tempfile.TemporaryDirectory() as name:
+        found = cache.fetch(kind, key, Path(name))
+        contents = {path.name: path.read_bytes() for path in Path(name).iterdir()}
+    assert found or not contents
+    return contents if found else None
+
+
+def test_an_entry_is_found_again(tmp_path: Path, files: list[Path]) -> None:
+    cache = Cache(tmp_path / "deep" / "cache")
+    assert fetched(cache, "bundle", "00ff") is None
+    cache.add("bundle", "00ff", files)
+    assert fetched(cache, "bundle", "00ff") == CONTENTS
+    assert fetched(cache, "object", "00ff") is None
+
+
+def test_the_first_of_two_equal_entries_stays(tmp_path: Path, files: list[Path]) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.add("bundle", "00ff", files)
+    first = cache.folder / "bundle" / "00ff" / "a"
+    inode = first.stat().st_ino
+    cache.add("bundle", "00ff", files)
+    assert first.stat().st_ino == inode
+    assert [path.name for path in (cache.folder / "bundle").iterdir()] == ["00ff"]
+
+
+def test_an_entry_that_cannot_be_made_leaves_nothing(tmp_path: Path, files: list[Path]) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.add("bundle", "00ff", [*files, tmp_path / "absent"])
+    assert list((cache.folder / "bundle").iterdir()) == []
+    assert fetched(cache, "bundle", "00ff") is None
+
+
+def test_an_interrupted_entry_leaves_nothing(tmp_path: Path, files: list[Path]) -> None:
+    def interrupted() -> Iterator[Path]:
+        yield files[0]
+        raise KeyboardInterrupt
+
+    cache = Cache(tmp_path / "cache")
+    with pytest.raises(KeyboardInterrupt):
+        cache.add("bundle", "00ff", interrupted())
+    assert list((cache.folder / "bundle").iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed", "missing", "no hashes", "odd hashes", "list", "empty"])
+def test_a_damaged_entry_is_dropped_and_can_be_made_again(tmp_path: Path, files: list[Path], damage: str) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.add("bundle", "00ff", files)
+    entry = cache.folder / "bundle" / "00ff"
+    hashes = next(path for path in entry.iterdir() if path.name not in "ab")
+    match damage:
+        case "truncated":
+            os.truncate(entry / "a", 2)
+        case "changed":
+            (entry / "a").write_bytes(b"First")
+        case "missing":
+            (entry / "b").unlink()
+        case "no hashes":
+            hashes.unlink()
+        case "odd hashes":
+            hashes.write_text("[")
+        case "list":
+            hashes.write_text("[1]")
+        case "empty":
+            for path in entry.iterdir():
+                path.unlink()
+    assert fetched(cache, "bundle", "00ff") is None
+    assert not entry.exists()
+    cache.add("bundle", "00ff", files)
+    assert fetched(cache, "bundle", "00ff") == CONTENTS
+
+
+def test_a_disabled_cache_neither_looks_nor_writes(tmp_path: Path, files: list[Path]) -> None:
+    folder = tmp_path / "cache"
+    Cache(folder).add("bundle", "00ff", files)
+    disabled = Cache(folder, enabled=False)
+    assert fetched(disabled, "bundle", "00ff") is None
+    disabled.add("bundle", "aa", files)
+    assert not (folder / "bundle" / "aa").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, files: list[Path]) -> None:
+    (tmp_path / "file").write_text("")
+    cache = Cache(tmp_path / "file" / "cache")
+    cache.add("bundle", "00ff", files)
+    assert fetched(cache, "bundle", "00ff") is None
+    assert cache.usage().entries == {}
+    assert cache.clear() == 0
+
+
+def test_usage_and_clear(tmp_path: Path, files: list[Path]) -> None:
+    cache = Cache(tmp_path / "cache")
+    for key in ("00", "01"):
+        cache.add("bundle", key, files)
+    cache.add("object", "02", files)
+    usage = cache.usage()
+    assert usage.entries == {"bundle": 2, "object": 1}
+    assert usage.nbytes["bundle"] >= 2 * len(b"firstsecond")
+    assert cache.clear() == 3
+    assert cache.usage().entries == {}
+    assert fetched(cache, "bundle", "00") is None
+
+
+def test_clear_leaves_entries_that_are_being_made_until_they_are_stale(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    fresh, stale = tmp_path / "bundle" / ".new-fresh", tmp_path / "bundle" / ".new-stale"
+    for folder in (fresh, stale):
+        folder.mkdir(parents=True)
+    old = time.time() - 3 * 24 * 3600
+    os.utime(stale, (old, old))
+    assert cache.clear() == 0
+    assert fresh.exists()
+    assert not stale.exists()
+
+
+def _fetch_or_add(folder: Path, place: Path, barrier: Any, results: Any) -> None:
+    place.mkdir()
+    made = place / "made"
+    made.mkdir()
+    for index in range(50):
+        (made / f"{index}").write_bytes(bytes([index]) * 100_000)
+    cache = Cache(folder)
+    barrier.wait()
+    for _ in range(20):
+        fetched_into = place / "fetched"
+        fetched_into.mkdir()
+        if cache.fetch("bundle", "00", fetched_into):
+            results.put(sum(path.stat().st_size for path in fetched_into.iterdir()))
+        else:
+            results.put(0)
+            cache.add("bundle", "00", sorted(made.iterdir()))
+        shutil.rmtree(fetched_into)
+        if int(place.name) % 3 == 0:
+            cache.clear()
+
+
+def test_concurrent_processes_see_whole_entries_or_none(tmp_path: Path) -> None:
+    """Six processes use one entry, and two of them clear the cache all the time."""
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(6), context.Queue()
+    processes = [
+        context.Process(target=_fetch_or_add, args=(tmp_path / "cache", tmp_path / str(i), barrier, results))
+        for i in range(6)
+    ]
+    for process in processes:
+        process.start()
+    sizes = [results.get(timeout=60) for _ in range(6 * 20)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 6
+    assert set(sizes) <= {0, 50 * 100_000}
+    assert 50 * 100_000 in sizes
+
+
+def test_the_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Cache.of_user().folder == tmp_path / "packager"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert Cache.of_user().folder == tmp_path / "home" / ".cache" / "packager"
+    assert not Cache.of_user(enabled=False).enabled
+
+
+def test_digests_tell_names_and_contents_apart(tmp_path: Path) -> None:
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert digest({"a": 1}) != digest({"a": 2})
+    seen = set()
+    for name, content in (("x.c", "1"), ("y.c", "1"), ("x.c", "2")):
+        folder = tmp_path / f"{name}{content}"
+        folder.mkdir()
+        (folder / name).write_text(content)
+        (folder / "other.txt").write_text(name + content)
+        seen.add(digest_of_folder(folder, "*.c"))
+    assert len(seen) == 3

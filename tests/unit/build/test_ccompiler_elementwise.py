@@ -1,0 +1,304 @@
+"""Elementwise operators of the ccompiler backend against numpy: every operator, special values, random chains."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("tvm")
+from ccompiler_runner import Runner, partition, variable
+from tvm import relax, tirx
+from tvm.relax import op
+
+from packager.backends.ccompiler.expressions import ARITIES
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-3, 80.0, -80.0, np.inf, -np.inf, np.nan]
+FLOAT_UNARY: dict[str, Callable[[Any], Any]] = {
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=["f8"]),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "round": np.round,
+    "nn.silu": lambda x: x / (1 + np.exp(-x)),
+    "nn.gelu": lambda x: x * (0.5 + 0.5 * np.vectorize(math.erf, otypes=["f8"])(x / math.sqrt(2))),
+    "nn.gelu_tanh": lambda x: x * (0.5 + 0.5 * np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "nn.leakyrelu": lambda x: np.where(x < 0, 0.01 * x, x),
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "isfinite": np.isfinite,
+}
+ANY_UNARY: dict[str, Callable[[Any], Any]] = {
+    "abs": np.abs,
+    "sign": np.sign,
+    "negative": np.negative,
+    "square": np.square,
+    "nn.relu": lambda x: np.maximum(x, x.dtype.type(0)),
+    "clip": lambda x: np.clip(x, x.dtype.type(-1), x.dtype.type(2)),
+}
+ANY_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+}
+INTEGER_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "divide": lambda a, b: np.where(b == 0, 0, np.trunc(a.astype("f8") / np.where(b == 0, 1, b).astype("f8"))),
+    "floor_divide": lambda a, b: np.where(b == 0, 0, np.floor_divide(a, np.where(b == 0, 1, b))),
+    "mod": lambda a, b: np.where(b == 0, 0, np.fmod(a, np.where(b == 0, 1, b))),
+    "floor_mod": lambda a, b: np.where(b == 0, 0, np.mod(a, np.where(b == 0, 1, b))),
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+}
+FLOAT_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "divide": np.divide,
+    "floor_divide": lambda a, b: np.floor(a / b),
+    "power": np.power,
+}
+BOOL: dict[str, Callable[..., Any]] = {
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "logical_not": np.logical_not,
+    "bitwise_not": np.logical_not,
+}
+TESTED = {*FLOAT_UNARY, *ANY_UNARY, *ANY_BINARY, *INTEGER_BINARY, *FLOAT_BINARY, *BOOL}
+
+
+def call(name: str, *operands: Any) -> Any:
+    """Return the Relax call of an operator, attributes as tests expect them."""
+    place: Any = op
+    for part in name.split("."):
+        place = getattr(place, part)
+    return place(*operands, -1, 2) if name == "clip" else place(*operands)
+
+
+def all_of(functions: dict[str, Callable[..., Any]], dtype: str, arity: int, folder: Path) -> None:
+    """Check operators, all in one partition with many results, on all pairs of special values."""
+    if np.dtype(dtype).kind == "f":
+        values = np.array(SPECIAL, dtype)
+    elif dtype == "bool":
+        values = np.array([False, True])
+    else:
+        limits = np.iinfo(dtype)
+        values = np.unique(np.clip([limits.min, -7, -1, 0, 1, 2, 3, 100, limits.max], limits.min, limits.max))
+        values = values.astype(dtype)
+    arrays = list(np.meshgrid(*[values] * arity)) if arity == 2 else [values]
+    arrays = [np.ascontiguousarray(array) for array in arrays]
+    arguments = [variable(f"x{i}", array.shape, dtype) for i, array in enumerate(arrays)]
+    run = Runner(partition(arguments, lambda e, *xs: tuple(e(call(name, *xs)) for name in functions)), folder)
+    results = run(*arrays)
+    for (name, function), got in zip(functions.items(), results, strict=True):
+        with np.errstate(all="ignore"):
+            inputs = [a.astype("f8") if dtype in ("float16", "float32") and name in WIDE else a for a in arrays]
+            wanted = function(*inputs).astype(got.dtype)
+        if got.dtype.kind == "f":
+            unit = {"float16": 1e-3, "float32": 3e-6, "float64": 1e-14}[dtype]
+            np.testing.assert_allclose(got, wanted, rtol=unit, atol=unit / 4, err_msg=name)
+        else:
+            np.testing.assert_array_equal(got, wanted, err_msg=name)
+
+
+WIDE = {*FLOAT_UNARY} - {"isnan", "isinf", "isfinite"}
+
+
+def test_every_operator_is_tested() -> None:
+    assert set(ARITIES) == TESTED | {"astype", "where", "broadcast_to"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_float_operators(dtype: str, tmp_path: Path) -> None:
+    all_of({**FLOAT_UNARY, **ANY_UNARY}, dtype, 1, tmp_path / "unary")
+    all_of({**FLOAT_BINARY, **ANY_BINARY}, dtype, 2, tmp_path / "binary")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
+def test_integer_operators_wrap_around(dtype: str, tmp_path: Path) -> None:
+    unary = {name: f for name, f in ANY_UNARY.items() if not (dtype == "uint8" and name in ("negative", "clip"))}
+    all_of(unary, dtype, 1, tmp_path / "unary")
+    binary = {**INTEGER_BINARY, **ANY_BINARY}
+    if dtype == "int64":
+        del binary["divide"]  # the reference above goes through double
+    all_of(binary, dtype, 2, tmp_path / "binary")
+
+
+def test_bool_operators(tmp_path: Path) -> None:
+    all_of({name: f for name, f in BOOL.items() if not name.endswith("not")}, "bool", 2, tmp_path / "binary")
+    all_of({name: f for name, f in BOOL.items() if name.endswith("not")}, "bool", 1, tmp_path / "unary")
+
+
+@pytest.mark.parametrize("source", ["float32", "float16", "int8", "uint8", "int32", "int64", "bool"])
+def test_casts(source: str, tmp_path: Path) -> None:
+    targets = [t for t in ("float32", "float16", "float64", "int8", "int32", "int64", "bool") if t != source]
+    values = np.array([0, 1, 2, 3, 100], source)
+    x = variable("x", values.shape, source)
+    run = Runner(partition([x], lambda e, x: tuple(e(op.astype(x, target)) for target in targets)), tmp_path)
+    for got in run(values):
+        np.testing.assert_array_equal(got, values.astype(got.dtype))
+
+
+def test_where_with_broadcast_condition(tmp_path: Path) -> None:
+    n = tirx.Var("n", "int64")
+    arguments = [variable("c", (n, 1), "bool"), variable("x", (n, 9)), variable("y", (9,))]
+    run = Runner(partition(arguments, lambda e, c, x, y: e(op.where(c, x, y))), tmp_path)
+    c, x, y = np.array([[True], [False]]), np.arange(18, dtype="f4").reshape(2, 9), -np.arange(9, dtype="f4")
+    np.testing.assert_array_equal(run(c, x, y), np.where(c, x, y))
+
+
+def test_sum_as_the_onnx_frontend_writes_it(tmp_path: Path) -> None:
+    arguments = [variable("a", (2, 5)), variable("b", (2, 5)), variable("c", (2, 5))]
+
+    def body(e, a, b, c):
+        parts = [e(op.broadcast_to(part, (2, 5))) for part in (a, b, c)]
+        return e(op.nn.relu(e(op.sum(e(op.stack(parts, 0)), [0]))))
+
+    run = Runner(partition(arguments, body), tmp_path)
+    arrays = [np.random.default_rng(i).standard_normal((2, 5)).astype("f4") for i in range(3)]
+    np.testing.assert_allclose(run(*arrays), np.maximum(sum(arrays), 0), rtol=1e-6)
+
+
+def test_a_value_of_a_smaller_shape_is_a_stage_of_its_own(tmp_path: Path) -> None:
+    arguments = [variable("s", (4, 1)), variable("x", (4, 6))]
+
+    def body(e, s, x):
+        scale = e(op.exp(s))
+        return scale, e(op.multiply(x, scale))
+
+    run = Runner(partition(arguments, body), tmp_path)
+    assert len(run.group.functions) == 2
+    s, x = np.linspace(-1, 1, 4, dtype="f4").reshape(4, 1), np.arange(24, dtype="f4").reshape(4, 6)
+    scale, scaled = run(s, x)
+    np.testing.assert_allclose(scale, np.exp(s), rtol=1e-6)
+    np.testing.assert_allclose(scaled, np.exp(s) * x, rtol=1e-6)
+
+
+# Random chains: operators on what there is, every shape broadcast from (n, 3, 1, 5), some values results too.
+
+SAFE_UNARY = {"nn.relu": ANY_UNARY["nn.relu"], "tanh": np.tanh, "sigmoid": FLOAT_UNARY["sigmoid"], "abs": np.abs}
+SAFE_BINARY = {"add": np.add, "subtract": np.subtract, "maximum": np.maximum, "minimum": np.minimum}
+SHAPES: list[tuple[Any, ...]] = [
+    ("n", 3, 4, 5),
+    ("n", 1, 4, 5),
+    (3, 1, 1),
+    (5,),
+    (1,),
+    ("n", 3, 1, 1),
+    (4, 5),
+    (1, 1, 5),
+]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Shapes of inputs; operators with the numbers of the values that they read; which values are results."""
+
+    dtype: str
+    inputs: tuple[tuple[Any, ...], ...]
+    steps: tuple[tuple[str, tuple[int, ...]], ...]
+    results: tuple[int, ...]
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Chain:
+    """Draw a chain; its first input has all axes, so that the dim is known."""
+    dtype = draw(st.sampled_from(["float32", "float16", "int32", "int8"]))
+    inputs = (SHAPES[0], *draw(st.lists(st.sampled_from(SHAPES), max_size=4)))
+    steps = []
+    for count in range(len(inputs), len(inputs) + draw(st.integers(1, 8))):
+        pick = st.integers(max(0, count - 5), count - 1)
+        unary = [name for name in SAFE_UNARY if np.dtype(dtype).kind == "f" or name in ("nn.relu", "abs")]
+        name = draw(st.sampled_from([*unary, *SAFE_BINARY]))
+        steps.append((name, (draw(pick),) if name in SAFE_UNARY else (draw(pick), draw(pick))))
+    numbers = range(len(inputs), len(inputs) + len(steps))
+    used = {operand for _, operands in steps for operand in operands}
+    unread = [number for number in numbers if number not in used]
+    taps = draw(st.lists(st.sampled_from(list(numbers)), max_size=2))
+    return Chain(dtype, inputs, tuple(steps), tuple(sorted({*unread, *taps})))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(chains())
+def test_random_chains(chain: Chain) -> None:
+    n = tirx.Var("n", "int64")
+    arguments = [
+        variable(f"x{i}", [n if e == "n" else e for e in shape], chain.dtype) for i, shape in enumerate(chain.inputs)
+    ]
+
+    def body(e: Any, *xs: relax.Var) -> tuple[relax.Var, ...]:
+        values = list(xs)
+        for name, operands in chain.steps:
+            values.append(e(call(name, *(values[number] for number in operands))))
+        return tuple(values[number] for number in chain.results)
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = Runner(partition(arguments, body), Path(folder), flags=("-O1", "-fsanitize=undefined"))
+        for size in (1, 3):
+            rng = np.random.default_rng(size)
+            arrays = [
+                (rng.standard_normal(shape) * 3).astype(chain.dtype)
+                for shape in ([size if e == "n" else e for e in shape] for shape in chain.inputs)
+            ]
+            values: list[np.ndarray] = list(arrays)
+            for name, operands in chain.steps:
+                function: Callable[..., Any] = {**SAFE_UNARY, **SAFE_BINARY}[name]
+                with np.errstate(over="ignore"):
+                    value = function(*(values[number] for number in operands))
+                values.append(np.asarray(value).astype(chain.dtype))
+            got = run(*arrays)
+            got = got if isinstance(got, tuple) else (got,)
+            for array, number in zip(got, chain.results, strict=True):
+                assert array.shape == values[number].shape
+                tolerance = {"float32": 1e-5, "float16": 1e-2}.get(chain.dtype, 0)
+                np.testing.assert_allclose(array, values[number], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("target", ["ccompiler", "ccompiler -march=x86-64"])
+def test_half_precision_is_exact(target: str, tmp_path: Path) -> None:
+    """Every half plus, minus and times others, overflow and subnormal results among them, is what numpy has."""
+    every = np.arange(2**16, dtype="u2").view("f2")
+    others = np.array([1, -3.5, 2e-7, 6e-5, 333.3, 65504, np.inf], "f2").reshape(-1, 1)
+    arguments = [variable("x", every.shape, "float16"), variable("y", others.shape, "float16")]
+
+    def body(e: Any, x: Any, y: Any) -> tuple[Any, ...]:
+        return e(op.add(x, y)), e(op.subtract(x, y)), e(op.multiply(x, y)), e(op.astype(x, "float32"))
+
+    *got, widened = Runner(partition(arguments, body), tmp_path, target)(every, others)
+    with np.errstate(all="ignore"):
+        wanted = [every + others, every - others, every * others]
+    for ours, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        assert (np.signbit(ours) == np.signbit(theirs))[~np.isnan(theirs)].all()
+    np.testing.assert_array_equal(widened, every.astype("f4"))

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packager.errors import UsageError
+from packager.frontends.dims import DimRequest, make_request, parse_dims, resolve_dims
+from packager.manifest import Dim
+
+
+def test_sizes_and_bounds() -> None:
+    assert parse_dims(["n=8", "seq=1:512", " m = 3".replace(" ", "")]) == {
+        "n": DimRequest(8, 8),
+        "seq": DimRequest(1, 512),
+        "m": DimRequest(3, 3),
+    }
+    assert parse_dims(["n=8"])["n"].fixed
+    assert not parse_dims(["n=1:8"])["n"].fixed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "n", "n=", "=3", "n=a", "n=1:", "n=:3", "n=1:2:3", "n=-1", "n=1.5", "n 3", "n=1-3", "n==3", "n=" + "9" * 5000],
+)
+def test_other_texts_are_refused_with_the_form(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_dims([text])
+    assert "cannot be read" in caught.value.message
+    assert caught.value.hint == "write --dim NAME=SIZE or --dim NAME=MIN:MAX"
+
+
+@pytest.mark.parametrize("text", ["n=0", "n=0:4", "n=5:4", f"n={2**31}", f"n=1:{2**31}"])
+def test_bounds_that_hold_nothing_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="1 <= MIN <= MAX"):
+        parse_dims([text])
+
+
+def test_a_dim_is_given_once() -> None:
+    with pytest.raises(UsageError, match="--dim n is given twice"):
+        parse_dims(["n=1", "n=2"])
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_request_or_a_usage_error(text: str) -> None:
+    try:
+        requests = parse_dims([text])
+    except UsageError:
+        return
+    assert all(1 <= request.min <= request.max < 2**31 for request in requests.values())
+
+
+FOUND = {"n": "input 'x', axis 0", "m": "input 'x', axis 1"}
+
+
+def test_bounded_dims_remain_and_fixed_ones_go() -> None:
+    assert resolve_dims(FOUND, {"n": make_request("n", 1, 4), "m": make_request("m", 3, 3)}) == (Dim("n", 1, 4),)
+    assert resolve_dims({}, {}) == ()
+
+
+def test_all_unbounded_dims_are_named_with_their_place() -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve_dims(FOUND, {})
+    assert caught.value.message == "2 symbolic dims have no bounds"
+    assert caught.value.detail == "n: input 'x', axis 0\nm: input 'x', axis 1"
+    assert "--dim n=1:32" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="1 symbolic dim has no bounds"):
+        resolve_dims(FOUND, {"n": make_request("n", 1, 4)})
+
+
+def test_an_unknown_dim_is_named_with_those_that_are() -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve_dims(FOUND, {"batch": make_request("batch", 1, 4)})
+    assert caught.value.message == "--dim batch: the model has no such dim"
+    assert caught.value.hint == "its symbolic dims: m, n"
+    with pytest.raises(UsageError) as caught:
+        resolve_dims({}, {"batch": make_request("batch", 1, 4)})
+    assert caught.value.hint == "its symbolic dims: none"
+
+
+def test_bounds_of_the_model_hold_and_can_be_narrowed() -> None:
+    declared = {"n": DimRequest(2, 16), "m": DimRequest(1, 8)}
+    assert resolve_dims(FOUND, {}, declared) == (Dim("n", 2, 16), Dim("m", 1, 8))
+    assert resolve_dims(FOUND, {"n": DimRequest(4, 8)}, declared)[0] == Dim("n", 4, 8)
+    for low, high in ((1, 8), (4, 17)):
+        with pytest.raises(UsageError, match="outside the bounds 2:16 of the model"):
+            resolve_dims(FOUND, {"n": DimRequest(low, high)}, declared)
