@@ -130,8 +130,8 @@ def _silent(_stage: str) -> None:
 
 def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, progress: Progress) -> None:
     """Run the stages; leaves the sealed bundle, and external weights, in ``workdir``."""
-    progress("importing the model")
     require_available(request.targets)
+    progress("importing the model")
     from packager import dump
     from packager.libraries import check_libraries
     from packager.link import Linker
