@@ -30,8 +30,7 @@ def clamp_indices(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     return primfunc.with_body(body)
 
 
-@tvm.transform.module_pass(opt_level=0, name="ClampFoldedIndices")
-def clamp_folded_indices(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+def _clamp_folded_indices(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
     """Clamp indices in the PrimFuncs that ``main`` calls with constants alone: FoldConstant runs these in the build."""
     calls = [binding.value for block in module["main"].body.blocks for binding in block.bindings]
     clamped = {}
@@ -41,6 +40,9 @@ def clamp_folded_indices(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
             if all(isinstance(field, GenericConst) for field in fields):
                 clamped[call.args[0]] = clamp_indices(module[call.args[0]])
     return tvm.IRModule({**module.functions, **clamped}, attrs=module.attrs)
+
+
+clamp_folded_indices = tvm.transform.module_pass(_clamp_folded_indices, opt_level=0, name="ClampFoldedIndices")
 
 
 def _clamped(indices: Any, buffer: Any) -> list[Any] | None:
