@@ -130,6 +130,7 @@ def _silent(_stage: str) -> None:
 
 def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, progress: Progress) -> None:
     """Run the stages; leaves the sealed bundle, and external weights, in ``workdir``."""
+    progress("checking the Targets")
     require_available(request.targets)
     progress("importing the model")
     from packager import dump
