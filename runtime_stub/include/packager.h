@@ -70,11 +70,13 @@ typedef enum {
   PACKAGER_ERROR_OVERLAP = -8,   /* an output overlaps an input or another output */
   PACKAGER_ERROR_BUSY = -9,      /* another thread runs the session, or sets its constants */
   PACKAGER_ERROR_MEMORY = -10,   /* the allocator returned NULL */
-  PACKAGER_ERROR_MACHINE = -11,  /* the CPU lacks a feature that the bundle's code uses */
-  PACKAGER_ERROR_WEIGHTS = -12,  /* external weights missing, or not those of this bundle */
-  PACKAGER_ERROR_THREADS = -13,  /* worker threads could not be started */
-  PACKAGER_ERROR_KERNEL = -14,   /* a primitive function reported failure */
-  PACKAGER_ERROR_CONSTANT = -15  /* no constant of this name that can be swapped at run time */
+  PACKAGER_ERROR_MACHINE = -11, /* the CPU lacks a feature, or the GPU is of an arch, that the bundle has no code for */
+  PACKAGER_ERROR_WEIGHTS = -12, /* external weights missing, or not those of this bundle */
+  PACKAGER_ERROR_THREADS = -13, /* worker threads could not be started */
+  PACKAGER_ERROR_KERNEL = -14,  /* a primitive function reported failure */
+  PACKAGER_ERROR_CONSTANT = -15, /* no constant of this name that can be swapped at run time */
+  PACKAGER_ERROR_DRIVER = -16,   /* no CUDA driver, one that is too old for the bundle's code, or no such device */
+  PACKAGER_ERROR_GPU = -17       /* the GPU reported a fault: the process can use it no more */
 } packager_status_t;
 
 /* A named model input or output. */
@@ -106,6 +108,14 @@ typedef void packager_release_fn(void *context, void *memory);
 typedef enum { PACKAGER_LOG_INFO = 0, PACKAGER_LOG_WARNING = 1, PACKAGER_LOG_ERROR = 2 } packager_log_level_t;
 typedef void packager_log_fn(void *context, int32_t level, const char *message);
 
+/* How a session of a CUDA bundle runs: launch by launch, or as a CUDA graph that it captures once per shape and then
+ * replays. AUTO captures when a shape comes a second time. Results are the same. */
+typedef enum { PACKAGER_GRAPH_AUTO = 0, PACKAGER_GRAPH_ON = 1, PACKAGER_GRAPH_OFF = 2 } packager_graph_mode_t;
+
+/* Told by session_profile once for each primitive function that was called, in order: nanoseconds from the start of the
+ * run, and how long it took. */
+typedef void packager_profile_fn(void *context, const char *symbol, int64_t start, int64_t duration);
+
 /* Options of a session. Zero-initialise, set struct_size = sizeof(packager_session_options_t), then what you
  * need: zero always means the default. NULL instead of options means all defaults. */
 typedef struct {
@@ -123,7 +133,13 @@ typedef struct {
   void *allocator_context;
   packager_log_fn *log; /* called in session_create only */
   void *log_context;
-  uint64_t reserved[4];
+  /* Of CUDA bundles; zero for others. */
+  int32_t graph;           /* packager_graph_mode_t */
+  int32_t launch_blocking; /* 1: wait for each primitive function, so that a fault tells which one; slow, no graphs */
+  void *device_arena;      /* memory of the device for intermediate tensors, at least arena_bytes of the table, 256-byte
+                              aligned; NULL: the session allocates it. It must outlive the session */
+  uint64_t device_arena_bytes;
+  uint64_t reserved[1];
 } packager_session_options_t;
 
 typedef struct packager_session packager_session_t;
@@ -154,6 +170,10 @@ typedef struct {
 
   /* Runs the model once. Tensors are in the order of `inputs` and `outputs` of this table, compact row-major,
    * aligned to their element size, and belong to the caller, outputs too. `stream` is NULL for a CPU bundle.
+   * CUDA: tensors may lie on the session's device (kDLCUDA; used in place), or in host memory (copied by the run).
+   * With `stream` NULL the run works on the session's own stream and returns when all is done. With a stream it is
+   * enqueued there and the call returns at once, unless an output lies in pageable host memory (kDLCPU): then it waits.
+   * Runs of one session follow each other, on whichever streams.
    * Every argument is checked before anything is computed; after an error the session can be used again.
    * A session may move between threads but runs in one at a time (else PACKAGER_ERROR_BUSY).
    * Allocates nothing, takes no lock and makes no system call, except to wake parked workers and to sleep when
@@ -190,7 +210,16 @@ typedef struct {
    * PACKAGER_ERROR_BUSY). Failures are told by thread_error() alone. */
   int32_t (*session_set_constants)(packager_session_t *session, const char *const *names, const DLTensor *const *values,
                                    int32_t count);
-  const void *reserved[5];
+
+  /* The CUDA stream (CUstream, cudaStream_t) of the session's own, on which session_run works when it is given none;
+   * NULL for a CPU bundle. */
+  void *(*session_stream)(const packager_session_t *session);
+
+  /* Runs the model once as session_run does, measures each primitive function and tells `report` when all are done. Of
+   * CUDA bundles only: else PACKAGER_ERROR_ARGUMENT. */
+  int32_t (*session_profile)(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                             DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report, void *context);
+  const void *reserved[3];
 } packager_bundle_v1_t;
 
 typedef const packager_bundle_v1_t *packager_bundle_v1_fn(void);

@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "packager.h"
+#include "packager_cuda.h"
 
 #define PK_ALIGNMENT 64 /* of the arena, of each tensor in it and of each embedded constant, in bytes */
 
@@ -37,6 +38,14 @@ typedef struct {
   int64_t first;
 } pk_slot_t;
 
+/* What a CUDA bundle has beside a CPU bundle. */
+typedef struct {
+  const pk_cuda_module_t *const *modules; /* [num_modules]; kernels are numbered through, in this order */
+  int32_t num_modules;
+  int32_t driver;   /* the least that cuDriverGetVersion must tell: 13000 for CUDA 13.0 */
+  const char *code; /* what the modules hold, for messages: "sm_80, sm_90a, compute_80" */
+} pk_cuda_model_t;
+
 /* How one run executes its parallel loops; owned by the session. */
 typedef struct pk_executor pk_executor_t;
 
@@ -47,6 +56,7 @@ typedef struct {
   void *const *inputs;             /* [num_inputs] data pointers, byte offsets applied */
   void *const *outputs;            /* [num_outputs] */
   const int64_t *dims;             /* [num_dims] values of the symbolic dims */
+  pk_cuda_t *cuda; /* NULL in a CPU bundle; else arena, constants, inputs and outputs are device memory */
   const pk_executor_t *executor;
   int32_t threads; /* 1: parallel loops run in this thread and the executor is not touched */
 } pk_call_t;
@@ -77,10 +87,14 @@ typedef struct {
   int32_t total_extents; /* how many extents `shapes` writes */
   /* Calls every primitive function in order. Returns 0, or the 1-based index of the call that failed. */
   int32_t (*run)(const pk_call_t *call);
-  const char *call_names; /* of the calls of `run`, for messages: zero-terminated texts, one after the other */
+  const pk_cuda_model_t *cuda; /* NULL for a CPU bundle */
+  const char *call_names;      /* of the calls of `run`, for messages: zero-terminated texts, one after the other */
 } pk_model_t;
 
 extern const pk_model_t pk_model;
+
+/* In a CUDA bundle, said before each call of `run`: its 1-based number, for messages and profiles. */
+void pk_cuda_step(pk_cuda_t *cuda, int32_t number);
 
 /* The functions of the table. The rendered entrypoint fills a `static const packager_bundle_v1_t` with them and
  * with what pk_model says, so that the table is constant data, and returns its address. */
@@ -93,6 +107,9 @@ int32_t pk_session_output_shape(packager_session_t *session, const DLTensor *con
 int32_t pk_session_set_constants(packager_session_t *session, const char *const *names, const DLTensor *const *values,
                                  int32_t count);
 int32_t pk_session_destroy(packager_session_t *session);
+void *pk_session_stream(const packager_session_t *session);
+int32_t pk_session_profile(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                           DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report, void *context);
 const char *pk_session_error(const packager_session_t *session);
 const char *pk_thread_error(void);
 const char *pk_status_name(int32_t status);
