@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from packager import shape_expr, strict_json
@@ -11,6 +11,9 @@ from packager.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from packager.manifest import Manifest
+
+CUDA_KIND = "cuda"
+"""The kind of the Target that every CUDA bundle has."""
 
 
 def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
@@ -48,6 +51,31 @@ def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, st
         yield "$.requirements.undefined", "must be empty for a shared library"
     if manifest.form == "static" and (requirements.needed or requirements.glibc):
         yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"
+    yield from _of_cuda(manifest)
+
+
+def _of_cuda(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    cuda = manifest.requirements.cuda
+    targets = [target for target in manifest.targets if target["kind"] == CUDA_KIND]
+    if cuda is None:
+        if targets:
+            yield "$.requirements.cuda", f"is null although there is a Target of kind {CUDA_KIND!r}"
+        return
+    if not targets:
+        yield "$.requirements.cuda", f"stands there without a Target of kind {CUDA_KIND!r}"
+    if not cuda.archs and not cuda.ptx:
+        return  # nothing but copies
+    for key, attribute, found in (("archs", "arch", cuda.archs), ("ptx", "ptx", cuda.ptx)):
+        wanted = {name for target in targets for name in target_names(target, attribute)}
+        if set(found) != wanted:
+            listed = ", ".join(sorted(wanted)) or "none"
+            yield f"$.requirements.cuda.{key}", f"differs from the Target's -{attribute}, which is {listed}"
+
+
+def target_names(target: Mapping[str, object], attribute: str) -> tuple[str, ...]:
+    """Return the value of a Target's attribute that is a list of texts; anything else is an empty list."""
+    value = target.get(attribute)
+    return tuple(map(str, value)) if isinstance(value, (list, tuple)) else ()
 
 
 def _of_constants(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packager.cuda_toolkit import find_cuda_toolkit
 from packager.errors import PackagerError, ToolchainError
 from packager.toolchain import find_toolchain
 
@@ -41,6 +42,7 @@ def examine() -> list[Examined]:
     findings += [_package(name, "pip install 'packager[build]'", required=True) for name in BUILD_PACKAGES]
     findings.append(_package("torch", "for .pt2 models: pip install 'packager[torch]'", required=False))
     findings += [_compiler(machine) for machine in MACHINES]
+    findings.append(_cuda_toolkit())
     if all(finding.ok for finding in findings if finding.required):
         findings += _backends()
     return findings
@@ -62,13 +64,27 @@ def _compiler(machine: str) -> Examined:
     return Examined(what, True, toolchain.versions["cc"], None, required)
 
 
+def _cuda_toolkit() -> Examined:
+    """Look at the toolkit that a build for GPUs uses unless its Target names another one."""
+    what = "CUDA toolkit"
+    try:
+        toolkit = find_cuda_toolkit("")
+    except ToolchainError as error:
+        return Examined(what, False, error.message, f"for GPUs: {error.hint}", False)
+    return Examined(what, True, f"{toolkit.version}, {toolkit.origin} of packager[cuda]", None, False)
+
+
 def availability(kind: str) -> Unavailable | None:
-    """Return why Target ``kind``, with its defaults, cannot be built for here, or None. May import TVM."""
+    """Return why Target ``kind`` cannot be built for here, or None. May import TVM.
+
+    It is asked for with its defaults, or where there are attributes without one, as the backend's ``example`` says.
+    """
+    from packager.backends import find_backend
     from packager.backends.base import Unavailable
     from packager.targets import parse_targets, unavailable
 
     try:
-        targets = parse_targets(kind)
+        targets = parse_targets(str(getattr(find_backend(kind), "example", kind)))
         require_build_packages()
         target = next(one for one in (*targets.bases, *targets.specialised) if one.kind == kind)
         return unavailable(target)

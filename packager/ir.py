@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager.manifest import Constant, Dim, Model, Primitive, StaticLibrary, TensorSpec, Weights
-from packager.primitives import BackendOutput, CallSite, FunctionGroup, Partition, PrimitiveFunction
+from packager.primitives import BackendOutput, CallSite, CudaModule, FunctionGroup, Partition, PrimitiveFunction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -235,6 +235,7 @@ class PreparedLibrary:
     files: tuple[StaticLibrary, ...]
     cpu_features: tuple[str, ...]
     uses_libgcc: bool
+    cuda_modules: tuple[CudaModule, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,15 @@ class LinkedFile:
 
     path: Path
     cpu_features: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CudaCode:
+    """What the runtime must know of a CUDA bundle's code: ``driver`` is the least version of CUDA that the driver must
+    support, as ``cuDriverGetVersion`` tells it; ``description`` lists the architectures, for messages."""
+
+    driver: int
+    description: str
 
 
 @dataclass(frozen=True)
@@ -261,3 +271,4 @@ class LinkPlan:
     weights_file: ExternalWeights | None
     toolchain: Mapping[str, str]
     manifest_room: int  # bytes of the manifest section
+    cuda: CudaCode | None = None  # None: a CPU bundle

@@ -53,15 +53,17 @@ class Linker:
     cache: Cache
     jobs: int
 
-    def compile_runtime(self, *, static: bool) -> tuple[Path, ...]:
-        """Return the runtime's objects, from the cache if they are there."""
+    def compile_runtime(self, device: str, *, static: bool) -> tuple[Path, ...]:
+        """Return the objects of the runtime for a device (``cpu``, ``cuda``), from the cache if they are there."""
         stub = folder("runtime_stub")
-        sources = sorted((stub / "src").glob("*.c"))
-        headers = sorted([*(stub / "src").glob("*.h"), *(stub / "include").glob("*.h")])
-        flags = [*C_FLAGS, *([] if static else ["-DPK_SHARED"])]
+        folders = (stub / "src", stub / device)
+        sources = sorted(path for place in folders for path in place.glob("*.c"))
+        headers = sorted(path for place in (*folders, stub / "include") for path in place.glob("*.h"))
+        flags = [*C_FLAGS, *([] if static else ["-DPK_SHARED"]), f"-I{stub / device}"]
         key = digest(
             {
-                "flags": flags,
+                "flags": flags[:-1],
+                "device": device,
                 "cc": self.toolchain.versions["cc"],
                 "machine": self.toolchain.machine,
                 "files": {path.name: path.read_text() for path in [*sources, *headers]},
@@ -71,7 +73,7 @@ class Linker:
         built.mkdir(exist_ok=True)
         if not self.cache.fetch("object", key, built):
             with ThreadPoolExecutor(self.jobs) as pool:
-                list(pool.map(lambda source: self._compile(source, built / f"{source.stem}.o", flags), sources))
+                list(pool.map(lambda source: self._compile(source, built / f"{source.parent.name}-{source.stem}.o", flags), sources))
             self.cache.add("object", key, sorted(built.iterdir()))
         return tuple(sorted(built.glob("*.o")))
 
@@ -96,6 +98,8 @@ class Linker:
                 manifest_bytes=link_plan.manifest_room - SECTION_HEADER.size,
                 cpu_features=features,
                 external=link_plan.weights_file,
+                cuda=link_plan.cuda,
+                cuda_modules=[module for library in link_plan.libraries for module in library.cuda_modules],
             )
         )
         entry = self.workdir / "entrypoint.o"

@@ -29,6 +29,9 @@ Identifier = Annotated[str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "a C identifier")
 Symbol = Annotated[str, Pattern(r"[A-Za-z_.$][A-Za-z0-9_.$@]*", "a linker symbol")]
 Sha256 = Annotated[str, Pattern(r"[0-9a-f]{64}", "64 lower-case hex digits")]
 GlibcVersion = Annotated[str, Pattern(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", "a version such as 2.28")]
+CudaVersion = Annotated[str, Pattern(r"[0-9]{1,3}\.[0-9]{1,2}", "a version of CUDA such as 13.0")]
+MachineCode = Annotated[str, Pattern(r"sm_[0-9]{2,3}[af]?", "a GPU architecture such as sm_90a")]
+Ptx = Annotated[str, Pattern(r"compute_[0-9]{2,3}[af]?", "a virtual GPU architecture such as compute_80")]
 FileName = Annotated[str, Pattern(r"(?!\.{1,2}$)[^/\x00]+", "a file name without a folder")]
 Count = Annotated[int, Range(0, 2**63 - 1)]
 DTypeName = Literal[
@@ -132,8 +135,26 @@ class Weights:
 
 
 @dataclass(frozen=True)
+class CudaRequirements:
+    """What a CUDA bundle asks of a GPU and its driver; both lists are empty where nothing but copies is run.
+
+    Each module of the bundle has machine code for all of ``archs`` and PTX for all of ``ptx``; one that fits the GPU
+    is enough. ``driver`` is the least version of CUDA that the driver must support.
+    """
+
+    archs: Annotated[tuple[MachineCode, ...], Unique()]
+    ptx: Annotated[tuple[Ptx, ...], Unique()]
+    driver: CudaVersion
+
+    def describe(self) -> str:
+        """Return the architectures for people."""
+        return ", ".join((*self.archs, *self.ptx)) or "no architecture: it only copies"
+
+
+@dataclass(frozen=True)
 class Requirements:
-    """What the machine and its dynamic linker must provide; ``undefined`` is empty but for static archives."""
+    """What the machine and its dynamic linker must provide; ``undefined`` is empty but for static archives, ``cuda``
+    is null for bundles that run on the CPU."""
 
     machine: Name
     os: Literal["linux"]
@@ -142,6 +163,7 @@ class Requirements:
     cpu_features: Annotated[tuple[Name, ...], Unique()]
     exports: Annotated[tuple[Symbol, ...], Unique()]
     undefined: Annotated[tuple[Symbol, ...], Unique()]
+    cuda: CudaRequirements | None = None
 
 
 @dataclass(frozen=True)

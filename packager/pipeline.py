@@ -24,7 +24,7 @@ from packager.targets import require_available
 from packager.toolchain import Toolchain, find_toolchain
 
 if TYPE_CHECKING:
-    from packager.ir import CallPlan, ImportedModel, LinkPlan, LoweredModel, PreparedLibrary
+    from packager.ir import CallPlan, CudaCode, ImportedModel, LinkPlan, LoweredModel, PreparedLibrary
     from packager.link import Linker
     from packager.op_library import OpLibrary
     from packager.partition import Placement
@@ -121,7 +121,7 @@ def place(
     from packager.partition.table import partition_table
 
     placement = partition(import_model(request), request.targets.specialised, None)
-    return partition_table(placement, request.targets.host.kind)
+    return partition_table(placement, request.targets.generator.kind)
 
 
 def _silent(_stage: str) -> None:
@@ -149,9 +149,9 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     placement = partition(imported, request.targets.specialised, compile_with(make_context))
     for output in placement.model.backends:
         progress(_count_partitions(placement, output.kind))
-    dump.partitioned(placement, request.targets.host.kind, workdir, request.keep_workdir)
+    dump.partitioned(placement, request.targets.generator.kind, workdir, request.keep_workdir)
     progress("lowering and scheduling")
-    lowered = lower(placement.model)
+    lowered = lower(placement.model, request.targets.device)
     dump.lowered(lowered, workdir, request.keep_workdir)
     progress("planning")
     external = _has_external_weights(request, lowered)
@@ -212,15 +212,27 @@ def _contexts(request: Request, toolchain: Toolchain, workdir: Path) -> Callable
 
 
 def _generate(request: Request, call_plan: CallPlan, make_context: Callable[[Target], Context]) -> BackendOutput:
-    """Let the host's code generator compile the kernels: what no other backend took."""
+    """Let the device's code generator compile the kernels: what no other backend took."""
     from packager.primitives import Kernel
 
-    target = request.targets.host
+    target = request.targets.generator
     generator = find_backend(target.kind)
     assert isinstance(generator, CodeGenerator)  # a least specialised Target has one
     kernels = [function for function in call_plan.functions if isinstance(function, Kernel)]
     with blamed(target.kind):
         return generator.generate(kernels, target, make_context(target))
+
+
+def _cuda_code(request: Request, versions: Mapping[str, str]) -> CudaCode | None:
+    """Return what the runtime must know of the GPU's code; PTX needs a driver as new as the toolkit."""
+    from packager.ir import CudaCode
+
+    if request.targets.device != "cuda":
+        return None
+    options = request.targets.generator.options
+    major, minor = versions["nvcc"].split(".")[:2]
+    driver = int(major) * 1000 + (int(minor) * 10 if options.ptx else 0)
+    return CudaCode(driver, ", ".join([*options.arch, *options.ptx]))
 
 
 def _plan_link(
@@ -245,7 +257,7 @@ def _plan_link(
         plan=call_plan,
         backends=compiled,
         libraries=libraries,
-        runtime=linker.compile_runtime(static=request.static),
+        runtime=linker.compile_runtime(request.targets.device, static=request.static),
         targets=tuple(request.targets.to_manifest()),
         machine=request.targets.host.machine,
         entry_symbol=request.entry_symbol,
@@ -254,5 +266,6 @@ def _plan_link(
         weights_file=weights_file,
         toolchain=toolchain,
         manifest_room=0,
+        cuda=_cuda_code(request, toolchain),
     )
     return dataclasses.replace(link_plan, manifest_room=manifest_room(link_plan))

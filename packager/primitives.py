@@ -47,6 +47,8 @@ class Parameter:
 class PrimitiveFunction:
     """C function ``int32_t symbol(pointers..., int64_t scalars..., [int64_t begin, int64_t end])``; 0 is success.
 
+    On the GPU its first parameter is a ``pk_cuda_t *`` (``packager_cuda.h``), and it takes no range.
+
     ``extent`` is the extent of its parallel loop, iterations [begin, end) of which one call runs, possibly at the same
     time as others; None when the function takes no range. ``scalars`` and ``extent`` are integers or ``tirx``
     expressions over the shape variables of the function that it implements.
@@ -129,6 +131,17 @@ class Partition:
 
 
 @dataclass(frozen=True)
+class CudaModule:
+    """A ``pk_cuda_module_t`` (``packager_cuda.h``) that a library defines as ``symbol``, with so many kernels.
+
+    The library may use ``<symbol>_first``, the number of its first kernel in the bundle.
+    """
+
+    symbol: str
+    kernels: int
+
+
+@dataclass(frozen=True)
 class StaticLibrary:
     """Objects and archives that together define ``symbols``, which is all that the bundle sees of them.
 
@@ -143,6 +156,7 @@ class StaticLibrary:
     symbols: tuple[str, ...]
     dispatched_features: tuple[str, ...] = ()
     unneeded_constructors: tuple[str, ...] = ()
+    cuda_modules: tuple[CudaModule, ...] = ()
 
 
 @dataclass(frozen=True)

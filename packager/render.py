@@ -10,10 +10,10 @@ from typing import Any
 from packager.constants import fixed_reason
 from packager.dtypes import DTYPES
 from packager.header import ENVIRONMENT, c_string, comment_text
-from packager.ir import Call, CallPlan, ConstantSlot, ConstantTable, Copy, Extent, ExternalWeights, Operand
+from packager.ir import Call, CallPlan, ConstantSlot, ConstantTable, Copy, CudaCode, Extent, ExternalWeights, Operand
 from packager.manifest import Dim, TensorSpec
 from packager.manifest_section import SECTION_HEADER
-from packager.primitives import PrimitiveFunction
+from packager.primitives import CudaModule, PrimitiveFunction
 from packager.symbolic import extent_interval
 
 
@@ -39,8 +39,14 @@ def render_entrypoint(
     manifest_bytes: int,
     cpu_features: Sequence[str],
     external: ExternalWeights | None,
+    cuda: CudaCode | None = None,
+    cuda_modules: Sequence[CudaModule] = (),
 ) -> str:
-    """Return the C source of the entrypoint. ``manifest_bytes`` is the room for the manifest's text."""
+    """Return the C source of the entrypoint. ``manifest_bytes`` is the room for the manifest's text.
+
+    With ``cuda`` the calls are launches on the GPU.
+    """
+    on_gpu = cuda is not None
     dims = _dim_views(plan)
     inputs = [_tensor_view(f"input_{i}", spec, plan.dims) for i, spec in enumerate(plan.inputs)]
     outputs = [_tensor_view(f"output_{i}", spec, plan.dims) for i, spec in enumerate(plan.outputs)]
@@ -52,9 +58,9 @@ def render_entrypoint(
         name=comment_text(plan.source.name),
         c_name=c_string(plan.source.name),
         entry_symbol=entry_symbol,
-        functions=[_function_view(function) for function in plan.functions],
+        functions=[_function_view(function, on_gpu) for function in plan.functions],
         tasks=_task_views(plan.steps),
-        steps=[_step_text(i, step) for i, step in enumerate(plan.steps)],
+        steps=[_step_text(i, step, on_gpu) for i, step in enumerate(plan.steps)],
         step_names=[step.symbol if isinstance(step, Call) else "copy" for step in plan.steps],
         dims=dims,
         tensors=[*inputs, *outputs],
@@ -74,6 +80,7 @@ def render_entrypoint(
         embedded_constants="pk_constants" if embedded else "0",
         external="&external_weights" if external else "0",
         external_weights=_external_text(external),
+        cuda=_cuda_view(cuda, cuda_modules) if cuda else None,
     )
 
 
@@ -82,10 +89,21 @@ def render_data(sections: Sequence[DataSection]) -> str:
     return render("data.S.j2", sections=sections)
 
 
-def _function_view(function: PrimitiveFunction) -> dict[str, str]:
+def _cuda_view(cuda: CudaCode, modules: Sequence[CudaModule]) -> dict[str, Any]:
+    """Return the modules, whose kernels are numbered through, and what the runtime asks of the driver."""
+    firsts = [sum(module.kernels for module in modules[:index]) for index in range(len(modules))]
+    return {
+        "modules": [{"name": m.symbol, "first": first} for m, first in zip(modules, firsts, strict=True)],
+        "driver": cuda.driver,
+        "code": c_string(cuda.description),
+    }
+
+
+def _function_view(function: PrimitiveFunction, on_gpu: bool) -> dict[str, str]:
     pointers = ["void *" if parameter.written else "const void *" for parameter in function.parameters]
     integers = ["int64_t"] * (len(function.scalars) + (2 if function.extent is not None else 0))
-    return {"symbol": function.symbol, "parameters": ", ".join([*pointers, *integers]) or "void"}
+    first = ["pk_cuda_t *"] if on_gpu else []
+    return {"symbol": function.symbol, "parameters": ", ".join([*first, *pointers, *integers]) or "void"}
 
 
 def _swappable(table: ConstantTable) -> tuple[TensorSpec, ...]:
@@ -146,8 +164,10 @@ def _task_view(call: Call) -> dict[str, str]:
     }
 
 
-def _step_text(index: int, step: Call | Copy) -> str:
+def _step_text(index: int, step: Call | Copy, on_gpu: bool) -> str:
     failure = index + 1
+    if on_gpu:
+        return f"pk_cuda_step(call->cuda, {failure}); if ({_gpu_call(step)}) return {failure};"
     if isinstance(step, Copy):
         target, source = _pointer(step.destination), _pointer(step.source)
         return f"memcpy({target}, {source}, (size_t)({_c_extent(step.nbytes)}));"
@@ -163,6 +183,14 @@ def _step_text(index: int, step: Call | Copy) -> str:
     if step.extent is not None:
         arguments += ["0", _c_extent(step.extent)]
     return f"if ({step.symbol}({', '.join(arguments)})) return {failure};"
+
+
+def _gpu_call(step: Call | Copy) -> str:
+    if isinstance(step, Copy):
+        target, source = _pointer(step.destination), _pointer(step.source)
+        return f"pk_cuda_copy(call->cuda, {target}, {source}, (uint64_t)({_c_extent(step.nbytes)}))"
+    arguments = [_pointer(operand) for operand in step.operands] + [_c_extent(extent) for extent in step.scalars]
+    return f"{step.symbol}({', '.join(['call->cuda', *arguments])})"
 
 
 def _pointer(operand: Operand) -> str:
@@ -225,26 +253,31 @@ def _list(items: Any) -> str:
 
 
 def _c_extent(extent: Extent) -> str:
-    """Return a C expression for an extent; ``dim_<name>`` are the dims, division rounds down."""
+    """Return a C expression for an extent over dims, which are ``dim_<name>``."""
+    return c_expression(extent, "dim_")
+
+
+def c_expression(extent: Extent, prefix: str = "") -> str:
+    """Return a C expression for an extent; its names get ``prefix``, division rounds down."""
     if isinstance(extent, int):
         return f"INT64_C({extent})" if abs(extent) >= 2**31 else str(extent)
-    return _c_expression(ast.parse(extent, mode="eval").body)
+    return _c_expression(ast.parse(extent, mode="eval").body, prefix)
 
 
-def _c_expression(node: ast.expr) -> str:
+def _c_expression(node: ast.expr, prefix: str) -> str:
     match node:
         case ast.Constant(value=int(value)):
-            return _c_extent(value)
+            return c_expression(value)
         case ast.Name(id=name):
-            return f"dim_{name}"
+            return f"{prefix}{name}"
         case ast.BinOp(left=left, op=op, right=right):
-            a, b = _c_expression(left), _c_expression(right)
+            a, b = _c_expression(left, prefix), _c_expression(right, prefix)
             functions = {ast.FloorDiv: "pk_floordiv", ast.Mod: "pk_floormod"}
             if type(op) in functions:
                 return f"{functions[type(op)]}({a}, {b})"
             return f"({a} { {ast.Add: '+', ast.Sub: '-', ast.Mult: '*'}[type(op)] } {b})"
         case ast.Call(func=ast.Name(id=name), args=args):
-            return f"pk_{name}({', '.join(map(_c_expression, args))})"
+            return f"pk_{name}({', '.join(_c_expression(argument, prefix) for argument in args)})"
     raise AssertionError(ast.dump(node))  # symbolic.to_extent writes nothing else
 
 

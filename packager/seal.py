@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import packager
+from packager.contradictions import CUDA_KIND, target_names
 from packager.deploy.elf import ElfImage, read_elf
+from packager.deploy.fatbin import FATBIN_SECTION, Fatbin, fatbins_of
 from packager.errors import BackendError
+from packager.gpu_arch import arch_key
 from packager.ir import LinkedFile, LinkPlan
 from packager.libraries.sysroot import C_LIBRARY
 from packager.manifest import (
@@ -15,6 +18,7 @@ from packager.manifest import (
     SCHEMA_VERSION,
     SECTION_NAME,
     BackendRecord,
+    CudaRequirements,
     Golden,
     License,
     Manifest,
@@ -49,6 +53,7 @@ def seal(linked: LinkedFile, link_plan: LinkPlan, *, golden: Golden | None) -> M
         cpu_features=linked.cpu_features,
         exports=image.exports,
         undefined=image.undefined if link_plan.static else (),
+        cuda=_cuda(fatbins_of(path, image.sections.get(FATBIN_SECTION)), link_plan),
     )
     sizes = Sizes(path.stat().st_size, image.code_bytes, constants.size if constants else 0)
     manifest = _manifest(link_plan, requirements, sizes, golden)
@@ -83,9 +88,56 @@ def _check(image: ElfImage, link_plan: LinkPlan) -> None:
         raise BackendError(f"the linked file needs {', '.join(image.unversioned)}, which no library has")
 
 
+def _cuda(fatbins: tuple[Fatbin, ...], link_plan: LinkPlan) -> CudaRequirements | None:
+    """Return what the GPU code asks for. Raises BackendError unless every module has the code that was asked for."""
+    wanted = _wanted(link_plan)
+    if wanted is None:
+        if fatbins:
+            raise BackendError(
+                f"the linked file has GPU code in {FATBIN_SECTION}, but no Target of kind {CUDA_KIND!r} is built for",
+                hint="a backend of the CPU hands back objects without it",
+            )
+        return None
+    for number, fatbin in enumerate(fatbins, start=1):
+        for what, found, expected in (
+            ("machine code", fatbin.archs, wanted.archs),
+            ("PTX", fatbin.ptx, wanted.ptx),
+        ):
+            if found != expected:
+                raise BackendError(
+                    f"GPU module {number} of {len(fatbins)} has {what} for {', '.join(found) or 'nothing'},"
+                    f" not for {', '.join(expected) or 'nothing'}",
+                    hint="a backend compiles each module for every architecture of its Target",
+                )
+    if not fatbins and link_plan.plan.functions:
+        raise BackendError(f"the linked file has no GPU code: there is no section {FATBIN_SECTION}")
+    return wanted if fatbins else CudaRequirements((), (), wanted.driver)
+
+
+def _wanted(link_plan: LinkPlan) -> CudaRequirements | None:
+    if link_plan.cuda is None:
+        return None
+    targets = [target for target in link_plan.targets if target["kind"] == CUDA_KIND]
+    archs, ptx = (
+        tuple(sorted({name for target in targets for name in target_names(target, attribute)}, key=arch_key))
+        for attribute in ("arch", "ptx")
+    )
+    major, minor = divmod(link_plan.cuda.driver, 1000)
+    return CudaRequirements(archs, ptx, f"{major}.{minor // 10}")
+
+
 def _nothing_read(link_plan: LinkPlan) -> Requirements:
     features = {name for library in link_plan.libraries for name in library.cpu_features}
-    return Requirements(link_plan.machine, "linux", (), None, tuple(sorted(features)), (link_plan.entry_symbol,), ())
+    return Requirements(
+        machine=link_plan.machine,
+        os="linux",
+        needed=(),
+        glibc=None,
+        cpu_features=tuple(sorted(features)),
+        exports=(link_plan.entry_symbol,),
+        undefined=(),
+        cuda=_wanted(link_plan),
+    )
 
 
 def _backend_record(kind: str, link_plan: LinkPlan) -> BackendRecord:

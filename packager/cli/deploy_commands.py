@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from packager.cli.whole_file import write_whole
 from packager.errors import UsageError
 
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.so or libNAME.a, made by packager build.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Device = Annotated[int, typer.Option(help="Index of the GPU that a CUDA bundle runs on.", min=0)]
 
 
 def register(app: typer.Typer) -> None:
@@ -80,6 +80,7 @@ def run(
     random: Annotated[int | None, typer.Option(metavar="SEED", help="Random inputs, symbolic dims at maxima.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs.")] = None,
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
+    device: Device = 0,
     as_json: Json = False,
 ) -> None:
     """Run a bundle once. Without -o, print a summary of each output."""
@@ -88,14 +89,16 @@ def run(
     if random is not None and (single or inputs):
         raise UsageError("--random cannot be combined with --input or --inputs")
     tensors = _read_inputs(single or [], inputs)
-    with load(bundle, threads=threads) as loaded:
+    with load(bundle, threads=threads, device=device) as loaded:
         if random is not None:
             from packager.deploy.randomdata import random_inputs
 
             tensors = random_inputs(loaded.manifest, random)
         outputs = loaded.run(tensors)
     if output:
-        _write_npz(output, outputs)
+        import numpy as np
+
+        write_whole(output, lambda stream: np.savez(stream, allow_pickle=False, **outputs))
     rows = [_summary(name, array) for name, array in outputs.items()]
     if as_json:
         _print_json({"schema_version": 1, "outputs": rows})
@@ -163,27 +166,6 @@ def _load_numpy(path: Path) -> Any:
         raise UsageError(f"cannot read {path}: {reason}", hint=hint) from None
 
 
-def _write_npz(path: Path, outputs: dict[str, Any]) -> None:
-    """Write beside the file and rename, so that it is never half there."""
-    import numpy as np
-
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
-            temporary = Path(stream.name)
-            np.savez(stream, allow_pickle=False, **outputs)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-        temporary = None
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        if temporary:
-            temporary.unlink(missing_ok=True)
-
-
 def bench(
     bundle: BundlePath,
     *,
@@ -191,18 +173,57 @@ def bench(
     warmup: Annotated[int, typer.Option(help="Runs before.", min=0)] = 10,
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
+    device: Device = 0,
+    graph: Annotated[
+        Literal["auto", "on", "off"], typer.Option(help="Whether a CUDA bundle's runs are replayed as a CUDA graph.")
+    ] = "auto",
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Of a CUDA bundle: also measure each primitive function.")
+    ] = False,
+    profile_json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the profile as JSON; implies --profile.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto or Chrome; implies --profile.")
+    ] = None,
+    peak_tflops: Annotated[
+        float | None, typer.Option(help="What the GPU can do at most: the profile then has a floor for FLOPs too.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure loading and running, with random inputs and symbolic dims at their maxima."""
+    """Measure loading and running, with random inputs and symbolic dims at their maxima.
+
+    A CUDA bundle runs on tensors in device memory, and CUDA events measure it.
+    """
     from packager.deploy.bench import bench as bench_bundle
 
-    result = bench_bundle(bundle, runs=runs, warmup=warmup, threads=threads, seed=seed)
+    result = bench_bundle(
+        bundle,
+        runs=runs,
+        warmup=warmup,
+        threads=threads,
+        seed=seed,
+        device=device,
+        graph=graph,
+        profile=profile or bool(profile_json or trace),
+        peak_tflops=peak_tflops,
+    )
+    if result.cuda and result.cuda.profile:
+        if profile_json:
+            _write_json(profile_json, result.cuda.profile.to_json())
+        if trace:
+            _write_json(trace, result.cuda.profile.trace_events(result.model, result.cuda.name))
     if as_json:
         _print_json(result.to_json())
         return
-    from packager.deploy.report import bench_tables, print_tables
+    from packager.deploy.bench_report import all_tables
+    from packager.deploy.report import print_tables
 
-    print_tables(bench_tables(result))
+    print_tables(all_tables(result))
+
+
+def _write_json(path: Path, value: Any) -> None:
+    write_whole(path, lambda stream: stream.write((json.dumps(value, indent=2) + "\n").encode()))
 
 
 def machine(as_json: Json = False) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-OK, ARGUMENT, DTYPE, DEVICE, LAYOUT, BUSY, CONSTANT = 0, -1, -4, -5, -6, -9, -15
+OK, ARGUMENT, DTYPE, DEVICE, LAYOUT, BUSY, MEMORY, CONSTANT, DRIVER, GPU = 0, -1, -4, -5, -6, -9, -10, -15, -16, -17
 CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost: memory that the host reads
+CUDA_HOST = 3
+CUDA_DEVICES = (2, 13)  # kDLCUDA, kDLCUDAManaged: memory that a GPU reads
+GRAPH_MODES = {"auto": 0, "on": 1, "off": 2}  # packager_graph_mode_t
 
 
 class DLDevice(ctypes.Structure):
@@ -63,11 +66,16 @@ class SessionOptions(ctypes.Structure):
         ("allocator_context", c_void_p),
         ("log", c_void_p),
         ("log_context", c_void_p),
-        ("reserved", c_uint64 * 4),
+        ("graph", c_int32),
+        ("launch_blocking", c_int32),
+        ("device_arena", c_void_p),
+        ("device_arena_bytes", c_uint64),
+        ("reserved", c_uint64 * 1),
     )
 
 
 _Tensors = POINTER(POINTER(DLTensor))
+ProfileReport = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_int64, c_int64)
 
 
 class BundleTable(ctypes.Structure):
@@ -98,7 +106,13 @@ class BundleTable(ctypes.Structure):
         ("reserved0", c_int32),
         ("constants", POINTER(ConstantInfoStruct)),
         ("session_set_constants", ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(c_char_p), _Tensors, c_int32)),
-        ("reserved", c_void_p * 5),
+        # NULL in bundles of before CUDA, which have reserved fields here.
+        ("session_stream", ctypes.CFUNCTYPE(c_void_p, c_void_p)),
+        (
+            "session_profile",
+            ctypes.CFUNCTYPE(c_int32, c_void_p, _Tensors, c_int32, _Tensors, c_int32, ProfileReport, c_void_p),
+        ),
+        ("reserved", c_void_p * 3),
     )
 
 
@@ -113,9 +127,11 @@ HINTS = {
     -8: "give every output memory of its own",
     -9: "use one session per thread",
     -10: "free memory, or build with smaller dims (`packager inspect` shows the arena)",
-    -11: "`packager verify` names what the machine lacks; rebuild for an older CPU",
+    -11: "`packager verify` names what the machine lacks; rebuild for its CPU and its GPU",
     -12: "put the .safetensors file that was built with the bundle beside it",
     -13: "lower the number of threads, or raise the limit of the process",
     -14: "this is a bug of the backend that compiled the primitive function",
     -15: "build again with --constants to give it new data",
+    -16: "`packager machine` shows the driver and the GPUs; install a driver that is new enough",
+    -17: "the process must be started again; launch_blocking=True tells which primitive function faulted",
 }

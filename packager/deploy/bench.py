@@ -1,22 +1,29 @@
-"""Measures a bundle: loading, creating a session, running."""
+"""Measures a bundle: loading, creating a session, running; of CUDA bundles also what each primitive function takes."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from packager.deploy.loader import load
+from packager.deploy import bench_cuda
+from packager.deploy.bench_cuda import CudaFigures, CudaSettings, Measured
+from packager.deploy.loader import Bundle, load
 from packager.deploy.randomdata import random_inputs
 from packager.errors import UsageError
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Times in milliseconds, sizes in bytes. ``load_ms`` reads the manifest and maps the file; nothing is warm-up."""
+    """Times in milliseconds, sizes in bytes. ``load_ms`` reads the manifest and maps the file; nothing is warm-up.
+
+    ``cuda`` has what is measured of CUDA bundles alone.
+    """
 
     schema_version: int
     path: str
@@ -41,40 +48,51 @@ class BenchResult:
     calls: int
     flops: int
     gflops_per_second: float
+    cuda: CudaFigures | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the value that ``packager bench --json`` prints."""
         return asdict(self)
 
 
-def bench(path: str | Path, runs: int = 100, warmup: int = 10, threads: int = 0, seed: int = 0) -> BenchResult:
+def bench(
+    path: str | Path,
+    runs: int = 100,
+    warmup: int = 10,
+    threads: int = 0,
+    seed: int = 0,
+    *,
+    device: int = 0,
+    graph: str = "auto",
+    profile: bool = False,
+    peak_tflops: float | None = None,
+) -> BenchResult:
     """Run a bundle ``warmup + runs`` times with the same random inputs, symbolic dims at their maxima.
 
-    The time of a run is that of ``Session.run`` with outputs given, about 20 microseconds more than the C call.
+    The time of a run is that of ``Session.run`` with outputs given, about 20 microseconds more than the C call. For a
+    CUDA bundle it is measured on the GPU, by events, with inputs and outputs in its memory; ``graph`` is that of
+    ``Bundle.session``, ``profile`` adds the times of primitive functions, which are held against ``peak_tflops``.
     Raises UsageError, BundleError, RunError.
     """
     if runs < 1 or warmup < 0:
         raise UsageError("runs must be at least 1 and warmup at least 0")
+    if peak_tflops is not None and not peak_tflops > 0:
+        raise UsageError(f"peak_tflops must be positive, is {peak_tflops}")
     start = time.perf_counter()
-    bundle = load(path, threads=threads)
-    loaded = time.perf_counter()
+    bundle = load(path, threads=threads, device=device)
+    load_ms = (time.perf_counter() - start) * 1e3
     with bundle:
         manifest = bundle.manifest
         inputs = random_inputs(manifest, seed)
-        create_start = time.perf_counter()
-        session = bundle.session()
-        created = time.perf_counter()
-        outputs = session.run(inputs)
-        first = time.perf_counter()
-        for _ in range(warmup):
-            session.run(inputs, outputs=outputs)
-        times = np.empty(runs)
-        for index in range(runs):
-            run_start = time.perf_counter()
-            session.run(inputs, outputs=outputs)
-            times[index] = time.perf_counter() - run_start
-        session.close()
-    times *= 1e3
+        if bundle.on_cuda:
+            measured = bench_cuda.measure(
+                bundle, inputs, runs, warmup, CudaSettings(device, graph, profile, peak_tflops)
+            )
+        elif profile:
+            raise UsageError(f"{path} has no CUDA code, and only that can be profiled", hint="omit --profile")
+        else:
+            measured = _measure(bundle, inputs, runs, warmup, graph)
+    times = measured.runs
     p5, median, p95 = (float(value) for value in np.percentile(times, (5, 50, 95)))
     primitives = [primitive for _, primitive in manifest.primitives()]
     flops = sum(primitive.flops * primitive.calls for primitive in primitives)
@@ -92,9 +110,9 @@ def bench(path: str | Path, runs: int = 100, warmup: int = 10, threads: int = 0,
         p95_ms=p95,
         min_ms=float(times.min()),
         mean_ms=float(times.mean()),
-        load_ms=(loaded - start) * 1e3,
-        session_create_ms=(created - create_start) * 1e3,
-        first_run_ms=(first - created) * 1e3,
+        load_ms=load_ms,
+        session_create_ms=measured.session_create_ms,
+        first_run_ms=measured.first_run_ms,
         arena_bytes=manifest.arena_bytes,
         constant_bytes=manifest.weights.bytes,
         file_bytes=manifest.sizes.file,
@@ -102,4 +120,22 @@ def bench(path: str | Path, runs: int = 100, warmup: int = 10, threads: int = 0,
         calls=sum(primitive.calls for primitive in primitives),
         flops=flops,
         gflops_per_second=flops / median / 1e6 if median else 0.0,
+        cuda=measured.cuda,
     )
+
+
+def _measure(bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, warmup: int, graph: str) -> Measured:
+    create_start = time.perf_counter()
+    session = bundle.session(graph=graph)
+    created = time.perf_counter()
+    outputs = session.run(inputs)
+    first = time.perf_counter()
+    for _ in range(warmup):
+        session.run(inputs, outputs=outputs)
+    times = np.empty(runs)
+    for index in range(runs):
+        run_start = time.perf_counter()
+        session.run(inputs, outputs=outputs)
+        times[index] = time.perf_counter() - run_start
+    session.close()
+    return Measured(times * 1e3, (created - create_start) * 1e3, (first - created) * 1e3, None)

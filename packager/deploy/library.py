@@ -13,7 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from packager.deploy.abi import HINTS, BundleTable, ConstantInfoStruct, DLDataType, SessionOptions, TensorInfoStruct
+from packager.deploy.abi import (
+    GRAPH_MODES,
+    HINTS,
+    BundleTable,
+    ConstantInfoStruct,
+    DLDataType,
+    SessionOptions,
+    TensorInfoStruct,
+)
 from packager.dtypes import BY_DLPACK
 from packager.errors import BundleError, RunError, UsageError
 from packager.manifest import ABI_VERSION, Manifest
@@ -46,6 +54,17 @@ class ConstantInfo:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What a session is created with; all but ``threads`` are of CUDA bundles. The arena is (address, bytes)."""
+
+    threads: int = 0
+    device: int = 0
+    graph: str = "auto"
+    launch_blocking: bool = False
+    arena: tuple[int, int] | None = None
+
+
 class Library:
     """Owns the dlopen handle. Unloads when it was closed, or dropped, *and* its last session is destroyed.
 
@@ -56,6 +75,7 @@ class Library:
     def __init__(self, path: Path, manifest: Manifest, manifest_text: bytes) -> None:
         self.path = path
         self.manifest = manifest
+        self.on_cuda = on_cuda(manifest)
         self.closed = True
         self._lock = threading.RLock()  # a finaliser may run inside a locked region of the same thread
         self._sessions = 0
@@ -88,7 +108,7 @@ class Library:
                 f"{self.path}: the bundle has ABI version {table.abi_version}; this packager reads {ABI_VERSION}",
                 hint="use the packager that built the bundle, or a newer one",
             )
-        if table.struct_size < BundleTable.reserved.offset:
+        if table.struct_size < BundleTable.session_stream.offset:
             raise BundleError(f"{self.path}: the table of the bundle is too short for ABI version {ABI_VERSION}")
         return table
 
@@ -123,9 +143,18 @@ class Library:
                     )
         return reasons
 
-    def create_session(self, threads: int) -> c_void_p:
+    def create_session(self, settings: Settings) -> c_void_p:
         """Return the handle of a new session. Raises RunError, or UsageError after ``close``."""
-        options = SessionOptions(struct_size=ctypes.sizeof(SessionOptions), max_threads=threads)
+        address, size = settings.arena or (None, 0)
+        options = SessionOptions(
+            struct_size=ctypes.sizeof(SessionOptions),
+            device_index=settings.device,
+            max_threads=settings.threads,
+            graph=GRAPH_MODES[settings.graph],
+            launch_blocking=settings.launch_blocking,
+            device_arena=address,
+            device_arena_bytes=size,
+        )
         handle = c_void_p()
         with self._lock:
             self.ensure_open()
@@ -175,6 +204,11 @@ class Library:
     def __del__(self) -> None:
         if not sys.is_finalizing():  # at exit the system unloads it
             self.close()
+
+
+def on_cuda(manifest: Manifest) -> bool:
+    """Return whether a bundle runs on a GPU."""
+    return manifest.requirements.cuda is not None
 
 
 def _infos(structs: Any, count: int) -> tuple[TensorInfo, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from packager import strict_json
 from packager.deploy.elf_symbols import version_key
 from packager.deploy.findings import Finding, error
+from packager.deploy.gpus import CudaDriver, cuda_findings, this_cuda
 from packager.errors import UsageError
 from packager.manifest import GlibcVersion, Manifest
 
@@ -20,7 +21,8 @@ from packager.manifest import GlibcVersion, Manifest
 class Machine:
     """What of a machine decides whether a bundle runs; ``glibc`` is null where the C library is another one.
 
-    ``cpu_features`` are the kernel's names: ``flags`` (x86) or ``Features`` (arm) of ``/proc/cpuinfo``.
+    ``cpu_features`` are the kernel's names: ``flags`` (x86) or ``Features`` (arm) of ``/proc/cpuinfo``. ``cuda`` is
+    null where there is no NVIDIA driver, and may be left out.
     """
 
     schema_version: Literal[1]
@@ -29,20 +31,25 @@ class Machine:
     glibc: GlibcVersion | None
     cpu: str
     cpu_features: tuple[str, ...]
+    cuda: CudaDriver | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the value that ``packager machine --json`` prints."""
         return asdict(self)
 
 
-def this_machine() -> Machine:
-    """Describe the machine that this process runs on; cpu_features are those that all its processors have."""
+def this_machine(*, gpus: bool = True) -> Machine:
+    """Describe the machine that this process runs on; cpu_features are those that all its processors have.
+
+    Without ``gpus`` the NVIDIA driver is not asked, which may take a second, and ``cuda`` is None.
+    """
     try:
         cpuinfo = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
     except OSError:
         cpuinfo = ""
     name, features = _cpu(cpuinfo)
-    return Machine(1, platform.machine(), platform.system().lower(), _this_glibc(), name, features)
+    cuda = this_cuda() if gpus else None
+    return Machine(1, platform.machine(), platform.system().lower(), _this_glibc(), name, features, cuda)
 
 
 def _this_glibc() -> str | None:
@@ -108,6 +115,7 @@ def machine_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
             why="the code uses these instructions; the bundle refuses to make a session there",
             hint='rebuild for an older CPU, for example --target "llvm -mcpu=x86-64-v2"',
         )
+    yield from cuda_findings(manifest, machine.cuda)
     if requirements.glibc is None:
         return
     if machine.glibc is None or version_key(machine.glibc) < version_key(requirements.glibc):

@@ -14,7 +14,8 @@ from packager import strict_json
 from packager.deploy.elf_symbols import version_key
 from packager.deploy.findings import Finding, error
 from packager.errors import UsageError
-from packager.manifest import Count, GlibcVersion, Manifest, Name
+from packager.gpu_arch import arch_key
+from packager.manifest import Count, CudaVersion, GlibcVersion, MachineCode, Manifest, Name, Ptx
 from packager.strict_json import suggestion
 
 _FOLDER = Path(__file__).parent / "policies"
@@ -32,7 +33,8 @@ class Policy:
     """What to accept. A key that is left out is not checked.
 
     ``cpu_level`` and ``allowed_cpu_features`` add up. ``required_targets`` are Target strings; each must match a
-    Target of the bundle by kind and by every attribute that it names.
+    Target of the bundle by kind and by every attribute that it names. Of ``allowed_gpu_archs`` are both machine code
+    (``sm_90a``) and PTX (``compute_80``); an empty list allows no GPU code.
     """
 
     schema_version: Literal[1]
@@ -42,6 +44,9 @@ class Policy:
     max_glibc: GlibcVersion | None = None
     cpu_level: Literal["x86-64-v1", "x86-64-v2", "x86-64-v3", "x86-64-v4"] | None = None
     allowed_cpu_features: tuple[Name, ...] | None = None
+    allowed_gpu_archs: tuple[MachineCode | Ptx, ...] | None = None
+    required_gpu_archs: tuple[MachineCode | Ptx, ...] = ()
+    max_cuda_driver: CudaVersion | None = None
     max_file_bytes: Count | None = None
     max_arena_bytes: Count | None = None
     max_constant_bytes: Count | None = None
@@ -84,7 +89,13 @@ def read_policy(name_or_path: str) -> Policy:
 
 def policy_findings(manifest: Manifest, policy: Policy) -> Iterator[Finding]:
     """Check a bundle's manifest, which earlier checks have compared with the file, against a policy."""
-    for violations in (_requirement_violations, _size_violations, _target_violations, _content_violations):
+    for violations in (
+        _requirement_violations,
+        _gpu_violations,
+        _size_violations,
+        _target_violations,
+        _content_violations,
+    ):
         for key, what, where, hint in violations(manifest, policy):
             yield error(f"policy.{key}", what, where=where, why=f"policy {policy.name!r}: {key}", hint=hint)
 
@@ -107,6 +118,25 @@ def _requirement_violations(manifest: Manifest, policy: Policy) -> Iterator[_Vio
         key = "cpu_level" if policy.cpu_level else "allowed_cpu_features"
         hint = "rebuild with a --target of a lower -mcpu"
         yield key, f"uses the CPU features {features}", "$.requirements.cpu_features", hint
+
+
+def _gpu_violations(manifest: Manifest, policy: Policy) -> Iterator[_Violation]:
+    cuda = manifest.requirements.cuda
+    codes = {*cuda.archs, *cuda.ptx} if cuda else set()
+    where = "$.requirements.cuda"
+    if policy.allowed_gpu_archs is not None and (extra := codes - set(policy.allowed_gpu_archs)):
+        hint = "rebuild with another -arch or -ptx"
+        yield "allowed_gpu_archs", f"has GPU code for {_in_order(extra)}", where, hint
+    if absent := set(policy.required_gpu_archs) - codes:
+        hint = "rebuild with it in -arch or -ptx"
+        yield "required_gpu_archs", f"has no GPU code for {_in_order(absent)}", where, hint
+    if cuda and policy.max_cuda_driver and version_key(cuda.driver) > version_key(policy.max_cuda_driver):
+        what = f"needs a driver for CUDA {cuda.driver}, more than {policy.max_cuda_driver}"
+        yield "max_cuda_driver", what, f"{where}.driver", "rebuild with an older CUDA toolkit, or without PTX"
+
+
+def _in_order(archs: Iterable[str]) -> str:
+    return ", ".join(sorted(archs, key=arch_key))
 
 
 def _size_violations(manifest: Manifest, policy: Policy) -> Iterator[_Violation]:

@@ -10,7 +10,7 @@ from typing import TextIO
 from packager.deploy.bench import BenchResult
 from packager.deploy.findings import VerifyResult
 from packager.deploy.inspect import BundleFile
-from packager.manifest import TargetValue, TensorSpec
+from packager.manifest import CudaRequirements, TargetValue, TensorSpec
 
 _TOP_PRIMITIVES = 10
 _TOP_CONSTANTS = 10
@@ -82,6 +82,12 @@ def _target_rows(targets: Sequence[Mapping[str, TargetValue]]) -> list[tuple[str
         attributes = (f"-{key}={_attribute(value)}" for key, value in target.items() if key != "kind" and value != ())
         rows.append(("" if index else "targets", " ".join((str(target["kind"]), *attributes))))
     return rows
+
+
+def _cuda_rows(cuda: CudaRequirements | None) -> list[tuple[str, str]]:
+    if cuda is None:
+        return []
+    return [("GPU code", cuda.describe()), ("NVIDIA driver", f"for CUDA {cuda.driver} or newer")]
 
 
 def inspect_tables(bundle: BundleFile) -> list[Table]:
@@ -157,6 +163,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 ("glibc", requirements.glibc or "not needed"),
                 ("libraries", _names(requirements.needed)),
                 ("CPU features", _names(requirements.cpu_features)),
+                *_cuda_rows(requirements.cuda),
                 ("exports", _names(requirements.exports)),
             ),
         ),
@@ -167,7 +174,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 ("file", _size(sizes.file)),
                 ("code", _size(sizes.code)),
                 ("constants", f"{len(manifest.constants)}, {_size(weights.bytes)}, {weights.storage}{external}"),
-                ("arena per session", _size(manifest.arena_bytes)),
+                ("arena per session", f"{_size(manifest.arena_bytes)}{' of GPU memory' if requirements.cuda else ''}"),
             ),
         ),
         Table(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from packager.deploy.elf_tables import SHF_ALLOC, SHF_WRITE, Section
 from packager.deploy.findings import Finding, error
+from packager.deploy.gpu_code import gpu_code_findings
 from packager.deploy.inspect import BundleFile
 from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME
 
@@ -199,6 +200,7 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
     """Check what the manifest says of symbols, sections and sizes against the image."""
     manifest, elf = bundle.manifest, bundle.elf
     yield from _symbol_findings(bundle)
+    yield from gpu_code_findings(bundle)
     constants = elf.sections.get(CONSTANTS_SECTION)
     golden = elf.sections.get(GOLDEN_SECTION)
     embedded = manifest.weights.bytes if manifest.weights.storage == "embedded" else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,15 @@ from packager.deploy.abi import (
     ARGUMENT,
     CONSTANT,
     CPU_DEVICES,
+    CUDA_DEVICES,
+    CUDA_HOST,
     DEVICE,
+    DRIVER,
     DTYPE,
+    GPU,
     HINTS,
     LAYOUT,
+    MEMORY,
     DLDataType,
     DLDevice,
     DLTensor,
@@ -24,7 +30,16 @@ from packager.deploy.abi import (
 from packager.dtypes import BY_DLPACK, DTYPES, bfloat16_dtype
 from packager.errors import RunError
 
-_NAMES = {ARGUMENT: "ARGUMENT", DTYPE: "DTYPE", DEVICE: "DEVICE", LAYOUT: "LAYOUT", CONSTANT: "CONSTANT"}
+_NAMES = {
+    ARGUMENT: "ARGUMENT",
+    DTYPE: "DTYPE",
+    DEVICE: "DEVICE",
+    LAYOUT: "LAYOUT",
+    MEMORY: "MEMORY",
+    CONSTANT: "CONSTANT",
+    DRIVER: "DRIVER",
+    GPU: "GPU",
+}
 _FLAG_READ_ONLY = 1
 
 _capsule_is = ctypes.pythonapi.PyCapsule_IsValid
@@ -54,6 +69,20 @@ class Borrowed:
     keeper: object
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """Where a run of a CUDA bundle works: what lies on this device, or in host memory, it takes.
+
+    ``stream`` is DLPack's number of its stream: the handle, or 1 and 2 for the default streams.
+    """
+
+    index: int
+    stream: int
+
+
+NO_SYNC = -1  # DLPack's stream number for: wait for nothing
+
+
 def refuse(status: int, message: str, hint: str | None = None) -> RunError:
     """Return the error for an argument that is refused before the bundle is called."""
     return RunError(message, status=status, name=f"PACKAGER_ERROR_{_NAMES[status]}", hint=hint or HINTS[status])
@@ -65,18 +94,39 @@ def dtype_name(tensor: DLTensor) -> str:
     return known.name if known else f"DLPack type {tensor.dtype.code}/{tensor.dtype.bits}x{tensor.dtype.lanes}"
 
 
-def borrow(value: Any, name: str, expected: str, *, writable: bool) -> Borrowed:
+def borrow(value: Any, name: str, expected: str, *, writable: bool, gpu: Gpu | None = None) -> Borrowed:
     """Return a view of a numpy array or DLPack object as tensor ``name`` of element type ``expected``.
 
-    Inputs that are numpy arrays with gaps or misaligned are copied; outputs (``writable``) never. Raises RunError
-    for another element type, byte order, device, or something that is not a tensor.
+    Inputs that are numpy arrays with gaps or misaligned are copied; outputs (``writable``) never. Tensors on a GPU are
+    taken for a run that works on it, whose stream then waits for what their library still computes of them. Raises
+    RunError for another element type, byte order, device, or something that is not a tensor.
     """
     if isinstance(value, np.ndarray):
         return _from_numpy(value, name, expected, writable)
     if not hasattr(value, "__dlpack__") or not hasattr(value, "__dlpack_device__"):
         message = f"tensor {name!r} is {type(value).__name__}, neither a numpy array nor an object with __dlpack__"
         raise refuse(ARGUMENT, message, "convert it with numpy.asarray(value, dtype)")
-    return _from_dlpack(value, name, expected, writable)
+    borrowed = _from_dlpack(value, name, writable, gpu)
+    if dtype_name(borrowed.tensor) != expected:
+        raise refuse(DTYPE, f"tensor {name!r} has dtype {dtype_name(borrowed.tensor)}, expected {expected}")
+    return borrowed
+
+
+def borrow_memory(value: Any, name: str, gpu: Gpu) -> tuple[Borrowed, int]:
+    """Return a view of a compact tensor on the GPU, of whichever type, and its bytes. Raises RunError."""
+    if not hasattr(value, "__dlpack__") or not hasattr(value, "__dlpack_device__"):
+        raise refuse(ARGUMENT, f"{name} is {type(value).__name__}, not an object with __dlpack__")
+    borrowed = _from_dlpack(value, name, True, gpu)
+    tensor = borrowed.tensor
+    if tensor.device.device_type not in CUDA_DEVICES:
+        raise refuse(DEVICE, f"{name} lies in host memory, not on the GPU")
+    extents = [tensor.shape[axis] for axis in range(tensor.ndim)]
+    compact = [math.prod(extents[axis + 1 :]) for axis in range(tensor.ndim)]
+    if tensor.strides and any(
+        extent > 1 and tensor.strides[axis] != compact[axis] for axis, extent in enumerate(extents)
+    ):
+        raise refuse(LAYOUT, f"{name} is not contiguous")
+    return borrowed, math.prod(extents) * tensor.dtype.lanes * ((tensor.dtype.bits + 7) // 8)
 
 
 @functools.cache
@@ -106,20 +156,20 @@ def _from_numpy(array: np.ndarray[Any, Any], name: str, expected: str, writable:
     return Borrowed(tensor, (array, shape))
 
 
-def _from_dlpack(value: Any, name: str, expected: str, writable: bool) -> Borrowed:
+def _from_dlpack(value: Any, name: str, writable: bool, gpu: Gpu | None) -> Borrowed:
+    hint = "detach or copy it"
     try:
-        device = int(value.__dlpack_device__()[0])
-        if device not in CPU_DEVICES:
-            raise refuse(DEVICE, f"tensor {name!r} is on DLPack device {device}, not in host memory")
-        try:
-            capsule = value.__dlpack__(max_version=(1, 0))
-        except TypeError:  # an object from before DLPack 1.0
-            capsule = value.__dlpack__()
+        device, index = map(int, value.__dlpack_device__())
+        if device in CPU_DEVICES:
+            capsule = _capsule(value)
+        else:
+            _check_device(device, index, name, gpu)
+            assert gpu is not None  # else the device was refused
+            hint = "detach or copy it; torch shares only tensors of its current device (torch.cuda.set_device)"
+            capsule = _capsule(value, stream=gpu.stream)
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         # torch refuses tensors that require grad or are conjugated, numpy-likes read-only ones.
-        raise refuse(
-            ARGUMENT, f"tensor {name!r} cannot be shared through DLPack: {error}", "detach or copy it"
-        ) from None
+        raise refuse(ARGUMENT, f"tensor {name!r} cannot be shared through DLPack: {error}", hint) from None
     # The capsule is not consumed: its destructor then releases the tensor when the last reference goes.
     if _capsule_is(capsule, b"dltensor_versioned"):
         head = _VersionedHead.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
@@ -132,9 +182,29 @@ def _from_dlpack(value: Any, name: str, expected: str, writable: bool) -> Borrow
         tensor = DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     else:
         raise refuse(ARGUMENT, f"tensor {name!r}: __dlpack__ did not return a DLPack capsule")
-    if dtype_name(tensor) != expected:
-        raise refuse(DTYPE, f"tensor {name!r} has dtype {dtype_name(tensor)}, expected {expected}")
+    if gpu and device == CUDA_HOST and tensor.device.device_type != CUDA_HOST:
+        # torch says so of pinned memory, but not in the tensor. A GPU copies from it without staging.
+        tensor = DLTensor.from_buffer_copy(tensor)
+        tensor.device = DLDevice(CUDA_HOST, 0)
     return Borrowed(tensor, (capsule, value))
+
+
+def _capsule(value: Any, **options: int) -> object:
+    try:
+        return value.__dlpack__(max_version=(1, 0), **options)
+    except TypeError:  # an object from before DLPack 1.0
+        return value.__dlpack__(**options)
+
+
+def _check_device(device: int, index: int, name: str, gpu: Gpu | None) -> None:
+    """Raise RunError unless the device is this GPU."""
+    if gpu is None:
+        raise refuse(DEVICE, f"tensor {name!r} is on DLPack device {device}, not in host memory")
+    if device not in CUDA_DEVICES:
+        raise refuse(DEVICE, f"tensor {name!r} is on DLPack device {device}, neither in host memory nor on a CUDA GPU")
+    if index != gpu.index:
+        hint = "copy the tensor, or create the session with device="
+        raise refuse(DEVICE, f"tensor {name!r} is on CUDA device {index}, the session on {gpu.index}", hint)
 
 
 def empty(name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

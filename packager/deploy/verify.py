@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from packager.deploy.findings import Check, Finding, VerifyResult
+from packager.deploy.gpus import describe_cuda
 from packager.deploy.inspect import BundleFile, inspect
 from packager.deploy.integrity import integrity_findings
 from packager.deploy.machine import Machine, machine_findings, read_machine, this_machine
 from packager.deploy.policy import Policy, policy_findings, read_policy
 from packager.deploy.structure import elf_findings, manifest_findings
+from packager.manifest import Manifest
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds that the golden pairs may take."""
@@ -35,15 +37,15 @@ def verify(
     """
     accepted = policy if isinstance(policy, Policy) else read_policy(policy)
     described = read_machine(Path(machine)) if isinstance(machine, (str, Path)) else machine
-    target = described or this_machine()
     bundle = inspect(path)
     manifest = bundle.manifest
     requirements = manifest.requirements
-    where = f"{target.machine}, glibc {target.glibc or 'none'}"
+    target = described or this_machine(gpus=requirements.cuda is not None)
+    where = _described(target, with_gpus=requirements.cuda is not None)
     outcomes = [
         _outcome("integrity", integrity_findings(bundle), f"SHA-256 {manifest.content_sha256[:16]}, constants, golden"),
         _outcome("elf", elf_findings(bundle), f"exports {', '.join(requirements.exports)}; hardening; dependencies"),
-        _outcome("manifest", manifest_findings(bundle), f"{sum(1 for _ in manifest.primitives())} primitives, sizes"),
+        _outcome("manifest", manifest_findings(bundle), _compared(manifest)),
         _outcome("policy", policy_findings(manifest, accepted), accepted.name),
         _outcome("machine", machine_findings(manifest, target), where if described else f"this one: {where}"),
     ]
@@ -51,6 +53,17 @@ def verify(
     return VerifyResult(
         str(path), tuple(check for check, _ in outcomes), tuple(finding for _, group in outcomes for finding in group)
     )
+
+
+def _compared(manifest: Manifest) -> str:
+    cuda = manifest.requirements.cuda
+    code = f", GPU code for {cuda.describe()}" if cuda else ""
+    return f"{sum(1 for _ in manifest.primitives())} primitives, sizes{code}"
+
+
+def _described(machine: Machine, *, with_gpus: bool) -> str:
+    text = f"{machine.machine}, glibc {machine.glibc or 'none'}"
+    return f"{text}, {describe_cuda(machine.cuda)}" if with_gpus else text
 
 
 def _outcome(name: str, findings: Iterable[Finding], note: str) -> tuple[Check, list[Finding]]:

@@ -84,6 +84,7 @@ def simplify(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> tuple[
     constants = Constants(model.graph)
     _fold_constants(model, inferred.shapes, constants)
     _fold_batch_norms(model.graph, constants)
+    _add_pairwise(model.graph)
     _drop_unused(model.graph)
     return inferred, constants
 
@@ -209,6 +210,25 @@ def _fold_batch_norms(graph: onnx.GraphProto, constants: Constants) -> None:
         folded.append(norm)
     for norm in folded:
         graph.node.remove(norm)
+
+
+def _add_pairwise(graph: onnx.GraphProto) -> None:
+    """Rewrite Sum as a chain of Add, which fuses with what is around it: TVM would stack the terms and reduce them."""
+    taken = {name for node in graph.node for name in (*node.input, *node.output)}
+    rewritten: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.op_type != "Sum" or node.domain not in ("", "ai.onnx") or len(node.input) < 2:
+            rewritten.append(node)
+            continue
+        total = node.input[0]
+        for index, term in enumerate(node.input[1:], 2):
+            name = node.output[0] if index == len(node.input) else f"{node.output[0]}.{index}"
+            while name in taken and name != node.output[0]:
+                name += "_"
+            rewritten.append(onnx.helper.make_node("Add", [total, term], [name], name=node.name))
+            total = name
+    del graph.node[:]
+    graph.node.extend(rewritten)
 
 
 def _fresh(name: str, taken: Constants) -> str:

@@ -24,6 +24,8 @@ from packager.toolchain import Toolchain, run
 
 # Groups are dissolved: the linker would take one for that of another library whose name is the same.
 _LINK_FLAGS = ("-r", "-d", "--gc-sections", "--force-group-allocation", "--strip-debug", "--discard-all")
+# What the runtime of a CUDA bundle has for the code of backends (packager_cuda.h).
+_CUDA_SERVICES = ("pk_cuda_launch", "pk_cuda_copy")
 # Bundles run with glibc 2.28. These functions got new versions after it (2.29: exp to pow, 2.35: hypot, 2.38: fmod,
 # 2.39: exp10), which differ in errno alone, so code that names no version is bound to the one they have had all along.
 _NEWER_MATH = ("exp", "exp2", "exp10", "exp10f", "fmod", "fmodf", "hypot", "hypotf", "log", "log2", "pow")
@@ -51,6 +53,16 @@ class _Job:
         lack = f"{files} does not define it" if files else "it has no files"
         what = f"{self.library.name} provides {symbol}, but {lack}"
         return self.error(what, "define it, or take it out of the library's symbols")
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """What the library provides that is no function."""
+        return tuple(module.symbol for module in self.library.cuda_modules)
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """What it may leave undefined because the entrypoint or the runtime defines it."""
+        return frozenset([*_CUDA_SERVICES, *(f"{name}_first" for name in self.data)] if self.data else [])
 
     def objects(self, linked: Mapping[Path, frozenset[str] | None]) -> Iterator[ObjectFile]:
         """Yield objects of the library: of each file, the named members, or all of it."""
@@ -134,6 +146,7 @@ def _prepare(job: _Job) -> PreparedLibrary:
         ),
         cpu_features=tuple(sorted(features)),
         uses_libgcc=bool((undefined & job.system.libgcc) - job.system.c_library),
+        cuda_modules=job.library.cuda_modules,
     )
 
 
@@ -150,7 +163,7 @@ def _check_files(job: _Job) -> None:
         if first is None:
             raise job.error(f"{path.name}: the archive is empty", "hand back archives with members")
         _check_code(job, first)
-        if not archived and (leaks := sorted(set(first.leaks) - set(job.library.symbols))):
+        if not archived and (leaks := sorted(set(first.leaks) - {*job.library.symbols, *job.data})):
             raise job.error(
                 f"{path.name} defines {_names(leaks)}, which {job.library.name} does not provide",
                 "make them static or hidden, or add them to its symbols",
@@ -168,7 +181,7 @@ def _check_code(job: _Job, object_file: ObjectFile) -> None:
 def _link(job: _Job, files: Sequence[str], stem: str) -> dict[Path, frozenset[str] | None]:
     """Link what the symbols reach into ``stem``.o; return which files it came from, with members for archives."""
     options = job.workdir / f"{job.stem}.options"  # there may be more symbols than a command line holds
-    options.write_text("\n".join(f"--undefined={symbol}" for symbol in job.library.symbols))
+    options.write_text("\n".join(f"--undefined={symbol}" for symbol in (*job.library.symbols, *job.data)))
     argv = [job.toolchain.ld, *_LINK_FLAGS, "--trace", "--trace", f"@{options.name}", "-o", f"{stem}.o"]
     try:
         trace = run([*argv, "--start-group", *files, "--end-group"], cwd=job.workdir)
@@ -228,11 +241,11 @@ def _link_without_constructors(job: _Job) -> None:
 def _check_provided(job: _Job, image: ObjectFile) -> None:
     symbols = {symbol.name: symbol for symbol in image.symbols if symbol.binding != LOCAL}
     files = ", ".join(path.name for path in job.library.files)
-    for name in job.library.symbols:
+    for name in (*job.library.symbols, *job.data):
         symbol = symbols.get(name)
         if symbol is None or symbol.section == UNDEFINED:
             raise job.missing(name)
-        if not symbol.is_function or not image.has_code(symbol):
+        if name not in job.data and not (symbol.is_function and image.has_code(symbol)):
             hint = f"assembly needs .type {name}, @function" if symbol.type == NOTYPE else "provide functions alone"
             raise job.error(f"{job.library.name} provides {name}, which is no function in {files}", hint)
         if symbol.visibility in (INTERNAL, PROTECTED):
@@ -241,7 +254,7 @@ def _check_provided(job: _Job, image: ObjectFile) -> None:
 
 
 def _check_undefined(job: _Job, undefined: frozenset[str], linked: Mapping[Path, frozenset[str] | None]) -> None:
-    lacking = [name for name in sorted(undefined) if not job.system.define(name)]
+    lacking = [name for name in sorted(undefined - job.granted) if not job.system.define(name)]
     if lacking:
         where = _blame(job, linked, lambda o: not o.undefined.isdisjoint(lacking))
         raise job.error(
@@ -265,7 +278,7 @@ def _localise(job: _Job, prepared: Path, undefined: frozenset[str]) -> None:
     """Make all names local but those that the library provides, and in the shared form choose versions."""
     forget_uniqueness(prepared)
     keep = job.workdir / f"{job.stem}.symbols"
-    keep.write_text("".join(f"{symbol}\n" for symbol in job.library.symbols))
+    keep.write_text("".join(f"{symbol}\n" for symbol in (*job.library.symbols, *job.data)))
     version = _FIRST_GLIBC[job.toolchain.machine]
     names = () if job.static else sorted(undefined.intersection(_NEWER_MATH))
     argv = [job.toolchain.objcopy, f"--keep-global-symbols={keep.name}", "--strip-unneeded"]

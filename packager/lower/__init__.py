@@ -13,20 +13,23 @@ from packager.errors import ModelError, UnsupportedOperatorsError, last_line
 from packager.fold import fold_weights
 from packager.ir import CallSource, LoweredModel, PartitionedModel
 from packager.lower.indices import clamp_folded_indices, clamp_indices, legalize_take
-from packager.lower.kernels import lower_kernels, make_group
-from packager.lower.pack import pack_weights
-from packager.lower.schedule_cpu import schedule
+from packager.lower.accumulate import legalize_layer_norm, legalize_softmax
+from packager.lower.devices import Device, device_named
+from packager.lower.kernels import make_group
 from packager.op_library import called_operator
 from packager.passes import apply
 from packager.primitives import CallSite, FunctionGroup, Kernel, Partition
 
 _R = relax.transform
 
-# Whether a schedule lowers does not depend on the CPU.
-TRIAL_TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
-
 LEGALIZE = [
-    _R.LegalizeOps({"relax.take": legalize_take}),
+    _R.LegalizeOps(
+        {
+            "relax.take": legalize_take,
+            "relax.nn.softmax": legalize_softmax,
+            "relax.nn.layer_norm": legalize_layer_norm,
+        }
+    ),
     _R.AnnotateTIROpPattern(),
     clamp_folded_indices,
     _R.FoldConstant(),
@@ -43,12 +46,13 @@ FLATTEN = [
 ]
 
 
-def lower(model: PartitionedModel) -> LoweredModel:
-    """Pack and fold weights, legalise, fuse and schedule a model for the CPU; calls of partitions stay as they are.
+def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
+    """Lay out and fold weights, legalise, fuse and schedule a model for a device; calls of partitions stay as they are.
 
     Raises UnsupportedOperatorsError for operators that TVM cannot lower to a PrimFunc.
     """
-    module = pack_weights(model.module, len(model.inputs))
+    device = device_named(device_name)
+    module = device.lay_out(model.module, len(model.inputs))
     module, constants = fold_weights(module, model.constants)
     module = apply(LEGALIZE, module)
     _check_legal(module["main"], model.nodes, model.partitions)
@@ -69,7 +73,7 @@ def lower(model: PartitionedModel) -> LoweredModel:
             continue
         calls.append(source)
         if callee not in groups:
-            groups[callee] = _make_kernels(callee, clamp_indices(module[callee]))
+            groups[callee] = _make_kernels(callee, clamp_indices(module[callee]), device)
     return LoweredModel(
         source=model.source,
         main=main,
@@ -84,16 +88,16 @@ def lower(model: PartitionedModel) -> LoweredModel:
     )
 
 
-def _make_kernels(name: str, primfunc: Any) -> FunctionGroup:
-    """Schedule a PrimFunc and split it into kernels; where a schedule does not lower, do without.
+def _make_kernels(name: str, primfunc: Any, device: Device) -> FunctionGroup:
+    """Schedule a PrimFunc and split it into kernels; where a schedule does not lower, try the next.
 
-    Raises ModelError for a function that does not lower either way.
+    Raises ModelError for a function that does not lower in any way.
     """
     failure = ""
-    for attempt in (schedule, lambda unscheduled: unscheduled):
+    for schedule in device.schedules:
         try:
-            group = make_group(name, attempt(primfunc))
-            lower_kernels(tuple(f for f in group.functions if isinstance(f, Kernel)), TRIAL_TARGET)
+            group = make_group(name, schedule(primfunc), device.name)
+            device.try_out([function for function in group.functions if isinstance(function, Kernel)])
         except Exception as error:  # TVM raises whatever its C++ side runs into
             failure = failure or last_line(error)
             continue

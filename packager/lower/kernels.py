@@ -29,8 +29,10 @@ STACK_BYTES = 16 * 1024
 SYMBOL_PREFIX = "pkf_"
 
 
-def make_group(name: str, primfunc: tirx.PrimFunc) -> FunctionGroup:
+def make_group(name: str, primfunc: tirx.PrimFunc, device: str = "cpu") -> FunctionGroup:
     """Split a scheduled S-TIR PrimFunc into kernels and workspaces.
+
+    On the GPU each nest is a launch, and all global buffers are workspaces.
 
     Raises BackendError for a PrimFunc whose body is not a root block of loop nests.
     """
@@ -43,7 +45,7 @@ def make_group(name: str, primfunc: tirx.PrimFunc) -> FunctionGroup:
     local: list[list[Any]] = [[] for _ in nests]
     for buffer in root.alloc_buffers:
         users = [index for index, handles in enumerate(used) if buffer.__chandle__() in handles]
-        if len(users) == 1 and _stays_on_stack(buffer):
+        if len(users) == 1 and _stays_inside(buffer, device):
             local[users[0]].append(buffer)
         elif users:
             workspaces.append(buffer)
@@ -75,10 +77,11 @@ def _stores(node: Any) -> set[int]:
     return found
 
 
-def _stays_on_stack(buffer: Any) -> bool:
-    if buffer.scope() == "local":
+def _stays_inside(buffer: Any, device: str) -> bool:
+    """Whether a buffer that one nest alone uses lives on the stack, in registers or in shared memory."""
+    if buffer.scope() not in ("", "global"):
         return True  # the lowering shrinks it to the tile that an iteration uses; _check_stack looks at the result
-    return _static_bytes(buffer) <= STACK_BYTES
+    return device == "cpu" and _static_bytes(buffer) <= STACK_BYTES
 
 
 def _nbytes(buffer: Any) -> Any:

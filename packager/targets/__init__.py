@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HOST_DEVICE = "cpu"
 
 # The kind of the base Target of a device for which the list has none.
-DEFAULT_BASE = {HOST_DEVICE: "llvm"}
+DEFAULT_BASE = {HOST_DEVICE: "llvm", "cuda": "cuda"}
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,16 @@ class TargetList:
         """The base Target of the CPU."""
         return self.bases[0]
 
+    @property
+    def generator(self) -> Target:
+        """The base Target that compiles what no backend takes: the GPU's if there is one, else the CPU's."""
+        return self.bases[-1]
+
+    @property
+    def device(self) -> str:
+        """The device that the bundle's primitive functions run on: ``cpu`` or ``cuda``."""
+        return find_backend(self.generator.kind).device
+
     def base_of(self, target: Target) -> Target:
         """Return the base Target of the device that ``target`` is for."""
         device = find_backend(target.kind).device
@@ -96,6 +106,7 @@ def parse_targets(given: Sequence[str | Mapping[str, Any]] | str | Mapping[str, 
     specialised = [one for one in parsed if not one.is_base]
     _refuse_duplicates(specialised)
     devices = dict.fromkeys([HOST_DEVICE, *(one.device for one in parsed)])
+    _refuse_mixture(specialised, list(devices)[-1])
     bases = {device: _base(device, [one for one in parsed if one.device == device]) for device in devices}
     return TargetList(
         bases=tuple(bases.values()),
@@ -195,6 +206,16 @@ def _refuse_duplicates(specialised: Sequence[_Parsed]) -> None:
             raise UsageError(
                 f"{len(same)} Targets of kind {one.kind!r} were given: {', '.join(same)}",
                 hint=f"give one {one.kind} Target, with all attributes",
+            )
+
+
+def _refuse_mixture(specialised: Sequence[_Parsed], device: str) -> None:
+    for one in specialised:
+        if one.device != device:
+            raise UsageError(
+                f"Target {one.kind!r} is for device {one.device!r}, but the bundle runs on device {device!r}",
+                hint=f"all primitive functions of a bundle run on one device: leave {one.kind!r} out, or build without"
+                f" Targets for {device!r}",
             )
 
 

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime.h"
+#include "device.h"
 
 void pk_constants_start(packager_session_t *session, const uint8_t *base) {
   pk_constants_t *constants = &session->constants;
@@ -22,6 +22,7 @@ void pk_constants_advance(packager_session_t *session) {
   } while (!atomic_compare_exchange_weak_explicit(state, &old, next | next << 2, memory_order_acq_rel,
                                                   memory_order_relaxed));
   session->call.constants = session->constants.tables[next];
+  ++session->constants.version;
 }
 
 /* Makes `table` what the next run uses. The last run may change meanwhile, but only to what was the next. */
@@ -36,7 +37,7 @@ void pk_constants_release(packager_session_t *session) {
   for (int i = 0; i < PK_TABLES; ++i) {
     for (int32_t slot = 0; slot < pk_model.num_slots; ++slot) {
       uint8_t *buffer = session->constants.buffers[i][slot];
-      if (buffer) pk_release(&session->allocator, buffer);
+      if (buffer) pk_device_free(session, buffer);
     }
   }
 }
@@ -109,7 +110,7 @@ static uint8_t *gather(uint8_t *target, const uint8_t *source, const int64_t *ex
   return target;
 }
 
-static void fill(uint8_t *target, const pk_slot_t *slot, const DLTensor *value) {
+void pk_constants_gather(uint8_t *target, const pk_slot_t *slot, const DLTensor *value) {
   int64_t bytes = value->dtype.bits / 8;
   const int64_t *extents = pk_model.forms + slot->form;
   const uint8_t *source = (const uint8_t *)value->data + value->byte_offset + slot->first * bytes;
@@ -137,7 +138,7 @@ static int32_t find_buffer(packager_session_t *session, const writing_t *writing
     }
   }
   void *memory;
-  int32_t status = pk_allocate(&session->allocator, pk_model.slots[slot].nbytes, "a constant", &memory);
+  int32_t status = pk_device_allocate(session, pk_model.slots[slot].nbytes, "a constant", &memory);
   if (!status) *buffer = *empty = memory;
   return status;
 }
@@ -148,7 +149,7 @@ static void release_unused(packager_session_t *session, const writing_t *writing
     for (int32_t slot = 0; slot < pk_model.num_slots; ++slot) {
       uint8_t **place = &session->constants.buffers[i][slot];
       if (!*place || *place == writing->running[slot] || *place == writing->newest[slot]) continue;
-      pk_release(&session->allocator, *place);
+      pk_device_free(session, *place);
       *place = NULL;
     }
   }
@@ -166,8 +167,8 @@ static int32_t write_table(packager_session_t *session, const writing_t *writing
     if (!values[given] || slot->nbytes == 0) continue;
     uint8_t *buffer;
     int32_t status = find_buffer(session, writing, i, &buffer);
+    if (!status) status = pk_device_write_constant(session, buffer, slot, values[given]);
     if (status) return status;
-    fill(buffer, slot, values[given]);
     writing->table[i] = buffer;
   }
   return PACKAGER_OK;

@@ -1,5 +1,6 @@
 /* runtime.h: what the files of the runtime tell each other; the rendered entrypoint does not include it.
  *
+ *   device.h    what these files ask of the device that the bundle's code runs on; ../cpu or ../cuda answers
  *   session.c   life cycle of a session, one run
  *   validate.c  checks tensors against the model
  *   loop.c      parallel loops
@@ -44,6 +45,7 @@ typedef struct {
 #define PK_TABLES 3
 typedef struct {
   atomic_uint state;
+  uint64_t version;                  /* counts the runs that began with other constants than the run before */
   atomic_int writing;                /* a thread is in session_set_constants */
   const uint8_t *base;               /* of the bundle's own data */
   const uint8_t **tables[PK_TABLES]; /* [num_slots] */
@@ -51,13 +53,14 @@ typedef struct {
   int32_t *given;                    /* [num_constants] scratch of the thread that is writing */
 } pk_constants_t;
 
-/* One allocation holds this, the arrays that it points to and the arena. */
+/* One allocation holds this and the arrays that it points to. */
 struct packager_session {
   atomic_int busy;
   int32_t max_threads; /* 0: no limit of its own */
   pk_constants_t constants;
   pk_call_t call; /* all but `threads` is set once */
   pk_executor_t executor;
+  void *device;          /* [pk_device_bytes()] the device's part of the session */
   int64_t *dims;         /* [num_dims] */
   int64_t *extents;      /* [total_extents] of all inputs, then of all outputs */
   void **inputs;         /* [num_inputs] */
@@ -67,6 +70,10 @@ struct packager_session {
   pk_allocator_t allocator;
   char message[PK_MESSAGE_BYTES];
 };
+
+/* Name of call number `number`, from 1 on. Pointers to the names would cost a relocation each when the bundle is
+ * loaded. */
+const char *pk_call_name(int32_t number);
 
 /* Sets the thread's message, and the session's unless it is NULL, and returns `status`. */
 int32_t pk_fail(packager_session_t *session, int32_t status, const char *format, ...)
@@ -97,6 +104,8 @@ static inline void pk_constants_use(packager_session_t *session) {
 }
 /* Frees the buffers of a session that nobody uses any more. */
 void pk_constants_release(packager_session_t *session);
+/* Writes to `target`, in host memory, what a slot has for this value of its source. */
+void pk_constants_gather(uint8_t *target, const pk_slot_t *slot, const DLTensor *value);
 
 /* Refuses a machine that lacks one of pk_model.cpu_features. */
 int32_t pk_check_cpu(void);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime.h"
+#include "device.h"
 
 /* The ABI cannot change by accident. */
 _Static_assert(sizeof(DLTensor) == 48, "DLTensor is DLPack's");
@@ -15,6 +15,8 @@ _Static_assert(sizeof(packager_session_options_t) == 104, "layout of packager_se
 _Static_assert(sizeof(packager_bundle_v1_t) == 200, "layout of packager_bundle_v1_t");
 _Static_assert(sizeof(packager_constant_info_t) == 24, "layout of packager_constant_info_t");
 _Static_assert(offsetof(packager_bundle_v1_t, set_threads) == 72, "layout of packager_bundle_v1_t");
+_Static_assert(offsetof(packager_bundle_v1_t, session_stream) == 160, "layout of packager_bundle_v1_t");
+_Static_assert(offsetof(packager_session_options_t, graph) == 72, "layout of packager_session_options_t");
 
 #define MAX_OPTIONS_BYTES 4096 /* a larger struct_size can only be garbage */
 
@@ -42,11 +44,8 @@ static int32_t read_options(const packager_session_options_t *given, packager_se
     }
   }
   uint64_t reserved = (uint64_t)options->reserved0;
-  for (int i = 0; i < 4; ++i) reserved |= options->reserved[i];
-  if (reserved) return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: a reserved field is not zero");
-  if (options->device_index != 0) {
-    return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: device_index is %" PRId32 ", expected 0 for a CPU bundle",
-                   options->device_index);
+  if (reserved || options->reserved[0]) {
+    return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: a reserved field is not zero");
   }
   if (options->max_threads < 0) {
     return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: max_threads is %" PRId32 ", expected 0 or more",
@@ -55,7 +54,7 @@ static int32_t read_options(const packager_session_options_t *given, packager_se
   if (!options->allocate != !options->release) {
     return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: allocate and release must be given both or neither");
   }
-  return PACKAGER_OK;
+  return pk_device_check_options(options);
 }
 
 /* Hands out consecutive parts of one block; without a block it only adds up their sizes. */
@@ -95,7 +94,7 @@ static uint64_t lay_out(uint8_t *block) {
     parts.constants.buffers[i] = take(&layout, slots, sizeof(void *));
     if (block) memset(parts.constants.buffers[i], 0, slots);
   }
-  parts.call.arena = take(&layout, pk_model.arena_bytes, PK_ALIGNMENT);
+  parts.device = take(&layout, pk_device_bytes(), PK_ALIGNMENT);
   if (session) *session = parts;
   return layout.used;
 }
@@ -147,11 +146,7 @@ static void release(packager_session_t *session) {
   pk_release(&allocator, session);
 }
 
-static void fill(packager_session_t *session, const packager_session_options_t *options, const uint8_t *constants,
-                 pk_pool_t *pool) {
-  session->max_threads = options->max_threads;
-  session->executor = (pk_executor_t){options->parallel_for, options->parallel_for_context, pool};
-  pk_constants_start(session, constants);
+static void fill(packager_session_t *session) {
   session->call.inputs = session->inputs;
   session->call.outputs = session->outputs;
   session->call.dims = session->dims;
@@ -164,33 +159,18 @@ static void fill(packager_session_t *session, const packager_session_options_t *
 }
 
 static int32_t create(const packager_session_options_t *options, packager_session_t **session) {
-  const uint8_t *constants;
-  pk_pool_t *pool = NULL;
   int32_t status = pk_check_cpu();
   if (status) return status;
   if ((status = allocate(options, session))) return status;
+  fill(*session);
   pk_lock();
-  if (!(status = pk_weights_acquire(&constants))) {
-    int uses_pool = !options->parallel_for && options->max_threads != 1;
-    if (!uses_pool || !(status = pk_pool_acquire(&pool))) {
-      fill(*session, options, constants, pool);
-    } else {
-      pk_weights_release();
-    }
-  }
+  status = pk_device_acquire(*session, options);
   pk_unlock();
   if (status) {
     release(*session);
     *session = NULL;
   }
   return status;
-}
-
-/* How many threads its loops may use now. */
-static int32_t count_threads(const packager_session_t *session) {
-  int32_t threads = pk_executor_threads(&session->executor);
-  int32_t limit = session->max_threads;
-  return limit > 0 && (session->executor.parallel_for || limit < threads) ? limit : threads;
 }
 
 int32_t pk_session_create(const packager_session_options_t *given, packager_session_t **session) {
@@ -205,9 +185,10 @@ int32_t pk_session_create(const packager_session_options_t *given, packager_sess
     options.log(options.log_context, PACKAGER_LOG_ERROR, pk_thread_error());
     return status;
   }
-  char message[PK_MESSAGE_BYTES];
-  snprintf(message, sizeof message, "%s: session created, arena of %" PRIu64 " bytes, %" PRId32 " thread(s)",
-           pk_model.name, pk_model.arena_bytes, count_threads(*session));
+  char message[PK_MESSAGE_BYTES], device[PK_DEVICE_TEXT_BYTES];
+  pk_device_describe(*session, device);
+  snprintf(message, sizeof message, "%s: session created, arena of %" PRIu64 " bytes, %s", pk_model.name,
+           pk_model.arena_bytes, device);
   options.log(options.log_context, PACKAGER_LOG_INFO, message);
   return status;
 }
@@ -226,33 +207,40 @@ static int32_t leave(packager_session_t *session, int32_t status) {
   return status;
 }
 
-/* Pointers to the names would cost a relocation each when the bundle is loaded. */
-static const char *call_name(int32_t number) {
+const char *pk_call_name(int32_t number) {
   const char *name = pk_model.call_names;
   while (--number > 0) name += strlen(name) + 1;
   return name;
 }
 
-static int32_t execute(packager_session_t *session) {
-  session->call.threads = count_threads(session);
-  pk_constants_use(session);
-  int32_t failed = pk_model.run(&session->call);
-  if (!failed) return PACKAGER_OK;
-  return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed, call_name(failed));
+static int32_t check_tensors(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                             DLTensor *const *outputs, int32_t num_outputs) {
+  int32_t status = pk_check_inputs(session, inputs, num_inputs);
+  return status ? status : pk_check_memory(session, inputs, outputs, num_outputs);
 }
 
 int32_t pk_session_run(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                        DLTensor *const *outputs, int32_t num_outputs, void *stream) {
   int32_t status = enter(session, "session_run");
   if (status) return status;
-  if (stream) {
-    status = pk_fail(session, PACKAGER_ERROR_ARGUMENT, "stream is given, expected NULL for a CPU bundle");
-  }
-  if (!status) status = pk_check_inputs(session, inputs, num_inputs);
-  if (!status) status = pk_check_memory(session, inputs, outputs, num_outputs);
-  if (!status) status = execute(session);
+  status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
+  if (!status) status = pk_device_run(session, inputs, outputs, stream);
   return leave(session, status);
 }
+
+int32_t pk_session_profile(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                           DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report, void *context) {
+  int32_t status = enter(session, "session_profile");
+  if (status) return status;
+  if (!report) {
+    return leave(session, pk_fail(session, PACKAGER_ERROR_ARGUMENT, "session_profile: report is NULL"));
+  }
+  status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
+  if (!status) status = pk_device_profile(session, inputs, outputs, report, context);
+  return leave(session, status);
+}
+
+void *pk_session_stream(const packager_session_t *session) { return session ? pk_device_stream(session) : NULL; }
 
 int32_t pk_session_output_shape(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                                 int32_t output, int64_t *shape) {
@@ -284,10 +272,10 @@ int32_t pk_session_destroy(packager_session_t *session) {
     return leave(session, pk_fail(session, PACKAGER_ERROR_BUSY,
                                   "session_destroy: the session's constants are being set by another thread"));
   }
+  pk_device_finish(session);
   pk_constants_release(session);
   pk_lock();
-  if (session->executor.pool) pk_pool_release();
-  pk_weights_release();
+  pk_device_release(session);
   pk_unlock();
   release(session);
   return PACKAGER_OK;

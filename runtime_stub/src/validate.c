@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "runtime.h"
+#include "device.h"
 
 static const char *const kInput = "input";
 static const char *const kOutput = "output";
@@ -46,11 +46,8 @@ static int32_t check_kind(packager_session_t *session, const char *role, const p
       tensor->dtype.lanes != info->dtype.lanes) {
     return fail_dtype(session, role, info, tensor->dtype);
   }
-  if (tensor->device.device_type != kDLCPU && tensor->device.device_type != kDLCUDAHost) {
-    return pk_fail(session, PACKAGER_ERROR_DEVICE, "%s '%s': device type is %" PRId32 ", expected %d (CPU)", role,
-                   info->name, tensor->device.device_type, kDLCPU);
-  }
-  return PACKAGER_OK;
+  if ((int)tensor->device.device_type == kDLCPU) return PACKAGER_OK;
+  return pk_device_check_tensor(session, role, info->name, tensor->device);
 }
 
 static int32_t check_shape(packager_session_t *session, const char *role, const packager_tensor_info_t *info,

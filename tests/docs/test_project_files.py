@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {
     "requirements-build.lock": ["build"],
-    "requirements-test.lock": ["build", "torch", "test", "samples", "dev"],
+    "requirements-test.lock": ["build", "cuda", "torch", "test", "samples", "dev"],
 }
 
 

@@ -53,23 +53,29 @@ def execute(command: Sequence[str | Path], *, timeout: float = 60) -> str:
 
 
 class Builder:
-    """Compiles bundles and programs of one flavour into a folder; each only once."""
+    """Compiles bundles and programs of one flavour into a folder; each only once.
 
-    def __init__(self, flavour: Flavour, folder: Path) -> None:
+    ``device`` is the folder of the runtime that bundles are linked with, ``sources`` that of the model and programs.
+    """
+
+    def __init__(self, flavour: Flavour, folder: Path, *, device: str = "cpu", sources: Path = SOURCES) -> None:
         self.flavour = flavour
         self.folder = folder
+        self.device = device
+        self.sources = sources
         (folder / "exports.map").write_text(EXPORTS)
         self.runtime = functools.cache(self._runtime)
         self.bundle = functools.cache(self._bundle)
         self.program = functools.cache(self._program)
 
     def compile(self, *arguments: str | Path) -> None:
-        execute([self.flavour.cc, *self.flavour.flags, f"-I{STUB / 'include'}", f"-I{STUB / 'src'}", *arguments])
+        includes = [f"-I{STUB / name}" for name in ("include", "src", self.device)]
+        execute([self.flavour.cc, *self.flavour.flags, *includes, *arguments])
 
     def _runtime(self, shared: bool = True) -> list[Path]:
         """Return the runtime's objects, in the form for a shared library or for an archive."""
         objects = []
-        for source in sorted((STUB / "src").glob("*.c")):
+        for source in sorted([*(STUB / "src").glob("*.c"), *(STUB / self.device).glob("*.c")]):
             target = self.folder / f"{source.stem}{'' if shared else '.static'}.o"
             self.compile(*BUNDLE, *(["-DPK_SHARED"] if shared else []), "-c", source, "-o", target)
             objects.append(target)
@@ -82,13 +88,14 @@ class Builder:
         link = ["-Wl,--gc-sections", "-Wl,--build-id=none", f"-Wl,--version-script={self.folder / 'exports.map'}"]
         link += [argument for option in LINK for argument in ("-z", option)]
         includes = f"-I{target.parent}"
-        self.compile(*BUNDLE, *defines, includes, "-shared", SOURCES / "model.c", *self.runtime(), *link, "-o", target)
+        model = self.sources / "model.c"
+        self.compile(*BUNDLE, *defines, includes, "-shared", model, *self.runtime(), *link, "-o", target)
         return target
 
     def _program(self, name: str) -> Path:
         target = self.folder / name
-        source = SOURCES / f"{name}.c"
-        self.compile("-std=c11", "-O1", "-g", *STRICT, source, "-o", target, "-ldl", "-lpthread")
+        source = self.sources / f"{name}.c"
+        self.compile("-std=c11", "-O1", "-g", *STRICT, f"-I{SOURCES}", source, "-o", target, "-ldl", "-lpthread")
         return target
 
     def run(self, program: str, *arguments: str | Path) -> str:

@@ -16,7 +16,8 @@ static void table(char **arguments) {
   CHECK_EQ(t->inputs[0].shape[0], PACKAGER_DIM_SYMBOLIC);
   CHECK_EQ(t->inputs[0].max_shape[0], 4096);
   CHECK_TEXT(t->outputs[1].dims[0], "2*n+1");
-  for (int i = 0; i < 5; ++i) CHECK(t->reserved[i] == NULL);
+  for (int i = 0; i < 3; ++i) CHECK(t->reserved[i] == NULL);
+  CHECK(t->session_stream(NULL) == NULL);
   CHECK_EQ(t->num_constants, 1);
   CHECK_TEXT(t->constants[0].name, "w");
   static const char *const names[] = {"PACKAGER_OK",
@@ -34,9 +35,11 @@ static void table(char **arguments) {
                                       "PACKAGER_ERROR_WEIGHTS",
                                       "PACKAGER_ERROR_THREADS",
                                       "PACKAGER_ERROR_KERNEL",
-                                      "PACKAGER_ERROR_CONSTANT"};
-  for (int i = 0; i < 16; ++i) CHECK_TEXT(t->status_name(-i), names[i]);
-  CHECK_TEXT(t->status_name(-16), "unknown status");
+                                      "PACKAGER_ERROR_CONSTANT",
+                                      "PACKAGER_ERROR_DRIVER",
+                                      "PACKAGER_ERROR_GPU"};
+  for (int i = 0; i < 18; ++i) CHECK_TEXT(t->status_name(-i), names[i]);
+  CHECK_TEXT(t->status_name(-18), "unknown status");
   CHECK_TEXT(t->status_name(1), "unknown status");
   CHECK_TEXT(t->status_name(INT32_MIN), "unknown status");
   CHECK_TEXT(t->thread_error(), "");
@@ -77,10 +80,20 @@ static void options(char **arguments) {
   refuse_options(t, &options, "options: struct_size is 1879048192, expected sizeof(packager_session_options_t)");
   options = (packager_session_options_t){.struct_size = sizeof options, .reserved0 = 1};
   refuse_options(t, &options, "options: a reserved field is not zero");
-  options = (packager_session_options_t){.struct_size = sizeof options, .reserved = {0, 0, 0, 1}};
+  options = (packager_session_options_t){.struct_size = sizeof options, .reserved = {1}};
   refuse_options(t, &options, "options: a reserved field is not zero");
   options = (packager_session_options_t){.struct_size = sizeof options, .device_index = 2};
   refuse_options(t, &options, "options: device_index is 2, expected 0 for a CPU bundle");
+  static const char cuda_only[] =
+      "options: graph, launch_blocking, device_arena or device_arena_bytes is set, expected 0 for a CPU bundle";
+  options = (packager_session_options_t){.struct_size = sizeof options, .graph = PACKAGER_GRAPH_OFF};
+  refuse_options(t, &options, cuda_only);
+  options = (packager_session_options_t){.struct_size = sizeof options, .launch_blocking = 1};
+  refuse_options(t, &options, cuda_only);
+  options = (packager_session_options_t){.struct_size = sizeof options, .device_arena = &options};
+  refuse_options(t, &options, cuda_only);
+  options = (packager_session_options_t){.struct_size = sizeof options, .device_arena_bytes = 1};
+  refuse_options(t, &options, cuda_only);
   options = (packager_session_options_t){.struct_size = sizeof options, .max_threads = -1};
   refuse_options(t, &options, "options: max_threads is -1, expected 0 or more");
   options = (packager_session_options_t){.struct_size = sizeof options, .allocate = allocate_64};

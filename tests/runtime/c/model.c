@@ -277,6 +277,8 @@ static const packager_bundle_v1_t bundle = {
     .num_constants = NUM_CONSTANTS,
     .constants = CONSTANTS,
     .session_set_constants = pk_session_set_constants,
+    .session_stream = pk_session_stream,
+    .session_profile = pk_session_profile,
 };
 
 __attribute__((visibility("default"))) const packager_bundle_v1_t *ENTRY(void);

@@ -29,6 +29,11 @@ static void refuse(int32_t expected, const char *message) {
   dynamic_run_checked(bundle.table, session, d);
 }
 
+static void report_nothing(void *context, const char *symbol, int64_t start, int64_t duration) {
+  (void)context;
+  FAIL("reported %s %" PRId64 " %" PRId64, symbol, start, duration);
+}
+
 static void arguments(char **argv) {
   open_bundle(argv);
   const packager_bundle_v1_t *table = bundle.table;
@@ -46,6 +51,11 @@ static void arguments(char **argv) {
   CHECK_TEXT(table->session_error(session), "the array of outputs is NULL");
   CHECK_EQ(table->session_run(session, d->inputs, 2, d->outputs, 2, d), PACKAGER_ERROR_ARGUMENT);
   CHECK_TEXT(table->session_error(session), "stream is given, expected NULL for a CPU bundle");
+  CHECK(table->session_stream(session) == NULL);
+  CHECK_EQ(table->session_profile(session, d->inputs, 2, d->outputs, 2, report_nothing, NULL), PACKAGER_ERROR_ARGUMENT);
+  CHECK_TEXT(table->session_error(session), "session_profile: a CPU bundle has no GPU to measure");
+  CHECK_EQ(table->session_profile(session, d->inputs, 2, d->outputs, 2, NULL, NULL), PACKAGER_ERROR_ARGUMENT);
+  CHECK_TEXT(table->session_error(session), "session_profile: report is NULL");
   d->inputs[1] = NULL;
   refuse(PACKAGER_ERROR_ARGUMENT, "input 'b': the tensor is NULL");
   d->outputs[0] = NULL;

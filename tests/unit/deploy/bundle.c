@@ -49,6 +49,15 @@ static __thread char thread_message[64];
 static int live_sessions;
 static int threads = 1;
 
+/* With -DCUDA the manifest may say that the bundle is of CUDA. Its "device memory" is memory of the host; what the
+ * tests look at is what it was given. */
+static struct {
+  packager_session_options_t options;
+  void *stream;
+  DLDevice input, output;
+} seen;
+#define OWN_STREAM 0x5000
+
 static int32_t fail(char *message, const char *text, int32_t status) {
   strncpy(message, text, 63);
   return status;
@@ -80,6 +89,7 @@ static int32_t session_create(const packager_session_options_t *options, package
 #ifdef REFUSE
   return fail(thread_message, "the CPU lacks avx1024", PACKAGER_ERROR_MACHINE);
 #endif
+  if (options) seen.options = *options;
   *session = calloc(1, sizeof **session);
   live_sessions += 1;
   return *session ? PACKAGER_OK : PACKAGER_ERROR_MEMORY;
@@ -87,12 +97,14 @@ static int32_t session_create(const packager_session_options_t *options, package
 
 static int32_t session_run(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                            DLTensor *const *outputs, int32_t num_outputs, void *stream) {
-  (void)stream;
+  seen.stream = stream;
   if (num_inputs != 1 || num_outputs != 1) return fail(session->message, "tensor count", PACKAGER_ERROR_ARGUMENT);
   int32_t status = check(session, inputs[0]);
   if (status) return status;
   if (outputs[0]->ndim != 2 || outputs[0]->shape[0] != inputs[0]->shape[0] || outputs[0]->shape[1] != COLUMNS)
     return fail(session->message, "output 'y' has a wrong shape", PACKAGER_ERROR_SHAPE);
+  seen.input = inputs[0]->device;
+  seen.output = outputs[0]->device;
   const float *x = (const float *)((const char *)inputs[0]->data + inputs[0]->byte_offset);
   float *y = (float *)((char *)outputs[0]->data + outputs[0]->byte_offset);
 #ifdef CRASH
@@ -119,6 +131,23 @@ static int32_t session_output_shape(packager_session_t *session, const DLTensor 
   shape[1] = COLUMNS;
   return PACKAGER_OK;
 }
+
+#ifdef CUDA
+static void *session_stream(const packager_session_t *session) {
+  (void)session;
+  return (void *)(uintptr_t)OWN_STREAM;
+}
+
+static int32_t session_profile(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                               DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report,
+                               void *context) {
+  int32_t status = session_run(session, inputs, num_inputs, outputs, num_outputs, NULL);
+  if (status) return status;
+  report(context, "pk_scale", 1000, 4000);
+  report(context, "copy", 6000, 1000);
+  return PACKAGER_OK;
+}
+#endif
 
 static int32_t session_destroy(packager_session_t *session) {
   live_sessions -= session != NULL;
@@ -174,8 +203,13 @@ static packager_bundle_v1_t table = {.struct_size = sizeof table,
                                      .session_error = session_error,
                                      .thread_error = thread_error,
                                      .status_name = status_name,
-                                     /* For the tests: how many sessions are alive, and the size of the pool. */
-                                     .reserved = {&live_sessions, &threads}};
+#ifdef CUDA
+                                     .session_stream = session_stream,
+                                     .session_profile = session_profile,
+#endif
+                                     /* For the tests: how many sessions are alive, the size of the pool, and what
+                                        the last call was given. */
+                                     .reserved = {&live_sessions, &threads, &seen}};
 
 #ifndef ENTRY
 #define ENTRY packager_bundle_v1

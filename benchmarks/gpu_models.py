@@ -1,0 +1,225 @@
+"""The models of the GPU benchmark, with inputs and a reference: ``build`` makes bundles on a machine with no GPU.
+
+    python benchmarks/gpu_models.py build -o build/gpu --arch sm_90a [--models bert,resnet50]
+
+Architectures are those of transformers and of the onnx package, at full size. Weights are random, drawn from a short
+sequence that repeats with a prime period: a bundle then compresses to a small file that is quick to copy, while every
+row of a matrix differs. ``NAME.npz`` holds inputs and what onnxruntime or torch computes from them on the CPU in fp32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import lzma
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+import transformers
+from onnx import numpy_helper
+from torch import nn
+
+import packager
+
+PERIOD = 65521
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model file, inputs by name, the outputs that are expected of them, and the dims to build it with."""
+
+    path: Path
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray]
+    dims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def repeating(count: int) -> np.ndarray:
+    """Return ``count`` numbers of mean 0 and deviation 1 that repeat with ``PERIOD``."""
+    sequence = np.random.default_rng(0).standard_normal(PERIOD, dtype=np.float32)
+    return np.resize(sequence, count)
+
+
+def randomise(module: nn.Module) -> nn.Module:
+    """Give every parameter random values: matrices of deviation 1/sqrt(fan in), norms near 1, biases near 0."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            values = torch.from_numpy(repeating(parameter.numel()).copy()).reshape(parameter.shape)
+            if parameter.ndim == 1:
+                centre = 1.0 if "norm" in name.lower() and name.endswith("weight") or ".ln_" in name else 0.0
+                parameter.copy_(centre * float(name.endswith("weight")) + 0.05 * values)
+            else:
+                fan_in = parameter.shape[0] if ".c_" in name else int(np.prod(parameter.shape[1:]))
+                scale = 0.5 if "embed" in name.lower() or "wte" in name or "wpe" in name else fan_in**-0.5
+                parameter.copy_(values * scale)
+    return module.eval()
+
+
+class Hidden(nn.Module):
+    """A transformers model whose only output is its last hidden state."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the last hidden state."""
+        return self.model(tokens).last_hidden_state
+
+
+def export(module: nn.Module, example: torch.Tensor, path: Path, batch: tuple[int, int] | None = None) -> Made:
+    """Export with torch.export, the batch bounded if asked for."""
+    dynamic = ({0: torch.export.Dim("n", min=batch[0], max=batch[1])},) if batch else None
+    with torch.no_grad():
+        program = torch.export.export(module, (example,), dynamic_shapes=dynamic)
+        expected = module(example)
+    torch.export.save(program, path)
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    return Made(path, {names[0]: example.numpy()}, {"": expected.numpy()})
+
+
+def bert(folder: Path, *, layers: int = 12, batch: int = 1, length: int = 128, bounds: tuple[int, int] | None = None) -> Made:
+    """BERT-base without its pooler."""
+    config = transformers.BertConfig(num_hidden_layers=layers, attn_implementation="eager")
+    model = transformers.BertModel(config, add_pooling_layer=False)
+    tokens = torch.from_numpy(np.random.default_rng(1).integers(0, config.vocab_size, (batch, length)))
+    name = f"bert{'' if layers == 12 else layers}{'_n' if bounds else ''}"
+    return export(Encoder(randomise(model)), tokens, folder / f"{name}.pt2", bounds)
+
+
+class Encoder(nn.Module):
+    """Embeddings and layers of a BertModel; its own forward builds masks that are all ones here."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embeddings, self.encoder = model.embeddings, model.encoder
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return hidden states [n, length, 768] for int64 ids [n, length]."""
+        positions = torch.arange(tokens.shape[1]).unsqueeze(0)
+        hidden = self.embeddings(tokens, torch.zeros_like(tokens), positions)
+        return self.encoder(hidden).last_hidden_state
+
+
+def vit(folder: Path) -> Made:
+    """ViT-B/16 on one image of 224x224."""
+    config = transformers.ViTConfig(attn_implementation="eager")
+    model = transformers.ViTModel(config, add_pooling_layer=False)
+    image = torch.from_numpy(np.random.default_rng(2).standard_normal((1, 3, 224, 224), dtype=np.float32))
+    return export(Hidden(randomise(model)), image, folder / "vit.pt2")
+
+
+def gpt2(folder: Path) -> Made:
+    """GPT-2 small, prefill of 128 tokens."""
+    config = transformers.GPT2Config(attn_implementation="eager", use_cache=False)
+    model = transformers.GPT2Model(config)
+    tokens = torch.from_numpy(np.random.default_rng(3).integers(0, config.vocab_size, (1, 128)))
+    return export(Hidden(randomise(model)), tokens, folder / "gpt2.pt2")
+
+
+def minilm(folder: Path) -> Made:
+    """The encoder of MiniLM-L6 on 1 to 8 sentences of 128 tokens."""
+    config = transformers.BertConfig(
+        hidden_size=384, num_hidden_layers=6, intermediate_size=1536, num_attention_heads=12, attn_implementation="eager"
+    )
+    model = transformers.BertModel(config, add_pooling_layer=False)
+    tokens = torch.from_numpy(np.random.default_rng(4).integers(0, config.vocab_size, (4, 128)))
+    return export(Encoder(randomise(model)), tokens, folder / "minilm.pt2", (1, 8))
+
+
+def resnet50(folder: Path) -> Made:
+    """ResNet-50 of the onnx package, one image."""
+    sys.path.insert(0, str(ROOT / "samples" / "resnet50"))
+    from make_model import make_light_model
+
+    model = make_light_model("light_resnet50")
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.dtype == np.float32 and array.size > PERIOD:
+            again = (repeating(array.size).reshape(array.shape) * array.std()).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(again, tensor.name))
+    path = folder / "resnet50.onnx"
+    onnx.save(model, path)
+    image = np.random.default_rng(5).standard_normal((1, 3, 224, 224), dtype=np.float32)
+    return referenced(path, {model.graph.input[0].name: image})
+
+
+def digits(folder: Path) -> Made:
+    """The digits sample: 1 to 64 images of 8x8."""
+    path = shutil.copy(ROOT / "samples" / "digits" / "digits.onnx", folder / "digits.onnx")
+    model = onnx.load(path)
+    shape = [d.dim_value or 16 for d in model.graph.input[0].type.tensor_type.shape.dim]
+    images = np.random.default_rng(6).random(shape, dtype=np.float32)
+    made = referenced(Path(path), {model.graph.input[0].name: images})
+    return Made(made.path, made.inputs, made.outputs, {"n": (1, 64)})
+
+
+def referenced(path: Path, inputs: Mapping[str, np.ndarray]) -> Made:
+    """Return an ONNX model with what onnxruntime computes."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return Made(path, inputs, dict(zip(names, session.run(names, dict(inputs)), strict=True)))
+
+
+MODELS: dict[str, Callable[[Path], Made]] = {
+    "digits": digits,
+    "minilm": minilm,
+    "resnet50": resnet50,
+    "bert": bert,
+    "bert2": lambda folder: bert(folder, layers=2),
+    "bert_n": lambda folder: bert(folder, layers=2, batch=3, bounds=(1, 8)),
+    "vit": vit,
+    "gpt2": gpt2,
+}
+
+
+def build(name: str, folder: Path, arch: str, precision: str | None) -> None:
+    """Make one model and its bundle; leaves ``NAME.so.xz`` and ``NAME.npz``."""
+    models = folder / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    made = MODELS[name](models)
+    stem = name if precision is None else f"{name}_{precision}"
+    options = {} if precision is None else {"precision": precision}
+    bundle = packager.build(
+        made.path,
+        models / f"{stem}.so",
+        targets=[f"cuda -arch={arch}"],
+        dims=made.dims,
+        weights="embedded",
+        progress=lambda stage: print(f"  {stage}", file=sys.stderr),
+        **options,
+    )
+    names = [spec.name for spec in packager.inspect(bundle).manifest.outputs]
+    outputs = dict(zip(names, made.outputs.values(), strict=True))
+    arrays = {f"input:{k}": v for k, v in made.inputs.items()} | {f"output:{k}": v for k, v in outputs.items()}
+    np.savez_compressed(folder / f"{stem}.npz", **arrays)
+    with bundle.open("rb") as source, lzma.open(folder / f"{stem}.so.xz", "wb", preset=1) as target:
+        shutil.copyfileobj(source, target, 1 << 24)
+
+
+def main() -> int:
+    """Build what the command line asks for."""
+    parser = argparse.ArgumentParser(description="Make models, bundles and references for the GPU benchmark.")
+    parser.add_argument("command", choices=["build"])
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--arch", default="sm_90a")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--precision", default=None, choices=["fp16", "bf16"])
+    arguments = parser.parse_args()
+    for name in arguments.models.split(","):
+        print(name, file=sys.stderr)
+        build(name, arguments.output, arguments.arch, arguments.precision)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Checks of the GPU code in the linked image: is it what the manifest says?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packager.deploy.elf_tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE
+from packager.deploy.fatbin import FATBIN_SECTION, fatbins_of
+from packager.deploy.findings import Finding, error
+from packager.deploy.inspect import BundleFile
+from packager.errors import BundleError
+from packager.gpu_arch import arch_key
+
+_RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or relink it"
+
+
+def gpu_code_findings(bundle: BundleFile) -> Iterator[Finding]:
+    """Check that each fatbin of the file has code for the declared architectures and no others."""
+    section = bundle.elf.sections.get(FATBIN_SECTION)
+    if section and (section.flags & (SHF_WRITE | SHF_EXECINSTR) or not section.flags & SHF_ALLOC):
+        yield _finding("manifest.sections", f"{FATBIN_SECTION} must be mapped and read-only", "section headers")
+    try:
+        fatbins = fatbins_of(bundle.path, section)
+    except BundleError as failure:
+        yield _finding("manifest.gpu_code", f"the GPU code cannot be read: {failure.message}", FATBIN_SECTION)
+        return
+    wanted = bundle.manifest.requirements.cuda
+    if wanted is None:
+        if fatbins:
+            yield _finding("manifest.gpu_code", "the file has GPU code that is not declared", FATBIN_SECTION)
+        return
+    if not fatbins and (wanted.archs or wanted.ptx):
+        yield _finding("manifest.gpu_code", f"GPU code for {wanted.describe()} is not there", FATBIN_SECTION)
+    for number, fatbin in enumerate(fatbins, start=1):
+        found, declared = {*fatbin.archs, *fatbin.ptx}, {*wanted.archs, *wanted.ptx}
+        for what, names in (("has undeclared", found - declared), ("lacks", declared - found)):
+            if names:
+                listed = ", ".join(sorted(names, key=arch_key))
+                text = f"GPU module {number} of {len(fatbins)} {what} code for {listed}"
+                yield _finding("manifest.gpu_code", text, f"{FATBIN_SECTION}, $.requirements.cuda")
+
+
+def _finding(check: str, what: str, where: str) -> Finding:
+    return error(check, what, where=where, why="the manifest does not describe this file", hint=_RELINK)

@@ -1,0 +1,136 @@
+"""What each primitive function of a CUDA bundle takes of a run, and how far that is from what the GPU allows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from packager.deploy.session import Step
+from packager.manifest import Manifest, Primitive
+
+
+@dataclass(frozen=True)
+class PrimitiveTime:
+    """All calls of a primitive function in one run; no backend, bytes and FLOPs for copies that the bundle makes.
+
+    ``of_floor`` is the least time that the GPU could take, divided by the time it took: 1 is the best. It is more where
+    caches hold what the calls read and write.
+    """
+
+    symbol: str
+    backend: str | None
+    ops: tuple[str, ...]
+    calls: int
+    us: float
+    bytes: int | None
+    flops: int | None
+    gb_per_second: float | None
+    share: float
+    of_floor: float | None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Times of ``runs`` runs in which every call is measured by itself, in microseconds; medians, call by call.
+
+    ``copy_gb_per_second`` is what copies within device memory reach in this process: bytes read and written. The floor
+    of a primitive function is the time of its bytes at this rate or, where ``peak_tflops`` is known, of its FLOPs at
+    that one if that is longer. ``trace`` has the start and the duration of each call of the run whose length is the
+    median.
+    """
+
+    runs: int
+    total_us: float
+    copy_gb_per_second: float
+    peak_tflops: float | None
+    primitives: tuple[PrimitiveTime, ...]
+    trace: tuple[tuple[str, float, float], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value that ``packager bench --profile-json`` writes."""
+        return {"schema_version": 1} | asdict(self)
+
+    def trace_events(self, process: str, thread: str) -> dict[str, Any]:
+        """Return the trace as Chrome and Perfetto read it."""
+        names = {"process_name": process, "thread_name": thread}
+        known = {item.symbol: item for item in self.primitives}
+        events: list[dict[str, Any]] = [
+            {"name": name, "ph": "M", "pid": 0, "tid": 0, "args": {"name": value}} for name, value in names.items()
+        ]
+        for symbol, start, duration in self.trace:
+            item = known[symbol]
+            about = {"ops": ", ".join(item.ops), "of floor": item.of_floor, "GB/s": item.gb_per_second}
+            events.append(
+                {
+                    "name": symbol,
+                    "cat": item.backend or "copy",
+                    "ph": "X",
+                    "ts": start,
+                    "dur": duration,
+                    "pid": 0,
+                    "tid": 0,
+                    "args": {key: value for key, value in about.items() if value},
+                }
+            )
+        return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+
+def summarize(
+    manifest: Manifest, runs: Sequence[Sequence[Step]], copy_bytes_per_second: float, peak_tflops: float | None
+) -> Profile:
+    """Return the profile of runs of one bundle with one set of shapes: all have the same calls in the same order."""
+    medians = [statistics.median(step.duration_ns for step in steps) for steps in zip(*runs, strict=True)]
+    total = sum(medians)
+    times: dict[str, float] = {}
+    calls: dict[str, int] = {}
+    for step, duration in zip(runs[0], medians, strict=True):
+        times[step.symbol] = times.get(step.symbol, 0.0) + duration
+        calls[step.symbol] = calls.get(step.symbol, 0) + 1
+    known: Mapping[str, tuple[str, Primitive]] = {item.symbol: (kind, item) for kind, item in manifest.primitives()}
+    primitives = [
+        _primitive_time(symbol, calls[symbol], time, total, known.get(symbol), copy_bytes_per_second, peak_tflops)
+        for symbol, time in times.items()
+    ]
+    lengths = [steps[-1].start_ns + steps[-1].duration_ns if steps else 0 for steps in runs]
+    middle = sorted(range(len(runs)), key=lengths.__getitem__)[len(runs) // 2]
+    return Profile(
+        runs=len(runs),
+        total_us=total / 1e3,
+        copy_gb_per_second=copy_bytes_per_second / 1e9,
+        peak_tflops=peak_tflops,
+        primitives=tuple(sorted(primitives, key=lambda item: -item.us)),
+        trace=tuple((step.symbol, step.start_ns / 1e3, step.duration_ns / 1e3) for step in runs[middle]),
+    )
+
+
+def _primitive_time(
+    symbol: str,
+    calls: int,
+    time: float,
+    total: float,
+    known: tuple[str, Primitive] | None,
+    copy_bytes_per_second: float,
+    peak_tflops: float | None,
+) -> PrimitiveTime:
+    share = time / total if total else 0.0
+    if known is None:
+        return PrimitiveTime(symbol, None, (), calls, time / 1e3, None, None, None, share, None)
+    kind, primitive = known
+    moved, flops = (primitive.bytes_read + primitive.bytes_written) * calls, primitive.flops * calls
+    floor = moved / copy_bytes_per_second if copy_bytes_per_second else 0.0
+    if peak_tflops:
+        floor = max(floor, flops / (peak_tflops * 1e12))
+    return PrimitiveTime(
+        symbol,
+        kind,
+        primitive.ops,
+        calls,
+        time / 1e3,
+        moved,
+        flops,
+        moved / time if time else None,
+        share,
+        floor * 1e9 / time if time else None,
+    )

@@ -1,0 +1,293 @@
+"""A session of a loaded bundle: binds tensors to the model and runs it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from ctypes import POINTER, c_char_p, c_int64, c_void_p, pointer
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from packager.deploy import tensors
+from packager.deploy.abi import ARGUMENT, BUSY, CONSTANT, GRAPH_MODES, HINTS, DLTensor, ProfileReport
+from packager.deploy.library import Library, Settings, TensorInfo
+from packager.deploy.streams import stream_handle
+from packager.errors import RunError, UsageError
+from packager.strict_json import suggestion
+
+Tensors = Mapping[str, Any] | Sequence[Any]
+
+
+class Step(NamedTuple):
+    """A call of a primitive function in a run: nanoseconds from the start of the run, and how long it took."""
+
+    symbol: str
+    start_ns: int
+    duration_ns: int
+
+
+class _Call(NamedTuple):
+    """The arguments of one run, what keeps their memory alive, and the outputs by name."""
+
+    arguments: tuple[Any, ...]
+    keepers: tuple[Any, ...]
+    results: dict[str, Any]
+
+
+class Session:
+    """What one thread needs to run a bundle; use ``Bundle.session``. Closing is explicit, by ``with``, or by gc."""
+
+    def __init__(
+        self,
+        library: Library,
+        threads: int = 0,
+        device: int = 0,
+        graph: str = "auto",
+        launch_blocking: bool = False,
+        arena: Any = None,
+    ) -> None:
+        self._handle = c_void_p()
+        # Held while running and never waited for: a second thread gets the error that the C ABI would give, and
+        # close() cannot free the session under a run that is about to enter it.
+        self._running = threading.Lock()
+        self._setting = threading.Lock()  # held while setting constants, which may be at the same time as running
+        self._library = library
+        if graph not in GRAPH_MODES:
+            near = suggestion(str(graph), GRAPH_MODES)
+            raise UsageError(f"graph={graph!r}: expected {', '.join(GRAPH_MODES)}{near}")
+        if device < 0:
+            raise UsageError(f"device must not be negative, is {device}")
+        if not library.on_cuda:
+            given = {"device": device, "graph": graph != "auto", "launch_blocking": launch_blocking}
+            given["arena"] = arena is not None
+            names = [name for name, value in given.items() if value]
+            if names:
+                raise UsageError(f"{', '.join(names)}: only for CUDA bundles; {library.path} has no CUDA code")
+        self._device = device
+        self._arena = arena
+        self._arena_is_new = arena is not None
+        self._kept: _Call | None = None
+        memory = None
+        if arena is not None:
+            borrowed, size = tensors.borrow_memory(arena, "arena", tensors.Gpu(device, tensors.NO_SYNC))
+            memory = ((borrowed.tensor.data or 0) + borrowed.tensor.byte_offset, size)
+            self._arena = (arena, borrowed)
+        self._handle = library.create_session(Settings(threads, device, graph, launch_blocking, memory))
+        self._stream: int | None = None
+        if library.on_cuda and library.table.session_stream:
+            self._stream = library.table.session_stream(self._handle)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was destroyed."""
+        return not self._handle
+
+    @property
+    def stream(self) -> int | None:
+        """The handle of the session's own CUDA stream; None for a CPU bundle, and after ``close``."""
+        return None if self.closed else self._stream
+
+    def run(self, inputs: Tensors, *, outputs: Tensors | None = None, stream: Any = None) -> dict[str, Any]:
+        """Run the model once; return its outputs by name, new numpy arrays or the objects given in ``outputs``.
+
+        ``inputs`` are numpy arrays or host tensors with ``__dlpack__`` (torch and others; not copied), by name or
+        in order; ``outputs`` likewise, all or none, are written in place. Arrays with gaps are copied, other
+        element types are refused.
+
+        A CUDA bundle also takes tensors on the session's GPU, mixed with others as you like, and uses them in place;
+        what their libraries still compute of them comes first. Without ``stream`` the results are there when this
+        returns. With one (a handle, a torch.cuda.Stream, a cupy.cuda.Stream, an object with ``__cuda_stream__``; 0 is
+        the legacy default stream) the run is enqueued there and this returns at once, unless an output is in host
+        memory that is not pinned, as new numpy arrays are. Then read the outputs on that stream or after it, and keep
+        the tensors' memory and contents till then: the session holds on to the tensors until its next run only.
+
+        Raises RunError with the status of the C ABI for what does not fit; UsageError after ``close``.
+        """
+        with _exclusive(self._running, "the session is running in another thread"):
+            self._ensure_open()
+            call = self._call(inputs, outputs, stream)
+            status = self._library.table.session_run(*call.arguments)
+            self._library.check(status, self._handle)
+            self._kept = None if stream is None else call
+            return call.results
+
+    def profile(self, inputs: Tensors, *, outputs: Tensors | None = None) -> list[Step]:
+        """Run the model once as ``run`` does and measure each primitive function; return them in order.
+
+        Every call is timed by itself, on the GPU, which makes the run as a whole slower.
+
+        Raises RunError as ``run`` does, and for a bundle that is not of CUDA.
+        """
+        steps: list[Step] = []
+
+        def report(_: int | None, symbol: bytes, start: int, duration: int) -> None:
+            steps.append(Step(symbol.decode(), start, duration))
+
+        with _exclusive(self._running, "the session is running in another thread"):
+            self._ensure_open()
+            if not self._library.on_cuda or not self._library.table.session_profile:
+                raise tensors.refuse(ARGUMENT, "only CUDA bundles can be profiled", "measure this one with a profiler")
+            call = self._call(inputs, outputs, None)
+            status = self._library.table.session_profile(*call.arguments[:-1], ProfileReport(report), None)
+            self._library.check(status, self._handle)
+        return steps
+
+    def _call(self, inputs: Tensors, outputs: Tensors | None, stream: Any) -> _Call:
+        """Bind the tensors of a run: its arguments as session_run takes them."""
+        library = self._library
+        gpu = handle = None
+        if library.on_cuda:
+            handle = None if stream is None else stream_handle(stream)
+            gpu = tensors.Gpu(self._device, handle or self._stream or tensors.NO_SYNC)
+        elif stream is not None:
+            raise tensors.refuse(ARGUMENT, "stream: only for CUDA bundles", "omit it: the run waits for its results")
+        sources = _borrow(_ordered(inputs, library.inputs, "input"), library.inputs, gpu, writable=False)
+        in_pointers = _pointers(sources)
+        infos = library.outputs
+        if outputs is None:
+            results = [
+                tensors.empty(info.name, info.dtype, self._output_shape(index, info, in_pointers, len(sources)))
+                for index, info in enumerate(infos)
+            ]
+        else:
+            results = _ordered(outputs, infos, "output")
+        targets = _borrow(results, infos, gpu, writable=True)
+        if self._arena_is_new and gpu:  # what its library still does with this memory comes first
+            tensors.borrow_memory(self._arena[0], "arena", gpu)
+            self._arena_is_new = False
+        return _Call(
+            (self._handle, in_pointers, len(sources), _pointers(targets), len(targets), handle),
+            (sources, targets),
+            {info.name: value for info, value in zip(infos, results, strict=True)},
+        )
+
+    def bind(self, inputs: Tensors, outputs: Tensors, stream: int | None = None) -> Callable[[], None]:
+        """Return a function that runs the model with these tensors, checked and bound once, and does nothing else.
+
+        For measurements: it takes no lock, so neither the session nor the bundle may be closed meanwhile. The tensors
+        are kept alive by the function. It raises RunError.
+        """
+        with _exclusive(self._running, "the session is running in another thread"):
+            self._ensure_open()
+            call = self._call(inputs, outputs, stream)
+        run, check, handle = self._library.table.session_run, self._library.check, self._handle
+
+        def again() -> None:
+            status = run(*call.arguments)
+            if status:
+                check(status, handle)
+
+        return again
+
+    def _output_shape(self, index: int, info: TensorInfo, inputs: Any, count: int) -> tuple[int, ...]:
+        if info.is_static:
+            return info.max_shape
+        shape = (c_int64 * max(len(info.shape), 1))()
+        status = self._library.table.session_output_shape(self._handle, inputs, count, index, shape)
+        self._library.check(status, self._handle)
+        return tuple(shape[: len(info.shape)])
+
+    def set_constants(self, values: Mapping[str, Any]) -> None:
+        """Swap constants of this session, by name, for new data; None brings back the bundle's own.
+
+        ``values`` are tensors as ``run`` takes them; their data are copied. All or nothing. It may be called while the
+        session runs in another thread: the next run that begins has all the new values, this one has none.
+
+        Raises RunError with the status of the C ABI for names and values that do not fit; UsageError after ``close``.
+        """
+        infos = {info.name: info for info in self._library.constants}
+        borrowed: list[tensors.Borrowed | None] = []
+        for name, value in values.items():
+            if name in self._library.fixed_constants:
+                reason = self._library.fixed_constants[name]
+                raise tensors.refuse(CONSTANT, f"constant {name!r} cannot be swapped: {reason}")
+            if name not in infos:
+                near = suggestion(str(name), infos)
+                hint = "bundle.constants lists them; single numbers of the model are part of the code: build again"
+                raise tensors.refuse(ARGUMENT, f"there is no constant {name!r}{near}", hint)
+            whole = None if value is None else tensors.borrow(value, name, infos[name].dtype, writable=False)
+            borrowed.append(whole)
+        names = (c_char_p * max(len(values), 1))(*(name.encode() for name in values))
+        with _exclusive(self._setting, "another thread is setting constants of the session"):
+            self._ensure_open()
+            pointers = (POINTER(DLTensor) * max(len(values), 1))()
+            for index, item in enumerate(borrowed):
+                if item is not None:
+                    pointers[index] = pointer(item.tensor)
+            if borrowed:  # which a bundle without the function has no name for
+                table = self._library.table
+                self._library.check(table.session_set_constants(self._handle, names, pointers, len(borrowed)))
+
+    def close(self) -> None:
+        """Destroy the session. Raises RunError while another thread is running it or setting constants."""
+        with (
+            _exclusive(self._running, "the session is running in another thread"),
+            _exclusive(self._setting, "another thread is setting constants of the session"),
+        ):
+            if self._handle:
+                self._library.destroy_session(self._handle)
+                self._handle = c_void_p()
+                self._kept = self._arena = None  # the session has waited for its work
+
+    def _ensure_open(self) -> None:
+        if not self._handle:
+            self._library.ensure_open()
+            raise UsageError("the session is closed", hint="create another one with bundle.session()")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._handle and not sys.is_finalizing():
+            self.close()
+
+
+@contextmanager
+def _exclusive(lock: threading.Lock, message: str) -> Iterator[None]:
+    if not lock.acquire(blocking=False):
+        raise RunError(message, status=BUSY, name="PACKAGER_ERROR_BUSY", hint=HINTS[BUSY])
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _borrow(
+    values: list[Any], infos: tuple[TensorInfo, ...], gpu: tensors.Gpu | None, *, writable: bool
+) -> list[tensors.Borrowed]:
+    return [
+        tensors.borrow(value, info.name, info.dtype, writable=writable, gpu=gpu)
+        for value, info in zip(values, infos, strict=True)
+    ]
+
+
+def _pointers(borrowed: Sequence[tensors.Borrowed]) -> Any:
+    kind = POINTER(DLTensor) * max(len(borrowed), 1)
+    return kind(*(pointer(item.tensor) for item in borrowed))
+
+
+def _ordered(given: Tensors, infos: tuple[TensorInfo, ...], kind: str) -> list[Any]:
+    """Return tensors, given by name or in order, in the order of the bundle. Raises RunError."""
+    names = [info.name for info in infos]
+    expected = f"the {kind}s are {', '.join(names) or 'none'}"
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in names:
+                near = suggestion(str(name), names)
+                raise tensors.refuse(ARGUMENT, f"there is no {kind} {name!r}{near}", expected)
+        for name in names:
+            if name not in given:
+                raise tensors.refuse(ARGUMENT, f"{kind} {name!r} is missing", expected)
+        return [given[name] for name in names]
+    if not isinstance(given, (list, tuple)):
+        raise tensors.refuse(ARGUMENT, f"{kind}s must be a mapping by name, a list or a tuple", expected)
+    if len(given) != len(names):
+        raise tensors.refuse(ARGUMENT, f"{len(given)} {kind}s given, {len(names)} needed", expected)
+    return list(given)

@@ -1,0 +1,69 @@
+"""Half precision adds up in float32 on the GPU: products of float16 and bfloat16 get a float32 result, rounded after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from packager.frontends.names import with_main
+
+HALVES = ("float16", "bfloat16")
+FULL = "float32"
+
+
+def accumulate_in_float32(module: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite matmul and conv2d of ``main`` whose operands are half precision."""
+    return with_main(module, _Accumulator(module).visit_expr(module["main"]))
+
+
+@mutator
+class _Accumulator(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        name = getattr(call.op, "name", "")
+        dtype = str(getattr(call.ty, "dtype", ""))
+        if name not in ("relax.matmul", "relax.nn.conv2d") or dtype not in HALVES:
+            return call
+        attrs = call.attrs
+        if name == "relax.matmul":
+            full = relax.op.matmul(*call.args, out_dtype=FULL)
+        else:
+            full = relax.op.nn.conv2d(
+                *call.args,
+                strides=attrs.strides,
+                padding=attrs.padding,
+                dilation=attrs.dilation,
+                groups=attrs.groups,
+                data_layout=attrs.data_layout,
+                kernel_layout=attrs.kernel_layout,
+                out_layout=attrs.out_layout,
+                out_dtype=FULL,
+            )
+        return relax.op.astype(self.builder_.emit(full), dtype)
+
+
+def legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalise ``softmax``, of half precision over a float32 core."""
+    axis, dtype = call.attrs.axis, str(call.ty.dtype)
+
+    def compute(x: Any) -> Any:
+        if dtype not in HALVES:
+            return topi.nn.softmax(x, axis)
+        return topi.cast(topi.nn.softmax(topi.cast(x, FULL), axis), dtype)
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="softmax")
+
+
+def legalize_layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalise ``layer_norm``, of half precision over a float32 core: TVM has none for bfloat16."""
+    axes, epsilon, dtype = [int(axis) for axis in call.attrs.axes], call.attrs.epsilon, str(call.ty.dtype)
+
+    def compute(*operands: Any) -> Any:
+        if dtype not in HALVES:
+            return topi.nn.layer_norm(*operands, axes, epsilon)
+        return topi.cast(topi.nn.layer_norm(*(topi.cast(x, FULL) for x in operands), axes, epsilon), dtype)
+
+    return builder.call_te(compute, *call.args, primfunc_name_hint="layer_norm")

@@ -1,0 +1,146 @@
+"""What the schedules for GPUs ask about the blocks of a PrimFunc, and how they inline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir import ScheduleError
+from tvm_ffi import structural_walk
+
+# The widest load or store of a thread.
+VECTOR_BYTES = 16
+# Grown past this many nodes, an expression is not inlined any further: values used twice in each step double it.
+MAX_NODES = 4096
+
+
+def schedule_of(primfunc: tirx.PrimFunc) -> s_tir.Schedule:
+    """Return a schedule of a PrimFunc, for the functions of this module."""
+    return s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
+
+
+def blocks(sch: s_tir.Schedule) -> list[Any]:
+    """Return the blocks of a PrimFunc in the order in which they run."""
+    return list(sch.get_child_blocks(sch.get_sblock("root", func_name="main")))
+
+
+def kinds(sch: s_tir.Schedule, block: Any) -> list[int]:
+    """Return the iteration type of each variable of a block."""
+    return [int(var.iter_type) for var in sch.get(block).iter_vars]
+
+
+def is_spatial(sch: s_tir.Schedule, block: Any) -> bool:
+    return all(kind == tirx.IterVar.DataPar for kind in kinds(sch, block))
+
+
+def is_reduction(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether a block reduces, and its loops are its variables one to one."""
+    found = kinds(sch, block)
+    known = (tirx.IterVar.DataPar, tirx.IterVar.CommReduce)
+    return tirx.IterVar.CommReduce in found and all(kind in known for kind in found)
+
+
+def extents(sch: s_tir.Schedule, loops: Iterable[Any]) -> list[Any]:
+    """Return the extent of each loop: an integer, or an expression over shape variables."""
+    found = [sch.get(loop).extent for loop in loops]
+    return [int(e) if isinstance(e, tirx.IntImm) else e for e in found]
+
+
+def reads_of(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Return the buffers that a block reads, each once, but for the one that it writes."""
+    written = {region.source.__chandle__() for region in sch.get(block).writes}
+    found = {region.source.__chandle__(): region.source for region in sch.get(block).reads}
+    return [buffer for handle, buffer in found.items() if handle not in written]
+
+
+def itemsize(buffer: Any) -> int:
+    return (int(tvm.runtime.DataType(buffer.dtype).bits) + 7) // 8
+
+
+def variables(expr: Any) -> set[int]:
+    """Return the handles of the variables in an expression."""
+    found: set[int] = set()
+    structural_walk(expr, [(tirx.Var, lambda var: found.add(var.__chandle__()))])
+    return found
+
+
+def loads(node: Any) -> list[Any]:
+    """Return every load in an expression or statement."""
+    found: list[Any] = []
+    structural_walk(node, [(tvm.ir.TensorLoad, found.append)])
+    return found
+
+
+def is_condition(expr: Any) -> bool:
+    """Tell whether an expression computes one of two values, as a condition says."""
+    return isinstance(expr, tvm.ir.Call) and str(getattr(expr.op, "name", "")).endswith(".if_then_else")
+
+
+def is_movement(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether a block only moves or pads values."""
+    value = getattr(sch.get(block).body, "value", None)
+    if is_condition(value):
+        return all(isinstance(v, (tvm.ir.TensorLoad, tirx.FloatImm, tirx.IntImm)) for v in value.args[1:])
+    if isinstance(value, tirx.Cast):
+        value = value.value
+    return isinstance(value, tvm.ir.TensorLoad)
+
+
+def attempt(sch: s_tir.Schedule, transform: Callable[[s_tir.Schedule, Any], None], block: Any) -> bool:
+    """Apply a transformation to a block, or nothing of it when one of its steps does not apply."""
+    name = sch.get(block).name_hint
+    trial = sch.copy()
+    try:
+        transform(trial, trial.get_sblock(name, func_name="main"))
+    except Exception:  # a step that does not apply: schedules raise whatever their C++ side runs into
+        return False
+    transform(sch, block)
+    return True
+
+
+def inline(sch: s_tir.Schedule, wanted: Callable[[s_tir.Schedule, Any], bool]) -> None:
+    """Inline the spatial blocks that are ``wanted`` into all their consumers, as far as expressions stay small."""
+    for block in blocks(sch):
+        if not is_spatial(sch, block) or not sch.get_consumers(block) or not wanted(sch, block):
+            continue
+        if _nodes_inlined(sch, block) <= MAX_NODES:
+            try:
+                sch.compute_inline(block)
+            except ScheduleError:
+                continue  # it writes a parameter, or not one element at each step
+
+
+def inline_backwards(sch: s_tir.Schedule, producer: Any) -> None:
+    """Inline elementwise consumers into ``producer``, a copy that ends a computation."""
+    while consumers := list(sch.get_consumers(producer)):
+        if len(consumers) != 1:
+            return
+        try:
+            sch.reverse_compute_inline(consumers[0])
+        except ScheduleError:
+            return
+
+
+def _nodes_inlined(sch: s_tir.Schedule, block: Any) -> int:
+    """Return how large the largest consumer of a block would be with the block inlined."""
+    own = _nodes(sch.get(block).body)
+    buffer = sch.get(block).writes[0].source
+    sizes = []
+    for consumer in sch.get_consumers(block):
+        body = sch.get(consumer).body
+        uses = sum(1 for load in loads(body) if load.source.__chandle__() == buffer.__chandle__())
+        sizes.append(_nodes(body) + uses * own)
+    return max(sizes)
+
+
+def _nodes(node: Any) -> int:
+    count = 0
+
+    def visit(_expr: Any) -> None:
+        nonlocal count
+        count += 1
+
+    structural_walk(node, [(tvm.ir.Expr, visit)])
+    return count

@@ -1,0 +1,60 @@
+"""Products of matrices, and convolutions that are such products: dlight's schedules, with tensor cores for float16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir import ScheduleError, dlight
+
+from packager.lower.cuda_blocks import blocks, is_reduction, loads, schedule_of, variables
+
+# dlight reads the architecture as a number, and uses nothing newer than the tensor cores of sm_70.
+TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+
+
+def schedule_matmul(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind a function with one sum of products, and what is computed elementwise from it, to threads.
+
+    Raises ScheduleError for a function of another form.
+    """
+    sch = schedule_of(primfunc)
+    reductions = [block for block in blocks(sch) if is_reduction(sch, block)]
+    if len(reductions) != 1 or not _is_product(sch, reductions[0]):
+        raise ScheduleError("the function is no product of matrices")
+    for rule in (dlight.gpu.GEMV(), dlight.gpu.Matmul()):
+        with TARGET:
+            found = rule.apply(primfunc, TARGET, False)
+        if found is not None:
+            found = found if isinstance(found, s_tir.Schedule) else found[0]
+            return found.mod["main"]
+    raise ScheduleError("no schedule for this product")
+
+
+def _is_product(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether a block sums products of two operands that share the axes of the sum, and differ in the others."""
+    value = getattr(sch.get(block).body, "value", None)
+    if not isinstance(value, tirx.Add):
+        return False
+    factors = value.b
+    while isinstance(factors, tirx.Cast):
+        factors = factors.value
+    if not isinstance(factors, tirx.Mul):
+        return False
+    left, right = loads(factors.a), loads(factors.b)
+    if len(left) != 1 or len(right) != 1:
+        return False
+    iters = sch.get(block).iter_vars
+    used = [{handle for index in load[0].indices for handle in variables(index)} for load in (left, right)]
+    summed = {v.var.__chandle__() for v in iters if v.iter_type == tirx.IterVar.CommReduce}
+    kept = {
+        v.var.__chandle__()
+        for v in iters
+        if v.iter_type == tirx.IterVar.DataPar and not _is_one(v.dom.extent)
+    }
+    return bool(summed & used[0] & used[1]) and bool(kept & (used[0] ^ used[1]))
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1

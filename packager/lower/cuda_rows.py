@@ -1,0 +1,267 @@
+"""Softmax, normalisations and other reductions along the last axis: each row is read once and stays in registers.
+
+A row is spread over the threads of a warp, or of a block if it is long: thread t holds the vectors t, t + threads, ...
+of each operand. Every reduction, and every value computed in between, then works on registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, sym, tirx
+from tvm.ir import Call, TensorLoad
+from tvm.s_tir import ScheduleError
+from tvm_ffi import structural_walk
+
+from packager.lower.cuda_blocks import (
+    VECTOR_BYTES,
+    blocks,
+    extents,
+    inline,
+    is_reduction,
+    is_spatial,
+    itemsize,
+    loads,
+    schedule_of,
+    variables,
+)
+
+WARP = 32
+MAX_THREADS = 1024
+# Elements of one row that a thread keeps of each operand.
+MAX_HELD = 32
+# Elements up to which a warp takes a row alone: rows then need no barriers.
+HELD_BY_LANE = 32
+BLOCK_THREADS = 128
+# Threads of a row whose length is known at run time alone, or that is too long for registers.
+LONG_THREADS = 256
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """How a row lies on threads: ``steps`` times ``threads`` vectors of ``width`` elements; 0 steps: not in registers.
+
+    ``rows`` of them share a block.
+    """
+
+    lead: int
+    trail: int
+    width: int
+    threads: int
+    steps: int
+    rows: int
+
+
+def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind a function of reductions along the last axes, and what is computed from them, to threads.
+
+    Raises ScheduleError for a function of another form.
+    """
+    sch = schedule_of(primfunc)
+    inline(sch, _is_cheap)
+    found = blocks(sch)
+    reductions = [block for block in found if is_reduction(sch, block)]
+    if not reductions or sch.get_consumers(found[-1]):
+        raise ScheduleError("no reduction")
+    rows = _layout(sch, reductions[0])
+    for block in found:
+        _check(sch, block, reductions[0], rows)
+    if not is_spatial(sch, found[-1]):
+        found.append(sch.cache_write(found[-1], 0, "global"))
+    elif any(not sch.get_consumers(block) for block in found[:-1]):
+        raise ScheduleError("several results")
+    if rows.steps:
+        found = [*_hold_operands(sch, found, rows), *found]
+        if _is_full(sch, found[-1], rows):
+            found.append(sch.cache_write(found[-1], 0, "local"))
+    row = _place_last(sch, found[-1], rows)
+    for block in reversed(found[:-1]):
+        _place(sch, block, row, rows)
+    return sch.mod["main"]
+
+
+def _is_cheap(sch: s_tir.Schedule, block: Any) -> bool:
+    """Inline all but what each row computes once and reads again, as the exponentials of softmax."""
+    body = sch.get(block).body
+    reduces = [c for c in sch.get_consumers(block) if is_reduction(sch, c)]
+    dear = bool(reduces) and len(list(sch.get_consumers(block))) > 1 and _calls_a_function(body)
+    return not dear
+
+
+def _calls_a_function(body: Any) -> bool:
+    found: list[Any] = []
+    structural_walk(body, [(Call, found.append)])
+    return bool(found)
+
+
+def _layout(sch: s_tir.Schedule, reduction: Any) -> _Rows:
+    loops = list(sch.get_loops(reduction))
+    kinds = [int(var.iter_type) for var in sch.get(reduction).iter_vars]
+    trail = sum(kind == tirx.IterVar.CommReduce for kind in kinds)
+    lead = len(kinds) - trail
+    if len(loops) != len(kinds) or kinds != sorted(kinds, key=lambda k: k == tirx.IterVar.CommReduce):
+        raise ScheduleError("the reduction is not along the last axes")
+    last = sch.get(reduction).iter_vars[-1].var.__chandle__()
+    operands = [load for load in loads(sch.get(reduction).body) if load.indices and last in variables(load.indices[-1])]
+    if not operands:
+        raise ScheduleError("the operand is not contiguous along the reduction")
+    sizes = extents(sch, loops)
+    long = _Rows(lead, trail, 1, LONG_THREADS, 0, 1)
+    if trail != 1 or not isinstance(sizes[-1], int):
+        if all(isinstance(e, int) for e in sizes[lead:]):
+            return _short(long, sizes[lead:])
+        return long
+    return _in_registers(sch, reduction, long, sizes[-1])
+
+
+def _short(long: _Rows, sizes: list[Any]) -> _Rows:
+    length = 1
+    for size in sizes:
+        length *= size
+    if length > WARP * HELD_BY_LANE:
+        return long
+    return _Rows(long.lead, long.trail, 1, WARP, 0, BLOCK_THREADS // WARP)
+
+
+def _in_registers(sch: s_tir.Schedule, reduction: Any, long: _Rows, length: int) -> _Rows:
+    buffers = [b for b in sch.mod["main"].params if b.shape and extents_of(b)[-1:] == [length]]
+    width = VECTOR_BYTES // min([itemsize(b) for b in buffers], default=4)
+    while length % width:
+        width //= 2
+    vectors = length // width
+    if vectors <= WARP:
+        threads = 1
+        while threads < vectors:
+            threads *= 2
+        steps = 1
+    elif length <= WARP * HELD_BY_LANE:
+        threads, steps = WARP, -(-vectors // WARP)
+    else:
+        steps = max(1, MAX_HELD // width // 2)
+        threads = -(-vectors // steps)
+        threads = min(MAX_THREADS, -(-threads // WARP) * WARP)
+        steps = -(-vectors // threads)
+    if steps * width > MAX_HELD:
+        return long
+    # Rows of several warps meet at barriers, which rows past the last one must not skip.
+    return _Rows(long.lead, 1, width, threads, steps, BLOCK_THREADS // threads if threads <= WARP else 1)
+
+
+def extents_of(buffer: Any) -> list[Any]:
+    """Return the extents of a buffer, integers where they are known."""
+    return [int(e) if isinstance(e, tirx.IntImm) else e for e in buffer.shape]
+
+
+def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: _Rows) -> None:
+    """Raise ScheduleError unless a block runs over the rows of the first reduction, or over their elements."""
+    loops, model = list(sch.get_loops(block)), list(sch.get_loops(first))
+    analyzer = sym.Analyzer()
+    sizes, wanted = extents(sch, loops), extents(sch, model)
+
+    def same(left: list[Any], right: list[Any]) -> bool:
+        return len(left) == len(right) and all(
+            analyzer.can_prove_equal(a, b) for a, b in zip(left, right, strict=True)
+        )
+
+    full = same(sizes, wanted)
+    if is_reduction(sch, block):
+        found = [int(var.iter_type) for var in sch.get(block).iter_vars]
+        if not full or sum(kind == tirx.IterVar.CommReduce for kind in found) != rows.trail:
+            raise ScheduleError("reductions differ in shape")
+    elif not is_spatial(sch, block) or not (full or _only_rows(sch, block, loops, wanted, rows, analyzer)):
+        raise ScheduleError("a block runs over another shape than the reduction")
+    if len(sch.get(block).iter_vars) != len(loops):
+        raise ScheduleError("loops and block variables do not correspond")
+
+
+def _only_rows(
+    sch: s_tir.Schedule, block: Any, loops: list[Any], wanted: list[Any], rows: _Rows, analyzer: Any
+) -> bool:
+    sizes = [e for e in extents(sch, loops) if e != 1]
+    leads = [e for e in wanted[: rows.lead] if e != 1]
+    return len(sizes) == len(leads) and all(analyzer.can_prove_equal(a, b) for a, b in zip(sizes, leads, strict=True))
+
+
+def _is_full(sch: s_tir.Schedule, block: Any, rows: _Rows) -> bool:
+    found = [e for e in extents(sch, sch.get_loops(block))]
+    return len(found) == rows.lead + rows.trail and any(e != 1 for e in found[rows.lead :])
+
+
+def _place_last(sch: s_tir.Schedule, block: Any, rows: _Rows) -> Any:
+    """Bind the loops of the block that ends the function; return the loop under which all of a row is computed."""
+    loops = list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
+    full = _is_full(sch, block, rows)
+    outer = (loops[: rows.lead] if full else loops) or [sch.add_unit_loop(loops[0])]
+    inner = loops[rows.lead :] if full else []
+    row = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+    grid, row = sch.split(row, [None, rows.rows])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(row, "threadIdx.y")
+    if not full:
+        inner = [sch.add_unit_loop(block)]
+    _spread(sch, inner, rows, vector=True)
+    return row
+
+
+def _spread(sch: s_tir.Schedule, loops: list[Any], rows: _Rows, vector: bool) -> None:
+    """Spread the loops over a row: over steps, threads, and elements of a vector."""
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    if not rows.steps or extents(sch, [fused]) == [1]:
+        step, thread = sch.split(fused, [None, rows.threads])
+        sch.reorder(thread, step)
+        sch.bind(thread, "threadIdx.x")
+        return
+    step, thread, element = sch.split(fused, [rows.steps, rows.threads, rows.width])
+    sch.reorder(thread, step, element)
+    sch.bind(thread, "threadIdx.x")
+    if vector and rows.width > 1:
+        sch.vectorize(element)
+    else:
+        sch.unroll(element)
+    sch.unroll(step)
+
+
+def _place(sch: s_tir.Schedule, block: Any, row: Any, rows: _Rows) -> None:
+    """Compute what a row needs of a block where the row is computed."""
+    full = _is_full(sch, block, rows)
+    held = full and is_spatial(sch, block)
+    if held and not rows.steps:
+        raise ScheduleError("a row is too long to keep what is computed from it")
+    value = sch.get(block).body.value
+    loaded = isinstance(value, TensorLoad) and value.source.scope() == "global"
+    sch.set_scope(block, 0, "local")
+    sch.compute_at(block, row, preserve_unit_loops=True)
+    inner = list(sch.get_loops(block))[2:]
+    _spread(sch, inner[-rows.trail :] if full else [sch.add_unit_loop(block)], rows, vector=held and loaded)
+    if held:
+        _tile_registers(sch, block, rows)
+
+
+def _tile_registers(sch: s_tir.Schedule, block: Any, rows: _Rows) -> None:
+    """Index a buffer of registers by step, thread and element, so that each thread holds its own part alone."""
+    span = rows.threads * rows.width
+    sch.transform_layout(
+        block,
+        ("write", 0),
+        lambda *i: (*i[:-1], i[-1] // span, i[-1] % span // rows.width, i[-1] % rows.width),
+        assume_injective_transform=True,
+    )
+
+
+def _hold_operands(sch: s_tir.Schedule, found: list[Any], rows: _Rows) -> list[Any]:
+    """Load each parameter that has a value for every element of a row into registers; return the blocks that load."""
+    full = [block for block in found if _is_full(sch, block, rows)]
+    held = []
+    for parameter in sch.mod["main"].params:
+        users = [block for block in full if _reads_row(sch, block, parameter)]
+        if users:
+            regions = [region.source.__chandle__() for region in sch.get(users[0]).reads]
+            held.append(sch.cache_read(users[0], regions.index(parameter.__chandle__()), "local", users))
+    return held
+
+
+def _reads_row(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
+    last = sch.get(block).iter_vars[-1].var.__chandle__()
+    found = [load for load in loads(sch.get(block).body) if load.source.__chandle__() == buffer.__chandle__()]
+    return bool(found) and all(load.indices and load.indices[-1].__chandle__() == last for load in found)

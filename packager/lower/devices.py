@@ -1,0 +1,69 @@
+"""What lowering does differently for the CPU and for GPUs: layouts, schedules, and whether these lower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm.s_tir import dlight
+from tvm.tirx.buffer import is_buffer_var
+
+from packager.lower.accumulate import HALVES, accumulate_in_float32
+from packager.lower.kernels import lower_kernels
+from packager.lower.kernels_cuda import lower_cuda_kernels
+from packager.lower.layout_cuda import to_channels_last
+from packager.lower.pack import pack_weights
+from packager.lower.schedule_cpu import schedule as schedule_cpu
+from packager.lower.schedule_cuda import schedule_cuda
+from packager.lower.tensor_intrinsics import register_tensor_intrinsics
+from packager.primitives import Kernel
+
+# Whether a schedule lowers does not depend on the CPU or on the GPU's architecture.
+TRIAL_CPU = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
+TRIAL_GPU = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+
+
+@dataclass(frozen=True)
+class Device:
+    """``lay_out(module, num_inputs)`` changes layouts before weights are folded, ``schedules`` are tried in order until
+    ``try_out`` raises nothing."""
+
+    name: str
+    lay_out: Callable[[tvm.IRModule, int], tvm.IRModule]
+    schedules: tuple[Callable[[Any], Any], ...]
+    try_out: Callable[[Sequence[Kernel]], object]
+
+
+def _one_element_a_thread(primfunc: Any) -> Any:
+    with TRIAL_GPU:
+        return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(tvm.IRModule({"main": primfunc}))["main"]
+
+
+def _for_threads(primfunc: Any) -> Any:
+    buffers = [parameter for parameter in primfunc.params if is_buffer_var(parameter)]
+    if any(str(buffer.dtype) in HALVES for buffer in buffers):
+        register_tensor_intrinsics()
+    return schedule_cuda(primfunc, TRIAL_GPU)
+
+
+def device_named(name: str) -> Device:
+    """Return the device ``cpu`` or ``cuda``."""
+    return _DEVICES[name]
+
+
+_DEVICES = {
+    "cpu": Device(
+        "cpu",
+        pack_weights,
+        (schedule_cpu, lambda unscheduled: unscheduled),
+        lambda kernels: lower_kernels(tuple(kernels), TRIAL_CPU),
+    ),
+    "cuda": Device(
+        "cuda",
+        lambda module, _num_inputs: to_channels_last(accumulate_in_float32(module)),
+        (_for_threads, _one_element_a_thread),
+        lambda kernels: lower_cuda_kernels(kernels, TRIAL_GPU),
+    ),
+}

@@ -1,0 +1,104 @@
+/* device.c: the CPU. Arena and constants are host memory, and primitive functions are called where they are needed. */
+#include "device.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+int32_t pk_device_check_options(const packager_session_options_t *options) {
+  if (options->device_index != 0) {
+    return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: device_index is %" PRId32 ", expected 0 for a CPU bundle",
+                   options->device_index);
+  }
+  if (options->graph || options->launch_blocking || options->device_arena || options->device_arena_bytes) {
+    return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT,
+                   "options: graph, launch_blocking, device_arena or device_arena_bytes is set, expected 0 for a CPU "
+                   "bundle");
+  }
+  return PACKAGER_OK;
+}
+
+/* The arena follows the session in one block. */
+uint64_t pk_device_bytes(void) { return pk_model.arena_bytes; }
+
+int32_t pk_device_acquire(packager_session_t *session, const packager_session_options_t *options) {
+  const uint8_t *constants;
+  pk_pool_t *pool = NULL;
+  int uses_pool = !options->parallel_for && options->max_threads != 1;
+  int32_t status = pk_weights_acquire(&constants);
+  if (status) return status;
+  if (uses_pool && (status = pk_pool_acquire(&pool))) {
+    pk_weights_release();
+    return status;
+  }
+  session->max_threads = options->max_threads;
+  session->executor = (pk_executor_t){options->parallel_for, options->parallel_for_context, pool};
+  session->call.arena = session->device;
+  pk_constants_start(session, constants);
+  return PACKAGER_OK;
+}
+
+void pk_device_finish(packager_session_t *session) { (void)session; }
+
+void pk_device_release(packager_session_t *session) {
+  if (session->executor.pool) pk_pool_release();
+  pk_weights_release();
+}
+
+/* How many threads its loops may use now. */
+static int32_t count_threads(const packager_session_t *session) {
+  int32_t threads = pk_executor_threads(&session->executor);
+  int32_t limit = session->max_threads;
+  return limit > 0 && (session->executor.parallel_for || limit < threads) ? limit : threads;
+}
+
+void pk_device_describe(const packager_session_t *session, char text[PK_DEVICE_TEXT_BYTES]) {
+  snprintf(text, PK_DEVICE_TEXT_BYTES, "%" PRId32 " thread(s)", count_threads(session));
+}
+
+int32_t pk_device_check_tensor(packager_session_t *session, const char *role, const char *name, DLDevice device) {
+  if ((int)device.device_type == kDLCUDAHost) return PACKAGER_OK;
+  return pk_fail(session, PACKAGER_ERROR_DEVICE, "%s '%s': device type is %d, expected %d (CPU)", role, name,
+                 (int)device.device_type, kDLCPU);
+}
+
+int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
+                      void *stream) {
+  (void)inputs;
+  (void)outputs;
+  if (stream) {
+    return pk_fail(session, PACKAGER_ERROR_ARGUMENT, "stream is given, expected NULL for a CPU bundle");
+  }
+  session->call.threads = count_threads(session);
+  pk_constants_use(session);
+  int32_t failed = pk_model.run(&session->call);
+  if (!failed) return PACKAGER_OK;
+  return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed,
+                 pk_call_name(failed));
+}
+
+int32_t pk_device_profile(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
+                          packager_profile_fn *report, void *context) {
+  (void)inputs;
+  (void)outputs;
+  (void)report;
+  (void)context;
+  return pk_fail(session, PACKAGER_ERROR_ARGUMENT, "session_profile: a CPU bundle has no GPU to measure");
+}
+
+void *pk_device_stream(const packager_session_t *session) {
+  (void)session;
+  return NULL;
+}
+
+int32_t pk_device_allocate(packager_session_t *session, uint64_t bytes, const char *what, void **memory) {
+  return pk_allocate(&session->allocator, bytes, what, memory);
+}
+
+void pk_device_free(packager_session_t *session, void *memory) { pk_release(&session->allocator, memory); }
+
+int32_t pk_device_write_constant(packager_session_t *session, uint8_t *target, const pk_slot_t *slot,
+                                 const DLTensor *value) {
+  (void)session;
+  pk_constants_gather(target, slot, value);
+  return PACKAGER_OK;
+}

@@ -1,0 +1,187 @@
+/* gpu.h: what the files of the CUDA runtime tell each other.
+ *
+ *   driver.c   libcuda.so.1 and its results
+ *   gpu.c      what sessions on one device share: context, modules, constants
+ *   device.c   a session's own part, and its constants
+ *   staging.c  tensors that cannot be used where they lie
+ *   run.c      one run: streams and their order, failures
+ *   launch.c   what primitive functions call
+ *   graph.c    runs that are captured once and then replayed
+ *   profile.c  runs that are measured
+ */
+#ifndef PK_GPU_H_
+#define PK_GPU_H_
+
+#include "driver.h"
+
+#define PK_MAX_GRAPHS 16       /* of a session; the one that was not used for longest goes */
+#define PK_TENSOR_ALIGNMENT 16 /* what kernels may count on: vector loads */
+#define PK_ARENA_ALIGNMENT 256
+#define PK_DL_CUDA_MANAGED 13 /* kDLCUDAManaged, which DLPack has had since 0.6 */
+
+/* A device as the sessions on it share it; counted under pk_lock(). */
+typedef struct pk_gpu pk_gpu_t;
+struct pk_gpu {
+  pk_gpu_t *next;
+  int32_t index;
+  int32_t sessions;
+  int32_t arch; /* 90 for sm_90 */
+  int32_t has_pools;
+  CUdevice device;
+  CUcontext context; /* the primary one, which the runtime API uses too */
+  CUstream uploads;  /* of constants */
+  CUmodule *modules;
+  CUfunction *kernels; /* of all modules, numbered through */
+  CUdeviceptr constants;
+  atomic_int fault; /* the first that was seen; 0: none */
+  char name[128];
+};
+
+/* What stands between a tensor of the caller's and the kernels; kept from run to run. */
+typedef struct {
+  void *caller; /* the tensor's data in this run */
+  void *host;   /* pinned */
+  CUdeviceptr device;
+  uint64_t host_bytes;
+  uint64_t device_bytes;
+} pk_staging_t;
+
+/* A launch or a copy in a graph. */
+typedef struct {
+  CUgraphNode node;
+  int32_t kernel; /* PK_COPY: a copy */
+  uint32_t bytes; /* of its arguments */
+  uint64_t offset;
+  pk_cuda_launch_t launch;
+} pk_node_t;
+#define PK_COPY (-1)
+
+enum { PK_GRAPH_EMPTY, PK_GRAPH_SEEN, PK_GRAPH_READY, PK_GRAPH_REFUSED };
+
+/* The run of one vector of dims. */
+typedef struct {
+  int32_t state;
+  int32_t count;
+  uint64_t used;    /* the higher, the later */
+  int64_t *dims;    /* [num_dims] */
+  void **pointers;  /* [num_inputs + num_outputs] that it was last made for */
+  uint64_t version; /* of the constants, likewise */
+  CUgraph graph;    /* owns the nodes that `exec` is changed by */
+  CUgraphExec exec; /* NULL where there is no node */
+  pk_node_t *nodes; /* [capacity] */
+  uint8_t *arguments;
+  uint64_t capacity, argument_bytes, argument_capacity;
+} pk_graph_t;
+
+/* A measured primitive function. */
+typedef struct {
+  int32_t step;
+  CUevent start, end;
+} pk_measure_t;
+
+/* What a call of a primitive function comes to: launches; launches that are waited for one by one; those that are
+ * captured; those that a graph holds and are only compared; those that are timed. */
+enum { PK_LAUNCH, PK_WAIT, PK_CAPTURE, PK_COMPARE, PK_PROFILE };
+
+/* A session's own part. First what a launch reads. */
+struct pk_cuda {
+  int32_t mode;    /* PK_LAUNCH.. */
+  int32_t step;    /* 1-based number of the call that runs */
+  CUstream stream; /* of this run */
+  const CUfunction *kernels;
+  CUresult result; /* of what failed in the driver; 0: nothing */
+  int32_t caught;  /* `result` was waited for: it is that of the step */
+  int32_t visited; /* nodes of `graph` that were compared */
+  pk_graph_t *graph;
+
+  pk_gpu_t *gpu;
+  CUstream own;
+  CUstream captures; /* made with the first graph */
+  CUevent done;      /* recorded behind the last run that was not waited for */
+  CUevent staged;    /* recorded behind the last copy from pinned staging memory */
+  /* Identities of streams: a handle may be that of one that was destroyed. */
+  unsigned long long own_identity;
+  unsigned long long done_stream; /* that `done` was recorded in */
+  int32_t pending;                /* `done` may be ahead */
+  int32_t staging_busy;           /* `staged` may be ahead */
+  int32_t blocking;               /* wait for each launch */
+  int32_t graph_mode;
+  int32_t num_graphs;
+  CUdeviceptr arena;     /* 0: the caller's, or none */
+  pk_graph_t *graphs;    /* [num_graphs] */
+  uint64_t clock;        /* of pk_graph_t.used */
+  pk_staging_t *staging; /* [num_inputs + num_outputs] */
+  pk_measure_t *measures;
+  uint64_t num_measures, measure_capacity;
+};
+
+static inline CUresult pk_gpu_enter(const pk_gpu_t *gpu) { return pk_driver.cuCtxPushCurrent(gpu->context); }
+/* The host program's context is current again. */
+static inline void pk_gpu_leave(void) {
+  CUcontext context;
+  pk_driver.cuCtxPopCurrent(&context);
+}
+
+/* Another thread of the host program may be capturing in the mode that forbids all threads to allocate. What is done
+ * here has no part in its graph. Returns what pk_restore_captures() takes. */
+static inline int pk_relax_captures(void) {
+  int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  pk_driver.cuThreadExchangeStreamCaptureMode(&mode);
+  return mode;
+}
+static inline void pk_restore_captures(int mode) { pk_driver.cuThreadExchangeStreamCaptureMode(&mode); }
+
+/* gpu.c. Under pk_lock(): the state of a device, made for its first session and freed with the last. */
+int32_t pk_gpu_acquire(int32_t index, pk_gpu_t **gpu);
+void pk_gpu_release(pk_gpu_t *gpu);
+/* Allocates device memory in the current context. */
+int32_t pk_gpu_allocate(packager_session_t *session, uint64_t bytes, const char *what, CUdeviceptr *memory);
+
+/* staging.c. Replaces the pointers of the call by device memory, and enqueues what brings the inputs there. */
+int32_t pk_stage_inputs(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs);
+/* Enqueues what brings the outputs back. `*waits`: some are complete only after pk_unstage_outputs(), which needs
+ * the stream to be done. */
+int32_t pk_stage_outputs(packager_session_t *session, DLTensor *const *outputs, int *waits);
+void pk_unstage_outputs(packager_session_t *session, DLTensor *const *outputs);
+/* Refuses tensors that would have to be staged. */
+int32_t pk_check_capturable(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs);
+void pk_staging_release(pk_cuda_t *cuda);
+
+/* run.c. One run, whose tensors are where kernels can use them while `compute` enqueues its work. */
+typedef int32_t pk_compute_fn(packager_session_t *session);
+int32_t pk_run(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs, CUstream stream,
+               pk_compute_fn *compute);
+/* Calls the primitive functions in a mode. Returns the number of the call that failed, or 0. */
+int32_t pk_call(packager_session_t *session, int32_t mode);
+int32_t pk_fail_call(packager_session_t *session, int32_t failed);
+/* Fails a run; `what` failed with this result, outside of a primitive function. */
+int32_t pk_fail_run(packager_session_t *session, CUresult result, const char *what);
+
+/* graph.c. Runs the model, by a graph where there is one for these dims or it is time to make it. */
+int32_t pk_graph_run(packager_session_t *session);
+/* What a node of a graph does. `launch` of a copy is that of PK_COPY, its arguments are a pk_copy_t. */
+typedef struct {
+  int32_t kernel;
+  const pk_cuda_launch_t *launch;
+  const void *arguments;
+  uint64_t bytes;
+} pk_work_t;
+typedef struct {
+  void *target;
+  const void *source;
+  uint64_t bytes;
+} pk_copy_t;
+/* Within a run: remembers what was captured last; compares node number `visited` with what would be enqueued now, and
+ * changes it if they differ. */
+CUresult pk_graph_remember(pk_cuda_t *cuda, const pk_work_t *work);
+CUresult pk_graph_compare(pk_cuda_t *cuda, const pk_work_t *work);
+void pk_graphs_release(pk_cuda_t *cuda);
+
+/* profile.c. Around each launch. */
+CUresult pk_measure_begin(pk_cuda_t *cuda);
+CUresult pk_measure_end(pk_cuda_t *cuda);
+
+/* Makes room for `count` elements of `size` bytes. Returns 0 where memory ran out. */
+int pk_grow(void **array, uint64_t *capacity, uint64_t count, uint64_t size);
+
+#endif /* PK_GPU_H_ */

@@ -1,0 +1,194 @@
+/* graph.c: runs that are captured once for each vector of dims, and then replayed.
+ *
+ * A graph holds what each primitive function enqueued, and with which arguments. Where a run has other pointers than
+ * the graph was last made for, the primitive functions are called to compare: nodes whose arguments differ are changed.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+
+/* Replays that were not waited for may be going on. */
+static void drop(const pk_cuda_t *cuda, pk_graph_t *graph) {
+  if (cuda->pending && graph->exec) pk_driver.cuEventSynchronize(cuda->done);
+  if (graph->exec) pk_driver.cuGraphExecDestroy(graph->exec);
+  if (graph->graph) pk_driver.cuGraphDestroy(graph->graph);
+  graph->exec = NULL;
+  graph->graph = NULL;
+  graph->state = PK_GRAPH_EMPTY;
+  graph->count = 0;
+  graph->argument_bytes = 0;
+}
+
+void pk_graphs_release(pk_cuda_t *cuda) {
+  for (int32_t i = 0; i < cuda->num_graphs; ++i) {
+    drop(cuda, &cuda->graphs[i]);
+    free(cuda->graphs[i].nodes);
+    free(cuda->graphs[i].arguments);
+  }
+}
+
+static int is_for(const pk_graph_t *graph, const int64_t *dims) {
+  return graph->state != PK_GRAPH_EMPTY && !memcmp(graph->dims, dims, (size_t)pk_model.num_dims * sizeof *dims);
+}
+
+/* Returns the graph of these dims, which may have to be made; in place of the one that was not used for longest. */
+static pk_graph_t *find(pk_cuda_t *cuda, const int64_t *dims) {
+  if (cuda->graph && is_for(cuda->graph, dims)) return cuda->graph;
+  pk_graph_t *oldest = cuda->graphs;
+  for (int32_t i = 0; i < cuda->num_graphs; ++i) {
+    pk_graph_t *graph = &cuda->graphs[i];
+    if (graph->used < oldest->used) oldest = graph;
+    if (!is_for(graph, dims)) continue;
+    oldest = graph;
+    break;
+  }
+  if (!is_for(oldest, dims)) {
+    drop(cuda, oldest);
+    memcpy(oldest->dims, dims, (size_t)pk_model.num_dims * sizeof *dims);
+  }
+  oldest->used = ++cuda->clock;
+  return cuda->graph = oldest;
+}
+
+CUresult pk_graph_remember(pk_cuda_t *cuda, const pk_work_t *work) {
+  pk_graph_t *graph = cuda->graph;
+  int status;
+  size_t count = 0;
+  const CUgraphNode *nodes;
+  CUresult result = pk_driver.cuStreamGetCaptureInfo(cuda->stream, &status, NULL, NULL, &nodes, &count);
+  if (result) return result;
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE || count != 1) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  uint64_t offset = graph->argument_bytes;
+  if (!pk_grow((void **)&graph->nodes, &graph->capacity, (uint64_t)graph->count + 1, sizeof *graph->nodes) ||
+      !pk_grow((void **)&graph->arguments, &graph->argument_capacity, offset + work->bytes, 1)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  memcpy(graph->arguments + offset, work->arguments, work->bytes);
+  graph->argument_bytes += work->bytes;
+  graph->nodes[graph->count++] = (pk_node_t){nodes[0], work->kernel, (uint32_t)work->bytes, offset, *work->launch};
+  return 0;
+}
+
+static CUresult change_kernel(const pk_cuda_t *cuda, CUgraphNode node, const pk_work_t *work) {
+  size_t bytes = work->bytes;
+  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)work->arguments, CU_LAUNCH_PARAM_BUFFER_SIZE,
+                   &bytes, CU_LAUNCH_PARAM_END};
+  const pk_cuda_launch_t *launch = work->launch;
+  const pk_kernel_node_t params = {
+      .func = cuda->kernels[work->kernel],
+      .grid = {launch->grid[0], launch->grid[1], launch->grid[2]},
+      .block = {launch->block[0], launch->block[1], launch->block[2]},
+      .shared_bytes = launch->shared_bytes,
+      .extra = extra,
+  };
+  return pk_driver.cuGraphExecKernelNodeSetParams(cuda->graph->exec, node, &params);
+}
+
+static CUresult change_copy(const pk_cuda_t *cuda, CUgraphNode node, const pk_copy_t *copy) {
+  const pk_copy_node_t params = {
+      .src_type = CU_MEMORYTYPE_DEVICE,
+      .src_device = (CUdeviceptr)(uintptr_t)copy->source,
+      .dst_type = CU_MEMORYTYPE_DEVICE,
+      .dst_device = (CUdeviceptr)(uintptr_t)copy->target,
+      .width = copy->bytes,
+      .height = 1,
+      .depth = 1,
+  };
+  return pk_driver.cuGraphExecMemcpyNodeSetParams(cuda->graph->exec, node, &params, cuda->gpu->context);
+}
+
+CUresult pk_graph_compare(pk_cuda_t *cuda, const pk_work_t *work) {
+  pk_graph_t *graph = cuda->graph;
+  if (cuda->visited >= graph->count) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  pk_node_t *node = &graph->nodes[cuda->visited++];
+  if (node->kernel != work->kernel || node->bytes != work->bytes) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  uint8_t *arguments = graph->arguments + node->offset;
+  if (!memcmp(arguments, work->arguments, work->bytes) && !memcmp(&node->launch, work->launch, sizeof node->launch)) {
+    return 0;
+  }
+  CUresult result =
+      work->kernel == PK_COPY ? change_copy(cuda, node->node, work->arguments) : change_kernel(cuda, node->node, work);
+  memcpy(arguments, work->arguments, work->bytes);
+  node->launch = *work->launch;
+  return result;
+}
+
+static size_t input_bytes(void) { return (size_t)pk_model.num_inputs * sizeof(void *); }
+static size_t output_bytes(void) { return (size_t)pk_model.num_outputs * sizeof(void *); }
+
+static int is_current(const packager_session_t *session, const pk_graph_t *graph) {
+  return graph->version == session->constants.version && !memcmp(graph->pointers, session->inputs, input_bytes()) &&
+         !memcmp(graph->pointers + pk_model.num_inputs, session->outputs, output_bytes());
+}
+
+static void make_current(const packager_session_t *session, pk_graph_t *graph) {
+  graph->version = session->constants.version;
+  memcpy(graph->pointers, session->inputs, input_bytes());
+  memcpy(graph->pointers + pk_model.num_inputs, session->outputs, output_bytes());
+}
+
+/* Captures the run on a stream of its own: what the host program enqueues in the session's stream meanwhile is no part
+ * of it. */
+static int32_t capture(packager_session_t *session, pk_graph_t *graph) {
+  pk_cuda_t *cuda = session->call.cuda;
+  CUstream stream = cuda->stream;
+  CUresult result = cuda->captures ? 0 : pk_driver.cuStreamCreate(&cuda->captures, CU_STREAM_NON_BLOCKING);
+  if (!result) result = pk_driver.cuStreamBeginCapture(cuda->captures, CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result) return pk_fail_run(session, result, "a run cannot be captured");
+  cuda->stream = cuda->captures;
+  int32_t failed = pk_call(session, PK_CAPTURE);
+  cuda->stream = stream;
+  result = pk_driver.cuStreamEndCapture(cuda->captures, &graph->graph);
+  if (failed) return pk_fail_call(session, failed);
+  if (!result && graph->count > 0) result = pk_driver.cuGraphInstantiate(&graph->exec, graph->graph, 0);
+  if (result) return pk_fail_run(session, result, "a graph cannot be made of the run");
+  graph->state = PK_GRAPH_READY;
+  make_current(session, graph);
+  return PACKAGER_OK;
+}
+
+/* Returns whether the graph now does what this run is to do. */
+static int update(packager_session_t *session, pk_graph_t *graph) {
+  if (is_current(session, graph)) return 1;
+  if (pk_call(session, PK_COMPARE) || session->call.cuda->visited != graph->count) return 0;
+  make_current(session, graph);
+  return 1;
+}
+
+static int32_t replay(packager_session_t *session, const pk_graph_t *graph) {
+  CUresult result = graph->exec ? pk_driver.cuGraphLaunch(graph->exec, session->call.cuda->stream) : 0;
+  return result ? pk_fail_run(session, result, "the graph of the run cannot be launched") : PACKAGER_OK;
+}
+
+static int32_t launch(packager_session_t *session) {
+  int32_t failed = pk_call(session, PK_LAUNCH);
+  return failed ? pk_fail_call(session, failed) : PACKAGER_OK;
+}
+
+/* Without PACKAGER_GRAPH_ON, a run that cannot be captured is launched, now and from now on. */
+static int32_t capture_or_launch(packager_session_t *session, pk_graph_t *graph) {
+  int automatic = session->call.cuda->graph_mode == PACKAGER_GRAPH_AUTO;
+  int32_t status = capture(session, graph);
+  if (!status) return replay(session, graph);
+  drop(session->call.cuda, graph);
+  if (!automatic || status == PACKAGER_ERROR_GPU) return status;
+  graph->state = PK_GRAPH_REFUSED;
+  return launch(session);
+}
+
+int32_t pk_graph_run(packager_session_t *session) {
+  pk_cuda_t *cuda = session->call.cuda;
+  pk_graph_t *graph = find(cuda, session->dims);
+  if (graph->state == PK_GRAPH_READY) {
+    if (update(session, graph)) return replay(session, graph);
+    drop(cuda, graph); /* made anew: some change is beyond an update */
+    graph->state = PK_GRAPH_SEEN;
+  }
+  if (graph->state == PK_GRAPH_SEEN) return capture_or_launch(session, graph);
+  if (graph->state == PK_GRAPH_EMPTY) {
+    if (cuda->graph_mode == PACKAGER_GRAPH_ON) return capture_or_launch(session, graph);
+    graph->state = PK_GRAPH_SEEN;
+  }
+  return launch(session);
+}

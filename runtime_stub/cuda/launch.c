@@ -1,0 +1,74 @@
+/* launch.c: what primitive functions call. */
+#include <stdlib.h>
+
+#include "gpu.h"
+
+void pk_cuda_step(pk_cuda_t *cuda, int32_t number) { cuda->step = number; }
+
+static CUresult launch_kernel(const pk_cuda_t *cuda, const pk_work_t *work) {
+  size_t bytes = work->bytes;
+  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)work->arguments, CU_LAUNCH_PARAM_BUFFER_SIZE,
+                   &bytes, CU_LAUNCH_PARAM_END};
+  const uint32_t *grid = work->launch->grid, *block = work->launch->block;
+  return pk_driver.cuLaunchKernel(cuda->kernels[work->kernel], grid[0], grid[1], grid[2], block[0], block[1], block[2],
+                                  work->launch->shared_bytes, cuda->stream, NULL, extra);
+}
+
+static CUresult enqueue(const pk_cuda_t *cuda, const pk_work_t *work) {
+  if (work->kernel != PK_COPY) return launch_kernel(cuda, work);
+  const pk_copy_t *copy = work->arguments;
+  return pk_driver.cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)copy->target, (CUdeviceptr)(uintptr_t)copy->source,
+                                     copy->bytes, cuda->stream);
+}
+
+static CUresult wait(pk_cuda_t *cuda) {
+  CUresult result = pk_driver.cuStreamSynchronize(cuda->stream);
+  cuda->caught = result != 0;
+  return result;
+}
+
+static CUresult perform(pk_cuda_t *cuda, const pk_work_t *work) {
+  if (cuda->mode == PK_COMPARE) return pk_graph_compare(cuda, work);
+  CUresult result = cuda->mode == PK_PROFILE ? pk_measure_begin(cuda) : 0;
+  if (!result) result = enqueue(cuda, work);
+  if (result) return result;
+  switch (cuda->mode) {
+    case PK_WAIT:
+      return wait(cuda);
+    case PK_CAPTURE:
+      return pk_graph_remember(cuda, work);
+    case PK_PROFILE:
+      return pk_measure_end(cuda);
+    default:
+      return 0;
+  }
+}
+
+int32_t pk_cuda_launch(pk_cuda_t *cuda, int32_t kernel, const pk_cuda_launch_t *launch, const void *arguments,
+                       uint64_t bytes) {
+  if (!launch->grid[0] || !launch->grid[1] || !launch->grid[2]) return 0;
+  const pk_work_t work = {kernel, launch, arguments, bytes};
+  CUresult result = cuda->mode == PK_LAUNCH ? launch_kernel(cuda, &work) : perform(cuda, &work);
+  if (result) cuda->result = result;
+  return result;
+}
+
+int32_t pk_cuda_copy(pk_cuda_t *cuda, void *target, const void *source, uint64_t bytes) {
+  static const pk_cuda_launch_t none;
+  if (bytes == 0 || target == source) return 0;
+  const pk_copy_t copy = {target, source, bytes};
+  const pk_work_t work = {PK_COPY, &none, &copy, sizeof copy};
+  CUresult result = perform(cuda, &work);
+  if (result) cuda->result = result;
+  return result;
+}
+
+int pk_grow(void **array, uint64_t *capacity, uint64_t count, uint64_t size) {
+  if (count <= *capacity) return 1;
+  uint64_t larger = *capacity * 2 > count ? *capacity * 2 : count + 16;
+  void *grown = realloc(*array, larger * size);
+  if (!grown) return 0;
+  *array = grown;
+  *capacity = larger;
+  return 1;
+}

@@ -1,0 +1,152 @@
+/* run.c: one run: on which stream, after what, until when, and what is said where it fails. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "gpu.h"
+
+int32_t pk_call(packager_session_t *session, int32_t mode) {
+  pk_cuda_t *cuda = session->call.cuda;
+  cuda->mode = mode;
+  cuda->step = 0;
+  cuda->result = 0;
+  cuda->caught = 0;
+  cuda->visited = 0;
+  return pk_model.run(&session->call);
+}
+
+static int32_t fail_fault(packager_session_t *session, CUresult result) {
+  pk_cuda_t *cuda = session->call.cuda;
+  char text[PK_RESULT_BYTES];
+  int none = 0;
+  atomic_compare_exchange_strong_explicit(&cuda->gpu->fault, &none, result, memory_order_relaxed, memory_order_relaxed);
+  pk_result_text(result, text);
+  if (cuda->caught) {
+    return pk_fail(session, PACKAGER_ERROR_GPU,
+                   "call %" PRId32
+                   " (%s): the GPU reported %s; this process can use it no "
+                   "more",
+                   cuda->step, pk_call_name(cuda->step), text);
+  }
+  return pk_fail(session, PACKAGER_ERROR_GPU,
+                 "the GPU reported %s, in this run or in earlier work; this process can use "
+                 "it no more%s",
+                 text, cuda->blocking ? "" : " (a session with launch_blocking = 1 tells in which primitive function)");
+}
+
+int32_t pk_fail_run(packager_session_t *session, CUresult result, const char *what) {
+  return pk_is_fault(result) ? fail_fault(session, result)
+                             : pk_fail_result(session, PACKAGER_ERROR_DRIVER, result, what);
+}
+
+int32_t pk_fail_call(packager_session_t *session, int32_t failed) {
+  const pk_cuda_t *cuda = session->call.cuda;
+  if (pk_is_fault(cuda->result)) return fail_fault(session, cuda->result);
+  char what[PK_MESSAGE_BYTES / 2];
+  snprintf(what, sizeof what, "call %" PRId32 " (%s)", failed, pk_call_name(failed));
+  if (cuda->result) return pk_fail_result(session, PACKAGER_ERROR_KERNEL, cuda->result, what);
+  return pk_fail(session, PACKAGER_ERROR_KERNEL, "%s reported failure", what);
+}
+
+static int32_t launch(packager_session_t *session) {
+  int32_t failed = pk_call(session, PK_LAUNCH);
+  return failed ? pk_fail_call(session, failed) : PACKAGER_OK;
+}
+
+static int32_t launch_and_wait(packager_session_t *session) {
+  int32_t failed = pk_call(session, PK_WAIT);
+  return failed ? pk_fail_call(session, failed) : PACKAGER_OK;
+}
+
+/* Lets this run begin when the last one is done, where that is on another stream. */
+static CUresult follow(const pk_cuda_t *cuda, unsigned long long *identity) {
+  *identity = cuda->own_identity;
+  CUresult result = cuda->stream == cuda->own ? 0 : pk_driver.cuStreamGetId(cuda->stream, identity);
+  if (result || !cuda->pending || cuda->done_stream == *identity) return result;
+  return pk_driver.cuStreamWaitEvent(cuda->stream, cuda->done, 0);
+}
+
+static int32_t enqueue(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
+                       pk_compute_fn *compute, int *waits) {
+  int32_t status = pk_stage_inputs(session, inputs, outputs);
+  if (status) return status;
+  pk_constants_use(session);
+  if ((status = compute(session))) return status;
+  return pk_stage_outputs(session, outputs, waits);
+}
+
+static int32_t wait(packager_session_t *session, DLTensor *const *outputs) {
+  pk_cuda_t *cuda = session->call.cuda;
+  CUresult result = pk_driver.cuStreamSynchronize(cuda->stream);
+  if (result) return pk_fail_run(session, result, "the run's work cannot be waited for");
+  cuda->pending = cuda->staging_busy = 0; /* all that came before is done, too */
+  pk_unstage_outputs(session, outputs);
+  return PACKAGER_OK;
+}
+
+static int32_t leave_behind(packager_session_t *session, unsigned long long identity) {
+  pk_cuda_t *cuda = session->call.cuda;
+  CUresult result = pk_driver.cuEventRecord(cuda->done, cuda->stream);
+  if (result) return pk_fail_run(session, result, "the end of the run cannot be recorded");
+  cuda->pending = 1;
+  cuda->done_stream = identity;
+  return PACKAGER_OK;
+}
+
+static int32_t run(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs, int waits,
+                   pk_compute_fn *compute) {
+  pk_cuda_t *cuda = session->call.cuda;
+  unsigned long long identity;
+  CUresult result = follow(cuda, &identity);
+  if (result) return pk_fail_run(session, result, "the run's stream cannot be used");
+  int32_t status = enqueue(session, inputs, outputs, compute, &waits);
+  if (!status) status = waits ? wait(session, outputs) : leave_behind(session, identity);
+  if (!status) return PACKAGER_OK;
+  /* What was enqueued before the failure uses memory of the session and of the caller. */
+  if (!pk_driver.cuStreamSynchronize(cuda->stream)) cuda->pending = cuda->staging_busy = 0;
+  return status;
+}
+
+/* A run into a stream that the caller is capturing becomes a part of the caller's graph: nothing can be waited for, and
+ * nothing of it happens now. */
+static int32_t run_captured(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs) {
+  int32_t status = pk_check_capturable(session, inputs, outputs);
+  if (status) return status;
+  pk_constants_use(session);
+  return launch(session);
+}
+
+static int32_t fail_capture(packager_session_t *session, CUresult result) {
+  if (pk_is_fault(result)) return fail_fault(session, result);
+  return pk_fail_result(session, PACKAGER_ERROR_ARGUMENT, result, "the stream cannot be used");
+}
+
+int32_t pk_run(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs, CUstream stream,
+               pk_compute_fn *compute) {
+  pk_cuda_t *cuda = session->call.cuda;
+  CUresult result = atomic_load_explicit(&cuda->gpu->fault, memory_order_relaxed);
+  if (result || (result = pk_gpu_enter(cuda->gpu))) return pk_fail_run(session, result, "the device's context");
+  int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+  int32_t status;
+  cuda->stream = stream ? stream : cuda->own;
+  if (stream && (result = pk_driver.cuStreamIsCapturing(stream, &capturing))) {
+    status = fail_capture(session, result);
+  } else if (capturing == CU_STREAM_CAPTURE_STATUS_NONE) {
+    status = run(session, inputs, outputs, !stream, compute);
+  } else if (capturing == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    status = run_captured(session, inputs, outputs);
+  } else {
+    status =
+        pk_fail(session, PACKAGER_ERROR_ARGUMENT, "the stream is being captured, and the capture is invalid already");
+  }
+  pk_gpu_leave();
+  return status;
+}
+
+int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
+                      void *stream) {
+  const pk_cuda_t *cuda = session->call.cuda;
+  pk_compute_fn *compute = pk_graph_run;
+  if (cuda->graph_mode == PACKAGER_GRAPH_OFF) compute = launch;
+  if (cuda->blocking) compute = launch_and_wait;
+  return pk_run(session, inputs, outputs, stream, compute);
+}
