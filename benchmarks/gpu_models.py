@@ -28,6 +28,7 @@ from torch import nn
 import packager
 
 PERIOD = 65521
+ROWS = 61
 ROOT = Path(__file__).parents[1]
 
 
@@ -53,7 +54,7 @@ def randomise(module: nn.Module) -> nn.Module:
         for name, parameter in module.named_parameters():
             values = torch.from_numpy(repeating(parameter.numel()).copy()).reshape(parameter.shape)
             if parameter.ndim == 1:
-                centre = 1.0 if "norm" in name.lower() and name.endswith("weight") or ".ln_" in name else 0.0
+                centre = 1.0 if ("norm" in name.lower() and name.endswith("weight")) or ".ln_" in name else 0.0
                 parameter.copy_(centre * float(name.endswith("weight")) + 0.05 * values)
             else:
                 fan_in = parameter.shape[0] if ".c_" in name else int(np.prod(parameter.shape[1:]))
@@ -85,7 +86,9 @@ def export(module: nn.Module, example: torch.Tensor, path: Path, batch: tuple[in
     return Made(path, {names[0]: example.numpy()}, {"": expected.numpy()})
 
 
-def bert(folder: Path, *, layers: int = 12, batch: int = 1, length: int = 128, bounds: tuple[int, int] | None = None) -> Made:
+def bert(
+    folder: Path, *, layers: int = 12, batch: int = 1, length: int = 128, bounds: tuple[int, int] | None = None
+) -> Made:
     """BERT-base without its pooler."""
     config = transformers.BertConfig(num_hidden_layers=layers, attn_implementation="eager")
     model = transformers.BertModel(config, add_pooling_layer=False)
@@ -121,13 +124,35 @@ def gpt2(folder: Path) -> Made:
     config = transformers.GPT2Config(attn_implementation="eager", use_cache=False)
     model = transformers.GPT2Model(config)
     tokens = torch.from_numpy(np.random.default_rng(3).integers(0, config.vocab_size, (1, 128)))
-    return export(Hidden(randomise(model)), tokens, folder / "gpt2.pt2")
+    return export(Decoder(randomise(model)), tokens, folder / "gpt2.pt2")
+
+
+class Decoder(nn.Module):
+    """Embeddings, blocks and last norm of a GPT2Model; its own forward sums up a mask that is all ones here."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.wte, self.wpe, self.blocks, self.norm = model.wte, model.wpe, model.h, model.ln_f
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return hidden states [n, length, 768] for int64 ids [n, length]."""
+        positions = torch.arange(tokens.shape[1])
+        hidden = self.wte(tokens) + self.wpe(positions.unsqueeze(0))
+        causal = (positions[:, None] < positions[None, :]).to(torch.float32) * -1e4
+        for block in self.blocks:
+            result = block(hidden, attention_mask=causal[None, None])
+            hidden = result[0] if isinstance(result, tuple) else result
+        return self.norm(hidden)
 
 
 def minilm(folder: Path) -> Made:
     """The encoder of MiniLM-L6 on 1 to 8 sentences of 128 tokens."""
     config = transformers.BertConfig(
-        hidden_size=384, num_hidden_layers=6, intermediate_size=1536, num_attention_heads=12, attn_implementation="eager"
+        hidden_size=384,
+        num_hidden_layers=6,
+        intermediate_size=1536,
+        num_attention_heads=12,
+        attn_implementation="eager",
     )
     model = transformers.BertModel(config, add_pooling_layer=False)
     tokens = torch.from_numpy(np.random.default_rng(4).integers(0, config.vocab_size, (4, 128)))
@@ -142,9 +167,10 @@ def resnet50(folder: Path) -> Made:
     model = make_light_model("light_resnet50")
     for tensor in model.graph.initializer:
         array = numpy_helper.to_array(tensor)
-        if array.dtype == np.float32 and array.size > PERIOD:
-            again = (repeating(array.size).reshape(array.shape) * array.std()).astype(np.float32)
-            tensor.CopyFrom(numpy_helper.from_array(again, tensor.name))
+        if array.dtype == np.float32 and array.ndim > 1:  # rows repeat, since a build permutes what is in a row ...
+            tensor.CopyFrom(numpy_helper.from_array(np.resize(array[:ROWS], array.shape), tensor.name))
+        elif array.dtype == np.float32 and array.mean() > 0.2:  # ... and scales rows, by batch norms
+            tensor.CopyFrom(numpy_helper.from_array(np.full_like(array, array.mean()), tensor.name))
     path = folder / "resnet50.onnx"
     onnx.save(model, path)
     image = np.random.default_rng(5).standard_normal((1, 3, 224, 224), dtype=np.float32)
@@ -184,8 +210,9 @@ MODELS: dict[str, Callable[[Path], Made]] = {
 
 def build(name: str, folder: Path, arch: str, precision: str | None) -> None:
     """Make one model and its bundle; leaves ``NAME.so.xz`` and ``NAME.npz``."""
-    models = folder / "models"
+    models = folder.parent / f"{folder.name}_models"
     models.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     made = MODELS[name](models)
     stem = name if precision is None else f"{name}_{precision}"
     options = {} if precision is None else {"precision": precision}

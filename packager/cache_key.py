@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LARGE_MODEL_BYTES = 1 << 30
 
 # Distributions whose version changes what a build gives.
-DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "capstone", "torch")
+DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "capstone", "torch", "nvidia-cuda-nvcc")
 
 
 def of_bundle(request: Request, toolchain: Toolchain) -> str:
@@ -49,6 +49,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
             "targets": targets,
             "backends": [_backend(t) for t in (*request.targets.bases, *request.targets.specialised)],
             "entry": request.entry,
+            "precision": request.precision,
             "constants": _file(request.constants) if request.constants else None,
             "dims": {name: [dim.min, dim.max] for name, dim in request.dims.items()},
             "form": ["static" if request.static else "shared", request.entry_symbol],

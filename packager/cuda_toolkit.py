@@ -153,8 +153,8 @@ def compile_fatbin(
 ) -> None:
     """Compile a CUDA C++ file to a fatbin with code for each of ``archs`` (``sm_90a``) and PTX for each of ``ptx``.
 
-    ``cc`` is a C++ compiler of this machine, whatever machine the bundle is for: it only preprocesses. Equal sources
-    under equal names give equal bytes, in whichever folder. Raises ToolchainError with what nvcc says.
+    ``cc`` is a gcc that knows C++, for whichever machine: it only preprocesses. Equal sources under equal names give
+    equal bytes, in whichever folder. Raises ToolchainError with what nvcc says; then there is no output.
     """
     codes = [(f"compute_{arch.removeprefix('sm_')}", arch) for arch in archs] + [(name, name) for name in ptx]
     argv = [

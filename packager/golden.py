@@ -20,18 +20,26 @@ from packager.manifest import Golden, Manifest
 # What verify --run allows between machines: other vector widths sum in another order.
 RTOL = 1e-4
 ATOL = 1e-5
+# What it allows a model that computes in half precision, beside the float32 model: some roundings in a row.
+HALF_TOLERANCE = {"fp16": 2e-2, "bf16": 1e-1}
 Arrays = dict[str, NDArray[Any]]
 
 
-def make_golden(bundle: Path, manifest: Manifest, request: int | Path) -> tuple[bytes, Golden]:
+def make_golden(
+    bundle: Path, manifest: Manifest, request: int | Path, precision: str | None = None
+) -> tuple[bytes, Golden]:
     """Return the golden section and its record for a sealed bundle.
 
-    A seed gives random inputs, and the outputs that the bundle computes here. A file gives ``<input name>`` arrays and
+    A seed gives random inputs, and the outputs that ``bundle`` computes here: the sealed one, or the float32 model for
+    the CPU in place of one that needs a GPU, or that computes in ``precision``. A file gives ``<input name>`` arrays and
     may give ``<output name>`` arrays, which the bundle must reproduce. Raises UsageError for a file that does not fit,
     or when the bundle must run but this is another machine, and BackendError if the bundle gives other outputs.
     """
     inputs, expected = _read(request, manifest) if isinstance(request, Path) else (random_inputs(manifest, request), {})
-    runnable = manifest.form == "shared" and manifest.requirements.machine == platform.machine()
+    runs_on = manifest.requirements
+    runnable = manifest.form == "shared" and runs_on.machine == platform.machine() and bundle.is_file()
+    tolerance = HALF_TOLERANCE.get(precision or "", 0.0)
+    rtol, atol = max(RTOL, tolerance), max(ATOL, tolerance)
     if not runnable and len(expected) < len(manifest.outputs):
         raise UsageError(
             f"--golden {request}: this machine cannot run the bundle to compute the outputs",
@@ -40,12 +48,12 @@ def make_golden(bundle: Path, manifest: Manifest, request: int | Path) -> tuple[
     if runnable:
         computed = run_apart(bundle, inputs)
         for name, array in expected.items():
-            problem = compare(name, computed[name], array, RTOL, ATOL)
+            problem = compare(name, computed[name], array, rtol, atol)
             if problem:
                 raise BackendError(f"the bundle does not reproduce the golden outputs: {problem}")
         expected = {**computed, **expected}
     image = encode_golden([GoldenCase(inputs, expected)])
-    return image, Golden(1, RTOL, ATOL, len(image), hashlib.sha256(image).hexdigest())
+    return image, Golden(1, rtol, atol, len(image), hashlib.sha256(image).hexdigest())
 
 
 def _read(path: Path, manifest: Manifest) -> tuple[Arrays, Arrays]:

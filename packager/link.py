@@ -73,7 +73,12 @@ class Linker:
         built.mkdir(exist_ok=True)
         if not self.cache.fetch("object", key, built):
             with ThreadPoolExecutor(self.jobs) as pool:
-                list(pool.map(lambda source: self._compile(source, built / f"{source.parent.name}-{source.stem}.o", flags), sources))
+                list(
+                    pool.map(
+                        lambda source: self._compile(source, built / f"{source.parent.name}-{source.stem}.o", flags),
+                        sources,
+                    )
+                )
             self.cache.add("object", key, sorted(built.iterdir()))
         return tuple(sorted(built.glob("*.o")))
 

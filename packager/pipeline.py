@@ -54,6 +54,8 @@ def build(
     op_libraries: Sequence[str | os.PathLike[str]] = (),
     constants: str | os.PathLike[str] | None = None,
     entry: str | None = None,
+    precision: str | None = None,
+    cuda_home: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Compile ``model`` (.onnx, .pt2, Relax .json) into one bundle and return its path.
@@ -62,6 +64,8 @@ def build(
     bounds it (``(1, 32)``). ``golden`` is a seed, or an ``.npz`` file with inputs and perhaps outputs by name.
     ``op_libraries`` are TOML files that describe operators of your own, ``constants`` a file whose tensors replace the
     model's constants of the same names, ``entry`` the function of a Relax module that is the model (``main``).
+    ``precision`` (``fp16``, ``bf16``) lets a float32 model compute in half precision; its inputs and outputs stay.
+    ``cuda_home`` is the folder of a CUDA toolkit to use in place of the wheels.
     Raises a PackagerError; a file that stood at ``output`` is then as it was.
     """
     request = make_build_request(
@@ -80,6 +84,8 @@ def build(
         op_libraries=op_libraries,
         constants=constants,
         entry=entry,
+        precision=precision,
+        cuda_home=cuda_home,
     )
     report = progress or _silent
     outputs = Outputs(request.output, request.header, request.weights_file)
@@ -169,18 +175,44 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
         from packager.golden import make_golden
 
         progress("running the golden inputs")
-        image, record = make_golden(linked.path, manifest, request.golden)
+        reference = _reference(request, workdir) or linked.path
+        image, record = make_golden(reference, manifest, request.golden, request.precision)
         seal(linker.link(link_plan, golden=image), link_plan, golden=record)
 
 
+def _reference(request: Request, workdir: Path) -> Path | None:
+    """Build the model as it is for this machine's CPU, where the bundle itself is no reference; else return None."""
+    if request.targets.device == "cpu" and request.precision is None:
+        return None
+    from packager.targets import parse_targets
+
+    reference = workdir / "reference.so"
+    plain = dataclasses.replace(
+        request,
+        output=reference,
+        targets=parse_targets([]),
+        precision=None,
+        golden=None,
+        header=None,
+        prefix=None,
+        keep_workdir=None,
+    )
+    with work_folder(None) as folder:
+        _build(plain, find_toolchain(plain.targets.host.machine), Cache.of_user(enabled=False), folder, _silent)
+        Outputs(reference, None, plain.weights_file).publish(folder, plain)
+    return reference
+
+
 def import_model(request: Request) -> ImportedModel:
-    """Run the first stage: read the model file, with the constants that replace its own."""
+    """Run the first stage: read the model file, with the constants that replace its own, in the precision asked for."""
     from packager.frontends import load_model
     from packager.overrides import read_overrides
+    from packager.precision import convert_precision
 
     op_libraries = [library for target in request.targets.specialised for library in _op_libraries(target)]
     overrides = None if request.constants is None else read_overrides(request.constants)
-    return load_model(request.model, request.dims, request.name, op_libraries, request.entry, overrides)
+    model = load_model(request.model, request.dims, request.name, op_libraries, request.entry, overrides)
+    return convert_precision(model, request.precision)
 
 
 def _count_partitions(placement: Placement, kind: str) -> str:

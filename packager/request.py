@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from packager.frontends.dims import DimRequest, make_request
 from packager.targets import TargetList, parse_targets
 
 ENTRY_SYMBOL = "packager_bundle_v1"
+PRECISIONS = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Request:
     golden: int | Path | None
     entry: str | None  # the function of a Relax module that is the model
     constants: Path | None  # a file whose tensors replace the model's constants of the same names
+    precision: str | None = None  # "fp16", "bf16", or None: the model's own
 
     @property
     def static(self) -> bool:
@@ -68,6 +71,8 @@ def make_build_request(
     op_libraries: Sequence[str | os.PathLike[str]] = (),
     constants: str | os.PathLike[str] | None = None,
     entry: str | None = None,
+    precision: str | None = None,
+    cuda_home: str | os.PathLike[str] | None = None,
 ) -> Request:
     """Check the arguments of ``packager.build``. Raises UsageError."""
     check_suffix(model)
@@ -77,6 +82,8 @@ def make_build_request(
         raise UsageError(f"--prefix {prefix!r} is not a C identifier")
     if weights not in (None, "embedded", "external"):
         raise UsageError(f"--weights {weights!r} is unknown", hint="valid: embedded, external")
+    if precision not in (None, *PRECISIONS):
+        raise UsageError(f"--precision {precision!r} is unknown", hint=f"valid: {', '.join(PRECISIONS)}")
     if output is not None and not Path(output).name:
         raise UsageError(f"{output}: is a folder", hint="name a file")
     if jobs is not None and jobs < 1:
@@ -91,7 +98,9 @@ def make_build_request(
     return Request(
         model=model,
         output=Path(output) if output is not None else default,
-        targets=parse_targets([*_op_library_targets(op_libraries), *_listed(targets, Mapping)]),
+        targets=_with_cuda_home(
+            parse_targets([*_op_library_targets(op_libraries), *_listed(targets, Mapping)]), cuda_home
+        ),
         dims=requests,
         name=name or model.stem,
         header=Path(header) if header is not None else None,
@@ -102,7 +111,24 @@ def make_build_request(
         golden=Path(golden) if isinstance(golden, str | os.PathLike) else golden,
         entry=entry,
         constants=Path(constants) if constants is not None else None,
+        precision=precision,
     )
+
+
+def _with_cuda_home(targets: TargetList, home: str | os.PathLike[str] | None) -> TargetList:
+    """Return the list with the folder of the CUDA toolkit in its ``cuda`` Target. Raises UsageError if it has none."""
+    if home is None:
+        return targets
+    generator = targets.generator
+    if generator.kind != "cuda":
+        raise UsageError("--cuda-home is given, but no Target is for CUDA", hint="add -t 'cuda -arch=sm_90a'")
+    if generator.options.home not in ("", os.fspath(home)):
+        raise UsageError(
+            f"--cuda-home is {os.fspath(home)!r}, but attribute 'home' of Target 'cuda' is {generator.options.home!r}",
+            hint="give one of them",
+        )
+    changed = dataclasses.replace(generator, options=dataclasses.replace(generator.options, home=os.fspath(home)))
+    return dataclasses.replace(targets, bases=(*targets.bases[:-1], changed))
 
 
 def _op_library_targets(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:

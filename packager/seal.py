@@ -53,7 +53,7 @@ def seal(linked: LinkedFile, link_plan: LinkPlan, *, golden: Golden | None) -> M
         cpu_features=linked.cpu_features,
         exports=image.exports,
         undefined=image.undefined if link_plan.static else (),
-        cuda=_cuda(fatbins_of(path, image.sections.get(FATBIN_SECTION)), link_plan),
+        cuda=cuda_requirements(fatbins_of(path, image.sections.get(FATBIN_SECTION)), link_plan),
     )
     sizes = Sizes(path.stat().st_size, image.code_bytes, constants.size if constants else 0)
     manifest = _manifest(link_plan, requirements, sizes, golden)
@@ -88,7 +88,7 @@ def _check(image: ElfImage, link_plan: LinkPlan) -> None:
         raise BackendError(f"the linked file needs {', '.join(image.unversioned)}, which no library has")
 
 
-def _cuda(fatbins: tuple[Fatbin, ...], link_plan: LinkPlan) -> CudaRequirements | None:
+def cuda_requirements(fatbins: tuple[Fatbin, ...], link_plan: LinkPlan) -> CudaRequirements | None:
     """Return what the GPU code asks for. Raises BackendError unless every module has the code that was asked for."""
     wanted = _wanted(link_plan)
     if wanted is None:

@@ -50,6 +50,13 @@ def build(
         Path | None, typer.Option(metavar="FILE.safetensors|.npz", help="Tensors that replace constants by name.")
     ] = None,
     entry: Annotated[str | None, typer.Option(metavar="NAME", help="The function of a Relax module to build.")] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(metavar="fp16|bf16", help="Compute a float32 model in half precision where it is safe."),
+    ] = None,
+    cuda_home: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A CUDA toolkit to use in place of the wheels.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what each backend would be given, and build nothing.")
     ] = False,
@@ -80,6 +87,8 @@ def build(
             op_libraries=op_library or [],
             constants=constants,
             entry=entry,
+            precision=precision,
+            cuda_home=cuda_home,
             progress=progress,
         )
     print(path)

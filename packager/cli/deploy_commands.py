@@ -228,6 +228,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 def machine(as_json: Json = False) -> None:
     """Describe this machine; verify --machine reads what --json prints."""
+    from packager.deploy.gpus import describe_cuda
     from packager.deploy.machine import this_machine
 
     found = this_machine()
@@ -241,6 +242,7 @@ def machine(as_json: Json = False) -> None:
         ("glibc", found.glibc or "none"),
         ("CPU", found.cpu or "unknown"),
         ("CPU features", " ".join(found.cpu_features) or "unknown"),
+        ("GPUs", describe_cuda(found.cuda)),
     )
     print_tables([Table("This machine", ("", ""), rows)])
 

@@ -40,8 +40,8 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
     "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
     "cuMemFree_v2": (c_uint64,),
-    "cuMemcpyHtoD_v2": (c_uint64, c_void_p, c_size_t),
-    "cuMemcpyDtoH_v2": (c_void_p, c_uint64, c_size_t),
+    "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
+    "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
     "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
     "cuStreamSynchronize": (c_void_p,),
@@ -168,15 +168,16 @@ class Device:
         source = np.ascontiguousarray(array)
         copy = self.empty(array.shape, dtype)
         if copy.nbytes:
-            self._call("cuMemcpyHtoD_v2", copy.address, source.ctypes.data, copy.nbytes)
+            self._call("cuMemcpyHtoDAsync_v2", copy.address, source.ctypes.data, copy.nbytes, self._stream)
+            self.synchronize()  # a plain copy may return before the data are there, which no other stream waits for
         return copy
 
     def download(self, array: DeviceArray) -> NDArray[Any]:
         """Return a copy in host memory, when the stream has done its work."""
-        self.synchronize()
         target = empty("copy", array.dtype, array.shape)
         if array.nbytes:
-            self._call("cuMemcpyDtoH_v2", target.ctypes.data, array.address, array.nbytes)
+            self._call("cuMemcpyDtoHAsync_v2", target.ctypes.data, array.address, array.nbytes, self._stream)
+        self.synchronize()
         return target
 
     def events(self, count: int) -> list[c_void_p]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packager.deploy.elf_tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE
+from packager.deploy.elf_tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, read_sections
 from packager.deploy.fatbin import FATBIN_SECTION, fatbins_of
 from packager.deploy.findings import Finding, error
 from packager.deploy.inspect import BundleFile
+from packager.deploy.window import open_window
 from packager.errors import BundleError
 from packager.gpu_arch import arch_key
 
@@ -16,7 +17,11 @@ _RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or r
 
 def gpu_code_findings(bundle: BundleFile) -> Iterator[Finding]:
     """Check that each fatbin of the file has code for the declared architectures and no others."""
-    section = bundle.elf.sections.get(FATBIN_SECTION)
+    with open_window(bundle.path) as window:
+        sections = [section for section in read_sections(window).sections if section.name == FATBIN_SECTION]
+    if len(sections) > 1:
+        yield _finding("manifest.sections", f"there are {len(sections)} sections {FATBIN_SECTION}", "section headers")
+    section = sections[0] if sections else None
     if section and (section.flags & (SHF_WRITE | SHF_EXECINSTR) or not section.flags & SHF_ALLOC):
         yield _finding("manifest.sections", f"{FATBIN_SECTION} must be mapped and read-only", "section headers")
     try:

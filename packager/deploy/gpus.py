@@ -16,7 +16,7 @@ from packager.manifest import Count, CudaRequirements, CudaVersion, Manifest
 from packager.strict_json import Pattern
 
 DRIVER_LIBRARY = "libcuda.so.1"
-_DRIVER_FACTS = Path("/proc/driver/nvidia/version")
+DRIVER_FACTS = Path("/proc/driver/nvidia/version")
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 _NAME_BYTES = 256
 _MAX_DEVICES = 1024
@@ -56,7 +56,7 @@ def this_cuda() -> CudaDriver | None:
         devices = _devices(library)
     except (OSError, AttributeError):  # no such library, or one without these functions
         return None
-    return CudaDriver(f"{version.value // 1000}.{version.value % 1000 // 10}", _driver_version(), devices)
+    return CudaDriver(f"{version.value // 1000}.{version.value % 1000 // 10}", driver_version(), devices)
 
 
 def _devices(library: ctypes.CDLL) -> tuple[Gpu, ...]:
@@ -80,9 +80,10 @@ def _devices(library: ctypes.CDLL) -> tuple[Gpu, ...]:
     return tuple(found)
 
 
-def _driver_version() -> str | None:
+def driver_version() -> str | None:
+    """Return the version of the kernel module, where the kernel tells it."""
     try:
-        text = _DRIVER_FACTS.read_text("utf-8", errors="replace")
+        text = DRIVER_FACTS.read_text("utf-8", errors="replace")
     except OSError:
         return None
     match = re.search(r"NVRM version:.*?\s([0-9]+(?:\.[0-9]+)+)\s", text)

@@ -12,9 +12,9 @@ from tvm import relax
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
 from packager.fold import fold_weights
 from packager.ir import CallSource, LoweredModel, PartitionedModel
-from packager.lower.indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.lower.accumulate import legalize_layer_norm, legalize_softmax
 from packager.lower.devices import Device, device_named
+from packager.lower.indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.lower.kernels import make_group
 from packager.op_library import called_operator
 from packager.passes import apply

@@ -9,6 +9,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError, dlight
 
 from packager.lower.cuda_blocks import blocks, is_reduction, loads, schedule_of, variables
+from packager.lower.cuda_intrinsics import load_tensor_intrinsics
 
 # dlight reads the architecture as a number, and uses nothing newer than the tensor cores of sm_70.
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
@@ -23,6 +24,7 @@ def schedule_matmul(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     reductions = [block for block in blocks(sch) if is_reduction(sch, block)]
     if len(reductions) != 1 or not _is_product(sch, reductions[0]):
         raise ScheduleError("the function is no product of matrices")
+    load_tensor_intrinsics()
     for rule in (dlight.gpu.GEMV(), dlight.gpu.Matmul()):
         with TARGET:
             found = rule.apply(primfunc, TARGET, False)
@@ -48,11 +50,7 @@ def _is_product(sch: s_tir.Schedule, block: Any) -> bool:
     iters = sch.get(block).iter_vars
     used = [{handle for index in load[0].indices for handle in variables(index)} for load in (left, right)]
     summed = {v.var.__chandle__() for v in iters if v.iter_type == tirx.IterVar.CommReduce}
-    kept = {
-        v.var.__chandle__()
-        for v in iters
-        if v.iter_type == tirx.IterVar.DataPar and not _is_one(v.dom.extent)
-    }
+    kept = {v.var.__chandle__() for v in iters if v.iter_type == tirx.IterVar.DataPar and not _is_one(v.dom.extent)}
     return bool(summed & used[0] & used[1]) and bool(kept & (used[0] ^ used[1]))
 
 

@@ -6,7 +6,7 @@ of each operand. Every reduction, and every value computed in between, then work
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import s_tir, sym, tirx
@@ -64,7 +64,7 @@ def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     reductions = [block for block in found if is_reduction(sch, block)]
     if not reductions or sch.get_consumers(found[-1]):
         raise ScheduleError("no reduction")
-    rows = _layout(sch, reductions[0])
+    rows = _sharing_blocks(sch, reductions[0], _layout(sch, reductions[0]))
     for block in found:
         _check(sch, block, reductions[0], rows)
     if not is_spatial(sch, found[-1]):
@@ -102,9 +102,9 @@ def _layout(sch: s_tir.Schedule, reduction: Any) -> _Rows:
     lead = len(kinds) - trail
     if len(loops) != len(kinds) or kinds != sorted(kinds, key=lambda k: k == tirx.IterVar.CommReduce):
         raise ScheduleError("the reduction is not along the last axes")
-    last = sch.get(reduction).iter_vars[-1].var.__chandle__()
-    operands = [load for load in loads(sch.get(reduction).body) if load.indices and last in variables(load.indices[-1])]
-    if not operands:
+    summed = [var.var.__chandle__() for var in sch.get(reduction).iter_vars[lead:]]
+    moving = [load for load in loads(sch.get(reduction).body) if _uses(load, summed)]
+    if not moving or any([index.__chandle__() for index in load.indices][-trail:] != summed for load in moving):
         raise ScheduleError("the operand is not contiguous along the reduction")
     sizes = extents(sch, loops)
     long = _Rows(lead, trail, 1, LONG_THREADS, 0, 1)
@@ -113,6 +113,24 @@ def _layout(sch: s_tir.Schedule, reduction: Any) -> _Rows:
             return _short(long, sizes[lead:])
         return long
     return _in_registers(sch, reduction, long, sizes[-1])
+
+
+def _uses(load: Any, handles: list[int]) -> bool:
+    return any(variables(index) & set(handles) for index in load.indices)
+
+
+def _sharing_blocks(sch: s_tir.Schedule, reduction: Any, rows: _Rows) -> _Rows:
+    """Let only as many rows share a block as divide them all, unless rows are one axis: that can be guarded."""
+    leads = [e for e in extents(sch, list(sch.get_loops(reduction))[: rows.lead]) if e != 1]
+    if len(leads) <= 1:
+        return rows
+    known = 1
+    for extent in leads:
+        known *= extent if isinstance(extent, int) else 1
+    count = rows.rows
+    while known % count:
+        count //= 2
+    return replace(rows, rows=count)
 
 
 def _short(long: _Rows, sizes: list[Any]) -> _Rows:
@@ -160,9 +178,7 @@ def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: _Rows) -> None:
     sizes, wanted = extents(sch, loops), extents(sch, model)
 
     def same(left: list[Any], right: list[Any]) -> bool:
-        return len(left) == len(right) and all(
-            analyzer.can_prove_equal(a, b) for a, b in zip(left, right, strict=True)
-        )
+        return len(left) == len(right) and all(analyzer.can_prove_equal(a, b) for a, b in zip(left, right, strict=True))
 
     full = same(sizes, wanted)
     if is_reduction(sch, block):

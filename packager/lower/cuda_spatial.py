@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir, tirx
+from tvm import s_tir, sym, tirx
 from tvm.ir import Call
 from tvm.s_tir import ScheduleError
 from tvm_ffi import structural_walk
@@ -74,10 +74,30 @@ def _move_vectors(sch: s_tir.Schedule, block: Any) -> None:
     width = vector_width(sch, block, extents(sch, loops)[-1])
     if width == 1 or not is_movement(sch, block):
         raise ScheduleError("no vectors to move")
+    if not all(_is_aligned(sch, block, load, width) for load in loads(sch.get(block).body)):
+        raise ScheduleError("vectors would straddle")
     outer, vector = sch.split(loops[-1], [None, width])
     threads = _threads(extents(sch, [*loops[:-1], outer]))
     bind_flat(sch, sch.fuse(*loops[:-1], outer), threads)
     sch.vectorize(vector)
+
+
+def _is_aligned(sch: s_tir.Schedule, block: Any, load: Any, width: int) -> bool:
+    """Tell whether a load moves along whole aligned vectors with the innermost loop, or not at all with it."""
+    last = sch.get(block).iter_vars[-1].var
+    handle = last.__chandle__()
+    if not any(handle in variables(index) for index in load.indices):
+        return True
+    *outer, inner = load.indices
+    analyzer = sym.Analyzer()
+    offset = analyzer.simplify(inner - last)
+    length = load.source.shape[-1]
+    return (
+        all(handle not in variables(index) for index in outer)
+        and handle not in variables(offset)
+        and (isinstance(offset, tirx.IntImm) and int(offset) % width == 0)
+        and (isinstance(length, tirx.IntImm) and int(length) % width == 0)
+    )
 
 
 def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
@@ -203,6 +223,9 @@ def _transposed(sch: s_tir.Schedule, block: Any) -> tuple[Any, int]:
         handles = [index.__chandle__() for index in load.indices]
         if not handles or handles[-1] not in iters[:-1] or iters[-1] not in handles[:-1]:
             continue
-        if all(isinstance(index, (tirx.Var, tirx.IntImm)) for index in load.indices) and load.source.scope() == "global":
+        if (
+            all(isinstance(index, (tirx.Var, tirx.IntImm)) for index in load.indices)
+            and load.source.scope() == "global"
+        ):
             return load.source, iters.index(handles[-1])
     raise ScheduleError("no transpose")

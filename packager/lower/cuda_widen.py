@@ -28,11 +28,48 @@ _STATEMENTS = (st.For, st.BufferStore, st.SeqStmt, s_tir.SBlock, s_tir.SBlockRea
 _BINARY = (ex.BinaryOpExpr, ex.CmpExpr)
 # Functions of real numbers: their argument and result types follow one another.
 _FUNCTIONS = frozenset(
-    (
-        "acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf exp exp10 exp2 fabs floor fma fmod hypot "
-        "if_then_else isfinite isinf isnan ldexp log log10 log1p log2 nearbyint pow round rsqrt sigmoid sin sinh sqrt "
-        "tan tanh trunc"
-    ).split()
+    [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "ceil",
+        "copysign",
+        "cos",
+        "cosh",
+        "erf",
+        "exp",
+        "exp10",
+        "exp2",
+        "fabs",
+        "floor",
+        "fma",
+        "fmod",
+        "hypot",
+        "if_then_else",
+        "isfinite",
+        "isinf",
+        "isnan",
+        "ldexp",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "nearbyint",
+        "pow",
+        "round",
+        "rsqrt",
+        "sigmoid",
+        "sin",
+        "sinh",
+        "sqrt",
+        "tan",
+        "tanh",
+        "trunc",
+    ]
 )
 
 
@@ -144,12 +181,13 @@ class _Widener:
 
     def _store(self, store: Any) -> Any:
         buffer = self.buffers.get(store.buffer.__chandle__(), store.buffer)
-        value = self._wide(store.value)
+        exact = str(buffer.dtype) in HALVES and _is_exact(store.value, set(self.buffers))
+        value = store.value if exact else self._wide(store.value)
         largest = HALVES.get(str(store.buffer.dtype))
         if buffer is not store.buffer and isinstance(value, tirx.FloatImm) and abs(value.value) == largest:
             # TVM knows a reduction by the value that it starts from.
             value = tirx.FloatImm(WIDE, WIDE_LARGEST if value.value > 0 else -WIDE_LARGEST)
-        if str(buffer.dtype) in HALVES:
+        if str(buffer.dtype) in HALVES and not exact:
             value = _narrow(value, store.value.ty)
         return st.BufferStore(buffer, value, [self._wide(i) for i in store.indices])
 
@@ -202,7 +240,9 @@ class _Widener:
         wide = [self._wide(a) if isinstance(a, tvm.ir.Expr) else a for a in expr.args]
         if _name(expr) in _FUNCTIONS:
             return self._rebuilt(expr, wide, WIDE if _is_half(expr) else expr.ty)
-        arguments = [_narrow(w, a.ty) if str(getattr(a, "ty", "")) in HALVES else w for a, w in zip(expr.args, wide, strict=True)]
+        arguments = [
+            _narrow(w, a.ty) if str(getattr(a, "ty", "")) in HALVES else w for a, w in zip(expr.args, wide, strict=True)
+        ]
         call = self._rebuilt(expr, arguments, expr.ty)
         return tirx.Cast(WIDE, call) if _is_half(expr) else call
 

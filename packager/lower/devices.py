@@ -8,16 +8,14 @@ from typing import Any
 
 import tvm
 from tvm.s_tir import dlight
-from tvm.tirx.buffer import is_buffer_var
 
-from packager.lower.accumulate import HALVES, accumulate_in_float32
+from packager.lower.accumulate import accumulate_in_float32
 from packager.lower.kernels import lower_kernels
 from packager.lower.kernels_cuda import lower_cuda_kernels
 from packager.lower.layout_cuda import to_channels_last
 from packager.lower.pack import pack_weights
 from packager.lower.schedule_cpu import schedule as schedule_cpu
 from packager.lower.schedule_cuda import schedule_cuda
-from packager.lower.tensor_intrinsics import register_tensor_intrinsics
 from packager.primitives import Kernel
 
 # Whether a schedule lowers does not depend on the CPU or on the GPU's architecture.
@@ -41,13 +39,6 @@ def _one_element_a_thread(primfunc: Any) -> Any:
         return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(tvm.IRModule({"main": primfunc}))["main"]
 
 
-def _for_threads(primfunc: Any) -> Any:
-    buffers = [parameter for parameter in primfunc.params if is_buffer_var(parameter)]
-    if any(str(buffer.dtype) in HALVES for buffer in buffers):
-        register_tensor_intrinsics()
-    return schedule_cuda(primfunc, TRIAL_GPU)
-
-
 def device_named(name: str) -> Device:
     """Return the device ``cpu`` or ``cuda``."""
     return _DEVICES[name]
@@ -63,7 +54,7 @@ _DEVICES = {
     "cuda": Device(
         "cuda",
         lambda module, _num_inputs: to_channels_last(accumulate_in_float32(module)),
-        (_for_threads, _one_element_a_thread),
+        (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_a_thread),
         lambda kernels: lower_cuda_kernels(kernels, TRIAL_GPU),
     ),
 }

@@ -100,9 +100,7 @@ def lower_cuda_kernels(
     module = _T.BindTarget(target.with_host(tvm.target.Target("llvm")))(module)
     module = tvm.transform.Sequential(LOWERING)(module)
     by_name = {var.name_hint: function for var, function in module.functions.items()}
-    launches = {
-        name: Launch(axes, _dynamic_bytes(name, by_name[name].body)) for name, axes in extents.items()
-    }
+    launches = {name: Launch(axes, _dynamic_bytes(name, by_name[name].body)) for name, axes in extents.items()}
     module = tvm.IRModule({k.symbol: _to_device_function(k, by_name[k.symbol], target) for k in kernels})
     return tvm.transform.Sequential(FINISH)(module), launches
 

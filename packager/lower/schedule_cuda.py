@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.s_tir import ScheduleError, dlight
 
 from packager.lower.cuda_blocks import blocks, inline, is_spatial, schedule_of
+from packager.lower.cuda_columns import schedule_columns
 from packager.lower.cuda_matmul import TARGET, schedule_matmul
 from packager.lower.cuda_rows import schedule_rows
 from packager.lower.cuda_spatial import schedule_spatial
@@ -58,6 +59,7 @@ _RULES: tuple[_Rule, ...] = (
     _spatial,
     schedule_matmul,
     schedule_rows,
+    schedule_columns,
     _dlight(dlight.gpu.Reduction(), dlight.gpu.GeneralReduction()),
 )
 
@@ -65,6 +67,4 @@ _RULES: tuple[_Rule, ...] = (
 def _is_bound(primfunc: tirx.PrimFunc) -> bool:
     """Tell whether each loop nest at the root is bound to threads."""
     sch = schedule_of(primfunc)
-    return all(
-        any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block)) for block in blocks(sch)
-    )
+    return all(any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block)) for block in blocks(sch))

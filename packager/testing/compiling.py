@@ -64,7 +64,7 @@ def compile_model(model: Path, targets: Targets, dims: Mapping[str, Any], kind: 
         target = next(target for target in request.targets.specialised if target.kind == kind)
         output = next(output for output in placement.model.backends if output.kind == kind)
         return Compiled(target, tuple(given), (), output)
-    functions = plan(lower(placement.model)).functions
+    functions = plan(lower(placement.model, request.targets.device)).functions
     kernels = tuple(function for function in functions if isinstance(function, Kernel))
     target, context = context_for(targets, kind, workdir / kind)
     return Compiled(target, (), kernels, backend.generate(kernels, target, context))

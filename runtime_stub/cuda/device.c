@@ -184,10 +184,9 @@ void pk_device_finish(packager_session_t *session) {
 void pk_device_release(packager_session_t *session) {
   pk_cuda_t *cuda = session->call.cuda;
   int mode = pk_relax_captures();
-  if (!pk_gpu_enter(cuda->gpu)) {
-    empty(cuda);
-    pk_gpu_leave();
-  }
+  int entered = !pk_gpu_enter(cuda->gpu);
+  empty(cuda);
+  if (entered) pk_gpu_leave();
   pk_gpu_release(cuda->gpu);
   pk_restore_captures(mode);
 }

@@ -151,6 +151,8 @@ void pk_staging_release(pk_cuda_t *cuda);
 typedef int32_t pk_compute_fn(packager_session_t *session);
 int32_t pk_run(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs, CUstream stream,
                pk_compute_fn *compute);
+/* As the session's options say. */
+pk_compute_fn pk_compute;
 /* Calls the primitive functions in a mode. Returns the number of the call that failed, or 0. */
 int32_t pk_call(packager_session_t *session, int32_t mode);
 int32_t pk_fail_call(packager_session_t *session, int32_t failed);

@@ -142,11 +142,13 @@ int32_t pk_run(packager_session_t *session, const DLTensor *const *inputs, DLTen
   return status;
 }
 
+int32_t pk_compute(packager_session_t *session) {
+  const pk_cuda_t *cuda = session->call.cuda;
+  if (cuda->blocking) return launch_and_wait(session);
+  return cuda->graph_mode == PACKAGER_GRAPH_OFF ? launch(session) : pk_graph_run(session);
+}
+
 int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
                       void *stream) {
-  const pk_cuda_t *cuda = session->call.cuda;
-  pk_compute_fn *compute = pk_graph_run;
-  if (cuda->graph_mode == PACKAGER_GRAPH_OFF) compute = launch;
-  if (cuda->blocking) compute = launch_and_wait;
-  return pk_run(session, inputs, outputs, stream, compute);
+  return pk_run(session, inputs, outputs, stream, pk_compute);
 }

@@ -177,7 +177,8 @@ typedef struct {
    * Every argument is checked before anything is computed; after an error the session can be used again.
    * A session may move between threads but runs in one at a time (else PACKAGER_ERROR_BUSY).
    * Allocates nothing, takes no lock and makes no system call, except to wake parked workers and to sleep when
-   * workers take much longer than the caller's own share. */
+   * workers take much longer than the caller's own share. CUDA: the first runs of a shape allocate staging memory for
+   * host tensors, and make the shape's graph; what the driver does besides is its own. */
   int32_t (*session_run)(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                          DLTensor *const *outputs, int32_t num_outputs, void *stream);
 
@@ -215,8 +216,8 @@ typedef struct {
    * NULL for a CPU bundle. */
   void *(*session_stream)(const packager_session_t *session);
 
-  /* Runs the model once as session_run does, measures each primitive function and tells `report` when all are done. Of
-   * CUDA bundles only: else PACKAGER_ERROR_ARGUMENT. */
+  /* Runs the model as session_run does without a stream, measures each primitive function and tells `report` when all
+   * are done. Of CUDA bundles only: else PACKAGER_ERROR_ARGUMENT. */
   int32_t (*session_profile)(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                              DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report, void *context);
   const void *reserved[3];

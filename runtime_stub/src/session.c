@@ -213,8 +213,8 @@ const char *pk_call_name(int32_t number) {
   return name;
 }
 
-static int32_t check_tensors(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
-                             DLTensor *const *outputs, int32_t num_outputs) {
+static inline int32_t check_tensors(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                                    DLTensor *const *outputs, int32_t num_outputs) {
   int32_t status = pk_check_inputs(session, inputs, num_inputs);
   return status ? status : pk_check_memory(session, inputs, outputs, num_outputs);
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,10 +43,10 @@ THREAD = Flavour("thread", flags=("-g", "-fsanitize=thread"))
 AARCH64 = Flavour("aarch64", cc="aarch64-linux-gnu-gcc", runner=("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"))
 
 
-def execute(command: Sequence[str | Path], *, timeout: float = 60) -> str:
+def execute(command: Sequence[str | Path], *, timeout: float = 60, environment: Mapping[str, str] | None = None) -> str:
     """Run a command and return its stdout; what it printed is the failure's message."""
     argv = [str(part) for part in command]
-    environment = os.environ | ENVIRONMENT
+    environment = os.environ | ENVIRONMENT | (environment or {})
     done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
     assert done.returncode == 0, f"{' '.join(argv)}\nexit status {done.returncode}\n{done.stderr}{done.stdout}"
     return done.stdout
@@ -98,8 +98,8 @@ class Builder:
         self.compile("-std=c11", "-O1", "-g", *STRICT, f"-I{SOURCES}", source, "-o", target, "-ldl", "-lpthread")
         return target
 
-    def run(self, program: str, *arguments: str | Path) -> str:
-        return execute([*self.flavour.runner, self.program(program), *arguments])
+    def run(self, program: str, *arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
+        return execute([*self.flavour.runner, self.program(program), *arguments], environment=environment)
 
     @property
     def dynamic(self) -> Path:

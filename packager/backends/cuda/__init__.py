@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.backends.base import API_VERSION, Context, Unavailable, attribute
@@ -56,6 +57,10 @@ class CudaBackend:
             return Unavailable(error.message, error.hint or "pip install 'packager[cuda]'")
         check_archs(target.options.arch, target.options.ptx, toolkit)
         return None
+
+    def inputs(self, target: Target) -> Sequence[Path]:
+        """Return the compiler of a toolkit that the Target names; the wheels have a version."""
+        return [Path(target.options.home) / "bin" / "nvcc"] if target.options.home else []
 
     def generate(self, kernels: Sequence[Kernel], target: Target, context: Context) -> BackendOutput:
         """Compile kernels to ``cuda.o``: fatbins and launching functions. Raises BackendError, ToolchainError."""

@@ -81,7 +81,9 @@ def _compile_launchers(parts: Sequence[Sequence[Kernel]], launches: Mapping[str,
                 {
                     "name": _module(index),
                     "image": f"kernels_{index}.fatbin",
-                    "kernels": [_kernel_view(number, kernel, launches[kernel.symbol]) for number, kernel in enumerate(part)],
+                    "kernels": [
+                        _kernel_view(number, kernel, launches[kernel.symbol]) for number, kernel in enumerate(part)
+                    ],
                 }
                 for index, part in enumerate(parts)
             ],

@@ -89,6 +89,9 @@ static int32_t session_create(const packager_session_options_t *options, package
 #ifdef REFUSE
   return fail(thread_message, "the CPU lacks avx1024", PACKAGER_ERROR_MACHINE);
 #endif
+#ifdef NO_DRIVER
+  return fail(thread_message, "libcuda.so.1 cannot be opened", PACKAGER_ERROR_DRIVER);
+#endif
   if (options) seen.options = *options;
   *session = calloc(1, sizeof **session);
   live_sessions += 1;
@@ -171,6 +174,8 @@ static const char *status_name(int32_t status) {
       return "PACKAGER_ERROR_MACHINE";
     case PACKAGER_ERROR_THREADS:
       return "PACKAGER_ERROR_THREADS";
+    case PACKAGER_ERROR_DRIVER:
+      return "PACKAGER_ERROR_DRIVER";
     default:
       return "unknown status";
   }

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sealing import build_bundle
+from sealing import build_bundle, golden_image
 from typer.testing import CliRunner
 
 import packager
@@ -22,6 +22,8 @@ from packager.deploy.abi import DLDevice, SessionOptions
 from packager.deploy.bench import bench
 from packager.deploy.bench_cuda import CudaFigures
 from packager.deploy.cuda_memory import DeviceArray
+from packager.deploy.golden import golden_findings
+from packager.deploy.inspect import inspect
 from packager.deploy.loader import Bundle
 from packager.deploy.session import Step
 from packager.errors import RunError, UsageError
@@ -351,6 +353,16 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+def test_a_bundle_that_finds_no_driver(tmp_path: Path) -> None:
+    path = build_bundle(tmp_path / "scale.so", defines=("CUDA", "NO_DRIVER"), patch=of_cuda, golden=golden_image())
+    result = CliRunner().invoke(app, ["run", str(path), "--random", "1"])
+    assert isinstance(result.exception, RunError)
+    assert (result.exception.name, result.exception.exit_code) == ("PACKAGER_ERROR_DRIVER", 2)
+    (finding,) = golden_findings(inspect(path), timeout=60)
+    assert (finding.check, finding.what) == ("run.refused", "libcuda.so.1 cannot be opened")
+    assert "packager machine" in finding.hint
 
 
 @pytest.mark.skipif(has_driver(), reason="this machine has a CUDA driver")

@@ -1,0 +1,179 @@
+/* A hand-written CUDA model in the form that the entrypoint template renders: for x[n,4] in 0..4096,
+ *   call 1, scale: arena = x * w            kernel 0, of the first module
+ *   call 2, add:   y = arena + b            kernel 1, of the second module, with much shared memory
+ *   call 3, keep:  echo = x                 a copy
+ * which nothing computes but for the copy: see ../recorder. scale fails by itself where n is 13. Macros:
+ *   -DMODEL_STATIC           n is 8
+ *   -DKERNELS='"add:24"'     the second module's text
+ *   -DADD_BLOCK=1            threads of a block of add
+ *   -DARENA_BYTES=1024 -DCONSTANT_BYTES=...  more than is needed
+ *   -DDRIVER=13000           the least version of the driver */
+#include "internal.h"
+
+#ifndef KERNELS
+#define KERNELS "recorded unused:8 add:32"
+#endif
+#ifndef ADD_BLOCK
+#define ADD_BLOCK 128
+#endif
+#ifndef ARENA_BYTES
+#define ARENA_BYTES (4096 * 16)
+#endif
+#ifndef CONSTANT_BYTES
+#define CONSTANT_BYTES 80
+#endif
+#ifndef DRIVER
+#define DRIVER 13000
+#endif
+#define COUNT(array) (int32_t)(sizeof(array) / sizeof *(array))
+
+static const char manifest[] = "{}  ";
+static const char *const features[] = {NULL};
+
+static const uint32_t first_shared[] = {0}, second_shared[] = {0, 100000};
+static const pk_cuda_module_t first_module = {"recorded scale:32", "scale", first_shared, 1};
+static const pk_cuda_module_t second_module = {KERNELS, "unused\0add", second_shared, 2};
+static const pk_cuda_module_t *const modules[] = {&first_module, &second_module};
+static const pk_cuda_model_t cuda_model = {modules, COUNT(modules), DRIVER, "sm_80, sm_90a, compute_80"};
+enum { FIRST_MODULE = 0, SECOND_MODULE = 1 };
+
+typedef struct {
+  void *y;
+  const void *a, *b;
+  int64_t n;
+} arguments_t;
+
+static int32_t scale(pk_cuda_t *cuda, void *y, const void *x, const void *w, int64_t n) {
+  if (n == 13) return 7;
+  const arguments_t arguments = {y, x, w, n};
+  const pk_cuda_launch_t launch = {{(uint32_t)((n + 63) / 64), 1, 1}, {256, 1, 1}, 0, 0};
+  return pk_cuda_launch(cuda, FIRST_MODULE, &launch, &arguments, sizeof arguments);
+}
+
+static int32_t add(pk_cuda_t *cuda, void *y, const void *a, const void *b, int64_t n) {
+  const arguments_t arguments = {y, a, b, n};
+  const pk_cuda_launch_t launch = {{(uint32_t)n, 1, 1}, {ADD_BLOCK, 1, 1}, 100000, 0};
+  return pk_cuda_launch(cuda, SECOND_MODULE + 1, &launch, &arguments, sizeof arguments);
+}
+
+static int32_t run(const pk_call_t *call) {
+#ifdef MODEL_STATIC
+  const int64_t n = 8;
+#else
+  const int64_t n = call->dims[0];
+#endif
+  pk_cuda_step(call->cuda, 1);
+  if (scale(call->cuda, call->arena, call->inputs[0], call->constants[0], n)) return 1;
+  pk_cuda_step(call->cuda, 2);
+  if (add(call->cuda, call->outputs[0], call->arena, call->constants[1], n)) return 2;
+  pk_cuda_step(call->cuda, 3);
+  if (pk_cuda_copy(call->cuda, call->outputs[1], call->inputs[0], (uint64_t)n * 16)) return 3;
+  return 0;
+}
+static const char call_names[] = "scale\0add\0keep";
+
+#ifdef MODEL_STATIC
+static const int64_t matrix[] = {8, 4}, least[] = {8, 4}, most[] = {8, 4};
+static const char *const names[] = {NULL, NULL};
+#define NUM_DIMS 0
+#define DIMS NULL
+#define SHAPES NULL
+#define TOTAL_EXTENTS 0
+#else
+static const int64_t matrix[] = {PACKAGER_DIM_SYMBOLIC, 4}, least[] = {0, 4}, most[] = {4096, 4};
+static const char *const names[] = {"n", NULL};
+static const pk_dim_t dims[] = {{"n", 0, 4096, 0, 0}};
+#define NUM_DIMS COUNT(dims)
+#define DIMS dims
+#define SHAPES shapes
+#define TOTAL_EXTENTS 6
+
+static void shapes(const int64_t *values, int64_t *extents) {
+  for (int i = 0; i < TOTAL_EXTENTS; i += 2) {
+    extents[i] = values[0];
+    extents[i + 1] = 4;
+  }
+}
+#endif
+
+static const packager_tensor_info_t inputs[] = {{"x", {kDLFloat, 32, 1}, 2, matrix, least, most, names}};
+static const packager_tensor_info_t outputs[] = {{"y", {kDLFloat, 32, 1}, 2, matrix, least, most, names},
+                                                 {"echo", {kDLFloat, 32, 1}, 2, matrix, least, most, names}};
+
+#ifdef WEIGHTS_FILE
+static const uint8_t header[] = {
+#include "weights_header.inc"
+};
+static const pk_external_weights_t external = {WEIGHTS_FILE, sizeof header + CONSTANT_BYTES, sizeof header, header};
+#define EMBEDDED NULL
+#define EXTERNAL &external
+#else
+_Alignas(64) static const float weights[(CONSTANT_BYTES) / 4] = {1, 2, 3, 4, [16] = 5, 6, 7, 8};
+#define EMBEDDED (const uint8_t *)weights
+#define EXTERNAL NULL
+#endif
+
+static const int64_t four[] = {4}, square[] = {2, 2}, forms[] = {4, 1, 2, 2, 1, 2};
+static const packager_constant_info_t constants[] = {{"w", {kDLFloat, 32, 1}, 1, four},
+                                                     {"b", {kDLFloat, 32, 1}, 2, square}};
+static const pk_slot_t slots[] = {
+    {.offset = 0, .nbytes = 16, .source = 0, .ndim = 1, .form = 0, .first = 0},
+    {.offset = 64, .nbytes = 16, .source = 1, .ndim = 2, .form = 2, .first = 0}, /* transposed */
+};
+
+const pk_model_t pk_model = {
+    .name = "cuda",
+    .manifest = manifest,
+    .manifest_bytes = sizeof manifest - 1,
+    .arena_bytes = ARENA_BYTES,
+    .constant_bytes = CONSTANT_BYTES,
+    .embedded_constants = EMBEDDED,
+    .external = EXTERNAL,
+    .cpu_features = features,
+    .num_inputs = COUNT(inputs),
+    .num_outputs = COUNT(outputs),
+    .num_dims = NUM_DIMS,
+    .num_constants = COUNT(constants),
+    .num_slots = COUNT(slots),
+    .inputs = inputs,
+    .outputs = outputs,
+    .constants = constants,
+    .slots = slots,
+    .forms = forms,
+    .dims = DIMS,
+    .shapes = SHAPES,
+    .total_extents = TOTAL_EXTENTS,
+    .run = run,
+    .cuda = &cuda_model,
+    .call_names = call_names,
+};
+
+static const packager_bundle_v1_t bundle = {
+    .struct_size = sizeof bundle,
+    .abi_version = PACKAGER_ABI_VERSION,
+    .name = "cuda",
+    .manifest = manifest,
+    .manifest_size = sizeof manifest - 1,
+    .arena_bytes = ARENA_BYTES,
+    .constant_bytes = CONSTANT_BYTES,
+    .num_inputs = COUNT(inputs),
+    .num_outputs = COUNT(outputs),
+    .inputs = inputs,
+    .outputs = outputs,
+    .set_threads = pk_set_threads,
+    .session_create = pk_session_create,
+    .session_run = pk_session_run,
+    .session_output_shape = pk_session_output_shape,
+    .session_destroy = pk_session_destroy,
+    .session_error = pk_session_error,
+    .thread_error = pk_thread_error,
+    .status_name = pk_status_name,
+    .num_constants = COUNT(constants),
+    .constants = constants,
+    .session_set_constants = pk_session_set_constants,
+    .session_stream = pk_session_stream,
+    .session_profile = pk_session_profile,
+};
+
+__attribute__((visibility("default"))) const packager_bundle_v1_t *packager_bundle_v1(void);
+const packager_bundle_v1_t *packager_bundle_v1(void) { return &bundle; }

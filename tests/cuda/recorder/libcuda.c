@@ -1,0 +1,806 @@
+/* libcuda.c: a recording stand-in for libcuda.so.1. It computes nothing: kernels do not run, device memory is host
+ * memory with a ledger, copies happen when they are enqueued, and everything that is enqueued is written to a log. It
+ * serves to see what the runtime asks of the driver, in which order, and what the runtime does when the driver refuses.
+ * Whether results are right can be seen on a GPU alone.
+ *
+ * A "fatbin" is a text: "recorded scale:32 add:40" has the kernels scale and add, with 32 and 40 bytes of parameters.
+ *
+ * Environment: RECORDER_VERSION (13000), RECORDER_DEVICES (2), RECORDER_POOLS (1), RECORDER_MEMORY (bytes of a device),
+ * RECORDER_FAIL (recorder.h). What a real driver would crash on, such as a handle that was destroyed, aborts. */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "recorder.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define MAX_DYNAMIC_SHARED 232448
+
+typedef enum { CONTEXT, MODULE, FUNCTION, MEMORY, POOLED, PINNED, STREAM, EVENT, GRAPH, NODE, EXEC, KINDS } kind_t;
+static const char *const kind_names[] = {"context", "module", "function", "memory", "pooled memory", "pinned memory",
+                                         "stream",  "event",  "graph",    "node",   "exec"};
+
+/* A launch or a copy. */
+typedef struct object object_t;
+typedef struct {
+  object_t *function; /* NULL: a copy */
+  unsigned grid[3], block[3], shared;
+  uint64_t target, source;
+  size_t bytes; /* of the copy, or of the arguments */
+  uint64_t arguments[64];
+} work_t;
+
+struct object {
+  object_t *next;
+  kind_t kind;
+  int number;
+  object_t *owner; /* context of a module, module of a function, graph of a node */
+  char *memory;    /* of memory; text of a module; name of a function */
+  size_t bytes;    /* of memory; of a function's parameters */
+  int shared;      /* of a function */
+  int references;  /* of a primary context */
+  object_t *graph; /* of a stream: what it is capturing; of an exec: what it was made of */
+  object_t *last;  /* of a graph: its last node; of a node: the one before */
+  work_t work;     /* of a node */
+  work_t *works;   /* of an exec: as many as its graph has nodes */
+  int count;       /* of a graph: nodes */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static object_t *objects;
+static int numbers[KINDS], sticky, pending_fault, initialised;
+static size_t allocated;
+static object_t *primary[8];
+static char *text;
+static size_t text_used, text_room;
+static char fault_kernel[64];
+static _Thread_local object_t *stack[16];
+static _Thread_local int depth;
+
+/* Faults to inject. */
+static struct {
+  char name[64];
+  int calls, nth, code;
+} rules[16];
+static int num_rules = -1;
+
+#define DIE(...) (fprintf(stderr, "recorder: " __VA_ARGS__), fputc('\n', stderr), abort())
+
+static int setting(const char *name, int otherwise) {
+  const char *value = getenv(name);
+  return value ? atoi(value) : otherwise;
+}
+
+static void note(const char *format, ...) {
+  char line[2048];
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(line, sizeof line - 1, format, arguments);
+  va_end(arguments);
+  line[length++] = '\n';
+  if (text_used + (size_t)length + 1 > text_room) {
+    text_room = 2 * text_room + 4096;
+    if (!(text = realloc(text, text_room))) DIE("no memory");
+  }
+  memcpy(text + text_used, line, (size_t)length);
+  text[text_used += (size_t)length] = 0;
+}
+
+static void read_rules(const char *faults) {
+  num_rules = 0;
+  while (faults && *faults) {
+    if (num_rules == 16 ||
+        sscanf(faults, "%63[^:]:%d:%d", rules[num_rules].name, &rules[num_rules].nth, &rules[num_rules].code) != 3) {
+      DIE("RECORDER_FAIL: %s", faults);
+    }
+    rules[num_rules++].calls = 0;
+    faults = strchr(faults, ',');
+    if (faults) ++faults;
+  }
+}
+
+static int is_fault(int code) { return code == 700 || (code >= 714 && code <= 719); }
+
+/* What a call is to return without doing anything, or 0. Called with the lock held. */
+static int refuse(const char *function) {
+  if (num_rules < 0) read_rules(getenv("RECORDER_FAIL"));
+  if (!initialised && strcmp(function, "cuInit") && strcmp(function, "cuDriverGetVersion")) return 3;
+  for (int i = 0; i < num_rules; ++i) {
+    if (strcmp(rules[i].name, function) || ++rules[i].calls != rules[i].nth) continue;
+    note("%s gives %d", function, rules[i].code);
+    if (is_fault(rules[i].code)) sticky = rules[i].code;
+    return rules[i].code;
+  }
+  return sticky;
+}
+
+static object_t *add(kind_t kind, object_t *owner) {
+  object_t *object = calloc(1, sizeof *object);
+  if (!object) DIE("no memory");
+  object->kind = kind;
+  object->number = ++numbers[kind == POOLED ? MEMORY : kind]; /* both are m1, m2 in the log */
+  object->owner = owner;
+  object->next = objects;
+  return objects = object;
+}
+
+static void drop(object_t *object) {
+  object_t **link = &objects;
+  while (*link != object) link = &(*link)->next;
+  *link = object->next;
+  free(object->works);
+  free(object->memory);
+  free(object);
+}
+
+static object_t *check(const void *handle, kind_t kind) {
+  for (object_t *object = objects; object; object = object->next) {
+    if (object == handle && object->kind == kind) return object;
+  }
+  DIE("%p is no %s", handle, kind_names[kind]);
+}
+
+static object_t *memory_at(uint64_t address) {
+  for (object_t *object = objects; object; object = object->next) {
+    if (object->kind != MEMORY && object->kind != POOLED) continue;
+    if (address >= (uintptr_t)object->memory && address < (uintptr_t)object->memory + object->bytes) return object;
+  }
+  return NULL;
+}
+
+static void check_range(uint64_t address, size_t bytes) {
+  const object_t *object = memory_at(address);
+  if (!object || address + bytes > (uintptr_t)object->memory + object->bytes) {
+    DIE("%zu bytes at %#llx are no device memory", bytes, (unsigned long long)address);
+  }
+}
+
+static void print_word(char *target, size_t room, uint64_t word) {
+  const object_t *object = memory_at(word);
+  if (!object) {
+    snprintf(target, room, "%llu", (unsigned long long)word);
+  } else if (word == (uintptr_t)object->memory) {
+    snprintf(target, room, "m%d", object->number);
+  } else {
+    snprintf(target, room, "m%d+%llu", object->number, (unsigned long long)(word - (uintptr_t)object->memory));
+  }
+}
+
+/* Streams 1 and 2 are the driver's own. */
+static const char *stream_name(const void *stream, char name[16]) {
+  if ((uintptr_t)stream <= 2) {
+    snprintf(name, 16, "default%d", (int)(uintptr_t)stream);
+  } else {
+    snprintf(name, 16, "s%d", check(stream, STREAM)->number);
+  }
+  return name;
+}
+
+static object_t *capturing(const void *stream) { return (uintptr_t)stream > 2 ? check(stream, STREAM)->graph : NULL; }
+
+static void describe(const work_t *work, char line[1024]) {
+  char word[40], other[40];
+  if (!work->function) {
+    print_word(word, sizeof word, work->target);
+    print_word(other, sizeof other, work->source);
+    snprintf(line, 1024, "copy %s %s %zu", word, other, work->bytes);
+    return;
+  }
+  size_t used = (size_t)snprintf(line, 1024, "launch %s grid=%u,%u,%u block=%u,%u,%u shared=%u", work->function->memory,
+                                 work->grid[0], work->grid[1], work->grid[2], work->block[0], work->block[1],
+                                 work->block[2], work->shared);
+  for (size_t i = 0; i < work->bytes / 8; ++i) {
+    print_word(word, sizeof word, work->arguments[i]);
+    used += (size_t)snprintf(line + used, 1024 - used, " %s", word);
+  }
+}
+
+/* Does it, or adds it to the graph that the stream is capturing. */
+static void enqueue(const void *stream, const work_t *work) {
+  char line[1024], name[16];
+  describe(work, line);
+  object_t *graph = capturing(stream);
+  if (graph) {
+    object_t *node = add(NODE, graph);
+    node->work = *work;
+    node->last = graph->last;
+    graph->last = node;
+    ++graph->count;
+    note("capture %s in %s", line, stream_name(stream, name));
+    return;
+  }
+  note("%s in %s", line, stream_name(stream, name));
+  if (!work->function) {
+    memmove((void *)(uintptr_t)work->target, (void *)(uintptr_t)work->source, work->bytes);
+  } else if (!strcmp(work->function->memory, fault_kernel)) {
+    pending_fault = 700;
+  }
+}
+
+static int check_launch(const work_t *work) {
+  if (work->bytes != work->function->bytes) {
+    DIE("%s: %zu bytes of arguments, expected %zu", work->function->memory, work->bytes, work->function->bytes);
+  }
+  uint64_t threads = (uint64_t)work->block[0] * work->block[1] * work->block[2];
+  int bad = work->shared > (unsigned)work->function->shared || threads == 0 || threads > 1024;
+  return bad || !work->grid[0] || !work->grid[1] || !work->grid[2] ? 1 : 0;
+}
+
+static void read_extra(work_t *work, void **extra) {
+  if (!extra || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4])
+    DIE("launch parameters are not in a buffer");
+  work->bytes = *(size_t *)extra[3];
+  if (work->bytes > sizeof work->arguments) DIE("too many arguments");
+  memcpy(work->arguments, extra[1], work->bytes);
+}
+
+/* ENTER: the call is refused or goes on, with the lock held. WITH_CONTEXT: it needs a current context. */
+#define LEAVE(result)            \
+  do {                           \
+    int result_ = (result);      \
+    pthread_mutex_unlock(&lock); \
+    return result_;              \
+  } while (0)
+#define ENTER(function)              \
+  pthread_mutex_lock(&lock);         \
+  do {                               \
+    int refused_ = refuse(function); \
+    if (refused_) LEAVE(refused_);   \
+  } while (0)
+#define WITH_CONTEXT(function) \
+  ENTER(function);             \
+  if (depth == 0) LEAVE(201)
+/* What frees does so after a fault, too: it all goes with the context. */
+#define FREEING(function)        \
+  pthread_mutex_lock(&lock);     \
+  int result = refuse(function); \
+  if (depth == 0) LEAVE(201)
+
+EXPORT int cuInit(unsigned flags) {
+  ENTER("cuInit");
+  (void)flags;
+  if (setting("RECORDER_DEVICES", 2) == 0) LEAVE(100);
+  initialised = 1;
+  LEAVE(0);
+}
+
+EXPORT int cuDriverGetVersion(int *version) {
+  ENTER("cuDriverGetVersion");
+  *version = setting("RECORDER_VERSION", 13000);
+  LEAVE(0);
+}
+
+static const struct {
+  int code;
+  const char *name, *meaning;
+} results[] = {
+    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
+    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing stream"},
+    {910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "the graph update was not performed"},
+};
+
+static const char *find_result(int code, int meaning) {
+  for (size_t i = 0; i < sizeof results / sizeof *results; ++i) {
+    if (results[i].code == code) return meaning ? results[i].meaning : results[i].name;
+  }
+  return NULL;
+}
+EXPORT int cuGetErrorName(int code, const char **name) { return (*name = find_result(code, 0)) ? 0 : 1; }
+EXPORT int cuGetErrorString(int code, const char **meaning) { return (*meaning = find_result(code, 1)) ? 0 : 1; }
+
+EXPORT int cuDeviceGetCount(int *count) {
+  ENTER("cuDeviceGetCount");
+  *count = setting("RECORDER_DEVICES", 2);
+  LEAVE(0);
+}
+
+EXPORT int cuDeviceGet(int *device, int index) {
+  ENTER("cuDeviceGet");
+  *device = index;
+  LEAVE(index < setting("RECORDER_DEVICES", 2) ? 0 : 101);
+}
+
+EXPORT int cuDeviceGetName(char *name, int bytes, int device) {
+  ENTER("cuDeviceGetName");
+  snprintf(name, (size_t)bytes, "Recorder %d", device);
+  LEAVE(0);
+}
+
+EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  ENTER("cuDeviceGetAttribute");
+  (void)device;
+  *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 115 ? setting("RECORDER_POOLS", 1) : -1;
+  LEAVE(0);
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(object_t **context, int device) {
+  ENTER("cuDevicePrimaryCtxRetain");
+  if (!primary[device]) {
+    primary[device] = add(CONTEXT, NULL);
+    note("context c%d of device %d", primary[device]->number, device);
+  }
+  ++primary[device]->references;
+  *context = primary[device];
+  LEAVE(0);
+}
+
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
+  pthread_mutex_lock(&lock);
+  int result = refuse("cuDevicePrimaryCtxRelease");
+  if (!primary[device]) DIE("the context of device %d is released twice", device);
+  if (--primary[device]->references == 0) {
+    drop(primary[device]);
+    primary[device] = NULL;
+  }
+  LEAVE(result);
+}
+
+EXPORT int cuCtxPushCurrent_v2(object_t *context) {
+  pthread_mutex_lock(&lock);
+  if (depth == 16) DIE("too many contexts");
+  stack[depth++] = check(context, CONTEXT);
+  LEAVE(0);
+}
+
+EXPORT int cuCtxPopCurrent_v2(object_t **context) {
+  if (depth == 0) DIE("no context to pop");
+  *context = stack[--depth];
+  return 0;
+}
+
+EXPORT int cuCtxGetCurrent(object_t **context) {
+  *context = depth ? stack[depth - 1] : NULL;
+  return 0;
+}
+
+EXPORT int cuModuleLoadData(object_t **module, const void *image) {
+  WITH_CONTEXT("cuModuleLoadData");
+  if (memcmp(image, "recorded", 8)) LEAVE(200);
+  *module = add(MODULE, stack[depth - 1]);
+  (*module)->memory = strdup(image);
+  LEAVE(0);
+}
+
+EXPORT int cuModuleUnload(object_t *module) {
+  FREEING("cuModuleUnload");
+  check(module, MODULE);
+  for (object_t *object = objects, *next; object; object = next) {
+    next = object->next;
+    if (object->kind == FUNCTION && object->owner == module) drop(object);
+  }
+  drop(module);
+  LEAVE(result);
+}
+
+EXPORT int cuModuleGetFunction(object_t **function, object_t *module, const char *name) {
+  WITH_CONTEXT("cuModuleGetFunction");
+  char pattern[80];
+  snprintf(pattern, sizeof pattern, " %s:", name);
+  const char *found = strstr(check(module, MODULE)->memory, pattern);
+  if (!found) LEAVE(500);
+  *function = add(FUNCTION, module);
+  (*function)->memory = strdup(name);
+  (*function)->bytes = (size_t)atoi(found + strlen(pattern));
+  (*function)->shared = 49152;
+  LEAVE(0);
+}
+
+EXPORT int cuFuncSetAttribute(object_t *function, int attribute, int value) {
+  WITH_CONTEXT("cuFuncSetAttribute");
+  if (attribute != 8 || value > MAX_DYNAMIC_SHARED) LEAVE(1);
+  check(function, FUNCTION)->shared = value;
+  note("shared %s %d", function->memory, value);
+  LEAVE(0);
+}
+
+EXPORT int cuFuncLoad(object_t *function) {
+  WITH_CONTEXT("cuFuncLoad");
+  note("load %s", check(function, FUNCTION)->memory);
+  LEAVE(0);
+}
+
+static size_t total_memory(void) { return (size_t)setting("RECORDER_MEMORY", 1 << 30); }
+
+EXPORT int cuMemGetInfo_v2(size_t *free, size_t *total) {
+  WITH_CONTEXT("cuMemGetInfo");
+  *total = total_memory();
+  *free = *total - allocated;
+  LEAVE(0);
+}
+
+static int allocate(kind_t kind, size_t bytes, uint64_t *address) {
+  if (bytes == 0) return 1;
+  if (allocated + bytes > total_memory()) return 2;
+  object_t *object = add(kind, stack[depth - 1]);
+  void *memory;
+  if (posix_memalign(&memory, 256, bytes)) DIE("no memory");
+  memset(memory, 0xa5, bytes);
+  object->memory = memory;
+  object->bytes = bytes;
+  allocated += bytes;
+  *address = (uintptr_t)memory;
+  return 0;
+}
+
+static void release(kind_t kind, uint64_t address) {
+  object_t *object = memory_at(address);
+  if (!object || object->kind != kind || address != (uintptr_t)object->memory) {
+    DIE("%#llx cannot be freed as %s", (unsigned long long)address, kind_names[kind]);
+  }
+  note("free m%d", object->number);
+  allocated -= object->bytes;
+  drop(object);
+}
+
+EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
+  WITH_CONTEXT("cuMemAlloc");
+  LEAVE(allocate(MEMORY, bytes, address));
+}
+
+EXPORT int cuMemFree_v2(uint64_t address) {
+  FREEING("cuMemFree");
+  release(MEMORY, address);
+  LEAVE(result);
+}
+
+EXPORT int cuMemAllocAsync(uint64_t *address, size_t bytes, void *stream) {
+  WITH_CONTEXT("cuMemAllocAsync");
+  check(stream, STREAM);
+  LEAVE(allocate(POOLED, bytes, address));
+}
+
+EXPORT int cuMemFreeAsync(uint64_t address, void *stream) {
+  FREEING("cuMemFreeAsync");
+  check(stream, STREAM);
+  release(POOLED, address);
+  LEAVE(result);
+}
+
+EXPORT int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
+  WITH_CONTEXT("cuMemHostAlloc");
+  (void)flags;
+  object_t *object = add(PINNED, stack[depth - 1]);
+  *memory = object->memory = malloc(bytes);
+  object->bytes = bytes;
+  LEAVE(0);
+}
+
+EXPORT int cuMemFreeHost(void *memory) {
+  FREEING("cuMemFreeHost");
+  object_t *object = objects;
+  while (object && (object->kind != PINNED || object->memory != memory)) object = object->next;
+  if (!object) DIE("%p cannot be freed as pinned memory", memory);
+  drop(object);
+  LEAVE(result);
+}
+
+EXPORT int cuMemcpyHtoDAsync_v2(uint64_t target, const void *source, size_t bytes, void *stream) {
+  WITH_CONTEXT("cuMemcpyHtoDAsync");
+  char word[40], name[16];
+  check_range(target, bytes);
+  print_word(word, sizeof word, target);
+  note("upload %s %zu in %s", word, bytes, stream_name(stream, name));
+  if (capturing(stream)) DIE("a copy from the host is captured");
+  memcpy((void *)(uintptr_t)target, source, bytes);
+  LEAVE(0);
+}
+
+EXPORT int cuMemcpyDtoHAsync_v2(void *target, uint64_t source, size_t bytes, void *stream) {
+  WITH_CONTEXT("cuMemcpyDtoHAsync");
+  char word[40], name[16];
+  check_range(source, bytes);
+  print_word(word, sizeof word, source);
+  note("download %s %zu in %s", word, bytes, stream_name(stream, name));
+  if (capturing(stream)) DIE("a copy to the host is captured");
+  memcpy(target, (const void *)(uintptr_t)source, bytes);
+  LEAVE(0);
+}
+
+EXPORT int cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t bytes, void *stream) {
+  WITH_CONTEXT("cuMemcpyDtoDAsync");
+  check_range(target, bytes);
+  check_range(source, bytes);
+  const work_t work = {.target = target, .source = source, .bytes = bytes};
+  enqueue(stream, &work);
+  LEAVE(0);
+}
+
+EXPORT int cuStreamCreate(object_t **stream, unsigned flags) {
+  WITH_CONTEXT("cuStreamCreate");
+  *stream = add(STREAM, stack[depth - 1]);
+  note("stream s%d %s", (*stream)->number, flags == 1 ? "non-blocking" : "blocking");
+  LEAVE(0);
+}
+
+EXPORT int cuStreamDestroy_v2(object_t *stream) {
+  FREEING("cuStreamDestroy");
+  if (check(stream, STREAM)->graph) DIE("a stream is destroyed that is being captured");
+  drop(stream);
+  LEAVE(result);
+}
+
+EXPORT int cuStreamGetId(object_t *stream, unsigned long long *id) {
+  WITH_CONTEXT("cuStreamGetId");
+  *id = (uintptr_t)stream <= 2 ? (uintptr_t)stream : 100 + (unsigned long long)check(stream, STREAM)->number;
+  LEAVE(0);
+}
+
+/* A kernel's fault shows when something waits for it. */
+static int wait_for_work(void) {
+  if (pending_fault) sticky = pending_fault;
+  return sticky;
+}
+
+EXPORT int cuStreamSynchronize(void *stream) {
+  WITH_CONTEXT("cuStreamSynchronize");
+  char name[16];
+  if (capturing(stream)) DIE("a stream is waited for that is being captured");
+  note("wait for %s", stream_name(stream, name));
+  LEAVE(wait_for_work());
+}
+
+EXPORT int cuStreamWaitEvent(void *stream, object_t *event, unsigned flags) {
+  WITH_CONTEXT("cuStreamWaitEvent");
+  (void)flags;
+  char name[16];
+  if (capturing(stream)) DIE("a stream waits that is being captured");
+  note("%s waits for e%d", stream_name(stream, name), check(event, EVENT)->number);
+  LEAVE(0);
+}
+
+EXPORT int cuStreamIsCapturing(void *stream, int *status) {
+  WITH_CONTEXT("cuStreamIsCapturing");
+  *status = capturing(stream) ? 1 : 0;
+  LEAVE(0);
+}
+
+EXPORT int cuStreamBeginCapture_v2(object_t *stream, int mode) {
+  WITH_CONTEXT("cuStreamBeginCapture");
+  (void)mode;
+  if (check(stream, STREAM)->graph) LEAVE(401);
+  stream->graph = add(GRAPH, stack[depth - 1]);
+  LEAVE(0);
+}
+
+EXPORT int cuStreamEndCapture(object_t *stream, object_t **graph) {
+  pthread_mutex_lock(&lock);
+  int refused = refuse("cuStreamEndCapture");
+  *graph = check(stream, STREAM)->graph;
+  if (!*graph) LEAVE(401);
+  stream->graph = NULL;
+  LEAVE(refused);
+}
+
+EXPORT int cuStreamGetCaptureInfo_v2(object_t *stream, int *status, unsigned long long *id, object_t **graph,
+                                     object_t *const **nodes, size_t *count) {
+  WITH_CONTEXT("cuStreamGetCaptureInfo");
+  object_t *captured = check(stream, STREAM)->graph;
+  *status = captured ? 1 : 0;
+  if (id) *id = captured ? (unsigned long long)captured->number : 0;
+  if (graph) *graph = captured;
+  if (captured) *nodes = &captured->last;
+  if (captured) *count = captured->last ? 1 : 0;
+  LEAVE(0);
+}
+
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
+  static _Thread_local int current;
+  int old = current;
+  current = *mode;
+  *mode = old;
+  return 0;
+}
+
+EXPORT int cuEventCreate(object_t **event, unsigned flags) {
+  WITH_CONTEXT("cuEventCreate");
+  (void)flags;
+  *event = add(EVENT, stack[depth - 1]);
+  LEAVE(0);
+}
+
+EXPORT int cuEventDestroy_v2(object_t *event) {
+  FREEING("cuEventDestroy");
+  drop(check(event, EVENT));
+  LEAVE(result);
+}
+
+EXPORT int cuEventRecord(object_t *event, void *stream) {
+  WITH_CONTEXT("cuEventRecord");
+  char name[16];
+  if (capturing(stream)) DIE("an event is recorded in a stream that is being captured");
+  note("record e%d in %s", check(event, EVENT)->number, stream_name(stream, name));
+  LEAVE(0);
+}
+
+EXPORT int cuEventSynchronize(object_t *event) {
+  WITH_CONTEXT("cuEventSynchronize");
+  note("wait for e%d", check(event, EVENT)->number);
+  LEAVE(wait_for_work());
+}
+
+/* As if a millisecond lay between events that were made one after the other. */
+EXPORT int cuEventElapsedTime(float *milliseconds, object_t *start, object_t *end) {
+  WITH_CONTEXT("cuEventElapsedTime");
+  *milliseconds = (float)(check(end, EVENT)->number - check(start, EVENT)->number);
+  LEAVE(0);
+}
+
+EXPORT int cuLaunchKernel(object_t *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned shared, void *stream, void **params,
+                          void **extra) {
+  WITH_CONTEXT("cuLaunchKernel");
+  if (params) DIE("launch parameters are not in a buffer");
+  work_t work = {.function = check(function, FUNCTION),
+                 .grid = {grid_x, grid_y, grid_z},
+                 .block = {block_x, block_y, block_z},
+                 .shared = shared};
+  read_extra(&work, extra);
+  int bad = check_launch(&work);
+  if (bad) LEAVE(bad);
+  enqueue(stream, &work);
+  LEAVE(0);
+}
+
+EXPORT int cuGraphInstantiateWithFlags(object_t **exec, object_t *graph, unsigned long long flags) {
+  WITH_CONTEXT("cuGraphInstantiate");
+  (void)flags;
+  *exec = add(EXEC, check(graph, GRAPH));
+  (*exec)->graph = graph;
+  (*exec)->works = calloc((size_t)graph->count + 1, sizeof(work_t));
+  int i = graph->count;
+  for (const object_t *node = graph->last; node; node = node->last) (*exec)->works[--i] = node->work;
+  note("graph x%d of %d nodes", (*exec)->number, graph->count);
+  LEAVE(0);
+}
+
+EXPORT int cuGraphLaunch(object_t *exec, void *stream) {
+  WITH_CONTEXT("cuGraphLaunch");
+  char name[16];
+  note("launch x%d in %s", check(exec, EXEC)->number, stream_name(stream, name));
+  if (capturing(stream)) DIE("a graph is launched into a stream that is being captured");
+  for (int i = 0; i < exec->graph->count; ++i) enqueue(stream, &exec->works[i]);
+  LEAVE(0);
+}
+
+static work_t *find_work(object_t *exec, object_t *node) {
+  check(exec, EXEC);
+  check(node, NODE);
+  if (node->owner != exec->graph) DIE("a node of another graph is changed");
+  int i = exec->graph->count - 1;
+  for (const object_t *other = exec->graph->last; other != node; other = other->last) --i;
+  return &exec->works[i];
+}
+
+typedef struct {
+  object_t *function;
+  unsigned grid[3], block[3], shared;
+  void **params, **extra;
+} kernel_node_t;
+
+EXPORT int cuGraphExecKernelNodeSetParams(object_t *exec, object_t *node, const kernel_node_t *params) {
+  WITH_CONTEXT("cuGraphExecKernelNodeSetParams");
+  work_t *work = find_work(exec, node);
+  if (work->function != params->function) LEAVE(910);
+  memcpy(work->grid, params->grid, sizeof work->grid);
+  memcpy(work->block, params->block, sizeof work->block);
+  work->shared = params->shared;
+  read_extra(work, params->extra);
+  char line[1024];
+  describe(work, line);
+  note("change n%d of x%d to %s", node->number, exec->number, line);
+  LEAVE(check_launch(work));
+}
+
+typedef struct {
+  size_t source_origin[4];
+  unsigned source_type;
+  const void *source_host;
+  uint64_t source;
+  void *source_array, *reserved0;
+  size_t source_pitch, source_height;
+  size_t target_origin[4];
+  unsigned target_type;
+  void *target_host;
+  uint64_t target;
+  void *target_array, *reserved1;
+  size_t target_pitch, target_height;
+  size_t width, height, depth;
+} copy_node_t;
+
+EXPORT int cuGraphExecMemcpyNodeSetParams(object_t *exec, object_t *node, const copy_node_t *params,
+                                          object_t *context) {
+  WITH_CONTEXT("cuGraphExecMemcpyNodeSetParams");
+  check(context, CONTEXT);
+  work_t *work = find_work(exec, node);
+  if (work->function || params->source_type != 2 || params->target_type != 2) LEAVE(910);
+  if (params->height != 1 || params->depth != 1 || params->width == 0) LEAVE(1);
+  work->source = params->source;
+  work->target = params->target;
+  work->bytes = params->width;
+  check_range(work->target, work->bytes);
+  check_range(work->source, work->bytes);
+  char line[1024];
+  describe(work, line);
+  note("change n%d of x%d to %s", node->number, exec->number, line);
+  LEAVE(0);
+}
+
+EXPORT int cuGraphDestroy(object_t *graph) {
+  FREEING("cuGraphDestroy");
+  check(graph, GRAPH);
+  for (object_t *node = graph->last, *before; node; node = before) {
+    before = node->last;
+    drop(node);
+  }
+  drop(graph);
+  LEAVE(result);
+}
+
+EXPORT int cuGraphExecDestroy(object_t *exec) {
+  FREEING("cuGraphExecDestroy");
+  drop(check(exec, EXEC));
+  LEAVE(result);
+}
+
+EXPORT recorder_take_fn recorder_take;
+EXPORT const char *recorder_take(void) {
+  static char *taken;
+  pthread_mutex_lock(&lock);
+  free(taken);
+  taken = text;
+  text = NULL;
+  text_used = text_room = 0;
+  pthread_mutex_unlock(&lock);
+  return taken ? taken : "";
+}
+
+EXPORT recorder_live_fn recorder_live;
+EXPORT const char *recorder_live(void) {
+  static char line[512];
+  size_t used = 0;
+  pthread_mutex_lock(&lock);
+  line[0] = 0;
+  for (int kind = 0; kind < KINDS; ++kind) {
+    int count = 0;
+    for (const object_t *object = objects; object; object = object->next) count += (int)object->kind == kind;
+    if (!count) continue;
+    used += (size_t)snprintf(line + used, sizeof line - used, "%s%d %s", used ? ", " : "", count, kind_names[kind]);
+  }
+  pthread_mutex_unlock(&lock);
+  return line;
+}
+
+EXPORT recorder_fail_fn recorder_fail;
+EXPORT void recorder_fail(const char *faults) {
+  pthread_mutex_lock(&lock);
+  read_rules(faults);
+  pthread_mutex_unlock(&lock);
+}
+
+EXPORT recorder_fault_fn recorder_fault;
+EXPORT void recorder_fault(const char *kernel) { snprintf(fault_kernel, sizeof fault_kernel, "%s", kernel); }
+
+EXPORT recorder_depth_fn recorder_depth;
+EXPORT int recorder_depth(void) { return depth; }
+
+EXPORT recorder_memory_fn recorder_memory;
+EXPORT void *recorder_memory(int number) {
+  pthread_mutex_lock(&lock);
+  object_t *object = objects;
+  while (object && (object->number != number || (object->kind != MEMORY && object->kind != POOLED)))
+    object = object->next;
+  pthread_mutex_unlock(&lock);
+  return object ? object->memory : NULL;
+}

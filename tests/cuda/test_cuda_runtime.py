@@ -1,0 +1,189 @@
+"""The CUDA runtime against the recording stand-in for libcuda.so.1: what it asks of the driver, not what that computes.
+
+The programs are in c/, the stand-in is in recorder/.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from runtime_builder import AARCH64, ADDRESS, BUNDLE, PLAIN, THREAD, Builder, Flavour, execute
+
+HERE = Path(__file__).parent
+SESSIONS = ["life", "options", "logging", "constants", "values"]
+RUNS = ["streams", "host_tensors", "sizes", "tensors", "captured", "profile"]
+GRAPHS = ["automatic", "pointers", "shapes", "refused"]
+MACHINE, MEMORY, WEIGHTS, KERNEL, DRIVER = "-11", "-10", "-12", "-14", "-16"
+OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
+
+
+class CudaBuilder(Builder):
+    """A builder of CUDA bundles and of the stand-in that they run against."""
+
+    def __init__(self, flavour: Flavour, folder: Path) -> None:
+        super().__init__(flavour, folder, device="cuda", sources=HERE / "c")
+        self.driver = folder / "driver"
+        self.driver.mkdir()
+        recorder = HERE / "recorder" / "libcuda.c"
+        self.compile("-D_GNU_SOURCE", *BUNDLE, "-shared", recorder, "-o", self.driver / "libcuda.so.1", "-lpthread")
+
+    def record(self, program: str, case: str, *arguments: str | Path, **environment: str) -> None:
+        environment.setdefault("LD_LIBRARY_PATH", str(self.driver))
+        self.run(program, case, *arguments, environment=environment)
+
+    def refuse(self, status: str, message: str, *defines: str, **environment: str) -> None:
+        """Expect that no session of a bundle with these macros can be created."""
+        bundle = self.bundle("-".join(["refused", *map(str, map(hash, defines))]), *defines)
+        self.record("failures", "refused", bundle, status, message, **environment)
+
+    @property
+    def dynamic(self) -> Path:
+        return self.bundle("dynamic")
+
+    @property
+    def static(self) -> Path:
+        return self.bundle("static", "-DMODEL_STATIC")
+
+
+def make(flavour: Flavour, factory: pytest.TempPathFactory) -> CudaBuilder:
+    for tool in (flavour.cc, *flavour.runner[:1]):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    return CudaBuilder(flavour, factory.mktemp(f"cuda-{flavour.name}"))
+
+
+@pytest.fixture(scope="module", params=[PLAIN, ADDRESS, THREAD, AARCH64], ids=lambda flavour: flavour.name)
+def builder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CudaBuilder:
+    return make(request.param, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> CudaBuilder:
+    """A builder for what is checked natively and without sanitizers only."""
+    return make(PLAIN, tmp_path_factory)
+
+
+@pytest.mark.parametrize("case", SESSIONS)
+def test_sessions(builder: CudaBuilder, case: str) -> None:
+    builder.record("sessions", case, builder.dynamic)
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_runs(builder: CudaBuilder, case: str) -> None:
+    builder.record("runs", case, builder.dynamic)
+
+
+@pytest.mark.parametrize("case", GRAPHS)
+def test_graphs(builder: CudaBuilder, case: str) -> None:
+    builder.record("graphs", case, builder.dynamic, builder.static)
+
+
+def test_threads(builder: CudaBuilder) -> None:
+    builder.record("parallel", "threads", builder.dynamic)
+
+
+def test_1000_loads_and_unloads(builder: CudaBuilder) -> None:
+    builder.record("sessions", "cycles", builder.dynamic, "1000" if builder.flavour.plain else "60")
+
+
+def test_without_memory_pools(builder: CudaBuilder) -> None:
+    builder.record("sessions", "cycles", builder.dynamic, "60", RECORDER_POOLS="0")
+
+
+@pytest.mark.parametrize("case", ["creation", "running"])
+def test_every_call_that_can_fail(builder: CudaBuilder, case: str) -> None:
+    builder.record("failures", case, builder.dynamic)
+
+
+@pytest.mark.parametrize("blocking", ["0", "1"])
+def test_faults(builder: CudaBuilder, blocking: str) -> None:
+    builder.record("failures", "fault", builder.dynamic, blocking)
+
+
+def test_without_a_driver(builder: CudaBuilder, tmp_path: Path) -> None:
+    message = "libcuda.so.1 cannot be opened: "
+    builder.record("failures", "no_driver", builder.dynamic, message, LD_LIBRARY_PATH=str(tmp_path))
+
+
+def test_a_driver_without_a_function(builder: CudaBuilder, tmp_path: Path) -> None:
+    source = tmp_path / "empty.c"
+    source.write_text("int cuInit(unsigned flags) { return (int)flags; }")
+    builder.compile("-shared", "-fPIC", source, "-o", tmp_path / "libcuda.so.1")
+    message = "libcuda.so.1 has no cuDriverGetVersion: the driver is older than that of CUDA 12.0"
+    builder.record("failures", "no_driver", builder.dynamic, message, LD_LIBRARY_PATH=str(tmp_path))
+
+
+def test_no_device(plain: CudaBuilder) -> None:
+    message = "CUDA cannot be initialised: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"
+    plain.refuse(DRIVER, message, RECORDER_DEVICES="0")
+
+
+def test_a_driver_that_is_too_old(plain: CudaBuilder) -> None:
+    message = "the driver is too old: it is of CUDA 12.4, the bundle's code needs that of CUDA 13.1 or newer"
+    plain.refuse(DRIVER, message, "-DDRIVER=13010", RECORDER_VERSION="12040")
+
+
+def test_no_code_for_the_gpu(plain: CudaBuilder) -> None:
+    message = "Recorder 0 is of sm_90, which the bundle has no code for: it has sm_80, sm_90a, compute_80"
+    plain.refuse(MACHINE, message, RECORDER_FAIL="cuModuleLoadData:2:209")
+
+
+def test_ptx_that_is_too_new(plain: CudaBuilder) -> None:
+    message = (
+        "Recorder 0 (sm_90) needs the bundle's PTX (it has sm_80, sm_90a, compute_80), which the driver of CUDA 13.0 "
+        "cannot compile: CUDA_ERROR_UNSUPPORTED_PTX_VERSION "
+        "(the provided PTX was compiled with an unsupported toolchain.)"
+    )
+    plain.refuse(DRIVER, message, RECORDER_FAIL="cuModuleLoadData:1:222")
+
+
+def test_a_module_that_is_broken(plain: CudaBuilder) -> None:
+    message = "module 2 of 2 cannot be loaded on Recorder 0 (sm_90): CUDA error 200"
+    plain.refuse(KERNEL, message, '-DKERNELS="garbage"')
+    message = "kernel add: not found in its module: CUDA_ERROR_NOT_FOUND (named symbol not found)"
+    plain.refuse(KERNEL, message, '-DKERNELS="recorded unused:8 sub:32"')
+
+
+def test_out_of_memory(plain: CudaBuilder) -> None:
+    arena = f"could not allocate 65536 bytes of device memory for the arena: {OUT_OF_MEMORY}"
+    for pools in ("0", "1"):
+        message = f"{arena}; 59920 of the device's 60000 bytes are free"
+        plain.refuse(MEMORY, message, RECORDER_MEMORY="60000", RECORDER_POOLS=pools)
+    constants = f"could not allocate 80000 bytes of device memory for constants: {OUT_OF_MEMORY}"
+    message = f"{constants}; 60000 of the device's 60000 bytes are free"
+    plain.refuse(MEMORY, message, "-DCONSTANT_BYTES=80000", RECORDER_MEMORY="60000")
+
+
+def test_a_launch_that_is_not_possible(plain: CudaBuilder) -> None:
+    bundle = plain.bundle("launch", "-DADD_BLOCK=2048")
+    plain.record("failures", "launch", bundle)
+
+
+def test_external_weights(builder: CudaBuilder, tmp_path: Path) -> None:
+    """They are copied to the device, and their file is open no longer than that takes."""
+    header = (8).to_bytes(8, "little") + b"{}      "
+    (builder.folder / "weights_header.inc").write_text(",".join(map(str, header)))
+    bundle = builder.bundle("external", '-DWEIGHTS_FILE="w.safetensors"')
+    copy = Path(shutil.copy(bundle, tmp_path / "external.so"))
+    path = tmp_path / "w.safetensors"
+    message = f"external weights '{path}' cannot be opened: No such file or directory"
+    builder.record("failures", "refused", copy, WEIGHTS, message)
+    path.write_bytes(header + bytes(range(80)))
+    builder.record("sessions", "external", copy)
+
+
+def test_symbols(plain: CudaBuilder) -> None:
+    """The bundle depends on nothing but libc, of a version that does not have dlopen itself, and not on libcuda."""
+    lines = [line.split() for line in execute(["objdump", "-T", plain.dynamic]).splitlines() if "*UND*" in line]
+    versions = {fields[-1]: fields[-2].strip("()") for fields in lines}
+    assert {versions[name] for name in ("dlopen", "dlsym", "dlerror")} <= {"GLIBC_2.2.5", "GLIBC_2.17"}
+    assert not [name for name in versions if name.startswith("cu")]
+    numbered = [version[6:] for version in versions.values() if version.startswith("GLIBC_")]
+    assert max(tuple(map(int, version.split("."))) for version in numbered) <= (2, 28)
+    dynamic = execute(["readelf", "-d", plain.dynamic])
+    needed = {line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line}
+    assert needed <= {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+    for path in plain.runtime(False):
+        assert ".init_array" not in execute(["readelf", "-SW", path])
