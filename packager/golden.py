@@ -31,8 +31,8 @@ def make_golden(
     """Return the golden section and its record for a sealed bundle.
 
     A seed gives random inputs, and the outputs that ``bundle`` computes here: the sealed one, or the float32 model for
-    the CPU in place of one that needs a GPU, or that computes in ``precision``. A file gives ``<input name>`` arrays and
-    may give ``<output name>`` arrays, which the bundle must reproduce. Raises UsageError for a file that does not fit,
+    the CPU in place of one that needs a GPU or computes in ``precision``. A file gives ``<input name>`` arrays and may
+    give ``<output name>`` arrays, which the bundle must reproduce. Raises UsageError for a file that does not fit,
     or when the bundle must run but this is another machine, and BackendError if the bundle gives other outputs.
     """
     inputs, expected = _read(request, manifest) if isinstance(request, Path) else (random_inputs(manifest, request), {})

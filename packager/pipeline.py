@@ -204,7 +204,7 @@ def _reference(request: Request, workdir: Path) -> Path | None:
 
 
 def import_model(request: Request) -> ImportedModel:
-    """Run the first stage: read the model file, with the constants that replace its own, in the precision asked for."""
+    """Run the first stage: read the model file, with the constants that replace its own; convert its precision."""
     from packager.frontends import load_model
     from packager.overrides import read_overrides
     from packager.precision import convert_precision

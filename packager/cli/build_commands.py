@@ -52,7 +52,7 @@ def build(
     entry: Annotated[str | None, typer.Option(metavar="NAME", help="The function of a Relax module to build.")] = None,
     precision: Annotated[
         str | None,
-        typer.Option(metavar="fp16|bf16", help="Compute a float32 model in half precision where it is safe."),
+        typer.Option(metavar="fp16|bf16", help="Let a float32 model compute in half precision."),
     ] = None,
     cuda_home: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A CUDA toolkit to use in place of the wheels.")

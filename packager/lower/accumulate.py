@@ -1,4 +1,4 @@
-"""Half precision adds up in float32 on the GPU: products of float16 and bfloat16 get a float32 result, rounded after."""
+"""Half precision adds up in float32 on the GPU: products of float16 and bfloat16 are rounded once, at the end."""
 
 from __future__ import annotations
 

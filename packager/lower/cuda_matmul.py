@@ -7,11 +7,14 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError, dlight
+from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
 
 from packager.lower.cuda_blocks import blocks, is_reduction, loads, schedule_of, variables
 from packager.lower.cuda_intrinsics import load_tensor_intrinsics
 
 # dlight reads the architecture as a number, and uses nothing newer than the tensor cores of sm_70.
+# Rows, columns and length of a product from which on tensor cores pay, though most of a tile be padding.
+SMALLEST = 32
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
 
 
@@ -24,14 +27,40 @@ def schedule_matmul(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     reductions = [block for block in blocks(sch) if is_reduction(sch, block)]
     if len(reductions) != 1 or not _is_product(sch, reductions[0]):
         raise ScheduleError("the function is no product of matrices")
-    load_tensor_intrinsics()
-    for rule in (dlight.gpu.GEMV(), dlight.gpu.Matmul()):
+    rules = [dlight.gpu.GEMV(), dlight.gpu.Matmul()]
+    if _fits_tensor_cores(sch, reductions[0]):
+        load_tensor_intrinsics()
+        rules.insert(0, MatmulTensorization())
+    for rule in rules:
         with TARGET:
-            found = rule.apply(primfunc, TARGET, False)
+            found = _apply(rule, primfunc)
         if found is not None:
-            found = found if isinstance(found, s_tir.Schedule) else found[0]
             return found.mod["main"]
     raise ScheduleError("no schedule for this product")
+
+
+def _apply(rule: Any, primfunc: tirx.PrimFunc) -> s_tir.Schedule | None:
+    try:
+        return rule.apply(primfunc, TARGET, False)
+    except Exception:  # a rule that does not apply raises whatever the step raises that it fails in
+        return None
+
+
+def _fits_tensor_cores(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether a product of float16 is large enough in each direction; tiles of 128 x 128 x 64 are filled up."""
+    block = sch.get(block)
+    reads = [r for r in block.reads if r.source.__chandle__() != block.writes[0].source.__chandle__()]
+    if any(str(region.source.dtype) != "float16" for region in reads):
+        return False
+    used = [{handle for axis in region.region for handle in variables(axis.min)} for region in reads]
+    sizes: dict[tuple[int, ...], int] = {}  # of rows, columns and the sum; not of what both operands keep, the batch
+    for var in block.iter_vars:
+        reduced = var.iter_type == tirx.IterVar.CommReduce
+        side = tuple(var.var.__chandle__() in handles for handles in used)
+        extent = int(var.dom.extent) if isinstance(var.dom.extent, tirx.IntImm) else SMALLEST
+        if reduced or not all(side):
+            sizes[(reduced, *side)] = sizes.get((reduced, *side), 1) * extent
+    return len(sizes) == 3 and all(size >= SMALLEST for size in sizes.values())  # noqa: PLR2004
 
 
 def _is_product(sch: s_tir.Schedule, block: Any) -> bool:

@@ -28,6 +28,7 @@ from packager.lower.cuda_blocks import (
 )
 
 WARP = 32
+MIN_THREADS = 4
 MAX_THREADS = 1024
 # Elements of one row that a thread keeps of each operand.
 MAX_HELD = 32
@@ -36,13 +37,16 @@ HELD_BY_LANE = 32
 BLOCK_THREADS = 128
 # Threads of a row whose length is known at run time alone, or that is too long for registers.
 LONG_THREADS = 256
+# Elements that each thread takes of a short row, rather than share it with more threads.
+SHORT = 4
 
 
 @dataclass(frozen=True)
 class _Rows:
     """How a row lies on threads: ``steps`` times ``threads`` vectors of ``width`` elements; 0 steps: not in registers.
 
-    ``rows`` of them share a block.
+    The first ``lead`` axes of a block are rows, the next ``trail`` run along a row. ``rows`` rows share a thread block.
+    ``exact`` tells that the vectors fill all threads in all steps; if not, there is one step.
     """
 
     lead: int
@@ -51,6 +55,22 @@ class _Rows:
     threads: int
     steps: int
     rows: int
+    exact: bool = False
+
+    def split(self, *index: Any) -> list[Any]:
+        """Return the index of an element with its last part, the place in a row, split as rows lie on threads."""
+        *outer, place = index
+        if not self.exact:
+            return [*outer, place // self.width, place % self.width] if self.width > 1 else [*index]
+        span = self.threads * self.width
+        return [*outer, place // span, place % span // self.width, place % self.width]
+
+    @property
+    def inner(self) -> int:
+        """The number of loops along a row."""
+        if not self.steps:
+            return self.trail
+        return 3 if self.exact else 1 + (self.width > 1)
 
 
 def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -60,24 +80,39 @@ def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     sch = schedule_of(primfunc)
     inline(sch, _is_cheap)
-    found = blocks(sch)
-    reductions = [block for block in found if is_reduction(sch, block)]
-    if not reductions or sch.get_consumers(found[-1]):
+    first = next((block for block in blocks(sch) if is_reduction(sch, block)), None)
+    if first is None:
         raise ScheduleError("no reduction")
-    rows = _sharing_blocks(sch, reductions[0], _layout(sch, reductions[0]))
+    rows = _sharing_blocks(sch, first, _layout(sch, first))
+    if not rows.steps:
+        inline(sch, lambda _sch, _block: True)
+    found = blocks(sch)
     for block in found:
-        _check(sch, block, reductions[0], rows)
+        _check(sch, block, first, rows)
     if not is_spatial(sch, found[-1]):
         found.append(sch.cache_write(found[-1], 0, "global"))
-    elif any(not sch.get_consumers(block) for block in found[:-1]):
+    if any(not sch.get_consumers(block) for block in found[:-1]):
         raise ScheduleError("several results")
+    full = [block for block in found if _is_full(sch, block, rows)]
     if rows.steps:
-        found = [*_hold_operands(sch, found, rows), *found]
-        if _is_full(sch, found[-1], rows):
-            found.append(sch.cache_write(found[-1], 0, "local"))
-    row = _place_last(sch, found[-1], rows)
+        held = _hold_operands(sch, full)
+        if found[-1] is full[-1]:
+            store = sch.cache_write(found[-1], 0, "local")
+            found, full = [*found, store], [*full, store]
+        found, full = [*held, *found], [*held, *full]
+        names = [sch.get(block).name_hint for block in found]
+        places = [names.index(sch.get(block).name_hint) for block in full]
+        for block in full:
+            _lie_on_threads(sch, block, rows)
+        # The schedule leaves (thread * width + element) // span as it is; what each thread needs is seen when it is 0.
+        sch = schedule_of(s_tir.transform.StmtSimplify()(sch.mod)["main"])
+        found = [sch.get_sblock(name, func_name="main") for name in names]
+        full = [found[place] for place in places]
+    row = _place_last(sch, found[-1], rows, full=found[-1] is full[-1])
     for block in reversed(found[:-1]):
-        _place(sch, block, row, rows)
+        _place(sch, block, row, rows, full=any(block is other for other in full))
+    # Raises where threads cannot reduce together as scheduled.
+    s_tir.transform.LowerCrossThreadReduction()(s_tir.transform.CanonicalizeLoop()(sch.mod))
     return sch.mod["main"]
 
 
@@ -104,6 +139,8 @@ def _layout(sch: s_tir.Schedule, reduction: Any) -> _Rows:
         raise ScheduleError("the reduction is not along the last axes")
     summed = [var.var.__chandle__() for var in sch.get(reduction).iter_vars[lead:]]
     moving = [load for load in loads(sch.get(reduction).body) if _uses(load, summed)]
+    if extents(sch, loops)[-trail:] == [1] * trail:
+        raise ScheduleError("nothing to reduce")
     if not moving or any([index.__chandle__() for index in load.indices][-trail:] != summed for load in moving):
         raise ScheduleError("the operand is not contiguous along the reduction")
     sizes = extents(sch, loops)
@@ -139,7 +176,10 @@ def _short(long: _Rows, sizes: list[Any]) -> _Rows:
         length *= size
     if length > WARP * HELD_BY_LANE:
         return long
-    return _Rows(long.lead, long.trail, 1, WARP, 0, BLOCK_THREADS // WARP)
+    threads = WARP
+    while threads > 4 and length <= threads * SHORT:
+        threads //= 2
+    return _Rows(long.lead, long.trail, 1, threads, 0, BLOCK_THREADS // threads)
 
 
 def _in_registers(sch: s_tir.Schedule, reduction: Any, long: _Rows, length: int) -> _Rows:
@@ -152,18 +192,18 @@ def _in_registers(sch: s_tir.Schedule, reduction: Any, long: _Rows, length: int)
         threads = 1
         while threads < vectors:
             threads *= 2
-        steps = 1
-    elif length <= WARP * HELD_BY_LANE:
-        threads, steps = WARP, -(-vectors // WARP)
-    else:
-        steps = max(1, MAX_HELD // width // 2)
-        threads = -(-vectors // steps)
-        threads = min(MAX_THREADS, -(-threads // WARP) * WARP)
-        steps = -(-vectors // threads)
-    if steps * width > MAX_HELD:
+        if threads < MIN_THREADS:
+            raise ScheduleError("a thread takes such a row alone")
+        return _Rows(long.lead, 1, width, threads, 1, BLOCK_THREADS // threads, exact=threads == vectors)
+    for most in (MAX_HELD, MAX_HELD // 2, MAX_HELD):
+        for threads in [WARP] if most == MAX_HELD and vectors * width <= WARP * MAX_HELD else range(64, 1025, WARP):
+            if not vectors % threads and vectors // threads * width <= most:
+                # Rows of several warps meet at barriers, which rows past the last one must not skip.
+                count = BLOCK_THREADS // WARP if threads == WARP else 1
+                return _Rows(long.lead, 1, width, threads, vectors // threads, count, exact=True)
+    if vectors > MAX_THREADS:
         return long
-    # Rows of several warps meet at barriers, which rows past the last one must not skip.
-    return _Rows(long.lead, 1, width, threads, steps, BLOCK_THREADS // threads if threads <= WARP else 1)
+    return _Rows(long.lead, 1, width, -(-vectors // WARP) * WARP, 1, 1)
 
 
 def extents_of(buffer: Any) -> list[Any]:
@@ -204,70 +244,70 @@ def _is_full(sch: s_tir.Schedule, block: Any, rows: _Rows) -> bool:
     return len(found) == rows.lead + rows.trail and any(e != 1 for e in found[rows.lead :])
 
 
-def _place_last(sch: s_tir.Schedule, block: Any, rows: _Rows) -> Any:
+def _place_last(sch: s_tir.Schedule, block: Any, rows: _Rows, *, full: bool) -> Any:
     """Bind the loops of the block that ends the function; return the loop under which all of a row is computed."""
     loops = list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
-    full = _is_full(sch, block, rows)
-    outer = (loops[: rows.lead] if full else loops) or [sch.add_unit_loop(loops[0])]
-    inner = loops[rows.lead :] if full else []
+    outer = loops[: -rows.inner] if full else loops
+    outer = outer or [sch.add_unit_loop(loops[0])]
     row = sch.fuse(*outer) if len(outer) > 1 else outer[0]
     grid, row = sch.split(row, [None, rows.rows])
     sch.bind(grid, "blockIdx.x")
     sch.bind(row, "threadIdx.y")
-    if not full:
-        inner = [sch.add_unit_loop(block)]
-    _spread(sch, inner, rows, vector=True)
+    if full:
+        _spread(sch, loops[-rows.inner :], rows, vector=True)
+    else:  # one thread writes the result of a row
+        one = sch.add_unit_loop(block)
+        _, thread = sch.split(one, [None, rows.threads])
+        sch.bind(thread, "threadIdx.x")
     return row
 
 
-def _spread(sch: s_tir.Schedule, loops: list[Any], rows: _Rows, vector: bool) -> None:
-    """Spread the loops over a row: over steps, threads, and elements of a vector."""
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-    if not rows.steps or extents(sch, [fused]) == [1]:
+def _spread(sch: s_tir.Schedule, loops: list[Any], rows: _Rows, *, vector: bool) -> None:
+    """Spread the loops along a row over threads."""
+    if not rows.steps:
+        fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
         step, thread = sch.split(fused, [None, rows.threads])
         sch.reorder(thread, step)
         sch.bind(thread, "threadIdx.x")
         return
-    step, thread, element = sch.split(fused, [rows.steps, rows.threads, rows.width])
-    sch.reorder(thread, step, element)
-    sch.bind(thread, "threadIdx.x")
-    if vector and rows.width > 1:
-        sch.vectorize(element)
+    if rows.exact:
+        step, thread, element = loops
     else:
-        sch.unroll(element)
+        step, thread = sch.split(loops[0], [1, rows.threads])
+        element = loops[1] if rows.width > 1 else None
+    # TVM wants loops that the reduction does not depend on outside of the threads, those of one iteration too.
+    sch.reorder(*([thread, step] if rows.steps > 1 else [step, thread]), *([element] if element is not None else []))
+    sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
+    if element is not None and vector:
+        sch.vectorize(element)
+    elif element is not None:
+        sch.unroll(element)
 
 
-def _place(sch: s_tir.Schedule, block: Any, row: Any, rows: _Rows) -> None:
+def _place(sch: s_tir.Schedule, block: Any, row: Any, rows: _Rows, *, full: bool) -> None:
     """Compute what a row needs of a block where the row is computed."""
-    full = _is_full(sch, block, rows)
-    held = full and is_spatial(sch, block)
-    if held and not rows.steps:
+    if full and is_spatial(sch, block) and not rows.steps:
         raise ScheduleError("a row is too long to keep what is computed from it")
     value = sch.get(block).body.value
     loaded = isinstance(value, TensorLoad) and value.source.scope() == "global"
     sch.set_scope(block, 0, "local")
     sch.compute_at(block, row, preserve_unit_loops=True)
-    inner = list(sch.get_loops(block))[2:]
-    _spread(sch, inner[-rows.trail :] if full else [sch.add_unit_loop(block)], rows, vector=held and loaded)
-    if held:
-        _tile_registers(sch, block, rows)
+    if full:  # what a row has one of, each thread computes for itself
+        _spread(sch, list(sch.get_loops(block))[-rows.inner :], rows, vector=loaded)
 
 
-def _tile_registers(sch: s_tir.Schedule, block: Any, rows: _Rows) -> None:
-    """Index a buffer of registers by step, thread and element, so that each thread holds its own part alone."""
-    span = rows.threads * rows.width
-    sch.transform_layout(
-        block,
-        ("write", 0),
-        lambda *i: (*i[:-1], i[-1] // span, i[-1] % span // rows.width, i[-1] % rows.width),
-        assume_injective_transform=True,
-    )
+def _lie_on_threads(sch: s_tir.Schedule, block: Any, rows: _Rows) -> None:
+    """Split the last axis of a block, and of the registers that it writes, by step, thread and element."""
+    index_map = tirx.IndexMap.from_func(rows.split, ndim=len(sch.get(block).iter_vars))
+    sch.transform_block_layout(block, index_map)
+    if is_spatial(sch, block) and sch.get(block).writes[0].source.scope() == "local":
+        rank = len(sch.get(block).writes[0].source.shape)
+        sch.transform_layout(block, ("write", 0), tirx.IndexMap.from_func(rows.split, ndim=rank))
 
 
-def _hold_operands(sch: s_tir.Schedule, found: list[Any], rows: _Rows) -> list[Any]:
+def _hold_operands(sch: s_tir.Schedule, full: list[Any]) -> list[Any]:
     """Load each parameter that has a value for every element of a row into registers; return the blocks that load."""
-    full = [block for block in found if _is_full(sch, block, rows)]
     held = []
     for parameter in sch.mod["main"].params:
         users = [block for block in full if _reads_row(sch, block, parameter)]

@@ -1,8 +1,8 @@
 """From scheduled loop nests to CUDA kernels: C++ source by TVM, and how each kernel is launched.
 
-A nest whose loops are bound to threads becomes one kernel ``void symbol(T *..., int64_t shape...)``. Its blocks, threads
-and shared memory are read from the nest, as expressions over the shape variables, so that TVM's own host code, which
-finds kernels by name at each call, is not needed.
+A nest whose loops are bound to threads becomes one kernel ``void symbol(T *..., int64_t shape...)``. Its blocks and
+threads are read from the nest, as expressions over the shape variables, so that TVM's own host code, which finds
+kernels by name at each call, is not needed.
 """
 
 from __future__ import annotations

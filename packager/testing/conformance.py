@@ -224,7 +224,8 @@ def check_symbols(output: BackendOutput, wanted: Sequence[str]) -> None:
             for part in read_objects(file):
                 names = [s.name for s in part.symbols if s.section != UNDEFINED and s.binding == GLOBAL]
                 defined += [name for name in names if name in library.symbols]
-                assert is_archive(file) or set(part.leaks) <= set(library.symbols)
+                modules = [module.symbol for module in library.cuda_modules]
+                assert is_archive(file) or set(part.leaks) <= {*library.symbols, *modules}
         assert Counter(defined) == Counter(library.symbols)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packager
-from packager.deploy.machine import this_machine
+from packager.deploy.machine import machine_findings, this_machine
 from packager.testing.cases import SYMBOLIC, Case
 
 if TYPE_CHECKING:
@@ -90,9 +89,8 @@ def _random_inputs(model: ModelProto, rng: np.random.Generator, extent: int) -> 
 
 
 def runs_here(manifest: Manifest) -> bool:
-    """Whether this machine has the CPU that a bundle needs."""
-    needs = manifest.requirements
-    return needs.machine == platform.machine() and set(needs.cpu_features) <= set(this_machine().cpu_features)
+    """Whether this machine has the CPU, and the GPU, that a bundle needs."""
+    return not any(finding.severity == "error" for finding in machine_findings(manifest, this_machine()))
 
 
 def check_numbers(bundle: Path, joined: Joined) -> None:

@@ -10,9 +10,11 @@
 
 /* Replays that were not waited for may be going on. */
 static void drop(const pk_cuda_t *cuda, pk_graph_t *graph) {
+  int mode = pk_relax_captures();
   if (cuda->pending && graph->exec) pk_driver.cuEventSynchronize(cuda->done);
   if (graph->exec) pk_driver.cuGraphExecDestroy(graph->exec);
   if (graph->graph) pk_driver.cuGraphDestroy(graph->graph);
+  pk_restore_captures(mode);
   graph->exec = NULL;
   graph->graph = NULL;
   graph->state = PK_GRAPH_EMPTY;
@@ -169,7 +171,9 @@ static int32_t launch(packager_session_t *session) {
 /* Without PACKAGER_GRAPH_ON, a run that cannot be captured is launched, now and from now on. */
 static int32_t capture_or_launch(packager_session_t *session, pk_graph_t *graph) {
   int automatic = session->call.cuda->graph_mode == PACKAGER_GRAPH_AUTO;
+  int mode = pk_relax_captures();
   int32_t status = capture(session, graph);
+  pk_restore_captures(mode);
   if (!status) return replay(session, graph);
   drop(session->call.cuda, graph);
   if (!automatic || status == PACKAGER_ERROR_GPU) return status;

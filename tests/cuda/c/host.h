@@ -21,6 +21,7 @@ static int (*cu_stream_destroy)(void *);
 static int (*cu_begin_capture)(void *, int);
 static int (*cu_end_capture)(void *, void **);
 static int (*cu_graph_destroy)(void *);
+static int (*cu_exchange_mode)(int *);
 static recorder_take_fn *recorder_take;
 static recorder_live_fn *recorder_live;
 static recorder_fail_fn *recorder_fail;
@@ -50,6 +51,7 @@ static inline void host_start(int uses_cuda) {
                    {"cuStreamBeginCapture_v2", &cu_begin_capture},
                    {"cuStreamEndCapture", &cu_end_capture},
                    {"cuGraphDestroy", &cu_graph_destroy},
+                   {"cuThreadExchangeStreamCaptureMode", &cu_exchange_mode},
                    {"recorder_take", &recorder_take},
                    {"recorder_live", &recorder_live},
                    {"recorder_fail", &recorder_fail},
@@ -70,12 +72,15 @@ static inline void host_start(int uses_cuda) {
   recorder_take();
 }
 
-/* The context that the program had is current, and nothing but that. */
+/* The context that the program had is current, and nothing but that; and captures are what they were. */
 static inline void host_check_context(void) {
   void *context;
   CHECK_EQ(cu_current(&context), 0);
   CHECK(context == host_context);
   CHECK_EQ(recorder_depth(), host_context ? 1 : 0);
+  int mode = 0;
+  cu_exchange_mode(&mode);
+  CHECK_EQ(mode, 0);
 }
 
 /* After the last session: everything has been freed. */

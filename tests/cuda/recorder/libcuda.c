@@ -4,6 +4,7 @@
  * Whether results are right can be seen on a GPU alone.
  *
  * A "fatbin" is a text: "recorded scale:32 add:40" has the kernels scale and add, with 32 and 40 bytes of parameters.
+ * A real one, not compressed, has the kernels whose names stand in it, with parameters of any size.
  *
  * Environment: RECORDER_VERSION (13000), RECORDER_DEVICES (2), RECORDER_POOLS (1), RECORDER_MEMORY (bytes of a device),
  * RECORDER_FAIL (recorder.h). What a real driver would crash on, such as a handle that was destroyed, aborts. */
@@ -18,6 +19,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_DYNAMIC_SHARED 232448
+#define ANY_SIZE SIZE_MAX
+#define FATBIN_MAGIC 0xBA55ED50u
 
 typedef enum { CONTEXT, MODULE, FUNCTION, MEMORY, POOLED, PINNED, STREAM, EVENT, GRAPH, NODE, EXEC, KINDS } kind_t;
 static const char *const kind_names[] = {"context", "module", "function", "memory", "pooled memory", "pinned memory",
@@ -37,16 +40,17 @@ struct object {
   object_t *next;
   kind_t kind;
   int number;
-  object_t *owner; /* context of a module, module of a function, graph of a node */
-  char *memory;    /* of memory; text of a module; name of a function */
-  size_t bytes;    /* of memory; of a function's parameters */
-  int shared;      /* of a function */
-  int references;  /* of a primary context */
-  object_t *graph; /* of a stream: what it is capturing; of an exec: what it was made of */
-  object_t *last;  /* of a graph: its last node; of a node: the one before */
-  work_t work;     /* of a node */
-  work_t *works;   /* of an exec: as many as its graph has nodes */
-  int count;       /* of a graph: nodes */
+  object_t *owner;   /* context of a module, module of a function, graph of a node */
+  char *memory;      /* of memory; text of a module; name of a function */
+  size_t bytes;      /* of memory; of a function's parameters, or ANY_SIZE; of a module's image */
+  const void *image; /* of a module, a real fatbin or NULL */
+  int shared;        /* of a function */
+  int references;    /* of a primary context */
+  object_t *graph;   /* of a stream: what it is capturing; of an exec: what it was made of */
+  object_t *last;    /* of a graph: its last node; of a node: the one before */
+  work_t work;       /* of a node */
+  work_t *works;     /* of an exec: as many as its graph has nodes */
+  int count;         /* of a graph: nodes */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -221,7 +225,7 @@ static void enqueue(const void *stream, const work_t *work) {
 }
 
 static int check_launch(const work_t *work) {
-  if (work->bytes != work->function->bytes) {
+  if (work->function->bytes != ANY_SIZE && work->bytes != work->function->bytes) {
     DIE("%s: %zu bytes of arguments, expected %zu", work->function->memory, work->bytes, work->function->bytes);
   }
   uint64_t threads = (uint64_t)work->block[0] * work->block[1] * work->block[2];
@@ -367,6 +371,16 @@ EXPORT int cuCtxGetCurrent(object_t **context) {
 
 EXPORT int cuModuleLoadData(object_t **module, const void *image) {
   WITH_CONTEXT("cuModuleLoadData");
+  uint32_t magic;
+  memcpy(&magic, image, sizeof magic);
+  if (magic == FATBIN_MAGIC) {
+    uint64_t bytes;
+    memcpy(&bytes, (const char *)image + 8, sizeof bytes);
+    *module = add(MODULE, stack[depth - 1]);
+    (*module)->image = image;
+    (*module)->bytes = (size_t)bytes + 16;
+    LEAVE(0);
+  }
   if (memcmp(image, "recorded", 8)) LEAVE(200);
   *module = add(MODULE, stack[depth - 1]);
   (*module)->memory = strdup(image);
@@ -388,11 +402,12 @@ EXPORT int cuModuleGetFunction(object_t **function, object_t *module, const char
   WITH_CONTEXT("cuModuleGetFunction");
   char pattern[80];
   snprintf(pattern, sizeof pattern, " %s:", name);
-  const char *found = strstr(check(module, MODULE)->memory, pattern);
+  const char *found = check(module, MODULE)->image ? memmem(module->image, module->bytes, name, strlen(name) + 1)
+                                                   : strstr(module->memory, pattern);
   if (!found) LEAVE(500);
   *function = add(FUNCTION, module);
   (*function)->memory = strdup(name);
-  (*function)->bytes = (size_t)atoi(found + strlen(pattern));
+  (*function)->bytes = module->image ? ANY_SIZE : (size_t)atoi(found + strlen(pattern));
   (*function)->shared = 49152;
   LEAVE(0);
 }

@@ -1,0 +1,29 @@
+"""The ``cuda`` backend: a code generator. Without a GPU its bundles are built and verified, and not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from packager.cuda_toolkit import find_cuda_toolkit
+from packager.testing import CASES, Conformance
+from packager.testing.compiling import Targets
+
+# One case per family is compiled alone, all of them together elsewhere in the suite.
+ALONE = tuple({case.family: case for case in CASES}.values())
+
+pytestmark = pytest.mark.slow
+
+
+class TestCuda(Conformance):
+    kind = "cuda"
+    values = {
+        "arch": ("sm_90a",),
+        "ptx": ("compute_80",),
+        "home": str(find_cuda_toolkit("").nvcc.parents[1]),
+    }
+    cases = ALONE
+
+    def targets(self, **attributes: Any) -> Targets:
+        return [{"kind": "cuda", "arch": ["sm_80"], **attributes}]
