@@ -207,6 +207,51 @@ def cases() -> dict[str, Case]:
         ),
         "pool_max": Case(max_pool, torch_max_pool, (t(N, 112, 112, 64),), (1, 256)),
         "depthwise": Case(conv(1, 1, 256), torch_conv(1, 1, 256), (t(128, 56, 56, 256), t(256, 3, 3, 1))),
+        "softmax7": Case(softmax, torch_softmax, (t(N, 3, 7),), (1, 1000), timed=False),
+        "softmax2048_f32": Case(softmax, torch_softmax, (t(N, 2048, dtype=f),), (1, 65536)),
+        "layernorm7": Case(layer_norm, torch_layer_norm, (t(N, 7), t(7), t(7)), (1, 1000), timed=False),
+        "layernorm30522": Case(
+            layer_norm, torch_layer_norm, (t(N, 30522, dtype=b), t(30522, dtype=b), t(30522, dtype=b)), (1, 33), timed=False
+        ),
+        "layernorm_dyn_rows": Case(
+            lambda r, x, w, c: r.nn.relu(r.nn.layer_norm(x, w, c, axes=[-1])),
+            lambda t, x, w, c: t.relu(t.nn.functional.layer_norm(x, (768,), w, c)),
+            (t(5, N, 768), t(768), t(768)),
+            (1, 3, 33),
+            timed=False,
+        ),
+        "max_last": Case(lambda r, x: r.max(x, axis=[-1]), lambda t, x: x.amax(-1), (t(N, 1000),), (1, 7), timed=False),
+        "sum_middle_odd": Case(
+            lambda r, x: r.sum(x, axis=[1]), lambda t, x: x.sum(1), (t(N, 1000, 33),), (1, 7), timed=False
+        ),
+        "sum_all": Case(lambda r, x: r.sum(x), lambda t, x: x.sum(), (t(N, 33, dtype=f),), (7, 1000), timed=False),
+        "transpose_small": Case(
+            lambda r, x: r.permute_dims(x, [0, 2, 1]), lambda t, x: x.permute(0, 2, 1), (t(N, 7, 33),), (1, 5), timed=False
+        ),
+        "transpose_dyn": Case(
+            lambda r, x: r.permute_dims(x, [1, 0]), lambda t, x: x.t(), (t(N, 768),), (1, 33, 1000), timed=False
+        ),
+        "where": Case(
+            lambda r, x, y: r.where(r.greater(x, y), x, y),
+            lambda t, x, y: t.where(x > y, x, y),
+            (t(N, 768), t(N, 768)),
+            (1, 33),
+            timed=False,
+        ),
+        "matmul_odd": Case(
+            lambda r, x, w: r.matmul(x, w),
+            lambda t, x, w: x @ w,
+            (t(N, 100), t(100, 77)),
+            (1, 7, 1000),
+            timed=False,
+        ),
+        "matmul_bf16": Case(
+            lambda r, x, w: r.matmul(x, w),
+            lambda t, x, w: x @ w,
+            (t(N, 768, dtype=b), t(768, 1000, dtype=b)),
+            (1, 33),
+            timed=False,
+        ),
         "dense_gelu": Case(
             gelu_dense,
             lambda t, x, w, c: t.nn.functional.gelu(x @ w + c),
@@ -291,7 +336,10 @@ def build(out: Path, arch: str, only: list[str]) -> int:
         for name, case in cases().items():
             if only and name not in only:
                 continue
-            made[name], source = _lower(case, arch)
+            try:
+                made[name], source = _lower(case, arch)
+            except Exception as error:
+                raise SystemExit(f"{name}: {error}") from error
             (out / f"{name}.cu").write_text(source)
             pending.append(pool.submit(compile_one, name))
         for result in pending:

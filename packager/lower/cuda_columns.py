@@ -57,7 +57,7 @@ def schedule_columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
             schedule_spatial(sch, block)
     length, columns = _sizes(sch, reduction)
     blocks_alone = columns // (WARP * 4) if columns else BLOCKS
-    if length and length >= MANY * MANY and blocks_alone < BLOCKS:
+    if length and length >= 8 * MANY and blocks_alone < BLOCKS:
         reduction = _share_among_blocks(sch, reduction, length, blocks_alone)
         length = extents(sch, [_reduced(sch, reduction)[0]])[0]
     _columns(sch, reduction, length)

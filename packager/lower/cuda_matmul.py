@@ -8,6 +8,8 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError, dlight
 from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
+from tvm.tirx import stmt as st
+from tvm_ffi import structural_map, structural_walk
 
 from packager.lower.cuda_blocks import blocks, is_reduction, loads, schedule_of, variables
 from packager.lower.cuda_intrinsics import load_tensor_intrinsics
@@ -15,6 +17,8 @@ from packager.lower.cuda_intrinsics import load_tensor_intrinsics
 # dlight reads the architecture as a number, and uses nothing newer than the tensor cores of sm_70.
 # Rows, columns and length of a product from which on tensor cores pay, though most of a tile be padding.
 SMALLEST = 32
+# What the grid may have along its second and third axis.
+MOST_BLOCKS = 65535
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
 
 
@@ -35,8 +39,37 @@ def schedule_matmul(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         with TARGET:
             found = _apply(rule, primfunc)
         if found is not None:
-            return found.mod["main"]
+            return _large_grid(found.mod["main"])
     raise ScheduleError("no schedule for this product")
+
+
+def _large_grid(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let the axis of the grid that depends on the shape be the first, the only one that may exceed 65,535 blocks."""
+    extents: dict[str, Any] = {}
+
+    def visit(loop: Any) -> None:
+        if loop.thread_binding is not None:
+            extents.setdefault(str(loop.thread_binding.thread_tag), loop.extent)
+
+    structural_walk(primfunc.body, [(st.For, visit)])
+    large = [tag for tag in ("blockIdx.y", "blockIdx.z") if not _is_at_most(extents.get(tag, 1), MOST_BLOCKS)]
+    if len(large) != 1 or not _is_at_most(extents.get("blockIdx.x", 1), MOST_BLOCKS):
+        return primfunc
+    swapped = {large[0]: "blockIdx.x", "blockIdx.x": large[0]}
+
+    def swap(loop: Any) -> Any:
+        tag = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
+        if tag not in swapped:
+            return loop
+        old = loop.thread_binding
+        binding = tirx.IterVar(old.dom, old.var, old.iter_type, swapped[tag])
+        return st.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, binding, loop.annotations)
+
+    return primfunc.with_body(structural_map(primfunc.body, [(st.For, swap)]))
+
+
+def _is_at_most(extent: Any, most: int) -> bool:
+    return int(extent) <= most if isinstance(extent, (int, tirx.IntImm)) else False
 
 
 def _apply(rule: Any, primfunc: tirx.PrimFunc) -> s_tir.Schedule | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tvm import s_tir, sym, tirx
@@ -22,6 +23,8 @@ from packager.lower.cuda_blocks import (
 )
 
 THREADS = 256
+# Elements that a thread takes, a block of threads apart, where they make no vectors.
+EACH = 4
 # Bytes of one operand that a thread handles at once, where operands differ in width.
 MAX_WIDE_BYTES = 32
 # A tile of a transpose: TILE x TILE elements through shared memory, TILE x TILE_ROWS threads.
@@ -41,13 +44,36 @@ def _loops(sch: s_tir.Schedule, block: Any) -> list[Any]:
 
 
 def _one_each(sch: s_tir.Schedule, block: Any) -> None:
-    bind_flat(sch, sch.fuse(*_loops(sch, block)), THREADS)
+    loops = _loops(sch, block)
+    bind_threads(sch, loops, _threads(extents(sch, loops)), EACH)
 
 
-def bind_flat(sch: s_tir.Schedule, loop: Any, threads: int) -> Any:
-    """Spread a loop over blocks of ``threads``; return the loop of threads."""
-    block_loop, thread = sch.split(loop, [None, threads])
-    sch.bind(block_loop, "blockIdx.x")
+def bind_threads(sch: s_tir.Schedule, loops: list[Any], threads: int, each: int = 1) -> Any:
+    """Spread nested loops over blocks of threads; return the loop of threads.
+
+    Each takes ``each`` elements where that leaves none over. Extents that only the shape decides stay out of the loops that threads run over: what threads divide is then small,
+    which the compiler sees and divides in 32 bits.
+    """
+    sizes = extents(sch, loops)
+    known = len(sizes)
+    while known and isinstance(sizes[known - 1], int):
+        known -= 1
+    length = math.prod(sizes[known:])
+    if 0 < known < len(sizes):
+        count = next((t for t in (THREADS, THREADS // 2, THREADS // 4) if not length % t), THREADS)
+        if not length % count or length >= 16 * count:
+            inner = sch.fuse(*loops[known:]) if len(loops) - known > 1 else loops[known]
+            if length % (count * each):
+                each = 1
+            tile, several, thread = sch.split(inner, [None, each, count])
+            sch.reorder(tile, thread, several)
+            sch.unroll(several)
+            grid = sch.fuse(*loops[:known], tile)
+            sch.bind(grid, "blockIdx.x")
+            sch.bind(thread, "threadIdx.x")
+            return thread
+    grid, thread = sch.split(sch.fuse(*loops) if len(loops) > 1 else loops[0], [None, threads])
+    sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     return thread
 
@@ -78,7 +104,7 @@ def _move_vectors(sch: s_tir.Schedule, block: Any) -> None:
         raise ScheduleError("vectors would straddle")
     outer, vector = sch.split(loops[-1], [None, width])
     threads = _threads(extents(sch, [*loops[:-1], outer]))
-    bind_flat(sch, sch.fuse(*loops[:-1], outer), threads)
+    bind_threads(sch, [*loops[:-1], outer], threads)
     sch.vectorize(vector)
 
 
@@ -115,7 +141,7 @@ def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
     loops = list(sch.get_loops(store))
     outer, vector = sch.split(loops[-1], [None, width])
     threads = _threads(extents(sch, [*loops[:-1], outer]))
-    thread = bind_flat(sch, sch.fuse(*loops[:-1], outer), threads)
+    thread = bind_threads(sch, [*loops[:-1], outer], threads)
     sch.vectorize(vector)
     sch.compute_at(block, thread, preserve_unit_loops=True)
     for buffer in contiguous:
@@ -181,8 +207,13 @@ def _transpose(sch: s_tir.Schedule, block: Any) -> None:
     loops = _loops(sch, block)
     if any(isinstance(e, int) and e < TILE // 4 for e in (extents(sch, [loops[axis], loops[-1]]))):
         raise ScheduleError("too narrow for tiles")
-    row_outer, row = sch.split(loops[axis], [None, TILE])
-    column_outer, column = sch.split(loops[-1], [None, TILE])
+    width = _tile_vector(sch, block, buffer, extents(sch, [loops[axis], loops[-1]]))
+    rows, columns = (
+        size if isinstance(size, int) and size <= TILE * width else TILE * width
+        for size in extents(sch, [loops[axis], loops[-1]])
+    )
+    row_outer, row = sch.split(loops[axis], [None, rows])
+    column_outer, column = sch.split(loops[-1], [None, columns])
     rest = [loop for index, loop in enumerate(loops[:-1]) if index != axis]
     sch.reorder(*rest, row_outer, column_outer, row, column)
     tile = sch.fuse(*rest, row_outer, column_outer)
@@ -190,9 +221,9 @@ def _transpose(sch: s_tir.Schedule, block: Any) -> None:
     load = sch.cache_read(block, _read_index(sch, block, buffer), "shared")
     sch.compute_at(load, tile, preserve_unit_loops=True)
     across, along = _tile_loops(sch, load, buffer)
-    _bind_tile(sch, across, along)
-    _bind_tile(sch, row, column)
-    sch.storage_align(load, 0, axis=len(buffer.shape) - 2, factor=TILE, offset=1)
+    _bind_tile(sch, across, along, width)
+    _bind_tile(sch, row, column, width)
+    sch.storage_align(load, 0, axis=len(buffer.shape) - 2, factor=TILE * width, offset=width)
 
 
 def _tile_loops(sch: s_tir.Schedule, load: Any, buffer: Any) -> tuple[Any, Any]:
@@ -204,13 +235,20 @@ def _tile_loops(sch: s_tir.Schedule, load: Any, buffer: Any) -> tuple[Any, Any]:
     return wide[0], inner[-1]
 
 
-def _bind_tile(sch: s_tir.Schedule, across: Any, along: Any) -> None:
+def _tile_vector(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[Any]) -> int:
+    """Return how many elements of a row of a tile a thread moves at once: two of 16 bits, where none is left over."""
+    even = all(isinstance(size, int) and size % 2 == 0 for size in sizes)
+    return 2 if even and itemsize(buffer) == 2 and is_movement(sch, block) else 1  # noqa: PLR2004
+
+
+def _bind_tile(sch: s_tir.Schedule, across: Any, along: Any, width: int) -> None:
     steps, rows = sch.split(across, [None, TILE_ROWS])
     sch.bind(rows, "threadIdx.y")
-    if extents(sch, [along]) != [TILE]:
-        raise ScheduleError("the tile is cut")
-    sch.bind(along, "threadIdx.x")
+    columns, vector = sch.split(along, [None, width])
+    _, columns = sch.split(columns, [None, TILE])
+    sch.bind(columns, "threadIdx.x")
     sch.unroll(steps)
+    sch.vectorize(vector)
 
 
 def _transposed(sch: s_tir.Schedule, block: Any) -> tuple[Any, int]:

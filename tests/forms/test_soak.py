@@ -18,6 +18,7 @@ from .models import ROOT, Model
 from .programs import CHECK_HEADER, INCLUDE, SOURCES, WARNINGS, attempt, execute
 
 RUNTIME = ROOT / "runtime_stub" / "src"
+DEVICE = ROOT / "runtime_stub" / "cpu"
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -42,7 +43,7 @@ def relink(work: Path, folder: Path, flavour: Flavour) -> Path:
     """Link what a build kept as the build does, with its entrypoint and the runtime compiled under a sanitizer."""
     folder.mkdir()
     objects = []
-    for source in (work / "entrypoint.c", *sorted(RUNTIME.glob("*.c"))):
+    for source in (work / "entrypoint.c", *sorted(RUNTIME.glob("*.c")), DEVICE / "device.c"):
         target = folder / f"{source.stem}.o"
         flags = [*C_FLAGS, *flavour.flags, "-DPK_SHARED", f"-I{INCLUDE}", f"-I{RUNTIME}"]
         execute(["gcc", *flags, "-c", source, "-o", target])

@@ -162,6 +162,7 @@ class _Writer:
         from tvm.ir import is_prim_expr
 
         from packager.lower import _make_kernels, called_function
+        from packager.lower.devices import device_named
         from packager.lower.indices import clamp_indices
 
         call, variable = binding.value, binding.var
@@ -178,7 +179,9 @@ class _Writer:
             if variable.__chandle__() not in self.places:
                 self.places[variable.__chandle__()] = self._workspace(variable.ty)
             operands.append(self.places[variable.__chandle__()])
-        made = _make_kernels(f"{self.partition.name}_{len(self.functions)}", clamp_indices(module[callee]))
+        made = _make_kernels(
+            f"{self.partition.name}_{len(self.functions)}", clamp_indices(module[callee]), device_named("cpu")
+        )
         actual: list[Any] = [a if place is None else tuple(a.ty.shape.values) for a, place in arguments]
         actual += [tuple(ty.shape.values) for ty in types]
         actual += list(call.args[2].values) if len(call.args) > 2 else []
