@@ -211,7 +211,11 @@ def cases() -> dict[str, Case]:
         "softmax2048_f32": Case(softmax, torch_softmax, (t(N, 2048, dtype=f),), (1, 65536)),
         "layernorm7": Case(layer_norm, torch_layer_norm, (t(N, 7), t(7), t(7)), (1, 1000), timed=False),
         "layernorm30522": Case(
-            layer_norm, torch_layer_norm, (t(N, 30522, dtype=b), t(30522, dtype=b), t(30522, dtype=b)), (1, 33), timed=False
+            layer_norm,
+            torch_layer_norm,
+            (t(N, 30522, dtype=b), t(30522, dtype=b), t(30522, dtype=b)),
+            (1, 33),
+            timed=False,
         ),
         "layernorm_dyn_rows": Case(
             lambda r, x, w, c: r.nn.relu(r.nn.layer_norm(x, w, c, axes=[-1])),
@@ -226,7 +230,11 @@ def cases() -> dict[str, Case]:
         ),
         "sum_all": Case(lambda r, x: r.sum(x), lambda t, x: x.sum(), (t(N, 33, dtype=f),), (7, 1000), timed=False),
         "transpose_small": Case(
-            lambda r, x: r.permute_dims(x, [0, 2, 1]), lambda t, x: x.permute(0, 2, 1), (t(N, 7, 33),), (1, 5), timed=False
+            lambda r, x: r.permute_dims(x, [0, 2, 1]),
+            lambda t, x: x.permute(0, 2, 1),
+            (t(N, 7, 33),),
+            (1, 5),
+            timed=False,
         ),
         "transpose_dyn": Case(
             lambda r, x: r.permute_dims(x, [1, 0]), lambda t, x: x.t(), (t(N, 768),), (1, 33, 1000), timed=False

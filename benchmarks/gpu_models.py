@@ -13,6 +13,7 @@ import argparse
 import lzma
 import shutil
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,17 +43,20 @@ class Made:
     dims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def repeating(count: int) -> np.ndarray:
-    """Return ``count`` numbers of mean 0 and deviation 1 that repeat with ``PERIOD``."""
+def repeating(count: int, name: str) -> np.ndarray:
+    """Return ``count`` numbers of mean 0 and deviation 1 that repeat with ``PERIOD``, from a place that ``name`` says.
+
+    Equal weights would be one constant of the bundle, and stay in the GPU's cache.
+    """
     sequence = np.random.default_rng(0).standard_normal(PERIOD, dtype=np.float32)
-    return np.resize(sequence, count)
+    return np.resize(np.roll(sequence, zlib.crc32(name.encode()) % PERIOD), count)
 
 
 def randomise(module: nn.Module) -> nn.Module:
     """Give every parameter random values: matrices of deviation 1/sqrt(fan in), norms near 1, biases near 0."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            values = torch.from_numpy(repeating(parameter.numel()).copy()).reshape(parameter.shape)
+            values = torch.from_numpy(repeating(parameter.numel(), name)).reshape(parameter.shape)
             if parameter.ndim == 1:
                 centre = 1.0 if ("norm" in name.lower() and name.endswith("weight")) or ".ln_" in name else 0.0
                 parameter.copy_(centre * float(name.endswith("weight")) + 0.05 * values)

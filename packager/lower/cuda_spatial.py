@@ -205,6 +205,8 @@ def _transpose(sch: s_tir.Schedule, block: Any) -> None:
     """Read tiles along the axis that is innermost in the operand, write them along the one innermost in the result."""
     buffer, axis = _transposed(sch, block)
     loops = _loops(sch, block)
+    if not all(isinstance(e, int) for e in extents(sch, [loops[axis], loops[-1]])):
+        raise ScheduleError("TVM allocates no tile that the shape may cut")
     if any(isinstance(e, int) and e < TILE // 4 for e in (extents(sch, [loops[axis], loops[-1]]))):
         raise ScheduleError("too narrow for tiles")
     width = _tile_vector(sch, block, buffer, extents(sch, [loops[axis], loops[-1]]))
