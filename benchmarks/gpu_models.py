@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import torch
 import transformers
 from onnx import numpy_helper
@@ -30,6 +31,8 @@ import packager
 
 PERIOD = 65521
 ROWS = 61
+# A fast preset, with a dictionary that holds what repeats.
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 25}]
 ROOT = Path(__file__).parents[1]
 
 
@@ -191,6 +194,22 @@ def digits(folder: Path) -> Made:
     return Made(made.path, made.inputs, made.outputs, {"n": (1, 64)})
 
 
+def mlp(folder: Path) -> Made:
+    """Two dense layers over 64 features, for the tests of tensors and streams."""
+    rng = np.random.default_rng(7)
+    shapes = {"w1": (64, 128), "b1": (128,), "w2": (128, 10), "b2": (10,)}
+    weights = [numpy_helper.from_array(rng.standard_normal(s, dtype=np.float32) / 8, n) for n, s in shapes.items()]
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> mlp (float[n,64] x) => (float[n,10] y)'
+        " { a = Gemm(x, w1, b1) r = Relu(a) y = Gemm(r, w2, b2) }"
+    )
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(weights)
+    onnx.save(model, folder / "mlp.onnx")
+    made = referenced(folder / "mlp.onnx", {"x": rng.standard_normal((8, 64), dtype=np.float32)})
+    return Made(made.path, made.inputs, made.outputs, {"n": (1, 64)})
+
+
 def referenced(path: Path, inputs: Mapping[str, np.ndarray]) -> Made:
     """Return an ONNX model with what onnxruntime computes."""
     import onnxruntime
@@ -202,6 +221,7 @@ def referenced(path: Path, inputs: Mapping[str, np.ndarray]) -> Made:
 
 MODELS: dict[str, Callable[[Path], Made]] = {
     "digits": digits,
+    "mlp": mlp,
     "minilm": minilm,
     "resnet50": resnet50,
     "bert": bert,
@@ -233,7 +253,7 @@ def build(name: str, folder: Path, arch: str, precision: str | None) -> None:
     outputs = dict(zip(names, made.outputs.values(), strict=True))
     arrays = {f"input:{k}": v for k, v in made.inputs.items()} | {f"output:{k}": v for k, v in outputs.items()}
     np.savez_compressed(folder / f"{stem}.npz", **arrays)
-    with bundle.open("rb") as source, lzma.open(folder / f"{stem}.so.xz", "wb", preset=1) as target:
+    with bundle.open("rb") as source, lzma.open(folder / f"{stem}.so.xz", "wb", filters=FILTERS) as target:
         shutil.copyfileobj(source, target, 1 << 24)
 
 

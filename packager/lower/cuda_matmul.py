@@ -93,7 +93,7 @@ def _fits_tensor_cores(sch: s_tir.Schedule, block: Any) -> bool:
         extent = int(var.dom.extent) if isinstance(var.dom.extent, tirx.IntImm) else SMALLEST
         if reduced or not all(side):
             sizes[(reduced, *side)] = sizes.get((reduced, *side), 1) * extent
-    return len(sizes) == 3 and all(size >= SMALLEST for size in sizes.values())  # noqa: PLR2004
+    return len(sizes) == 3 and all(size >= SMALLEST for size in sizes.values())
 
 
 def _is_product(sch: s_tir.Schedule, block: Any) -> bool:

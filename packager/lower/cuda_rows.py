@@ -30,13 +30,12 @@ from packager.lower.cuda_blocks import (
 WARP = 32
 MIN_THREADS = 4
 MAX_THREADS = 1024
-# Elements of one row that a thread keeps of each operand.
+# Elements of one row that a thread keeps of each operand. A warp takes rows of up to 32 times that alone: without
+# barriers.
 MAX_HELD = 32
-# Elements up to which a warp takes a row alone: rows then need no barriers.
-HELD_BY_LANE = 32
 BLOCK_THREADS = 128
-# Threads of a row whose length is known at run time alone, or that is too long for registers.
-LONG_THREADS = 256
+# Threads of a row whose length is known at run time alone.
+LONG_THREADS = 128
 # Elements that each thread takes of a short row, rather than share it with more threads.
 SHORT = 4
 
@@ -144,12 +143,12 @@ def _layout(sch: s_tir.Schedule, reduction: Any) -> _Rows:
     if not moving or any([index.__chandle__() for index in load.indices][-trail:] != summed for load in moving):
         raise ScheduleError("the operand is not contiguous along the reduction")
     sizes = extents(sch, loops)
-    long = _Rows(lead, trail, 1, LONG_THREADS, 0, 1)
+    long = _Rows(lead, trail, 1, MAX_THREADS // 2, 0, 1)
     if trail != 1 or not isinstance(sizes[-1], int):
         if all(isinstance(e, int) for e in sizes[lead:]):
             return _short(long, sizes[lead:])
-        return long
-    return _in_registers(sch, reduction, long, sizes[-1])
+        return replace(long, threads=LONG_THREADS)
+    return _in_registers(sch, long, sizes[-1])
 
 
 def _uses(load: Any, handles: list[int]) -> bool:
@@ -174,7 +173,7 @@ def _short(long: _Rows, sizes: list[Any]) -> _Rows:
     length = 1
     for size in sizes:
         length *= size
-    if length > WARP * HELD_BY_LANE:
+    if length > WARP * MAX_HELD:
         return long
     threads = WARP
     while threads > 4 and length <= threads * SHORT:
@@ -182,7 +181,7 @@ def _short(long: _Rows, sizes: list[Any]) -> _Rows:
     return _Rows(long.lead, long.trail, 1, threads, 0, BLOCK_THREADS // threads)
 
 
-def _in_registers(sch: s_tir.Schedule, reduction: Any, long: _Rows, length: int) -> _Rows:
+def _in_registers(sch: s_tir.Schedule, long: _Rows, length: int) -> _Rows:
     buffers = [b for b in sch.mod["main"].params if b.shape and extents_of(b)[-1:] == [length]]
     width = VECTOR_BYTES // min([itemsize(b) for b in buffers], default=4)
     while length % width:
@@ -225,22 +224,20 @@ def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: _Rows) -> None:
         found = [int(var.iter_type) for var in sch.get(block).iter_vars]
         if not full or sum(kind == tirx.IterVar.CommReduce for kind in found) != rows.trail:
             raise ScheduleError("reductions differ in shape")
-    elif not is_spatial(sch, block) or not (full or _only_rows(sch, block, loops, wanted, rows, analyzer)):
+    elif not is_spatial(sch, block) or not (full or _only_rows(sch, loops, wanted, rows, analyzer)):
         raise ScheduleError("a block runs over another shape than the reduction")
     if len(sch.get(block).iter_vars) != len(loops):
         raise ScheduleError("loops and block variables do not correspond")
 
 
-def _only_rows(
-    sch: s_tir.Schedule, block: Any, loops: list[Any], wanted: list[Any], rows: _Rows, analyzer: Any
-) -> bool:
+def _only_rows(sch: s_tir.Schedule, loops: list[Any], wanted: list[Any], rows: _Rows, analyzer: Any) -> bool:
     sizes = [e for e in extents(sch, loops) if e != 1]
     leads = [e for e in wanted[: rows.lead] if e != 1]
     return len(sizes) == len(leads) and all(analyzer.can_prove_equal(a, b) for a, b in zip(sizes, leads, strict=True))
 
 
 def _is_full(sch: s_tir.Schedule, block: Any, rows: _Rows) -> bool:
-    found = [e for e in extents(sch, sch.get_loops(block))]
+    found = extents(sch, sch.get_loops(block))
     return len(found) == rows.lead + rows.trail and any(e != 1 for e in found[rows.lead :])
 
 
@@ -249,10 +246,17 @@ def _place_last(sch: s_tir.Schedule, block: Any, rows: _Rows, *, full: bool) -> 
     loops = list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
     outer = loops[: -rows.inner] if full else loops
     outer = outer or [sch.add_unit_loop(loops[0])]
-    row = sch.fuse(*outer) if len(outer) > 1 else outer[0]
-    grid, row = sch.split(row, [None, rows.rows])
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(row, "threadIdx.y")
+    if not rows.steps and len(outer) > 1 and not isinstance(extents(sch, outer)[-1], int):
+        # Attention: as many rows as elements in a row. Fused with others, TVM could not tell that blocks end in time.
+        grid = sch.fuse(*outer[:-1]) if len(outer) > 2 else outer[0]
+        row = outer[-1]
+        sch.bind(grid, "blockIdx.x")
+        sch.bind(row, "blockIdx.y")
+    else:
+        row = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+        grid, row = sch.split(row, [None, rows.rows])
+        sch.bind(grid, "blockIdx.x")
+        sch.bind(row, "threadIdx.y")
     if full:
         _spread(sch, loops[-rows.inner :], rows, vector=True)
     else:  # one thread writes the result of a row

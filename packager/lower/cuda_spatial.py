@@ -240,7 +240,7 @@ def _tile_loops(sch: s_tir.Schedule, load: Any, buffer: Any) -> tuple[Any, Any]:
 def _tile_vector(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[Any]) -> int:
     """Return how many elements of a row of a tile a thread moves at once: two of 16 bits, where none is left over."""
     even = all(isinstance(size, int) and size % 2 == 0 for size in sizes)
-    return 2 if even and itemsize(buffer) == 2 and is_movement(sch, block) else 1  # noqa: PLR2004
+    return 2 if even and itemsize(buffer) == 2 and is_movement(sch, block) else 1
 
 
 def _bind_tile(sch: s_tir.Schedule, across: Any, along: Any, width: int) -> None:
