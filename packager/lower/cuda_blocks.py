@@ -12,6 +12,8 @@ from tvm_ffi import structural_walk
 
 # The widest load or store of a thread.
 VECTOR_BYTES = 16
+# Bytes of one operand that a thread handles at once, where operands differ in width.
+MAX_WIDE_BYTES = 32
 # Grown past this many nodes, an expression is not inlined any further: values used twice in each step double it.
 MAX_NODES = 4096
 

@@ -6,7 +6,6 @@ of each operand. Every reduction, and every value computed in between, then work
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import s_tir, sym, tirx
@@ -15,61 +14,16 @@ from tvm.s_tir import ScheduleError
 from tvm_ffi import structural_walk
 
 from packager.lower.cuda_blocks import (
-    VECTOR_BYTES,
     blocks,
     extents,
     inline,
     is_reduction,
     is_spatial,
-    itemsize,
     loads,
     schedule_of,
     variables,
 )
-
-WARP = 32
-MIN_THREADS = 4
-MAX_THREADS = 1024
-# Elements of one row that a thread keeps of each operand. A warp takes rows of up to 32 times that alone: without
-# barriers.
-MAX_HELD = 32
-BLOCK_THREADS = 128
-# Threads of a row whose length is known at run time alone.
-LONG_THREADS = 128
-# Elements that each thread takes of a short row, rather than share it with more threads.
-SHORT = 4
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """How a row lies on threads: ``steps`` times ``threads`` vectors of ``width`` elements; 0 steps: not in registers.
-
-    The first ``lead`` axes of a block are rows, the next ``trail`` run along a row. ``rows`` rows share a thread block.
-    ``exact`` tells that the vectors fill all threads in all steps; if not, there is one step.
-    """
-
-    lead: int
-    trail: int
-    width: int
-    threads: int
-    steps: int
-    rows: int
-    exact: bool = False
-
-    def split(self, *index: Any) -> list[Any]:
-        """Return the index of an element with its last part, the place in a row, split as rows lie on threads."""
-        *outer, place = index
-        if not self.exact:
-            return [*outer, place // self.width, place % self.width] if self.width > 1 else [*index]
-        span = self.threads * self.width
-        return [*outer, place // span, place % span // self.width, place % self.width]
-
-    @property
-    def inner(self) -> int:
-        """The number of loops along a row."""
-        if not self.steps:
-            return self.trail
-        return 3 if self.exact else 1 + (self.width > 1)
+from packager.lower.cuda_row_layout import Rows, lay_out_rows
 
 
 def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -82,7 +36,7 @@ def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     first = next((block for block in blocks(sch) if is_reduction(sch, block)), None)
     if first is None:
         raise ScheduleError("no reduction")
-    rows = _sharing_blocks(sch, first, _layout(sch, first))
+    rows = lay_out_rows(sch, first)
     if not rows.steps:
         inline(sch, lambda _sch, _block: True)
     found = blocks(sch)
@@ -129,88 +83,7 @@ def _calls_a_function(body: Any) -> bool:
     return bool(found)
 
 
-def _layout(sch: s_tir.Schedule, reduction: Any) -> _Rows:
-    loops = list(sch.get_loops(reduction))
-    kinds = [int(var.iter_type) for var in sch.get(reduction).iter_vars]
-    trail = sum(kind == tirx.IterVar.CommReduce for kind in kinds)
-    lead = len(kinds) - trail
-    if len(loops) != len(kinds) or kinds != sorted(kinds, key=lambda k: k == tirx.IterVar.CommReduce):
-        raise ScheduleError("the reduction is not along the last axes")
-    summed = [var.var.__chandle__() for var in sch.get(reduction).iter_vars[lead:]]
-    moving = [load for load in loads(sch.get(reduction).body) if _uses(load, summed)]
-    if extents(sch, loops)[-trail:] == [1] * trail:
-        raise ScheduleError("nothing to reduce")
-    if not moving or any([index.__chandle__() for index in load.indices][-trail:] != summed for load in moving):
-        raise ScheduleError("the operand is not contiguous along the reduction")
-    sizes = extents(sch, loops)
-    long = _Rows(lead, trail, 1, MAX_THREADS // 2, 0, 1)
-    if trail != 1 or not isinstance(sizes[-1], int):
-        if all(isinstance(e, int) for e in sizes[lead:]):
-            return _short(long, sizes[lead:])
-        return replace(long, threads=LONG_THREADS)
-    return _in_registers(sch, long, sizes[-1])
-
-
-def _uses(load: Any, handles: list[int]) -> bool:
-    return any(variables(index) & set(handles) for index in load.indices)
-
-
-def _sharing_blocks(sch: s_tir.Schedule, reduction: Any, rows: _Rows) -> _Rows:
-    """Let only as many rows share a block as divide them all, unless rows are one axis: that can be guarded."""
-    leads = [e for e in extents(sch, list(sch.get_loops(reduction))[: rows.lead]) if e != 1]
-    if len(leads) <= 1:
-        return rows
-    known = 1
-    for extent in leads:
-        known *= extent if isinstance(extent, int) else 1
-    count = rows.rows
-    while known % count:
-        count //= 2
-    return replace(rows, rows=count)
-
-
-def _short(long: _Rows, sizes: list[Any]) -> _Rows:
-    length = 1
-    for size in sizes:
-        length *= size
-    if length > WARP * MAX_HELD:
-        return long
-    threads = WARP
-    while threads > 4 and length <= threads * SHORT:
-        threads //= 2
-    return _Rows(long.lead, long.trail, 1, threads, 0, BLOCK_THREADS // threads)
-
-
-def _in_registers(sch: s_tir.Schedule, long: _Rows, length: int) -> _Rows:
-    buffers = [b for b in sch.mod["main"].params if b.shape and extents_of(b)[-1:] == [length]]
-    width = VECTOR_BYTES // min([itemsize(b) for b in buffers], default=4)
-    while length % width:
-        width //= 2
-    vectors = length // width
-    if vectors <= WARP:
-        threads = 1
-        while threads < vectors:
-            threads *= 2
-        if threads < MIN_THREADS:
-            raise ScheduleError("a thread takes such a row alone")
-        return _Rows(long.lead, 1, width, threads, 1, BLOCK_THREADS // threads, exact=threads == vectors)
-    for most in (MAX_HELD, MAX_HELD // 2, MAX_HELD):
-        for threads in [WARP] if most == MAX_HELD and vectors * width <= WARP * MAX_HELD else range(64, 1025, WARP):
-            if not vectors % threads and vectors // threads * width <= most:
-                # Rows of several warps meet at barriers, which rows past the last one must not skip.
-                count = BLOCK_THREADS // WARP if threads == WARP else 1
-                return _Rows(long.lead, 1, width, threads, vectors // threads, count, exact=True)
-    if vectors > MAX_THREADS:
-        return long
-    return _Rows(long.lead, 1, width, -(-vectors // WARP) * WARP, 1, 1)
-
-
-def extents_of(buffer: Any) -> list[Any]:
-    """Return the extents of a buffer, integers where they are known."""
-    return [int(e) if isinstance(e, tirx.IntImm) else e for e in buffer.shape]
-
-
-def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: _Rows) -> None:
+def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: Rows) -> None:
     """Raise ScheduleError unless a block runs over the rows of the first reduction, or over their elements."""
     loops, model = list(sch.get_loops(block)), list(sch.get_loops(first))
     analyzer = sym.Analyzer()
@@ -230,24 +103,25 @@ def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: _Rows) -> None:
         raise ScheduleError("loops and block variables do not correspond")
 
 
-def _only_rows(sch: s_tir.Schedule, loops: list[Any], wanted: list[Any], rows: _Rows, analyzer: Any) -> bool:
+def _only_rows(sch: s_tir.Schedule, loops: list[Any], wanted: list[Any], rows: Rows, analyzer: Any) -> bool:
     sizes = [e for e in extents(sch, loops) if e != 1]
     leads = [e for e in wanted[: rows.lead] if e != 1]
     return len(sizes) == len(leads) and all(analyzer.can_prove_equal(a, b) for a, b in zip(sizes, leads, strict=True))
 
 
-def _is_full(sch: s_tir.Schedule, block: Any, rows: _Rows) -> bool:
+def _is_full(sch: s_tir.Schedule, block: Any, rows: Rows) -> bool:
     found = extents(sch, sch.get_loops(block))
     return len(found) == rows.lead + rows.trail and any(e != 1 for e in found[rows.lead :])
 
 
-def _place_last(sch: s_tir.Schedule, block: Any, rows: _Rows, *, full: bool) -> Any:
+def _place_last(sch: s_tir.Schedule, block: Any, rows: Rows, *, full: bool) -> Any:
     """Bind the loops of the block that ends the function; return the loop under which all of a row is computed."""
     loops = list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
     outer = loops[: -rows.inner] if full else loops
     outer = outer or [sch.add_unit_loop(loops[0])]
-    if not rows.steps and len(outer) > 1 and not isinstance(extents(sch, outer)[-1], int):
-        # Attention: as many rows as elements in a row. Fused with others, TVM could not tell that blocks end in time.
+    if not rows.steps and len(outer) > 1 and _is_square(sch, outer[-1], loops[len(outer) :]):
+        # Attention: as many rows as elements in a row, so never more than fit this axis of the grid. TVM could not tell
+        # where the fused loops end, and would test it at each element.
         grid = sch.fuse(*outer[:-1]) if len(outer) > 2 else outer[0]
         row = outer[-1]
         sch.bind(grid, "blockIdx.x")
@@ -266,7 +140,14 @@ def _place_last(sch: s_tir.Schedule, block: Any, rows: _Rows, *, full: bool) -> 
     return row
 
 
-def _spread(sch: s_tir.Schedule, loops: list[Any], rows: _Rows, *, vector: bool) -> None:
+def _is_square(sch: s_tir.Schedule, lead: Any, trail: list[Any]) -> bool:
+    """Tell whether the number of rows and their length depend on the same dim."""
+    lengths = [e for e in extents(sch, trail) if not isinstance(e, int)]
+    count = extents(sch, [lead])[0]
+    return not isinstance(count, int) and any(variables(count) & variables(length) for length in lengths)
+
+
+def _spread(sch: s_tir.Schedule, loops: list[Any], rows: Rows, *, vector: bool) -> None:
     """Spread the loops along a row over threads."""
     if not rows.steps:
         fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
@@ -289,7 +170,7 @@ def _spread(sch: s_tir.Schedule, loops: list[Any], rows: _Rows, *, vector: bool)
         sch.unroll(element)
 
 
-def _place(sch: s_tir.Schedule, block: Any, row: Any, rows: _Rows, *, full: bool) -> None:
+def _place(sch: s_tir.Schedule, block: Any, row: Any, rows: Rows, *, full: bool) -> None:
     """Compute what a row needs of a block where the row is computed."""
     if full and is_spatial(sch, block) and not rows.steps:
         raise ScheduleError("a row is too long to keep what is computed from it")
@@ -301,7 +182,7 @@ def _place(sch: s_tir.Schedule, block: Any, row: Any, rows: _Rows, *, full: bool
         _spread(sch, list(sch.get_loops(block))[-rows.inner :], rows, vector=loaded)
 
 
-def _lie_on_threads(sch: s_tir.Schedule, block: Any, rows: _Rows) -> None:
+def _lie_on_threads(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
     """Split the last axis of a block, and of the registers that it writes, by step, thread and element."""
     index_map = tirx.IndexMap.from_func(rows.split, ndim=len(sch.get(block).iter_vars))
     sch.transform_block_layout(block, index_map)

@@ -11,6 +11,7 @@ from tvm.s_tir import ScheduleError
 from tvm_ffi import structural_walk
 
 from packager.lower.cuda_blocks import (
+    MAX_WIDE_BYTES,
     VECTOR_BYTES,
     attempt,
     extents,
@@ -25,8 +26,6 @@ from packager.lower.cuda_blocks import (
 THREADS = 256
 # Elements that a thread takes, a block of threads apart, where they make no vectors.
 EACH = 4
-# Bytes of one operand that a thread handles at once, where operands differ in width.
-MAX_WIDE_BYTES = 32
 # A tile of a transpose: TILE x TILE elements through shared memory, TILE x TILE_ROWS threads.
 TILE = 32
 TILE_ROWS = 8
@@ -51,8 +50,8 @@ def _one_each(sch: s_tir.Schedule, block: Any) -> None:
 def bind_threads(sch: s_tir.Schedule, loops: list[Any], threads: int, each: int = 1) -> Any:
     """Spread nested loops over blocks of threads; return the loop of threads.
 
-    Each takes ``each`` elements where that leaves none over. Extents that only the shape decides stay out of the loops that threads run over: what threads divide is then small,
-    which the compiler sees and divides in 32 bits.
+    Each takes ``each`` elements where that leaves none over. Extents that only the shape decides stay out of the loops
+    that threads run over: what threads divide is then small, which the compiler sees and divides in 32 bits.
     """
     sizes = extents(sch, loops)
     known = len(sizes)
@@ -207,7 +206,7 @@ def _transpose(sch: s_tir.Schedule, block: Any) -> None:
     loops = _loops(sch, block)
     if not all(isinstance(e, int) for e in extents(sch, [loops[axis], loops[-1]])):
         raise ScheduleError("TVM allocates no tile that the shape may cut")
-    if any(isinstance(e, int) and e < TILE // 4 for e in (extents(sch, [loops[axis], loops[-1]]))):
+    if any(size < TILE // 4 for size in extents(sch, [loops[axis], loops[-1]])):
         raise ScheduleError("too narrow for tiles")
     width = _tile_vector(sch, block, buffer, extents(sch, [loops[axis], loops[-1]]))
     rows, columns = (

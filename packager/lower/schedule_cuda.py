@@ -15,7 +15,7 @@ from tvm.s_tir import ScheduleError, dlight
 
 from packager.lower.cuda_blocks import blocks, inline, is_spatial, schedule_of
 from packager.lower.cuda_columns import schedule_columns
-from packager.lower.cuda_matmul import TARGET, schedule_matmul
+from packager.lower.cuda_matmul import schedule_matmul
 from packager.lower.cuda_rows import schedule_rows
 from packager.lower.cuda_spatial import schedule_spatial
 from packager.lower.cuda_widen import widen
@@ -26,7 +26,7 @@ _Rule = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     """Return a scheduled copy of an S-TIR PrimFunc, every loop nest bound to threads; its parameters stay the same."""
     primfunc = widen(primfunc)
-    with TARGET:
+    with target:
         for rule in _RULES:
             try:
                 scheduled = rule(primfunc)

@@ -1,0 +1,233 @@
+"""GPU schedules without a GPU: loops bound to threads run as plain loops on the CPU, and lower to CUDA within limits.
+
+A scheduled function computes the same whatever its loops are bound to, so that running it as serial loops checks
+tiling, guards and layouts. How threads exchange values is TVM's lowering; benchmarks/gpu_kernels.py checks it on a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.tirx import stmt as st
+from tvm_ffi import structural_map, structural_walk
+
+from packager.lower import FLATTEN, FUSE, LEGALIZE
+from packager.lower.cuda_widen import widen
+from packager.lower.kernels import make_group
+from packager.lower.kernels_cuda import lower_cuda_kernels
+from packager.lower.schedule_cuda import schedule_cuda
+from packager.passes import apply
+
+TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
+THREADS = 1024
+SHARED_BYTES = 48 * 1024
+R = relax.op
+Shape = tuple[int | str, ...]
+
+
+def functions(make: Callable[..., Any], *inputs: tuple[Shape, str]) -> list[Any]:
+    """Return the PrimFuncs of an operator, fused as packager does; a dim that is a string is symbolic."""
+    names = sorted({extent for shape, _ in inputs for extent in shape if isinstance(extent, str)})
+    dims = {name: tirx.Var(name, "int64") for name in names}
+    builder = relax.BlockBuilder()
+    parameters = [
+        relax.Var(f"a{i}", relax.TensorType([dims.get(e, e) for e in shape], dtype))  # type: ignore[call-overload]
+        for i, (shape, dtype) in enumerate(inputs)
+    ]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            result = builder.emit_output(builder.normalize(make(*parameters)))
+        builder.emit_func_output(result)
+    module = apply([*LEGALIZE, *FUSE, *FLATTEN], builder.finalize())
+    return [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+
+
+def serial(primfunc: Any) -> Any:
+    def unbind(loop: Any) -> Any:
+        return st.For(loop.loop_var, loop.min, loop.extent, st.ForKind.SERIAL, loop.body)
+
+    return primfunc.with_body(structural_map(primfunc.body, [(st.For, unbind)]))
+
+
+def lower(primfunc: Any) -> tuple[str, dict[str, Any]]:
+    """Lower a scheduled function; return its source and launches, after a look at what a GPU allows."""
+    group = make_group("f", primfunc, "cuda")
+    module, launches = lower_cuda_kernels(group.functions, TARGET)
+    for launch in launches.values():
+        threads = [int(extent) for axis, extent in launch.extents.items() if axis.startswith("threadIdx")]
+        assert math.prod(threads) <= THREADS
+    for function in module.functions.values():
+        assert shared_bytes(function.body) <= SHARED_BYTES
+    return tvm.get_global_func("target.build.cuda")(module, TARGET).inspect_source(), dict(launches)
+
+
+def shared_bytes(body: Any) -> int:
+    sizes = []
+
+    def visit(allocation: Any) -> None:
+        if allocation.buffer.scope() == "shared":
+            bits = int(tvm.runtime.DataType(allocation.buffer.dtype).bits)
+            sizes.append(math.prod(int(e) for e in allocation.buffer.shape) * bits // 8)
+
+    structural_walk(body, [(st.AllocBuffer, visit)])
+    return sum(sizes)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * scale + shift
+
+
+def max_pool(x: np.ndarray) -> np.ndarray:
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
+    rows, columns = (x.shape[1] - 1) // 2 + 1, (x.shape[2] - 1) // 2 + 1
+    windows = [padded[:, i : i + 2 * rows - 1 : 2, j : j + 2 * columns - 1 : 2] for i in range(3) for j in range(3)]
+    return np.max(windows, axis=0)
+
+
+def depthwise(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    height, width = x.shape[1:3]
+    return sum(padded[:, i : i + height, j : j + width] * w[:, i, j, 0] for i in range(3) for j in range(3))
+
+
+def relax_layer_norm(x: Any, scale: Any, shift: Any) -> Any:
+    return R.nn.layer_norm(x, scale, shift, axes=[-1])
+
+
+def relax_max_pool(x: Any) -> Any:
+    return R.nn.max_pool2d(x, pool_size=(3, 3), strides=(2, 2), padding=(1, 1), layout="NHWC")
+
+
+def relax_depthwise(x: Any, w: Any) -> Any:
+    return R.nn.conv2d(x, w, padding=(1, 1), groups=16, data_layout="NHWC", kernel_layout="OHWI")
+
+
+H, F = "float16", "float32"
+# Name, operator, numpy's version, inputs, sizes of the symbolic dim n. Every case is one PrimFunc.
+CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape, str]], list[int]]] = [
+    ("add", lambda x, y: R.nn.relu(R.add(x, y)), lambda x, y: np.maximum(x + y, 0), [(("n", 7, 64), H)] * 2, [1, 5]),
+    ("add_odd", R.add, np.add, [(("n", 33), F)] * 2, [1, 7, 33]),
+    ("bias", R.add, np.add, [((2, 3, 1000), H), ((1000,), H)], [0]),
+    ("channels", R.multiply, np.multiply, [(("n", 64, 7, 7), H), ((64, 1, 1), H)], [1, 3]),
+    ("scalar", R.add, np.add, [((), F), ((), F)], [0]),
+    ("compare", lambda x, y: R.where(R.greater(x, y), x, y), np.maximum, [(("n", 40), H)] * 2, [1, 9]),
+    ("softmax", R.nn.softmax, softmax, [(("n", 3, 128), H)], [1, 5]),
+    ("softmax_odd", R.nn.softmax, softmax, [(("n", 33), F)], [1, 7]),
+    ("softmax_7", R.nn.softmax, softmax, [(("n", 7), F)], [1, 33]),
+    ("softmax_1000", R.nn.softmax, softmax, [(("n", 1000), H)], [1, 7]),
+    ("softmax_30522", R.nn.softmax, softmax, [((2, 30522), H)], [0]),
+    ("softmax_dyn", R.nn.softmax, softmax, [((2, 3, "n", "n"), H)], [1, 33]),
+    ("layer_norm", relax_layer_norm, layer_norm, [(("n", 2, 768), H), ((768,), H), ((768,), H)], [1, 3]),
+    ("layer_norm_odd", relax_layer_norm, layer_norm, [((5, "n", 33), F), ((33,), F), ((33,), F)], [1, 7]),
+    ("layer_norm_long", relax_layer_norm, layer_norm, [((2, 16384), F), ((16384,), F), ((16384,), F)], [0]),
+    (
+        "heads",
+        lambda x: R.permute_dims(x, [0, 2, 1, 3]),
+        lambda x: x.transpose(0, 2, 1, 3),
+        [(("n", 9, 3, 16), H)],
+        [2],
+    ),
+    ("transpose", R.permute_dims, np.transpose, [((100, 66), H)], [0]),
+    ("transpose_odd", R.permute_dims, np.transpose, [((33, 1001), F)], [0]),
+    ("transpose_dyn", R.permute_dims, np.transpose, [(("n", 40), H)], [1, 33]),
+    (
+        "concat",
+        lambda x, y: R.concat([x, y], axis=-1),
+        lambda *x: np.concatenate(x, -1),
+        [(("n", 8), H), (("n", 3), H)],
+        [3],
+    ),
+    ("slice", lambda x: R.strided_slice(x, [1], [1], [17]), lambda x: x[:, 1:17], [(("n", 24), H)], [3]),
+    ("sum_rows", lambda x: R.sum(x, axis=[0]), lambda x: x.sum(0), [((4096, 96), F)], [0]),
+    ("sum_rows_odd", lambda x: R.sum(x, axis=[1]), lambda x: x.sum(1), [(("n", 100, 33), F)], [1, 3]),
+    ("mean_tokens", lambda x: R.mean(x, axis=[1]), lambda x: x.mean(1), [(("n", 128, 256), H)], [1, 3]),
+    ("mean_last", lambda x: R.mean(x, axis=[-1]), lambda x: x.mean(-1), [(("n", 1024), F)], [1, 5]),
+    ("max_last", lambda x: R.max(x, axis=[-1]), lambda x: x.max(-1), [(("n", 100), H)], [1, 5]),
+    ("sum_all", R.sum, np.sum, [(("n", 33), F)], [1, 7]),
+    ("average_nhwc", lambda x: R.mean(x, axis=[1, 2]), lambda x: x.mean((1, 2)), [(("n", 7, 7, 64), H)], [1, 3]),
+    ("average_nchw", lambda x: R.mean(x, axis=[2, 3]), lambda x: x.mean((2, 3)), [(("n", 64, 7, 7), H)], [1, 3]),
+    ("max_pool", relax_max_pool, max_pool, [(("n", 14, 14, 16), H)], [1, 2]),
+    ("depthwise", relax_depthwise, depthwise, [((2, 9, 9, 16), H), ((16, 3, 3, 1), H)], [0]),
+    ("matmul", R.matmul, np.matmul, [(("n", 40), F), ((40, 33), F)], [1, 7]),
+    ("row_matmul", R.matmul, np.matmul, [((1, 768), H), ((768, 64), H)], [0]),
+]
+
+
+@pytest.mark.parametrize(("make", "expected", "inputs", "sizes"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_a_schedule_computes_what_numpy_does(
+    make: Callable[..., Any], expected: Callable[..., Any], inputs: list[tuple[Shape, str]], sizes: list[int]
+) -> None:
+    (primfunc,) = functions(make, *inputs)
+    scheduled = schedule_cuda(primfunc, TARGET)
+    lower(scheduled)
+    library = tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), target="llvm")
+    for size in sizes:
+        generator = np.random.default_rng(size)
+        arrays = [
+            generator.standard_normal([size if isinstance(e, str) else e for e in shape]).astype(dtype)
+            for shape, dtype in inputs
+        ]
+        want = np.asarray(expected(*(array.astype(np.float64) for array in arrays)))
+        out = np.full(want.shape, np.nan, arrays[0].dtype)
+        tensors = [tvm.runtime.tensor(array) for array in (*arrays, out)]
+        library["main"](*tensors)
+        error = np.linalg.norm(tensors[-1].numpy() - want) / max(np.linalg.norm(want), 1e-30)
+        assert error < (1e-3 if out.dtype == np.float16 else 1e-5)
+
+
+def test_parameters_stay_as_they_are() -> None:
+    (primfunc,) = functions(R.nn.softmax, (("n", 1000), H))
+    scheduled = schedule_cuda(primfunc, TARGET)
+    assert [str(p.dtype) for p in scheduled.params] == [str(p.dtype) for p in primfunc.params]
+    assert all(a.same_as(b) for a, b in zip(scheduled.params, primfunc.params, strict=True))
+
+
+def test_a_lookup_reads_whole_rows() -> None:
+    (primfunc,) = functions(lambda w, i: R.take(w, i, axis=0), ((30522, 768), H), (("n", 128), "int64"))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert "*(uint4*)(p2" in source
+    assert "= *(uint4*)(p0" in source
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (lambda x, w, c: R.nn.gelu(R.add(R.matmul(x, w), c)), [(("n", 128, 768), H), ((768, 3072), H), ((3072,), H)]),
+        (R.matmul, [(("n", 12, 128, 64), H), (("n", 12, 64, 128), H)]),
+        (R.matmul, [(("n", 12, 128, 128), H), (("n", 12, 128, 64), H)]),
+        (
+            lambda x, w: R.nn.relu(R.nn.conv2d(x, w, padding=(1, 1), data_layout="NHWC", kernel_layout="OHWI")),
+            [((8, 28, 28, 64), H), ((64, 3, 3, 64), H)],
+        ),
+    ],
+    ids=["dense", "scores", "values", "conv"],
+)
+def test_products_of_float16_use_tensor_cores(make: Callable[..., Any], inputs: list[tuple[Shape, str]]) -> None:
+    (primfunc,) = functions(make, *inputs)
+    source, launches = lower(schedule_cuda(primfunc, TARGET))
+    assert "mma_sync" in source
+    (launch,) = launches.values()
+    assert all(isinstance(launch.extents.get(axis, 1), int | tirx.IntImm) for axis in ("blockIdx.y", "blockIdx.z"))
+
+
+def test_sums_of_16_bit_numbers_are_added_up_in_32() -> None:
+    (primfunc,) = functions(lambda x: R.sum(x, axis=[-1]), (("n", 1000), "bfloat16"))
+    root = widen(primfunc).body.block
+    assert [str(buffer.dtype) for buffer in root.alloc_buffers] == ["float32"]
+
+
+def test_copies_keep_16_bits() -> None:
+    (primfunc,) = functions(lambda x, y: R.concat([x, y], axis=0), (("n", 8), H), (("n", 8), H))
+    assert "float32" not in widen(primfunc).script()
