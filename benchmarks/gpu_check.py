@@ -9,6 +9,7 @@ with graphs and without, four threads with a session each, and memory after 1,00
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import lzma
 import shutil
@@ -22,6 +23,8 @@ from typing import Any
 import numpy as np
 
 import packager
+
+QUERY = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
 
 
 def unpack(folder: Path, name: str, work: Path) -> tuple[Path, dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -133,7 +136,13 @@ def main() -> int:
         found["cycles"] = cycles(path, arguments.cycles)
         print("cycles", json.dumps(found["cycles"]), flush=True)
     if arguments.output:
-        arguments.output.write_text(json.dumps(found, indent=1))
+        report = {
+            "date": datetime.date.today().isoformat(),
+            "command": " ".join(["python", "benchmarks/gpu_check.py", *sys.argv[1:]]),
+            "gpu": subprocess.run(QUERY, capture_output=True, text=True, check=True).stdout.strip(),
+            "models": found,
+        }
+        arguments.output.write_text(json.dumps(report, indent=1))
     bad = [n for n in names if "failed" in found[n] or not found[n]["error"] < arguments.tolerance]
     return 1 if bad or any(not found[n].get("equal_bits") or not found[n].get("threads_equal") for n in names) else 0
 

@@ -82,7 +82,7 @@ def is_condition(expr: Any) -> bool:
 
 def is_movement(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether a block only moves or pads values."""
-    value = getattr(sch.get(block).body, "value", None)
+    value: Any = getattr(sch.get(block).body, "value", None)
     if is_condition(value):
         return all(isinstance(v, (tvm.ir.TensorLoad, tirx.FloatImm, tirx.IntImm)) for v in value.args[1:])
     if isinstance(value, tirx.Cast):

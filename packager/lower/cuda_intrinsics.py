@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from types import FrameType
 
 
 def _stack(_context: int = 1) -> list[inspect.FrameInfo]:
     """Return the frames of the callers, as ``inspect.stack`` does, but for the text of their source lines."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     found = []
     while frame is not None:
         code = frame.f_code

@@ -36,7 +36,9 @@ class Launch:
 
 _S = s_tir.transform
 _T = tirx.transform
-# TVM's default pipeline (tvm/s_tir/pipeline.py) up to where it splits host from device code.
+# TVM's default pipeline (tvm/s_tir/pipeline.py) up to where it splits host from device code. StorageRewrite is left
+# out: it lets a thread's own buffer share the place of a reduction's result, which LowerThreadAllreduce then moves into
+# memory that all threads share. Registers are nvcc's business, shared memory that of MergeSharedMemoryAllocations.
 LOWERING = [
     _S.CanonicalizeLoop(),
     _S.LowerCrossThreadReduction(),
@@ -62,7 +64,6 @@ LOWERING = [
     _T.VectorizeLoop(True),
     _S.InjectVirtualThread(),
     _S.InjectDoubleBuffer(),
-    _T.StorageRewrite(),
     _S.HoistIfThenElse(),
     _T.UnrollLoop(),
     _S.RenormalizeSplitPattern(),

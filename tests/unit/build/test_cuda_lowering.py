@@ -1,0 +1,129 @@
+"""What a model goes through before it is scheduled for the GPU, computed by TVM on the CPU; and the CUDA code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+import tvm
+from tvm import relax
+
+import packager
+from packager.lower import lower
+from packager.lower.accumulate import accumulate_in_float32
+from packager.lower.kernels_cuda import lower_cuda_kernels
+from packager.lower.layout_cuda import to_channels_last
+from packager.partition import partition
+from packager.pipeline import import_model
+from packager.primitives import Kernel
+from packager.request import make_build_request
+
+NET = """
+<ir_version: 8, opset_import: ["": 17]>
+net (float[2,3,10,8] x) => (float[2,12,5,4] y, float[2,12,1,1] mean, float[2,240] flat) {
+  a = Conv <pads = [1, 1, 1, 1]> (x, w, bias)
+  b = Relu(a)
+  c = Conv <pads = [1, 1, 1, 1], group = 6> (b, depthwise)
+  d = Add(b, c)
+  e = Mul(d, scale)
+  f = Concat <axis = 1> (e, b)
+  y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (f)
+  mean = GlobalAveragePool(f)
+  g = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (d)
+  t = Transpose <perm = [0, 3, 1, 2]> (g)
+  h = Softmax <axis = 1> (t)
+  s = Shape(x)
+  flat = Reshape(h, shape)
+}
+"""
+
+
+def write(path: Path) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    shapes = {"w": (6, 3, 3, 3), "bias": (6,), "depthwise": (6, 1, 3, 3), "scale": (6, 1, 1)}
+    model = onnx.parser.parse_model(NET.replace("  s = Shape(x)\n", "").replace("240", "120"))
+    for name, shape in shapes.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(rng.standard_normal(shape, dtype=np.float32), name))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, -1], np.int64), "shape"))
+    onnx.checker.check_model(model)
+    path.write_bytes(model.SerializeToString())
+    return model
+
+
+def run(module: tvm.IRModule, arguments: list[Any]) -> list[np.ndarray]:
+    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
+    results = machine["main"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arguments))
+    return [np.asarray(result.numpy()) for result in results]
+
+
+@pytest.mark.parametrize("change", [to_channels_last, lambda module: to_channels_last(accumulate_in_float32(module))])
+def test_channels_last_computes_the_same(change: Callable[[Any], Any], tmp_path: Path) -> None:
+    write(tmp_path / "net.onnx")
+    imported = import_model(make_build_request(tmp_path / "net.onnx", targets=["cuda -arch=sm_80"]))
+    placed = partition(imported, (), None).model
+    constants = [constant.array for constant in placed.constants.values()]
+    x = np.random.default_rng(1).standard_normal((2, 3, 10, 8), dtype=np.float32)
+    changed = change(placed.module)
+    text = changed["main"].script()
+    assert text.count('data_layout="NHWC"') == 2
+    assert text.count('layout="NHWC"') >= 4, "poolings follow"
+    assert text.count("permute_dims") == 9, "inputs, weights, results; what stands between convolutions follows too"
+    for got, want in zip(run(changed, [x, *constants]), run(placed.module, [x, *constants]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp16", 5e-3), ("bf16", 4e-2)])
+def test_half_precision_computes_about_the_same(precision: str, tolerance: float, tmp_path: Path) -> None:
+    model = write(tmp_path / "net.onnx")
+    bundle = packager.build(tmp_path / "net.onnx", tmp_path / "net.so", precision=precision, cache=False)
+    x = np.random.default_rng(1).standard_normal((2, 3, 10, 8), dtype=np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = dict(zip(("y", "mean", "flat"), session.run(None, {"x": x}), strict=True))
+    with packager.load(bundle) as loaded:
+        for name, got in loaded.run({"x": x}).items():
+            assert got.dtype == np.float32
+            error = np.linalg.norm(got - expected[name]) / np.linalg.norm(expected[name])
+            assert 1e-6 < error < tolerance, name
+
+
+def cuda_source(path: Path, precision: str | None = None) -> str:
+    request = make_build_request(path, targets=["cuda -arch=sm_80"], precision=precision)
+    lowered = lower(partition(import_model(request), (), None).model, "cuda")
+    kernels = [f for group in lowered.groups.values() for f in group.functions if isinstance(f, Kernel)]
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+    module, _ = lower_cuda_kernels(kernels, target)
+    return str(tvm.get_global_func("target.build.cuda")(module, target).inspect_source())
+
+
+def test_only_a_reduction_writes_where_all_threads_read_its_result(tmp_path: Path) -> None:
+    """TVM's StorageRewrite would let each thread's own exponential share the place of the maximum."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[12,197] x) => (float[12,197] y) { y = Softmax(x) }'
+    )
+    path = tmp_path / "softmax.onnx"
+    path.write_bytes(model.SerializeToString())
+    source = cuda_source(path)
+    stores = re.findall(
+        r"(if \(\(\(int\)threadIdx.x\) == 0\) \{\s*)?\(\(volatile float\*\)red_result\w*\)\[0\] = ", source
+    )
+    assert stores
+    assert all(guard for guard in stores)
+
+
+def test_half_precision_adds_up_in_float32(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float16[5,7] x, float16[7,9] w) => (float16[5,9] y)'
+        " { y = MatMul(x, w) }"
+    )
+    path = tmp_path / "matmul.onnx"
+    path.write_bytes(model.SerializeToString())
+    source = cuda_source(path)
+    kernel = source[source.rindex("__global__") :]
+    assert re.search(r"float matmul\w*\[", kernel) or re.search(r"\bfloat2? \w*(matmul|local)\w*\[", kernel)
