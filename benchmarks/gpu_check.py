@@ -9,6 +9,7 @@ with graphs and without, four threads with a session each, and memory after 1,00
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import lzma
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import numpy as np
 
 import packager
 
+Arrays = dict[str, np.ndarray]
 QUERY = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
 
 
@@ -85,6 +88,26 @@ def in_threads(bundle: packager.Bundle, inputs: dict[str, np.ndarray], expected:
     return len(good) == 80 and all(good)
 
 
+def together(paths: Sequence[Path], given: Sequence[tuple[Arrays, Arrays]], tolerance: float) -> bool:
+    """Run several bundles and, if it is there, torch in turns in one process; return whether all is right."""
+    try:
+        import torch
+    except ImportError:
+        torch = None  # type: ignore[assignment]
+    with contextlib.ExitStack() as stack:
+        bundles = [stack.enter_context(packager.load(path)) for path in paths]
+        for _ in range(5):
+            for bundle, (inputs, outputs) in zip(bundles, given, strict=True):
+                result = bundle.run(inputs)
+                if not all(error(result[name], want) < tolerance for name, want in outputs.items()):
+                    return False
+                if torch is not None:
+                    x = torch.eye(256, device="cuda")
+                    if not torch.equal(x @ x, x):
+                        return False
+    return True
+
+
 def cycles(path: Path, count: int) -> dict[str, Any]:
     """Open and close sessions, the bundle too every tenth time; return how memory has grown after the first ones."""
 
@@ -131,6 +154,10 @@ def main() -> int:
         except packager.PackagerError as failure:
             found[name] = {"failed": str(failure)}
         print(name, json.dumps(found[name]), flush=True)
+    if len(names) > 1:
+        given = [unpack(arguments.folder, name, arguments.work) for name in names]
+        found["together"] = together([g[0] for g in given], [g[1:] for g in given], arguments.tolerance)
+        print("together", found["together"], flush=True)
     if arguments.cycles:
         path, _, _ = unpack(arguments.folder, names[0], arguments.work)
         found["cycles"] = cycles(path, arguments.cycles)
@@ -144,6 +171,7 @@ def main() -> int:
         }
         arguments.output.write_text(json.dumps(report, indent=1))
     bad = [n for n in names if "failed" in found[n] or not found[n]["error"] < arguments.tolerance]
+    bad += ["together"] if found.get("together") is False else []
     return 1 if bad or any(not found[n].get("equal_bits") or not found[n].get("threads_equal") for n in names) else 0
 
 

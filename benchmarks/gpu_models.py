@@ -104,6 +104,21 @@ def bert(
     return export(Encoder(randomise(model)), tokens, folder / f"{name}.pt2", bounds)
 
 
+def bert_tiny(folder: Path) -> Made:
+    """Two small layers of BERT, for tools that slow a kernel down a thousandfold."""
+    config = transformers.BertConfig(
+        vocab_size=1000,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=256,
+        attn_implementation="eager",
+    )
+    model = transformers.BertModel(config, add_pooling_layer=False)
+    tokens = torch.from_numpy(np.random.default_rng(8).integers(0, 1000, (2, 32)))
+    return export(Encoder(randomise(model)), tokens, folder / "bert_tiny.pt2")
+
+
 class Encoder(nn.Module):
     """Embeddings and layers of a BertModel; its own forward builds masks that are all ones here."""
 
@@ -225,6 +240,7 @@ MODELS: dict[str, Callable[[Path], Made]] = {
     "minilm": minilm,
     "resnet50": resnet50,
     "bert": bert,
+    "bert_tiny": bert_tiny,
     "bert2": lambda folder: bert(folder, layers=2),
     "bert_n": lambda folder: bert(folder, layers=2, batch=3, bounds=(1, 8)),
     "vit": vit,
