@@ -113,13 +113,20 @@ def place(
     op_libraries: Sequence[str | os.PathLike[str]] = (),
     constants: str | os.PathLike[str] | None = None,
     entry: str | None = None,
+    precision: str | None = None,
 ) -> dict[str, Any]:
     """Return the partition table of ``model`` as JSON: what each backend would be given. Compiles and writes nothing.
 
     Raises a PackagerError as ``build`` does.
     """
     request = make_build_request(
-        Path(model), targets=targets, dims=dims, op_libraries=op_libraries, constants=constants, entry=entry
+        Path(model),
+        targets=targets,
+        dims=dims,
+        op_libraries=op_libraries,
+        constants=constants,
+        entry=entry,
+        precision=precision,
     )
     require_build_packages()
     require_available(request.targets)

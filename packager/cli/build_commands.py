@@ -67,7 +67,7 @@ def build(
 
     dims = {key: (request.min, request.max) for key, request in parse_dims(dim or []).items()}
     if dry_run:
-        _print_placement(model, target or [], dims, op_library or [], constants, entry)
+        _print_placement(model, target or [], dims, op_library or [], constants, entry, precision)
         return
     with _progress() as progress:
         path = build_bundle(
@@ -101,10 +101,19 @@ def _print_placement(
     op_libraries: list[Path],
     constants: Path | None,
     entry: str | None,
+    precision: str | None,
 ) -> None:
     from packager.pipeline import place
 
-    table = place(model, targets=targets, dims=dims, op_libraries=op_libraries, constants=constants, entry=entry)
+    table = place(
+        model,
+        targets=targets,
+        dims=dims,
+        op_libraries=op_libraries,
+        constants=constants,
+        entry=entry,
+        precision=precision,
+    )
     from packager.partition.table import render_table
 
     print(render_table(table))
