@@ -42,7 +42,7 @@ def test_packagers_own_backends_keep_the_contract(kind: str) -> None:
     backend = find_backend(kind)
     assert violation(backend, kind) is None
     assert backend.api_version == API_VERSION
-    assert isinstance(backend, CodeGenerator if kind == "llvm" else PartitionBackend)
+    assert isinstance(backend, CodeGenerator if kind in ("llvm", "cuda") else PartitionBackend)
     assert (origin(kind), distribution(kind)) == ("packager", None)
 
 
