@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import itertools
 import json
 import platform
@@ -94,7 +95,7 @@ def bundle_runs(bundle: packager.Bundle, inputs: dict[str, Any], outputs: dict[s
     runs: dict[str, Run] = {}
     for label, mode in (("packager", "off"), ("packager, graph", "on")):
         session = bundle.session(graph=mode)
-        runs[label] = lambda session=session: session.run(inputs, outputs=outputs, stream=stream)  # type: ignore[misc]
+        runs[label] = functools.partial(session.run, inputs, outputs=outputs, stream=stream)
     return runs
 
 

@@ -22,7 +22,8 @@ INSTALL = "pip install 'packager[cuda]'"
 WHEELS = "wheels"
 OLDEST = (12, 0)
 
-# What kernels are compiled with. Without fast math: what the model says is what is computed.
+# What kernels are compiled with. Without fast math what the model says is what is computed: nvcc's defaults are exact
+# division, square roots and denormals, and contraction into fused multiply-add.
 _FLAGS = ("-fatbin", "-std=c++17", "-O3")
 # Each file that a build needs, below the toolkit's folder, and the wheel that brings it.
 _FILES = (

@@ -32,9 +32,17 @@ class GpuArch:
         return self.version[0] == device[0] and not {self.version, device} & _ON_CHIP
 
 
+_NAME = re.compile(r"(sm|compute)_([0-9]{1,2})([0-9])([af]?)", re.ASCII)
+
+
+def is_arch(name: str) -> bool:
+    """Say whether a name is written as an architecture's."""
+    return _NAME.fullmatch(name) is not None
+
+
 def parse_arch(name: str) -> GpuArch:
     """Return what a name says. Raises ValueError if it is no architecture's."""
-    match = re.fullmatch(r"(sm|compute)_([0-9]{1,2})([0-9])([af]?)", name, re.ASCII)
+    match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{name!r} is no GPU architecture")
     return GpuArch(match[1] == "compute", (int(match[2]), int(match[3])), match[4])

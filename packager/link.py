@@ -168,6 +168,7 @@ def _check_names(link_plan: LinkPlan) -> None:
     include = folder("runtime_stub")
     texts = [
         folder("templates") / "entrypoint.c.j2",
+        folder("templates") / "integers.c.j2",
         include / "include" / "packager.h",
         include / "src" / "internal.h",
     ]

@@ -214,13 +214,7 @@ def lower_kernels(kernels: tuple[Kernel, ...], target: tvm.target.Target) -> tvm
 def _to_c_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> Any:
     """Give a lowered function pointer and integer parameters: TVM has no MakeUnpackedAPI any more."""
     _check_stack(kernel, function)
-    pointers, declarations = [], []
-    for buffer in function.params:
-        pointer = tirx.Var(f"{buffer.name}_data", PointerType(PrimType(str(buffer.dtype)), "global"))
-        pointers.append(pointer)
-        if isinstance(buffer.elem_offset, tirx.Var):  # pointers already point at the first element
-            declarations.append(st.Bind(buffer.elem_offset, tirx.const(0, str(buffer.elem_offset.ty))))
-        declarations.append(st.DeclBuffer(buffer, data=pointer))
+    pointers, declarations = take_pointers(function)
     statements = list(function.body.seq) if isinstance(function.body, st.SeqStmt) else [function.body]
     scalars = list(kernel.scalars)
     if kernel.extent is not None:
@@ -235,6 +229,18 @@ def _to_c_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> 
         [*pointers, *scalars], st.SeqStmt([body, st.Return(tirx.const(0, "int32"))]), ret_type=PrimType("int32")
     )
     return c_function.with_attrs({"tirx.noalias": True, "target": target, "global_symbol": kernel.symbol})
+
+
+def take_pointers(function: Any) -> tuple[list[Any], list[Any]]:
+    """Return plain pointers in place of a lowered function's buffers, and the statements that declare these by them."""
+    pointers, declarations = [], []
+    for index, buffer in enumerate(function.params):  # whose names are the model's, and may be any text
+        pointer = tirx.Var(f"p{index}", PointerType(PrimType(str(buffer.dtype)), "global"))
+        pointers.append(pointer)
+        if isinstance(buffer.elem_offset, tirx.Var):  # pointers already point at the first element
+            declarations.append(st.Bind(buffer.elem_offset, tirx.const(0, str(buffer.elem_offset.ty))))
+        declarations.append(st.DeclBuffer(buffer, data=pointer))
+    return pointers, declarations
 
 
 def _over_range(kernel: Kernel, loop: Any, begin: Any, end: Any) -> Any:

@@ -13,11 +13,11 @@ from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.ir import PointerType, PrimType
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_walk
 
 from packager.errors import BackendError
+from packager.lower.kernels import take_pointers
 from packager.primitives import Kernel
 
 AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -141,13 +141,7 @@ def _dynamic_bytes(name: str, body: Any) -> int:
 
 def _to_device_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> Any:
     """Give a lowered function plain pointer and integer parameters, in the order of the kernel's."""
-    pointers, declarations = [], []
-    for index, buffer in enumerate(function.params):  # whose names are the model's, and may be any text
-        pointer = tirx.Var(f"p{index}", PointerType(PrimType(str(buffer.dtype)), "global"))
-        pointers.append(pointer)
-        if isinstance(buffer.elem_offset, tirx.Var):  # pointers already point at the first element
-            declarations.append(st.Bind(buffer.elem_offset, tirx.const(0, str(buffer.elem_offset.ty))))
-        declarations.append(st.DeclBuffer(buffer, data=pointer))
+    pointers, declarations = take_pointers(function)
     statements = list(function.body.seq) if isinstance(function.body, st.SeqStmt) else [function.body]
     device_function = tirx.PrimFunc([*pointers, *kernel.scalars], st.SeqStmt([*declarations, *statements]))
     return device_function.with_attrs(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.backends.base import API_VERSION, Context, Unavailable, attribute
 from packager.errors import ToolchainError, UsageError
+from packager.gpu_arch import arch_key, is_arch
 
 if TYPE_CHECKING:
     from packager.primitives import BackendOutput, Kernel
@@ -71,12 +71,12 @@ class CudaBackend:
 
 def _ordered(name: str, prefix: str, values: Sequence[str]) -> tuple[str, ...]:
     for value in values:
-        if not re.fullmatch(rf"{prefix}[0-9]{{2,3}}[af]?", value):
+        if not value.startswith(prefix) or not is_arch(value):
             raise UsageError(
                 f"attribute {name!r} of Target 'cuda' is {value!r}, which is no GPU architecture",
                 hint=f"write for example -{name}={prefix}80 or -{name}={prefix}90a",
             )
-    return tuple(sorted(set(values), key=lambda value: (int(re.sub(r"\D", "", value)), value)))
+    return tuple(sorted(set(values), key=arch_key))
 
 
 BACKEND = CudaBackend()

@@ -21,8 +21,6 @@ from packager.targets import Target
 from packager.toolchain import run
 
 LICENSES = (License("Apache TVM generated code", "Apache-2.0"),)
-# As numpy has it: no approximate division, square roots or denormals; contraction into fused multiply-add is allowed.
-FLAGS = ("--fmad=true", "--prec-div=true", "--prec-sqrt=true", "--ftz=false")
 C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")
 # Kernels to a file: so many that nvcc's start, a second or two, is paid rarely, so few that all cores have work.
 KERNELS_PER_FILE = 16
@@ -69,7 +67,7 @@ def _compile(index: int, toolkit: CudaToolkit, target: Target, context: Context)
     source = context.workdir / f"kernels_{index}.cu"
     options = target.options
     output = source.with_suffix(".fatbin")
-    compile_fatbin(toolkit, source, output, options.arch, options.ptx, FLAGS, context.toolchain.cc)
+    compile_fatbin(toolkit, source, output, options.arch, options.ptx, (), context.toolchain.cc)
 
 
 def _compile_launchers(parts: Sequence[Sequence[Kernel]], launches: Mapping[str, Launch], context: Context) -> Path:
