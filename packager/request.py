@@ -90,6 +90,8 @@ def make_build_request(
         raise UsageError(f"--jobs {jobs}: at least 1")
     if isinstance(golden, str) and re.fullmatch(r"[0-9]{1,18}", golden):
         golden = int(golden)
+    parsed = parse_targets([*_op_library_targets(op_libraries), *_listed(targets, Mapping)])
+    parsed.require_one_device()
     requests = {
         key: make_request(key, *(value if isinstance(value, tuple) else (value, value)))
         for key, value in (dims or {}).items()
@@ -98,9 +100,7 @@ def make_build_request(
     return Request(
         model=model,
         output=Path(output) if output is not None else default,
-        targets=_with_cuda_home(
-            parse_targets([*_op_library_targets(op_libraries), *_listed(targets, Mapping)]), cuda_home
-        ),
+        targets=_with_cuda_home(parsed, cuda_home),
         dims=requests,
         name=name or model.stem,
         header=Path(header) if header is not None else None,

@@ -61,7 +61,7 @@ def load_op_library(path: Path) -> OpLibrary:
             f"cannot use the operator library {path}: {failure.strerror}", hint="name the TOML file that describes it"
         ) from None
     except (ValueError, RecursionError) as failure:  # TOMLDecodeError, MismatchError, bad UTF-8: ValueErrors
-        reason = "it is no TOML file" if isinstance(failure, UnicodeDecodeError) else str(failure)
+        reason = "it is no TOML file (TOML is UTF-8 text)" if isinstance(failure, UnicodeDecodeError) else str(failure)
         raise UsageError(
             f"cannot use the operator library {path}: {reason}", hint="docs/custom-operators.md shows all keys"
         ) from None

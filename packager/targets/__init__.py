@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HOST_DEVICE = "cpu"
 
-# The kind of the base Target of a device for which the list has none.
+# packager's own base Target of each device. The host's needs no attribute, so that a list may leave it out.
 DEFAULT_BASE = {HOST_DEVICE: "llvm", "cuda": "cuda"}
 
 
@@ -81,6 +81,17 @@ class TargetList:
         """The device that the bundle's primitive functions run on: ``cpu`` or ``cuda``."""
         return find_backend(self.generator.kind).device
 
+    def require_one_device(self) -> None:
+        """Raise UsageError if a specialised Target is for another device than the one that the bundle runs on."""
+        for target in self.specialised:
+            device = find_backend(target.kind).device
+            if device != self.device:
+                raise UsageError(
+                    f"Target {target.kind!r} is for device {device!r}, but the bundle runs on device {self.device!r}",
+                    hint=f"all primitive functions of a bundle run on one device: leave {target.kind!r} out, or build"
+                    f" without Targets for {self.device!r}",
+                )
+
     def base_of(self, target: Target) -> Target:
         """Return the base Target of the device that ``target`` is for."""
         device = find_backend(target.kind).device
@@ -106,7 +117,6 @@ def parse_targets(given: Sequence[str | Mapping[str, Any]] | str | Mapping[str, 
     specialised = [one for one in parsed if not one.is_base]
     _refuse_duplicates(specialised)
     devices = dict.fromkeys([HOST_DEVICE, *(one.device for one in parsed)])
-    _refuse_mixture(specialised, list(devices)[-1])
     bases = {device: _base(device, [one for one in parsed if one.device == device]) for device in devices}
     return TargetList(
         bases=tuple(bases.values()),
@@ -209,25 +219,16 @@ def _refuse_duplicates(specialised: Sequence[_Parsed]) -> None:
             )
 
 
-def _refuse_mixture(specialised: Sequence[_Parsed], device: str) -> None:
-    for one in specialised:
-        if one.device != device:
-            raise UsageError(
-                f"Target {one.kind!r} is for device {one.device!r}, but the bundle runs on device {device!r}",
-                hint=f"all primitive functions of a bundle run on one device: leave {one.kind!r} out, or build without"
-                f" Targets for {device!r}",
-            )
-
-
 def _base(device: str, parsed: Sequence[_Parsed]) -> Target:
     """Return the base Target of a device: the one that is given, or what its specialised Targets say about it."""
     given = [one for one in parsed if one.is_base]
     if len(given) > 1:
         raise _two_bases(device, given)
     claims = [one for one in parsed if one.base_kind]
-    kind = next((one.kind for one in given), claims[0].base_kind if claims else DEFAULT_BASE.get(device))
-    if kind is None:
+    kind = next((one.kind for one in given), claims[0].base_kind if claims else None)
+    if kind is None and device != HOST_DEVICE:
         raise _no_base(device, parsed[0])
+    kind = kind or DEFAULT_BASE[HOST_DEVICE]
     for claim in claims:
         if claim.base_kind != kind:
             raise UsageError(
@@ -280,7 +281,9 @@ def _no_base(device: str, specialised: _Parsed) -> UsageError:
     fitting = [kind for kind in bases if find_backend(kind).device == device]
     return UsageError(
         f"Target {specialised.kind!r} is for device {device!r}, and no Target of the list compiles for that device",
-        hint=f"add -t {fitting[0]}" if fitting else f"no backend that is installed generates code for {device!r}",
+        hint=f"add -t {' or -t '.join(fitting)}"
+        if fitting
+        else f"no backend that is installed generates code for {device!r}",
     )
 
 

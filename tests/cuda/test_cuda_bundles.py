@@ -223,9 +223,9 @@ def test_architectures_that_are_refused(net: Path, tmp_path: Path, target: str, 
     assert not list(tmp_path.iterdir())
 
 
-def test_one_device_for_a_bundle() -> None:
+def test_one_device_for_a_bundle(net: Path) -> None:
     with pytest.raises(UsageError, match="'ccompiler' is for device 'cpu', but the bundle runs on device 'cuda'"):
-        parse_targets(["cuda -arch=sm_80", "ccompiler"])
+        packager.build(net, targets=["cuda -arch=sm_80", "ccompiler"])
 
 
 def test_a_toolkit_that_is_named_must_be_there(net: Path, tmp_path: Path) -> None:

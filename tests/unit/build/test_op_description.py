@@ -161,7 +161,7 @@ def test_files_that_are_no_text_or_not_there_are_refused(tmp_path: Path) -> None
     with pytest.raises(UsageError, match=r"none.toml: No such file or directory"):
         load_op_library(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match=r"binary.toml: .*utf-8"):
+    with pytest.raises(UsageError, match=r"binary.toml: .*UTF-8"):
         load_op_library(tmp_path / "binary.toml")
     with pytest.raises(UsageError, match="Is a directory"):
         load_op_library(tmp_path)

@@ -164,7 +164,7 @@ def test_a_canonical_target_is_its_own_canonical_form() -> None:
     assert canonical(canonical("llvm -mtriple=aarch64-linux-gnu")) == canonical("llvm -mtriple=aarch64-linux-gnu")
 
 
-KINDS_HINT = "valid kinds: acme, ccompiler, cudagen, external, llvm, owncpu, second, warp"
+KINDS_HINT = "valid kinds: acme, ccompiler, cuda, cudagen, external, llvm, owncpu, second, warp"
 LIST_HINT = "write a,b on a command line or repeat the attribute"
 
 
@@ -250,7 +250,7 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
             "wrong device: 'llvm' is for device 'cpu', and 'warp' for device 'cuda'",
             "'warp' alone",
         ),
-        ("warp", "Target 'warp' is for device 'cuda', and no Target of the list", "add -t cudagen"),
+        ("warp", "Target 'warp' is for device 'cuda', and no Target of the list", "add -t cuda or -t cudagen"),
     ],
     ids=lambda value: str(value)[:40],
 )
