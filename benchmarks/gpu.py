@@ -1,11 +1,12 @@
 """Compares bundles with torch on a GPU, side by side in one run: latency, load time, size, memory.
 
-    python benchmarks/gpu.py build/gpu -o gpu.json [--models bert,resnet50] [--compile]
+    python benchmarks/gpu.py build/gpu -o gpu.json [--models bert,resnet50] [--compile] [--aoti]
 
 ``gpu_models.py build`` has made the bundles, on a machine with no GPU. torch runs modules of the same architecture and
-the same precision (transformers, torchvision) with random weights: eager, eager under a CUDA graph and, with
-``--compile``, torch.compile with and without one. All calls are timed by CUDA events, engines taking turns; inputs and
-outputs are on the device.
+the same precision (transformers, torchvision) with random weights: eager, eager under a CUDA graph, with ``--compile``
+torch.compile with and without one, and with ``--aoti`` packages of AOTInductor, likewise; where there is no package the
+report says why. All calls are timed by CUDA events, engines taking turns; inputs and outputs are on the device. What
+torch compiles is for the one shape that is measured, also where a bundle takes several.
 """
 
 from __future__ import annotations
@@ -23,70 +24,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gpu_aoti
 import numpy as np
 import torch
 from gpu_check import error, unpack
+from gpu_torch import Run, has_module, torch_input, torch_runs
 
 import packager
 
 ROUNDS, RUNS = 7, 30
-Run = Callable[[], object]
-
-
-def torch_module(name: str) -> torch.nn.Module:
-    """Return a module of a model's architecture, random weights, in evaluation mode on the device."""
-    import transformers
-
-    if name.startswith("resnet50"):
-        import torchvision
-
-        return torchvision.models.resnet50().eval().cuda().to(memory_format=torch.channels_last)
-    if name.startswith("vit"):
-        model: Any = transformers.ViTModel(transformers.ViTConfig(), add_pooling_layer=False)
-    elif name.startswith("gpt2"):
-        model = transformers.GPT2Model(transformers.GPT2Config(use_cache=False))
-    else:
-        sizes = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536} if name == "minilm" else {}
-        layers = {"num_hidden_layers": 2} if name.startswith(("bert2", "bert_n")) else {}
-        model = transformers.BertModel(transformers.BertConfig(**sizes, **layers), add_pooling_layer=False)
-    return model.eval().cuda()
-
-
-def torch_runs(name: str, inputs: dict[str, np.ndarray], *, compiled: bool) -> dict[str, Run]:
-    """Return how to run each form of a model in torch."""
-    module = torch_module(name)
-    (array,) = inputs.values()
-    given = torch.from_numpy(array).cuda()
-    if name.endswith("fp16"):
-        module = module.half()
-        given = given.half() if given.is_floating_point() else given
-    if name.startswith("resnet50"):
-        given = given.to(memory_format=torch.channels_last)
-    runs: dict[str, Run] = {"torch eager": lambda: module(given)}
-    runs["torch eager, graph"] = captured(lambda: module(given))
-    if compiled:
-        start = time.perf_counter()
-        fast = torch.compile(module)
-        fast(given)
-        torch.cuda.synchronize()
-        print(f"  torch.compile took {time.perf_counter() - start:.1f} s", flush=True)
-        runs["torch.compile"] = lambda: fast(given)
-        runs["torch.compile, graph"] = captured(lambda: fast(given))
-    return runs
-
-
-def captured(run: Run) -> Run:
-    """Return the replay of a run that was captured as a CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def bundle_runs(bundle: packager.Bundle, inputs: dict[str, Any], outputs: dict[str, Any]) -> dict[str, Run]:
@@ -135,7 +81,32 @@ def resident() -> int:
     return total - free
 
 
-def compare(folder: Path, name: str, work: Path, *, compiled: bool) -> dict[str, Any]:
+def open_package(
+    package: gpu_aoti.Package | str, given: Callable[[], torch.Tensor]
+) -> tuple[dict[str, Any], gpu_aoti.Loaded | None]:
+    """Open a package of AOTInductor as bundles are, up to a first result on the host; return what was found, too."""
+    if isinstance(package, str):
+        return {"unavailable": package}, None
+    before = resident()
+    start = time.perf_counter()
+    try:
+        run = gpu_aoti.load(Path(package.file))
+        run(given()).cpu()
+    except Exception as failure:  # it has worked in another process: that it does not here is a result
+        return {"unavailable": gpu_aoti.said(failure)}, None
+    found = {
+        "load_to_first_result_ms": (time.perf_counter() - start) * 1e3,
+        "resident_bytes": resident() - before,
+        "file_bytes": Path(package.file).stat().st_size,
+        "compile_s": package.compile_s,
+        "error": package.error,
+    }
+    return found, run
+
+
+def compare(
+    folder: Path, name: str, work: Path, package: gpu_aoti.Package | str | None, *, compiled: bool
+) -> dict[str, Any]:
     """Measure one model in all engines."""
     path, inputs, outputs = unpack(folder, name, work)
     before = resident()
@@ -151,17 +122,32 @@ def compare(folder: Path, name: str, work: Path, *, compiled: bool) -> dict[str,
         "error": max(error(first[key], want) for key, want in outputs.items()),
     }
     session.close()
+    (array,) = inputs.values()
+    aoti = None
+    if package is not None:
+        with torch.no_grad():
+            found["aoti"], aoti = open_package(package, lambda: torch_input(name, array))
     device_inputs = {key: torch.from_numpy(value).cuda() for key, value in inputs.items()}
     device_outputs = {
         key: torch.empty(value.shape, dtype=torch.from_numpy(value).dtype, device="cuda")
         for key, value in outputs.items()
     }
     with torch.no_grad(), bundle:
-        runs = bundle_runs(bundle, device_inputs, device_outputs) | torch_runs(name, inputs, compiled=compiled)
+        runs = bundle_runs(bundle, device_inputs, device_outputs)
+        if has_module(name):
+            runs |= torch_runs(name, array, compiled=compiled)
+        if isinstance(package, gpu_aoti.Package) and aoti is not None:
+            given = torch_input(name, array)
+            runs["AOTInductor"] = functools.partial(aoti, given)
+            replay = package.no_graph or gpu_aoti.replay(package, given)
+            if isinstance(replay, str):
+                found["aoti"]["no_graph"] = replay
+            else:
+                runs["AOTInductor, graph"] = replay
         found["times"] = measure(runs)
         for key, want in outputs.items():
             found["device_error"] = error(device_outputs[key].cpu().numpy(), want)
-    del runs
+    del runs, aoti
     torch.cuda.empty_cache()
     return found
 
@@ -173,6 +159,7 @@ def main() -> int:
     parser.add_argument("--models", default="")
     parser.add_argument("--work", type=Path, default=Path("/tmp/packager-gpu"))
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--aoti", action="store_true")
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.work.mkdir(exist_ok=True)
@@ -191,9 +178,15 @@ def main() -> int:
         "python": platform.python_version(),
         "models": {},
     }
+    packages: dict[str, gpu_aoti.Package | str] = {}
+    if arguments.aoti:
+        start = time.perf_counter()
+        wanted = [name for name in names if has_module(name)]
+        packages = gpu_aoti.prepare(arguments.folder, wanted, arguments.work / "aoti")
+        print(f"AOTInductor took {time.perf_counter() - start:.1f} s", flush=True)
     for name in names:
         try:
-            found = compare(arguments.folder, name, arguments.work, compiled=arguments.compile)
+            found = compare(arguments.folder, name, arguments.work, packages.get(name), compiled=arguments.compile)
         except packager.PackagerError as failure:
             found = {"failed": str(failure)}
         report["models"][name] = found

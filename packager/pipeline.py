@@ -156,7 +156,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
 
     imported = import_model(request)
     dump.imported(imported, workdir, request.keep_workdir)
-    make_context = _contexts(request, toolchain, workdir)
+    make_context = _contexts(request, toolchain, store, workdir)
     if request.targets.specialised:
         progress(f"partitioning for {', '.join(target.kind for target in request.targets.specialised)}")
     placement = partition(imported, request.targets.specialised, compile_with(make_context))
@@ -239,13 +239,13 @@ def _has_external_weights(request: Request, lowered: LoweredModel) -> bool:
     return sum(constant.array.nbytes for constant in lowered.constants.values()) > MAX_EMBEDDED_BYTES
 
 
-def _contexts(request: Request, toolchain: Toolchain, workdir: Path) -> Callable[[Target], Context]:
+def _contexts(request: Request, toolchain: Toolchain, store: Cache, workdir: Path) -> Callable[[Target], Context]:
     """Return the function that gives each backend its context, with a work folder of its own."""
 
     def make_context(target: Target) -> Context:
         folder = workdir / target.kind
         folder.mkdir()
-        return Context(folder, toolchain, request.targets.base_of(target), request.jobs)
+        return Context(folder, toolchain, request.targets.base_of(target), request.jobs, store)
 
     return make_context
 

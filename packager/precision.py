@@ -72,7 +72,7 @@ class _Converter:
         operator = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
         halved = _is_full(binding.var) and any(self._prefers_half(a) for a in value.args) if operator else False
         if operator in MATRIX and _is_full(binding.var):
-            self.half[handle] = self.builder.emit(self._call(value, self._in_half), name)
+            self.half[handle] = self.builder.emit(_in_type_of_operands(self._call(value, self._in_half)), name)
         elif halved and operator in MOVEMENT | INSIDE:
             convert = self._in_half if operator in MOVEMENT else self._in_half_if_preferred
             self.half[handle] = self.builder.emit(self._call(value, convert), name)
@@ -125,6 +125,24 @@ class _Converter:
             fields = [self.builder.emit(relax.TupleGetItem(half, index)) for index in range(len(ty.fields))]
             return relax.Tuple([relax.op.astype(field, FULL) for field in fields])
         return self.builder.emit(relax.op.astype(half, FULL))
+
+
+def _in_type_of_operands(call: relax.Call) -> relax.Call:
+    """Return a matrix product or convolution whose result has the type of its operands, whatever it said before."""
+    if call.op.name == "relax.matmul":
+        return relax.op.matmul(*call.args)
+    attrs = call.attrs
+    make = getattr(relax.op.nn, call.op.name.removeprefix("relax.nn."))
+    return make(
+        *call.args,
+        strides=attrs.strides,
+        padding=attrs.padding,
+        dilation=attrs.dilation,
+        groups=attrs.groups,
+        data_layout=attrs.data_layout,
+        kernel_layout=attrs.kernel_layout,
+        out_layout=attrs.out_layout,
+    )
 
 
 def _is_full(expr: Any) -> bool:

@@ -7,14 +7,16 @@ nothing between calls, and writes only into its work folder. Equal partitions, T
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from packager.cache import Cache
 from packager.toolchain import Toolchain
 
 if TYPE_CHECKING:
+    from packager.dataflow import Dataflow
     from packager.op_library import OpLibrary
     from packager.primitives import BackendOutput, Kernel, Partition
     from packager.targets import Target
@@ -66,13 +68,15 @@ class Context:
     """What a backend gets beside its Target.
 
     ``base`` is the Target that compiles what no backend takes: it says for which machine and CPU (llvm: ``mtriple``,
-    ``mcpu``). ``workdir`` is the backend's own empty folder.
+    ``mcpu``). ``workdir`` is the backend's own empty folder. ``cache`` keeps what is costly to make beyond this build,
+    by a key that says everything it depends on; it may keep nothing.
     """
 
     workdir: Path
     toolchain: Toolchain
     base: Target
     jobs: int
+    cache: Cache = Cache(Path(), enabled=False)
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,22 @@ class Pattern:
     anchor: bool = False
 
 
+@dataclass(frozen=True)
+class Search:
+    """Something that a backend can take, found by Python: where operators are optional, or constants say what it is.
+
+    ``find`` is shown every call of ``operator`` (``nn.softmax``), by the variable that it is bound to, in the model's
+    ``packager.dataflow.Dataflow``. It yields what it takes together, best first, each as the variables whose bindings
+    become one partition; a value that is used outside may be one of them at most. The backend, given the partition,
+    can search in the same way in its function.
+    """
+
+    name: str
+    operator: str
+    find: Callable[[Dataflow, Any], Iterable[Sequence[Any]]]
+    anchor: bool = False
+
+
 @runtime_checkable
 class Backend(Protocol):
     """What backends of both sorts have. Nothing here may import TVM at module level: listing Targets must be quick."""
@@ -145,7 +165,7 @@ class PartitionBackend(Backend, Protocol):
 
     merges: bool
 
-    def patterns(self, target: Target) -> Sequence[Pattern]:
+    def patterns(self, target: Target) -> Sequence[Pattern | Search]:
         """Return what it takes; where several match, more operators win, then what stands first."""
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:

@@ -40,7 +40,12 @@ def _take(call: relax.Call, array: Array, indices: Array) -> Array | None:
 
 def _astype(call: relax.Call, array: Array) -> Array | None:
     kinds = {array.dtype.kind, np.dtype(str(call.ty.dtype)).kind}
-    return array.astype(str(call.ty.dtype)) if kinds <= {"i", "u"} or kinds == {"f"} else None
+    exact = kinds <= {"i", "u"} or kinds == {"f"} or array.dtype.kind == "b"
+    return array.astype(str(call.ty.dtype)) if exact else None
+
+
+def _full(call: relax.Call, *values: Array) -> Array:
+    return np.full(_shape(call), values[-1], str(call.ty.dtype))
 
 
 def _strided_slice(call: relax.Call, array: Array) -> Array | None:
@@ -76,7 +81,15 @@ OPERATORS: dict[str, Callable[..., Array | None]] = {
     "relax.negative": lambda _, a: -a,
     "relax.sqrt": lambda _, a: np.sqrt(a),
     "relax.isnan": lambda _, a: np.isnan(a),
+    "relax.full": _full,
     "relax.less": lambda _, a, b: a < b,
+    "relax.less_equal": lambda _, a, b: a <= b,
+    "relax.greater": lambda _, a, b: a > b,
+    "relax.greater_equal": lambda _, a, b: a >= b,
+    "relax.equal": lambda _, a, b: a == b,
+    "relax.logical_and": lambda _, a, b: np.logical_and(a, b),
+    "relax.logical_or": lambda _, a, b: np.logical_or(a, b),
+    "relax.logical_not": lambda _, a: np.logical_not(a),
     "relax.where": lambda _, condition, a, b: np.asarray(np.where(condition, a, b)),
 }
 FLOATING_ONLY = {"relax.divide"}  # integers divide by truncation, which numpy does not

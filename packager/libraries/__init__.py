@@ -25,7 +25,14 @@ from packager.toolchain import Toolchain, run
 # Groups are dissolved: the linker would take one for that of another library whose name is the same.
 _LINK_FLAGS = ("-r", "-d", "--gc-sections", "--force-group-allocation", "--strip-debug", "--discard-all")
 # What the runtime of a CUDA bundle has for the code of backends (packager_cuda.h).
-_CUDA_SERVICES = ("pk_cuda_launch", "pk_cuda_copy")
+_CUDA_SERVICES = (
+    "pk_cuda_copy",
+    "pk_cuda_device",
+    "pk_cuda_launch",
+    "pk_cuda_launch_filled",
+    "pk_tensor_map_encode",
+    "pk_tensor_map_encode_im2col",
+)
 # Bundles run with glibc 2.28. These functions got new versions after it (2.29: exp to pow, 2.35: hypot, 2.38: fmod,
 # 2.39: exp10), which differ in errno alone, so code that names no version is bound to the one they have had all along.
 _NEWER_MATH = ("exp", "exp2", "exp10", "exp10f", "fmod", "fmodf", "hypot", "hypotf", "log", "log2", "pow")

@@ -19,6 +19,7 @@ from packager.backends.base import Context, PartitionBackend
 from packager.errors import BackendError
 from packager.fold import fold_weights
 from packager.fold.inline import fold_inline
+from packager.fold.no_ops import drop_no_ops
 from packager.frontends.names import with_main
 from packager.ir import Extent, ImportedModel, NamedArray, PartitionedModel, PlacedPartition
 from packager.partition.grouping import Grouping
@@ -35,6 +36,8 @@ SIMPLIFY = [
     _R.CanonicalizeBindings(),
 ]
 TIDY = [
+    _R.CanonicalizeBindings(),
+    _R.EliminateCommonSubexpr(),
     _R.CanonicalizeBindings(),
     _R.DeadCodeElimination(),
 ]
@@ -80,7 +83,7 @@ def partition(model: ImportedModel, targets: Sequence[Target], compile_partition
     module = model.module
     if bounds:
         module = with_main(module, module["main"].with_attr("tir_var_upper_bound", bounds))
-    module = apply(TIDY, fold_inline(apply(SIMPLIFY, module)))
+    module = apply(TIDY, drop_no_ops(fold_inline(apply(SIMPLIFY, module))))
     module, constants = fold_weights(module, model.constants())
     placer = _Placer(model, module, constants)
     verdicts = []
@@ -109,10 +112,10 @@ class _Placer:
     def __init__(self, model: ImportedModel, module: IRModule, constants: Mapping[str, NamedArray]) -> None:
         main = module["main"]
         self.model = model
-        self.graph = FlatMain(main, len(model.inputs))
-        self.grouping = Grouping(self.graph.predecessors())
         parameters = main.params[len(model.inputs) :]
         self.constant_names = {p.__chandle__(): name for p, name in zip(parameters, constants, strict=True)}
+        self.graph = FlatMain(main, len(model.inputs), lambda handle: constants[self.constant_names[handle]].array)
+        self.grouping = Grouping(self.graph.predecessors())
         self.names: dict[int, Extent] = {}
         for parameter in main.params[: len(model.inputs)]:
             self.names |= {e.__chandle__(): str(e.name) for e in parameter.ty.shape.values if isinstance(e, tirx.Var)}

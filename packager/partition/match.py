@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax, tirx
 from tvm.ir import GlobalVar, Op, is_prim_expr
@@ -13,7 +13,12 @@ from tvm.relax import dpl
 from tvm.sym import Analyzer
 from tvm_ffi import structural_walk
 
-from packager.backends.base import Match, Pattern
+from packager.backends.base import Match, Pattern, Search
+from packager.dataflow import Dataflow, variables_of
+
+
+if TYPE_CHECKING:
+    from packager.primitives import Array
 
 
 class FlatMain:
@@ -25,11 +30,12 @@ class FlatMain:
     themselves.
     """
 
-    def __init__(self, main: relax.Function, num_inputs: int) -> None:
+    def __init__(self, main: relax.Function, num_inputs: int, array_of: Callable[[int], Array | None]) -> None:
         self.main = main
         self.bindings = [binding for block in main.body.blocks for binding in block.bindings]
         self.values = relax.analysis.get_var2val(main)
         self.constants = frozenset(parameter.__chandle__() for parameter in main.params[num_inputs:])
+        self.dataflow = Dataflow(main, self.constants, array_of)
         self.inputs = frozenset(parameter.__chandle__() for parameter in main.params[:num_inputs])
         self.number = {binding.var.__chandle__(): index for index, binding in enumerate(self.bindings)}
         values = Counter(binding.value.__chandle__() for binding in self.bindings)
@@ -75,39 +81,27 @@ class Candidate:
     """A match: the bindings that it covers, by number, and the name of the pattern."""
 
     nodes: frozenset[int]
-    pattern: Pattern
+    pattern: Pattern | Search
     match: Match
 
 
-def variables_of(value: Any) -> list[relax.Var]:
-    """Return the Relax variables that an expression reads, in order of appearance."""
-    found: dict[int, relax.Var] = {}
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Var) and not is_prim_expr(expr):  # TVM has one class for both
-            found.setdefault(expr.__chandle__(), expr)
-
-    relax.analysis.post_order_visit(value, visit)
-    return list(found.values())
-
-
-def find_candidates(graph: FlatMain, patterns: Sequence[Pattern]) -> list[Candidate]:
+def find_candidates(graph: FlatMain, patterns: Sequence[Pattern | Search]) -> list[Candidate]:
     """Return all matches, most operators first; then by the order of the patterns and the place in the graph.
 
     Left out are matches that cannot be a function of their own, and those with taps if their pattern takes none.
     """
-    by_operator: dict[str | None, list[tuple[int, Pattern]]] = {}
+    by_operator: dict[str | None, list[tuple[int, Pattern | Search]]] = {}
     for rank, pattern in enumerate(patterns):
-        by_operator.setdefault(_root_operator(pattern.pattern), []).append((rank, pattern))
+        root = f"relax.{pattern.operator}" if isinstance(pattern, Search) else _root_operator(pattern.pattern)
+        by_operator.setdefault(root, []).append((rank, pattern))
     found: list[tuple[int, int, int, Candidate]] = []
     for index, binding in enumerate(graph.bindings):
         if not isinstance(binding.value, relax.Call):
             continue
         operator = getattr(binding.value.op, "name", "")
         for rank, pattern in (*by_operator.get(operator, ()), *by_operator.get(None, ())):
-            candidate = _match(graph, index, pattern)
-            if candidate is not None:
-                found.append((-len(candidate.match.calls), rank, index, candidate))
+            candidates = _search(graph, index, pattern) if isinstance(pattern, Search) else _match(graph, index, pattern)
+            found += [(-len(candidate.match.calls), rank, index, candidate) for candidate in candidates]
     found.sort(key=lambda entry: entry[:3])
     return [candidate for *_, candidate in found]
 
@@ -121,7 +115,25 @@ def _root_operator(pattern: Any) -> str | None:
     return None
 
 
-def _match(graph: FlatMain, index: int, pattern: Pattern) -> Candidate | None:
+def _search(graph: FlatMain, index: int, search: Search) -> list[Candidate]:
+    """Return what a search finds around a binding."""
+    candidates = []
+    for variables in search.find(graph.dataflow, graph.bindings[index].var):
+        nodes = {graph.number[variable.__chandle__()] for variable in variables}
+        members = frozenset(nodes | {field for node in nodes for field in _fields(graph, node)})
+        if is_closed(graph, members) and sum(graph.used_outside(node, members) for node in members) == 1:
+            calls = [graph.bindings[node].value for node in sorted(members)]
+            match = Match(tuple(value for value in calls if isinstance(value, relax.Call)), {}, graph.constants)
+            candidates.append(Candidate(members, search, match))
+    return candidates
+
+
+def _match(graph: FlatMain, index: int, pattern: Pattern) -> list[Candidate]:
+    candidate = _match_at(graph, index, pattern)
+    return [] if candidate is None else [candidate]
+
+
+def _match_at(graph: FlatMain, index: int, pattern: Pattern) -> Candidate | None:
     matched = pattern.pattern.extract_matched_expr(graph.bindings[index].value, graph.values)
     if matched is None:
         return None

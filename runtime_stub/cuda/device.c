@@ -8,6 +8,8 @@
 
 _Static_assert(sizeof(pk_copy_node_t) == 200, "layout of CUDA_MEMCPY3D");
 _Static_assert(sizeof(pk_kernel_node_t) == 56, "layout of CUDA_KERNEL_NODE_PARAMS_v1");
+_Static_assert(sizeof(pk_launch_config_t) == 56, "layout of CUlaunchConfig");
+_Static_assert(sizeof(pk_launch_attribute_t) == 72, "layout of CUlaunchAttribute");
 
 static int32_t check_arena(const packager_session_options_t *options) {
   uint64_t bytes = options->device_arena_bytes;
@@ -121,6 +123,7 @@ static int32_t fill(pk_cuda_t *cuda, const packager_session_options_t *options) 
 /* In the device's context. Results are not looked at: after a fault everything fails, and goes with the context. */
 static void empty(pk_cuda_t *cuda) {
   pk_graphs_release(cuda);
+  pk_filled_release(cuda);
   pk_staging_release(cuda);
   if (cuda->arena && cuda->gpu->has_pools) {
     pk_driver.cuMemFreeAsync(cuda->arena, cuda->own);
@@ -193,7 +196,7 @@ void pk_device_release(packager_session_t *session) {
 
 void pk_device_describe(const packager_session_t *session, char text[PK_DEVICE_TEXT_BYTES]) {
   const pk_gpu_t *gpu = session->call.cuda->gpu;
-  snprintf(text, PK_DEVICE_TEXT_BYTES, "%s (sm_%" PRId32 "), device %" PRId32, gpu->name, gpu->arch, gpu->index);
+  snprintf(text, PK_DEVICE_TEXT_BYTES, "%s (sm_%" PRId32 "), device %" PRId32, gpu->name, gpu->facts.arch, gpu->index);
 }
 
 int32_t pk_device_check_tensor(packager_session_t *session, const char *role, const char *name, DLDevice device) {

@@ -43,9 +43,11 @@ enum {
 };
 
 enum {
+  CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
   CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
+  CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
   CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
   CU_STREAM_NON_BLOCKING = 1,
   CU_EVENT_DISABLE_TIMING = 2,
@@ -53,11 +55,31 @@ enum {
   CU_MEMORYTYPE_DEVICE = 2,
   CU_STREAM_CAPTURE_STATUS_NONE = 0,
   CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
-  CU_STREAM_CAPTURE_MODE_RELAXED = 2
+  CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+  CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 };
 #define CU_LAUNCH_PARAM_END ((void *)0)
 #define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)1)
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)
+
+/* CUlaunchAttribute. */
+typedef struct {
+  int id;
+  int reserved;
+  union {
+    int allowed; /* programmaticStreamSerializationAllowed */
+    uint64_t words[8];
+  } value;
+} pk_launch_attribute_t;
+
+/* CUlaunchConfig. */
+typedef struct {
+  unsigned grid[3], block[3];
+  unsigned shared_bytes;
+  CUstream stream;
+  const pk_launch_attribute_t *attributes;
+  unsigned num_attributes;
+} pk_launch_config_t;
 
 /* CUDA_KERNEL_NODE_PARAMS_v1. */
 typedef struct {
@@ -104,6 +126,7 @@ typedef struct {
   X(cuModuleUnload, "cuModuleUnload", (CUmodule module))                                                              \
   X(cuModuleGetFunction, "cuModuleGetFunction", (CUfunction * function, CUmodule module, const char *name))           \
   X(cuFuncSetAttribute, "cuFuncSetAttribute", (CUfunction function, int attribute, int value))                        \
+  X(cuFuncGetAttribute, "cuFuncGetAttribute", (int *value, int attribute, CUfunction function))                       \
   X(cuFuncLoad, "?cuFuncLoad", (CUfunction function))                                                                 \
   X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t *free, size_t *total))                                                   \
   X(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr * memory, size_t bytes))                                                \
@@ -125,6 +148,9 @@ typedef struct {
   X(cuStreamEndCapture, "cuStreamEndCapture", (CUstream stream, CUgraph * graph))                                     \
   X(cuStreamGetCaptureInfo, "cuStreamGetCaptureInfo_v2",                                                              \
     (CUstream stream, int *status, unsigned long long *id, CUgraph *graph, const CUgraphNode **nodes, size_t *count)) \
+  X(cuStreamGetCaptureInfoEdges, "?cuStreamGetCaptureInfo_v3",                                                        \
+    (CUstream stream, int *status, unsigned long long *id, CUgraph *graph, const CUgraphNode **nodes,                 \
+     const void **edges, size_t *count))                                                                              \
   X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *mode))                              \
   X(cuEventCreate, "cuEventCreate", (CUevent * event, unsigned flags))                                                \
   X(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))                                                             \
@@ -134,6 +160,8 @@ typedef struct {
   X(cuLaunchKernel, "cuLaunchKernel",                                                                                 \
     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,      \
      unsigned block_z, unsigned shared_bytes, CUstream stream, void **params, void **extra))                          \
+  X(cuLaunchKernelEx, "cuLaunchKernelEx",                                                                             \
+    (const pk_launch_config_t *config, CUfunction function, void **params, void **extra))                             \
   X(cuGraphInstantiate, "cuGraphInstantiateWithFlags", (CUgraphExec * exec, CUgraph graph, unsigned long long flags)) \
   X(cuGraphLaunch, "cuGraphLaunch", (CUgraphExec exec, CUstream stream))                                              \
   X(cuGraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams",                                                 \
@@ -141,7 +169,14 @@ typedef struct {
   X(cuGraphExecMemcpyNodeSetParams, "cuGraphExecMemcpyNodeSetParams",                                                 \
     (CUgraphExec exec, CUgraphNode node, const pk_copy_node_t *params, CUcontext context))                            \
   X(cuGraphDestroy, "cuGraphDestroy", (CUgraph graph))                                                                \
-  X(cuGraphExecDestroy, "cuGraphExecDestroy", (CUgraphExec exec))
+  X(cuGraphExecDestroy, "cuGraphExecDestroy", (CUgraphExec exec))                                                     \
+  X(cuTensorMapEncodeTiled, "?cuTensorMapEncodeTiled",                                                                \
+    (void *map, int type, unsigned rank, void *address, const uint64_t *extents, const uint64_t *strides,             \
+     const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int promotion, int fill))     \
+  X(cuTensorMapEncodeIm2col, "?cuTensorMapEncodeIm2col",                                                              \
+    (void *map, int type, unsigned rank, void *address, const uint64_t *extents, const uint64_t *strides,             \
+     const int *lower, const int *upper, unsigned channels, unsigned pixels, const uint32_t *element_strides,         \
+     int interleave, int swizzle, int promotion, int fill))
 
 typedef struct {
 #define PK_FIELD(field, symbol, parameters) CUresult(*field) parameters;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PROGRAMMATIC_ARCH 90      /* the first that has griddepcontrol */
 #define STATIC_SHARED_BYTES 49152 /* more shared memory than this has to be asked for, function by function */
 
 static pk_gpu_t *gpus; /* under pk_lock() */
@@ -13,11 +14,11 @@ static pk_gpu_t *gpus; /* under pk_lock() */
 static int32_t fail_load(const pk_gpu_t *gpu, int32_t module, CUresult result) {
   char what[256];
   snprintf(what, sizeof what, "module %" PRId32 " of %" PRId32 " cannot be loaded on %s (sm_%" PRId32 ")", module + 1,
-           pk_model.cuda->num_modules, gpu->name, gpu->arch);
+           pk_model.cuda->num_modules, gpu->name, gpu->facts.arch);
   switch (result) {
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
       return pk_fail(NULL, PACKAGER_ERROR_MACHINE,
-                     "%s is of sm_%" PRId32 ", which the bundle has no code for: it has %s", gpu->name, gpu->arch,
+                     "%s is of sm_%" PRId32 ", which the bundle has no code for: it has %s", gpu->name, gpu->facts.arch,
                      pk_model.cuda->code);
     case CUDA_ERROR_INVALID_PTX:
     case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
@@ -30,7 +31,7 @@ static int32_t fail_load(const pk_gpu_t *gpu, int32_t module, CUresult result) {
                      "%s (sm_%" PRId32
                      ") needs the bundle's PTX (it has %s), which the driver of CUDA " PK_VERSION_FORMAT
                      " cannot compile: %s",
-                     gpu->name, gpu->arch, pk_model.cuda->code, PK_VERSION_PARTS(version), text);
+                     gpu->name, gpu->facts.arch, pk_model.cuda->code, PK_VERSION_PARTS(version), text);
     }
     default:
       return pk_fail_result(NULL, PACKAGER_ERROR_KERNEL, result, what);
@@ -43,20 +44,32 @@ static int32_t fail_kernel(const char *name, CUresult result, const char *what) 
   return pk_fail_result(NULL, PACKAGER_ERROR_KERNEL, result, text);
 }
 
+/* What a fatbin has for this device may be PTX of an older architecture, in which kernels do not wait for those before
+ * them: __CUDA_ARCH__ was that of the PTX when they were compiled. */
+static CUresult find_overlap(const pk_gpu_t *gpu, pk_kernel_t *kernel) {
+  int ptx = 0;
+  if (gpu->facts.arch < PROGRAMMATIC_ARCH) return 0;
+  CUresult result = pk_driver.cuFuncGetAttribute(&ptx, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel->function);
+  kernel->overlaps = ptx >= PROGRAMMATIC_ARCH;
+  return result;
+}
+
 /* Finds a module's kernels, and loads their code now rather than with their first launch: that would take memory and
  * time in a run, and cannot be captured by all drivers. */
-static int32_t find_kernels(const pk_cuda_module_t *module, CUmodule loaded, CUfunction *kernels) {
+static int32_t find_kernels(const pk_gpu_t *gpu, const pk_cuda_module_t *module, CUmodule loaded,
+                            pk_kernel_t *kernels) {
   const char *name = module->names;
   for (int32_t i = 0; i < module->num_kernels; ++i, name += strlen(name) + 1) {
-    CUresult result = pk_driver.cuModuleGetFunction(&kernels[i], loaded, name);
+    CUresult result = pk_driver.cuModuleGetFunction(&kernels[i].function, loaded, name);
     if (result) return fail_kernel(name, result, "not found in its module");
     if (module->shared_bytes[i] > STATIC_SHARED_BYTES) {
-      result = pk_driver.cuFuncSetAttribute(kernels[i], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+      result = pk_driver.cuFuncSetAttribute(kernels[i].function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                             (int)module->shared_bytes[i]);
       if (result) return fail_kernel(name, result, "it needs more shared memory than the device has");
     }
+    if ((result = find_overlap(gpu, &kernels[i]))) return fail_kernel(name, result, "it cannot be asked what it is");
     if (!pk_driver.cuFuncLoad) continue;
-    if ((result = pk_driver.cuFuncLoad(kernels[i]))) return fail_kernel(name, result, "it cannot be loaded");
+    if ((result = pk_driver.cuFuncLoad(kernels[i].function))) return fail_kernel(name, result, "it cannot be loaded");
   }
   return PACKAGER_OK;
 }
@@ -69,14 +82,26 @@ static int32_t load_modules(pk_gpu_t *gpu) {
   gpu->kernels = calloc(kernels + 1, sizeof *gpu->kernels);
   if (!gpu->modules || !gpu->kernels)
     return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "could not allocate a table of kernels");
-  CUfunction *first = gpu->kernels;
+  pk_kernel_t *first = gpu->kernels;
+  int32_t loaded = 0;
   for (int32_t i = 0; i < model->num_modules; first += model->modules[i++]->num_kernels) {
+    int32_t arch = model->modules[i]->arch;
+    if (arch && arch != gpu->facts.arch) continue;
     CUresult result = pk_driver.cuModuleLoadData(&gpu->modules[i], model->modules[i]->image);
     if (result) return fail_load(gpu, i, result);
-    int32_t status = find_kernels(model->modules[i], gpu->modules[i], first);
+    int32_t status = find_kernels(gpu, model->modules[i], gpu->modules[i], first);
     if (status) return status;
+    ++loaded;
   }
-  return PACKAGER_OK;
+  return loaded || !model->num_modules ? PACKAGER_OK : fail_load(gpu, 0, CUDA_ERROR_NO_BINARY_FOR_GPU);
+}
+
+const char *pk_kernel_name(int32_t kernel) {
+  const pk_cuda_module_t *const *module = pk_model.cuda->modules;
+  for (; kernel >= (*module)->num_kernels; ++module) kernel -= (*module)->num_kernels;
+  const char *name = (*module)->names;
+  while (kernel-- > 0) name += strlen(name) + 1;
+  return name;
 }
 
 int32_t pk_gpu_allocate(packager_session_t *session, uint64_t bytes, const char *what, CUdeviceptr *memory) {
@@ -110,10 +135,13 @@ static int32_t describe(pk_gpu_t *gpu) {
     result = pk_driver.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, gpu->device);
   }
   if (!result) {
+    result = pk_driver.cuDeviceGetAttribute(&gpu->facts.num_sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu->device);
+  }
+  if (!result) {
     result = pk_driver.cuDeviceGetAttribute(&gpu->has_pools, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, gpu->device);
   }
   if (result) return pk_fail_result(NULL, PACKAGER_ERROR_DRIVER, result, "the device cannot be asked what it is");
-  gpu->arch = major * 10 + minor;
+  gpu->facts.arch = major * 10 + minor;
   return PACKAGER_OK;
 }
 

@@ -6,6 +6,7 @@
  *   staging.c  tensors that cannot be used where they lie
  *   run.c      one run: streams and their order, failures
  *   launch.c   what primitive functions call
+ *   filled.c   launches whose arguments are computed from a problem, and kept; tensor maps
  *   graph.c    runs that are captured once and then replayed
  *   profile.c  runs that are measured
  */
@@ -19,19 +20,24 @@
 #define PK_ARENA_ALIGNMENT 256
 #define PK_DL_CUDA_MANAGED 13 /* kDLCUDAManaged, which DLPack has had since 0.6 */
 
+typedef struct {
+  CUfunction function; /* NULL: of a module that is not for this device */
+  int32_t overlaps;    /* its code may hold griddepcontrol.wait, and so PK_CUDA_PROGRAMMATIC means something */
+} pk_kernel_t;
+
 /* A device as the sessions on it share it; counted under pk_lock(). */
 typedef struct pk_gpu pk_gpu_t;
 struct pk_gpu {
   pk_gpu_t *next;
   int32_t index;
   int32_t sessions;
-  int32_t arch; /* 90 for sm_90 */
   int32_t has_pools;
+  pk_cuda_device_t facts;
   CUdevice device;
-  CUcontext context; /* the primary one, which the runtime API uses too */
-  CUstream uploads;  /* of constants */
-  CUmodule *modules;
-  CUfunction *kernels; /* of all modules, numbered through */
+  CUcontext context;    /* the primary one, which the runtime API uses too */
+  CUstream uploads;     /* of constants */
+  CUmodule *modules;    /* NULL where one is not for this device */
+  pk_kernel_t *kernels; /* of all modules, numbered through */
   CUdeviceptr constants;
   atomic_int fault; /* the first that was seen; 0: none */
   char name[128];
@@ -73,6 +79,16 @@ typedef struct {
   uint64_t capacity, argument_bytes, argument_capacity;
 } pk_graph_t;
 
+/* What a session keeps of a filled launch. */
+typedef struct {
+  pk_cuda_fill_fn *fill; /* NULL: there is nothing */
+  uint64_t problem_bytes, argument_bytes;
+  uint8_t *arguments; /* and behind them the problem */
+  uint8_t *problem;
+  uint64_t room;
+  pk_cuda_launch_t launch;
+} pk_filled_t;
+
 /* A measured primitive function. */
 typedef struct {
   int32_t step;
@@ -83,13 +99,23 @@ typedef struct {
  * captured; those that a graph holds and are only compared; those that are timed. */
 enum { PK_LAUNCH, PK_WAIT, PK_CAPTURE, PK_COMPARE, PK_PROFILE };
 
+/* Results of a launch that are not the driver's. */
+enum {
+  PK_NOT_LOADED = -1, /* the kernel is for another architecture */
+  PK_REFUSED = -2,    /* it cannot take the problem */
+  PK_NO_MEMORY = -3   /* for its arguments, on the host */
+};
+
 /* A session's own part. First what a launch reads. */
 struct pk_cuda {
   int32_t mode;    /* PK_LAUNCH.. */
   int32_t step;    /* 1-based number of the call that runs */
   CUstream stream; /* of this run */
-  const CUfunction *kernels;
-  CUresult result; /* of what failed in the driver; 0: nothing */
+  const pk_kernel_t *kernels;
+  int32_t chained; /* the last that this run has enqueued is a kernel, which the next one may overlap */
+  int32_t filled;  /* filled launches of this run so far */
+  CUresult result; /* of what failed, in the driver or as PK_NOT_LOADED..; 0: nothing */
+  int32_t failed;  /* kernel that PK_NOT_LOADED.. is about */
   int32_t caught;  /* `result` was waited for: it is that of the step */
   int32_t visited; /* nodes of `graph` that were compared */
   pk_graph_t *graph;
@@ -111,6 +137,8 @@ struct pk_cuda {
   pk_graph_t *graphs;    /* [num_graphs] */
   uint64_t clock;        /* of pk_graph_t.used */
   pk_staging_t *staging; /* [num_inputs + num_outputs] */
+  pk_filled_t *places;   /* [num_places] of filled launches, by their numbers within a run */
+  uint64_t num_places, place_capacity;
   pk_measure_t *measures;
   uint64_t num_measures, measure_capacity;
 };
@@ -134,6 +162,7 @@ static inline void pk_restore_captures(int mode) { pk_driver.cuThreadExchangeStr
 /* gpu.c. Under pk_lock(): the state of a device, made for its first session and freed with the last. */
 int32_t pk_gpu_acquire(int32_t index, pk_gpu_t **gpu);
 void pk_gpu_release(pk_gpu_t *gpu);
+const char *pk_kernel_name(int32_t kernel);
 /* Allocates device memory in the current context. */
 int32_t pk_gpu_allocate(packager_session_t *session, uint64_t bytes, const char *what, CUdeviceptr *memory);
 
@@ -178,6 +207,12 @@ typedef struct {
 CUresult pk_graph_remember(pk_cuda_t *cuda, const pk_work_t *work);
 CUresult pk_graph_compare(pk_cuda_t *cuda, const pk_work_t *work);
 void pk_graphs_release(pk_cuda_t *cuda);
+
+/* launch.c. Fails a launch with PK_NOT_LOADED.., which it returns. */
+int32_t pk_fail_launch(pk_cuda_t *cuda, int32_t kernel, CUresult result);
+
+/* filled.c */
+void pk_filled_release(pk_cuda_t *cuda);
 
 /* profile.c. Around each launch. */
 CUresult pk_measure_begin(pk_cuda_t *cuda);

@@ -53,12 +53,22 @@ static pk_graph_t *find(pk_cuda_t *cuda, const int64_t *dims) {
   return cuda->graph = oldest;
 }
 
+/* What the next node of the stream would depend on. A query that leaves no place for the edges' data fails where there
+ * is any, as that of programmatic launches; drivers before CUDA 12.3 know of no such data. */
+static CUresult last_nodes(CUstream stream, int *status, const CUgraphNode **nodes, size_t *count) {
+  const void *edges;
+  if (!pk_driver.cuStreamGetCaptureInfoEdges) {
+    return pk_driver.cuStreamGetCaptureInfo(stream, status, NULL, NULL, nodes, count);
+  }
+  return pk_driver.cuStreamGetCaptureInfoEdges(stream, status, NULL, NULL, nodes, &edges, count);
+}
+
 CUresult pk_graph_remember(pk_cuda_t *cuda, const pk_work_t *work) {
   pk_graph_t *graph = cuda->graph;
   int status;
   size_t count = 0;
   const CUgraphNode *nodes;
-  CUresult result = pk_driver.cuStreamGetCaptureInfo(cuda->stream, &status, NULL, NULL, &nodes, &count);
+  CUresult result = last_nodes(cuda->stream, &status, &nodes, &count);
   if (result) return result;
   if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE || count != 1) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   uint64_t offset = graph->argument_bytes;
@@ -78,7 +88,7 @@ static CUresult change_kernel(const pk_cuda_t *cuda, CUgraphNode node, const pk_
                    &bytes, CU_LAUNCH_PARAM_END};
   const pk_cuda_launch_t *launch = work->launch;
   const pk_kernel_node_t params = {
-      .func = cuda->kernels[work->kernel],
+      .func = cuda->kernels[work->kernel].function,
       .grid = {launch->grid[0], launch->grid[1], launch->grid[2]},
       .block = {launch->block[0], launch->block[1], launch->block[2]},
       .shared_bytes = launch->shared_bytes,
@@ -104,7 +114,9 @@ CUresult pk_graph_compare(pk_cuda_t *cuda, const pk_work_t *work) {
   pk_graph_t *graph = cuda->graph;
   if (cuda->visited >= graph->count) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   pk_node_t *node = &graph->nodes[cuda->visited++];
-  if (node->kernel != work->kernel || node->bytes != work->bytes) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  if (node->kernel != work->kernel || node->bytes != work->bytes || node->launch.flags != work->launch->flags) {
+    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE; /* what a node is, and its edges, stay as they were captured */
+  }
   uint8_t *arguments = graph->arguments + node->offset;
   if (!memcmp(arguments, work->arguments, work->bytes) && !memcmp(&node->launch, work->launch, sizeof node->launch)) {
     return 0;

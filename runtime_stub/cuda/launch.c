@@ -3,20 +3,50 @@
 
 #include "gpu.h"
 
+int32_t pk_fail_launch(pk_cuda_t *cuda, int32_t kernel, CUresult result) {
+  cuda->failed = kernel;
+  return cuda->result = result;
+}
+
 void pk_cuda_step(pk_cuda_t *cuda, int32_t number) { cuda->step = number; }
 
-static CUresult launch_kernel(const pk_cuda_t *cuda, const pk_work_t *work) {
+/* The kernel may be started while the one before it ends, once all blocks of that have run
+ * griddepcontrol.launch_dependents or ended: it waits itself until that one has ended and its writes are seen. */
+static CUresult launch_overlapping(const pk_cuda_t *cuda, const pk_work_t *work, void **extra) {
+  static const pk_launch_attribute_t programmatic = {CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, {1}};
+  const pk_cuda_launch_t *launch = work->launch;
+  const pk_launch_config_t config = {
+      .grid = {launch->grid[0], launch->grid[1], launch->grid[2]},
+      .block = {launch->block[0], launch->block[1], launch->block[2]},
+      .shared_bytes = launch->shared_bytes,
+      .stream = cuda->stream,
+      .attributes = &programmatic,
+      .num_attributes = 1,
+  };
+  return pk_driver.cuLaunchKernelEx(&config, cuda->kernels[work->kernel].function, NULL, extra);
+}
+
+/* A launch is programmatic only where it follows a kernel of the same run. The driver lets no kernel overlap a copy;
+ * but a kernel of the caller's may let others start without having waited itself, and what it runs beside would still
+ * be going on when it has ended. All kernels of a run that may overlap wait, so that what comes after one of them,
+ * waiting or not, comes after all before. Where launches are waited for or timed, none overlaps. */
+static CUresult launch_kernel(pk_cuda_t *cuda, const pk_work_t *work) {
   size_t bytes = work->bytes;
   void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)work->arguments, CU_LAUNCH_PARAM_BUFFER_SIZE,
                    &bytes, CU_LAUNCH_PARAM_END};
+  const pk_kernel_t *kernel = &cuda->kernels[work->kernel];
+  int overlaps = (work->launch->flags & PK_CUDA_PROGRAMMATIC) && kernel->overlaps && cuda->chained;
+  cuda->chained = cuda->mode == PK_LAUNCH || cuda->mode == PK_CAPTURE;
+  if (overlaps) return launch_overlapping(cuda, work, extra);
   const uint32_t *grid = work->launch->grid, *block = work->launch->block;
-  return pk_driver.cuLaunchKernel(cuda->kernels[work->kernel], grid[0], grid[1], grid[2], block[0], block[1], block[2],
+  return pk_driver.cuLaunchKernel(kernel->function, grid[0], grid[1], grid[2], block[0], block[1], block[2],
                                   work->launch->shared_bytes, cuda->stream, NULL, extra);
 }
 
-static CUresult enqueue(const pk_cuda_t *cuda, const pk_work_t *work) {
+static CUresult enqueue(pk_cuda_t *cuda, const pk_work_t *work) {
   if (work->kernel != PK_COPY) return launch_kernel(cuda, work);
   const pk_copy_t *copy = work->arguments;
+  cuda->chained = 0;
   return pk_driver.cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)copy->target, (CUdeviceptr)(uintptr_t)copy->source,
                                      copy->bytes, cuda->stream);
 }
@@ -48,10 +78,13 @@ int32_t pk_cuda_launch(pk_cuda_t *cuda, int32_t kernel, const pk_cuda_launch_t *
                        uint64_t bytes) {
   if (!launch->grid[0] || !launch->grid[1] || !launch->grid[2]) return 0;
   const pk_work_t work = {kernel, launch, arguments, bytes};
+  if (!cuda->kernels[kernel].function) return pk_fail_launch(cuda, kernel, PK_NOT_LOADED);
   CUresult result = cuda->mode == PK_LAUNCH ? launch_kernel(cuda, &work) : perform(cuda, &work);
   if (result) cuda->result = result;
   return result;
 }
+
+const pk_cuda_device_t *pk_cuda_device(const pk_cuda_t *cuda) { return &cuda->gpu->facts; }
 
 int32_t pk_cuda_copy(pk_cuda_t *cuda, void *target, const void *source, uint64_t bytes) {
   static const pk_cuda_launch_t none;

@@ -9,7 +9,7 @@
  * backend's object also defines its modules, and declares for each the number that its first kernel has in the bundle:
  *
  *     extern const int32_t acme_module_first;
- *     const pk_cuda_module_t acme_module = { fatbin, "acme_gemm\0acme_add\0", shared_bytes, 2 };
+ *     const pk_cuda_module_t acme_module = { fatbin, "acme_gemm\0acme_add\0", shared_bytes, 2, 0 };
  *     int32_t acme_f(pk_cuda_t *cuda, void *y, const void *x, int64_t n) {
  *       const struct { void *y; const void *x; int64_t n; } arguments = { y, x, n };
  *       const pk_cuda_launch_t launch = { { (uint32_t)((n + 255) / 256), 1, 1 }, { 256, 1, 1 }, 0, 0 };
@@ -32,19 +32,54 @@ typedef struct {
   const char *names;            /* of the kernels, zero-terminated, one after the other */
   const uint32_t *shared_bytes; /* [num_kernels] the most dynamic shared memory that a launch asks for */
   int32_t num_kernels;
+  int32_t arch; /* 0, or the one architecture that the kernels are for, as 90: other GPUs do not load them */
 } pk_cuda_module_t;
 
 typedef struct {
   uint32_t grid[3]; /* blocks; where one is 0 nothing is launched */
   uint32_t block[3];
   uint32_t shared_bytes; /* dynamic */
-  uint32_t flags;        /* 0; for attributes of launches to come */
+  uint32_t flags;        /* PK_CUDA_... */
 } pk_cuda_launch_t;
+
+/* The kernel waits itself (griddepcontrol.wait) before it touches what earlier kernels write or read, and never ends
+ * without having waited: on GPUs from 90 on it may be started while the one before it ends. Code for older ones, which
+ * has no such instruction, is launched as without the flag. */
+#define PK_CUDA_PROGRAMMATIC 1u
+
+/* The device of a run. */
+typedef struct {
+  int32_t arch; /* as 90 */
+  int32_t num_sms;
+} pk_cuda_device_t;
 
 /* Launches kernel number `kernel` of the bundle. `arguments` are `bytes` bytes laid out as the kernel's parameters
  * are, one after the other at their alignments; they are copied. */
 int32_t pk_cuda_launch(pk_cuda_t *cuda, int32_t kernel, const pk_cuda_launch_t *launch, const void *arguments,
                        uint64_t bytes);
+
+const pk_cuda_device_t *pk_cuda_device(const pk_cuda_t *cuda);
+
+/* Computes a kernel's launch and arguments from the problem that it is to solve. Returns 0, or -1 where the kernel
+ * cannot take the problem. */
+typedef int32_t pk_cuda_fill_fn(const pk_cuda_device_t *device, const void *problem, void *arguments,
+                                pk_cuda_launch_t *launch);
+
+/* Launches kernel number `kernel` with the arguments, `bytes` bytes of them, that `fill` makes of the problem. A
+ * session keeps them: `fill` is called anew only where the problem, all its `problem_bytes` bytes, is another than at
+ * the same place of the run before. */
+int32_t pk_cuda_launch_filled(pk_cuda_t *cuda, int32_t kernel, pk_cuda_fill_fn *fill, const void *problem,
+                              uint64_t problem_bytes, uint64_t bytes);
+
+/* What cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col do, with their parameters; -1 where the driver has no such
+ * function. Where they fail nothing is written to the tensor map. */
+int32_t pk_tensor_map_encode(void *map, int32_t type, uint32_t rank, void *address, const uint64_t *extents,
+                             const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
+                             int32_t interleave, int32_t swizzle, int32_t promotion, int32_t fill);
+int32_t pk_tensor_map_encode_im2col(void *map, int32_t type, uint32_t rank, void *address, const uint64_t *extents,
+                                    const uint64_t *strides, const int32_t *lower, const int32_t *upper,
+                                    uint32_t channels, uint32_t pixels, const uint32_t *element_strides,
+                                    int32_t interleave, int32_t swizzle, int32_t promotion, int32_t fill);
 
 /* Copies within device memory. */
 int32_t pk_cuda_copy(pk_cuda_t *cuda, void *target, const void *source, uint64_t bytes);

@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 SESSIONS = ["life", "options", "logging", "constants", "values"]
 RUNS = ["streams", "host_tensors", "sizes", "tensors", "captured", "profile"]
 GRAPHS = ["automatic", "pointers", "shapes", "refused"]
+LAUNCHES = ["overlapping", "graphs", "filled", "filled_graphs", "refused", "failing"]
 MACHINE, MEMORY, WEIGHTS, KERNEL, DRIVER = "-11", "-10", "-12", "-14", "-16"
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
 
@@ -25,10 +26,16 @@ class CudaBuilder(Builder):
 
     def __init__(self, flavour: Flavour, folder: Path) -> None:
         super().__init__(flavour, folder, device="cuda", sources=HERE / "c")
-        self.driver = folder / "driver"
-        self.driver.mkdir()
+        self.driver = self.make_driver("driver")
+
+    def make_driver(self, name: str, *defines: str) -> Path:
+        """Compile the stand-in with these macros into a folder of its own."""
+        driver = self.folder / name
+        driver.mkdir()
         recorder = HERE / "recorder" / "libcuda.c"
-        self.compile("-D_GNU_SOURCE", *BUNDLE, "-shared", recorder, "-o", self.driver / "libcuda.so.1", "-lpthread")
+        target = driver / "libcuda.so.1"
+        self.compile("-D_GNU_SOURCE", *defines, *BUNDLE, "-shared", recorder, "-o", target, "-lpthread")
+        return driver
 
     def record(self, program: str, case: str, *arguments: str | Path, **environment: str) -> None:
         environment.setdefault("LD_LIBRARY_PATH", str(self.driver))
@@ -46,6 +53,14 @@ class CudaBuilder(Builder):
     @property
     def static(self) -> Path:
         return self.bundle("static", "-DMODEL_STATIC")
+
+    @property
+    def flagged(self) -> Path:
+        return self.bundle("flagged", "-DFLAGS=PK_CUDA_PROGRAMMATIC")
+
+    @property
+    def filled(self) -> Path:
+        return self.bundle("filled", "-DMODEL_FILLED", "-DFLAGS=PK_CUDA_PROGRAMMATIC", f"-I{HERE / 'c'}")
 
 
 def make(flavour: Flavour, factory: pytest.TempPathFactory) -> CudaBuilder:
@@ -81,12 +96,46 @@ def test_graphs(builder: CudaBuilder, case: str) -> None:
     builder.record("graphs", case, builder.dynamic, builder.static)
 
 
+@pytest.mark.parametrize("case", LAUNCHES)
+def test_launches(builder: CudaBuilder, case: str) -> None:
+    builder.record("launches", case, builder.flagged, builder.filled)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"RECORDER_ARCH": "89"}, {"RECORDER_PTX": "80"}, {"RECORDER_ARCH": "120"}], ids=str
+)
+def test_overlap_where_gpu_and_code_can(plain: CudaBuilder, settings: dict[str, str]) -> None:
+    plain.record("launches", "overlapping", plain.flagged, plain.filled, **settings)
+
+
+def test_arguments_that_are_too_large(plain: CudaBuilder) -> None:
+    bundle = plain.bundle("large", "-DMODEL_FILLED", "-DARGUMENTS=((uint64_t)1<<60)", f"-I{HERE / 'c'}")
+    plain.record("launches", "no_memory", bundle)
+
+
+def test_an_old_driver(builder: CudaBuilder) -> None:
+    driver = builder.make_driver("old", "-DRECORDER_OLD")
+    builder.record("launches", "old", builder.flagged, builder.filled, LD_LIBRARY_PATH=str(driver))
+
+
+def test_modules_for_one_architecture(builder: CudaBuilder) -> None:
+    builder.record("launches", "elsewhere", builder.bundle("elsewhere", "-DSECOND_ARCH=80"))
+    builder.record("graphs", "automatic", builder.bundle("gated", "-DFIRST_ARCH=90", "-DSECOND_ARCH=90"))
+
+
+def test_no_module_for_the_gpu(plain: CudaBuilder) -> None:
+    message = "Recorder 0 is of sm_90, which the bundle has no code for: it has sm_80, sm_90a, compute_80"
+    plain.refuse(MACHINE, message, "-DFIRST_ARCH=80", "-DSECOND_ARCH=100")
+
+
 def test_threads(builder: CudaBuilder) -> None:
     builder.record("parallel", "threads", builder.dynamic)
+    builder.record("parallel", "threads", builder.filled)
 
 
 def test_1000_loads_and_unloads(builder: CudaBuilder) -> None:
     builder.record("sessions", "cycles", builder.dynamic, "1000" if builder.flavour.plain else "60")
+    builder.record("sessions", "cycles", builder.filled, "60")
 
 
 def test_without_memory_pools(builder: CudaBuilder) -> None:

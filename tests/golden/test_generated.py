@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ import onnx.parser
 import pytest
 
 import packager
+from packager.cuda_toolkit import find_cuda_toolkit
 from packager.resources import folder
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -28,11 +30,12 @@ TOOLS = ("gcc", "ld", "ar", "objcopy")
 
 @dataclass(frozen=True)
 class Case:
-    """A graph, the shapes of its weights, and options of the build."""
+    """A graph, the shapes of its weights, and options and Targets of the build."""
 
     graph: str
     weights: Mapping[str, tuple[int, ...]]
     options: Mapping[str, object] = field(default_factory=dict)
+    targets: tuple[str, ...] = ("llvm -mtriple=x86_64-linux-gnu",)
 
 
 CASES = {
@@ -61,6 +64,15 @@ CASES = {
         {"w": (1,)},
         {"static": True, "prefix": "half"},
     ),
+    "gpu": Case(
+        """gpu (float[n,1,8,8] image) => (float[n,3] y) {
+          [conv] c = Conv<pads=[1,1,1,1]>(image, k, u)  [relu] r = Relu(c)
+          [pool] p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r)  [flatten] f = Flatten(p)
+          [dense] d = Gemm(f, w, b)  [soft] y = Softmax(d) }""",
+        {"k": (4, 1, 3, 3), "u": (4,), "w": (64, 3), "b": (3,)},
+        {"dims": {"n": (1, 8)}, "jobs": 2},  # a module for each
+        ("llvm -mtriple=x86_64-linux-gnu", "cuda -arch=sm_80,sm_90a -ptx=compute_80"),
+    ),
 }
 
 
@@ -77,11 +89,26 @@ def record_tools(place: Path, log: Path) -> None:
     """Make scripts that note how a tool is called, and then call it."""
     place.mkdir()
     for tool in TOOLS:
-        script = place / tool
-        script.write_text(
-            f'#!/bin/bash\nprintf "%q " "{tool}" "$@" >> {log}\necho >> {log}\nexec {shutil.which(tool)} "$@"\n'
-        )
-        script.chmod(0o755)
+        record(place / tool, str(shutil.which(tool)), log)
+
+
+def record(script: Path, tool: str, log: Path) -> None:
+    """Make a script that notes its call in one write, since several may run at once."""
+    script.write_text(
+        f'#!/bin/bash\nline=$(printf "%q " {script.name} "$@")\necho "$line" >> {log}\nexec {tool} "$@"\n'
+    )
+    script.chmod(0o755)
+
+
+def record_nvcc(home: Path, log: Path) -> None:
+    """Make a CUDA toolkit of the wheels' files that notes how its nvcc is called."""
+    nvcc = find_cuda_toolkit("").nvcc
+    (home / "bin").mkdir(parents=True)
+    for path in [*nvcc.parent.parent.iterdir(), *nvcc.parent.iterdir()]:
+        link = home / path.relative_to(nvcc.parent.parent)
+        if path not in (nvcc.parent, nvcc):
+            link.symlink_to(path)
+    record(home / "bin" / "nvcc", str(nvcc), log)
 
 
 def generate(name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -92,29 +119,37 @@ def generate(name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     work = tmp_path / "work"
     suffix = "a" if case.options.get("static") else "so"
+    options: dict[str, Any] = {"jobs": 1, **case.options}
+    if on_gpu := any(target.startswith("cuda") for target in case.targets):
+        record_nvcc(tmp_path / "cuda", tmp_path / "commands")
+        options["cuda_home"] = tmp_path / "cuda"
     packager.build(
         model,
         tmp_path / f"{name}.{suffix}",
-        targets=["llvm -mtriple=x86_64-linux-gnu"],
+        targets=case.targets,
         header=tmp_path / f"{name}.h",
         keep_workdir=work,
-        jobs=1,
-        **case.options,  # type: ignore[arg-type]
+        **options,
     )
     stub = folder("runtime_stub")
     commands = []
     for line in (tmp_path / "commands").read_text().splitlines():
         words = [word.replace(str(work), "WORK").replace(str(stub), "STUB") for word in shlex.split(line)]
+        words = [word.replace(f"{tmp_path / 'bin'}{os.sep}", "") for word in words]
         by_gcc = words[0] == "ld" and "-r" not in words  # gcc runs the linker with arguments of its own
-        if words[1:] != ["--version"] and not by_gcc:
+        by_nvcc = any("tmpxft" in word for word in words)  # and nvcc gcc, with temporary files
+        if words[1:] not in (["--version"], ["--help"]) and not by_gcc and not by_nvcc:
             commands.append(shlex.join(words))
+    if options["jobs"] > 1:
+        commands.sort()
     abi = (stub / "include" / "packager.h").read_text()
-    return {
+    generated = {
         "entrypoint.c": re.sub(r"(\.manifest_(?:bytes|size) = )\d+", r"\1ROOM", (work / "entrypoint.c").read_text()),
         "data.S": re.sub(r"\.zero \d+", ".zero ROOM", (work / "data.S").read_text()),
         f"{name}.h": (tmp_path / f"{name}.h").read_text().replace(abi, "<packager.h>\n"),
         "commands.txt": "\n".join(commands) + "\n",
     }
+    return generated | ({"cuda.c": (work / "cuda" / "cuda.c").read_text()} if on_gpu else {})
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import tvm
 
 from packager.backends.base import Context
 from packager.cuda_toolkit import CudaToolkit, compile_fatbin, find_cuda_toolkit
+from packager.errors import BackendError
+from packager.gpu_arch import parse_arch
 from packager.lower.kernels_cuda import Launch, lower_cuda_kernels
 from packager.manifest import License
 from packager.primitives import BackendOutput, CudaModule, Kernel, StaticLibrary
@@ -25,6 +28,18 @@ C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asy
 # Kernels to a file: so many that nvcc's start, a second or two, is paid rarely, so few that all cores have work.
 KERNELS_PER_FILE = 16
 AXES = ("x", "y", "z")
+# The first architecture whose kernels can be started while those before them end.
+_PROGRAMMATIC = (9, 0)
+# The definition of a kernel in TVM's text, up to its body.
+_KERNEL = re.compile(r"\b__global__\b[^;{}]*?\b(\w+)\([^;{}()]*\)\s*\{")
+# First each thread waits until the kernels before are done and what they wrote is seen; then the next kernel may start,
+# which does the same: so it comes after all of them. Arguments can be read before.
+_WAIT = """
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+"""
 
 
 def generate(kernels: Sequence[Kernel], target: Target, context: Context) -> BackendOutput:
@@ -40,10 +55,10 @@ def generate(kernels: Sequence[Kernel], target: Target, context: Context) -> Bac
         module, own = lower_cuda_kernels(part, tvm_target)
         launches |= own
         code = tvm.get_global_func("target.build.cuda")(module, tvm_target).inspect_source()
-        (context.workdir / f"kernels_{index}.cu").write_text(code)
+        (context.workdir / f"kernels_{index}.cu").write_text(let_kernels_wait(code, own))
     with ThreadPoolExecutor(context.jobs) as pool:
         list(pool.map(lambda index: _compile(index, toolkit, target, context), range(len(parts))))
-    path = _compile_launchers(parts, launches, context)
+    path = _compile_launchers(parts, launches, target, context)
     library = StaticLibrary(
         path.name,
         (path,),
@@ -51,6 +66,25 @@ def generate(kernels: Sequence[Kernel], target: Target, context: Context) -> Bac
         cuda_modules=tuple(CudaModule(_module(index), len(part)) for index, part in enumerate(parts)),
     )
     return BackendOutput("cuda", (library,), licenses=LICENSES, toolchain=toolchain)
+
+
+def let_kernels_wait(code: str, symbols: Collection[str]) -> str:
+    """Return CUDA C++ whose kernels can be started while those before them end: they wait as they begin.
+
+    Raises BackendError unless exactly these kernels are found in the code.
+    """
+    found = sorted(match[1] for match in _KERNEL.finditer(code))
+    if found != sorted(symbols) or len(re.findall(r"\b__global__\b", _without_declarations(code))) != len(found):
+        expected = ", ".join(sorted(symbols))
+        raise BackendError(
+            f"cuda: TVM's code has the kernels {', '.join(found) or '(none)'}, expected {expected}",
+            hint="packager needs the TVM that it was installed with",
+        )
+    return _KERNEL.sub(lambda match: match[0] + _WAIT, code)
+
+
+def _without_declarations(code: str) -> str:
+    return re.sub(r"\b__global__\b[^;{}]*;", "", code)
 
 
 def _parts(kernels: Sequence[Kernel], jobs: int) -> list[Sequence[Kernel]]:
@@ -70,11 +104,14 @@ def _compile(index: int, toolkit: CudaToolkit, target: Target, context: Context)
     compile_fatbin(toolkit, source, output, options.arch, options.ptx, (), context.toolchain.cc)
 
 
-def _compile_launchers(parts: Sequence[Sequence[Kernel]], launches: Mapping[str, Launch], context: Context) -> Path:
+def _compile_launchers(
+    parts: Sequence[Sequence[Kernel]], launches: Mapping[str, Launch], target: Target, context: Context
+) -> Path:
     source = context.workdir / "cuda.c"
     source.write_text(
         render(
             "cuda_kernels.c.j2",
+            flags=_launch_flags(target),
             modules=[
                 {
                     "name": _module(index),
@@ -91,6 +128,12 @@ def _compile_launchers(parts: Sequence[Sequence[Kernel]], launches: Mapping[str,
     include = folder("runtime_stub") / "include"
     run([context.toolchain.cc, *C_FLAGS, f"-I{include}", "-c", source.name, "-o", output.name], cwd=context.workdir)
     return output
+
+
+def _launch_flags(target: Target) -> str:
+    """Return the flags of launches. The runtime sees which GPU it has, and which of the code is for that."""
+    archs = [parse_arch(name) for name in (*target.options.arch, *target.options.ptx)]
+    return "PK_CUDA_PROGRAMMATIC" if any(arch.version >= _PROGRAMMATIC for arch in archs) else "0"
 
 
 def _kernel_view(number: int, kernel: Kernel, launch: Launch) -> dict[str, Any]:

@@ -7,11 +7,22 @@
  *   -DKERNELS='"add:24"'     the second module's text
  *   -DADD_BLOCK=1            threads of a block of add
  *   -DARENA_BYTES=1024 -DCONSTANT_BYTES=...  more than is needed
- *   -DDRIVER=13000           the least version of the driver */
+ *   -DDRIVER=13000           the least version of the driver
+ *   -DFLAGS=0                of launches
+ *   -DFIRST_ARCH=0 -DSECOND_ARCH=0  of the modules
+ *   -DMODEL_FILLED           add is filled, see below, and there is
+ *     call 4, again: y = y + b   which is filled, too
+ *   -DARGUMENTS=...          bytes of its arguments, where that is not their size */
+#include <string.h>
+
 #include "internal.h"
 
 #ifndef KERNELS
+#ifdef MODEL_FILLED
+#define KERNELS "recorded unused:8 add:96"
+#else
 #define KERNELS "recorded unused:8 add:32"
+#endif
 #endif
 #ifndef ADD_BLOCK
 #define ADD_BLOCK 128
@@ -25,14 +36,23 @@
 #ifndef DRIVER
 #define DRIVER 13000
 #endif
+#ifndef FLAGS
+#define FLAGS 0
+#endif
+#ifndef FIRST_ARCH
+#define FIRST_ARCH 0
+#endif
+#ifndef SECOND_ARCH
+#define SECOND_ARCH 0
+#endif
 #define COUNT(array) (int32_t)(sizeof(array) / sizeof *(array))
 
 static const char manifest[] = "{}  ";
 static const char *const features[] = {NULL};
 
 static const uint32_t first_shared[] = {0}, second_shared[] = {0, 100000};
-static const pk_cuda_module_t first_module = {"recorded scale:32", "scale", first_shared, 1};
-static const pk_cuda_module_t second_module = {KERNELS, "unused\0add", second_shared, 2};
+static const pk_cuda_module_t first_module = {"recorded scale:32", "scale", first_shared, 1, FIRST_ARCH};
+static const pk_cuda_module_t second_module = {KERNELS, "unused\0add", second_shared, 2, SECOND_ARCH};
 static const pk_cuda_module_t *const modules[] = {&first_module, &second_module};
 static const pk_cuda_model_t cuda_model = {modules, COUNT(modules), DRIVER, "sm_80, sm_90a, compute_80"};
 enum { FIRST_MODULE = 0, SECOND_MODULE = 1 };
@@ -46,15 +66,19 @@ typedef struct {
 static int32_t scale(pk_cuda_t *cuda, void *y, const void *x, const void *w, int64_t n) {
   if (n == 13) return 7;
   const arguments_t arguments = {y, x, w, n};
-  const pk_cuda_launch_t launch = {{(uint32_t)((n + 63) / 64), 1, 1}, {256, 1, 1}, 0, 0};
+  const pk_cuda_launch_t launch = {{(uint32_t)((n + 63) / 64), 1, 1}, {256, 1, 1}, 0, FLAGS};
   return pk_cuda_launch(cuda, FIRST_MODULE, &launch, &arguments, sizeof arguments);
 }
 
+#ifdef MODEL_FILLED
+#include "filled.h"
+#else
 static int32_t add(pk_cuda_t *cuda, void *y, const void *a, const void *b, int64_t n) {
   const arguments_t arguments = {y, a, b, n};
-  const pk_cuda_launch_t launch = {{(uint32_t)n, 1, 1}, {ADD_BLOCK, 1, 1}, 100000, 0};
+  const pk_cuda_launch_t launch = {{(uint32_t)n, 1, 1}, {ADD_BLOCK, 1, 1}, 100000, FLAGS};
   return pk_cuda_launch(cuda, SECOND_MODULE + 1, &launch, &arguments, sizeof arguments);
 }
+#endif
 
 static int32_t run(const pk_call_t *call) {
 #ifdef MODEL_STATIC
@@ -68,9 +92,13 @@ static int32_t run(const pk_call_t *call) {
   if (add(call->cuda, call->outputs[0], call->arena, call->constants[1], n)) return 2;
   pk_cuda_step(call->cuda, 3);
   if (pk_cuda_copy(call->cuda, call->outputs[1], call->inputs[0], (uint64_t)n * 16)) return 3;
+#ifdef MODEL_FILLED
+  pk_cuda_step(call->cuda, 4);
+  if (add(call->cuda, call->outputs[0], call->outputs[0], call->constants[1], n)) return 4;
+#endif
   return 0;
 }
-static const char call_names[] = "scale\0add\0keep";
+static const char call_names[] = "scale\0add\0keep\0again";
 
 #ifdef MODEL_STATIC
 static const int64_t matrix[] = {8, 4}, least[] = {8, 4}, most[] = {8, 4};

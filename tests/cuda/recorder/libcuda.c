@@ -7,7 +7,9 @@
  * A real one, not compressed, has the kernels whose names stand in it, with parameters of any size.
  *
  * Environment: RECORDER_VERSION (13000), RECORDER_DEVICES (2), RECORDER_POOLS (1), RECORDER_MEMORY (bytes of a device),
- * RECORDER_FAIL (recorder.h). What a real driver would crash on, such as a handle that was destroyed, aborts. */
+ * RECORDER_ARCH (90), RECORDER_PTX (of the code that is loaded; as RECORDER_ARCH), RECORDER_FAIL (recorder.h). With
+ * -DRECORDER_OLD it is a driver of CUDA 12.0 that has nothing newer or optional. What a real driver would crash on,
+ * such as a handle that was destroyed, aborts. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -21,6 +23,8 @@
 #define MAX_DYNAMIC_SHARED 232448
 #define ANY_SIZE SIZE_MAX
 #define FATBIN_MAGIC 0xBA55ED50u
+#define LINE_BYTES 1024
+#define TENSOR_MAP_BYTES 128
 
 typedef enum { CONTEXT, MODULE, FUNCTION, MEMORY, POOLED, PINNED, STREAM, EVENT, GRAPH, NODE, EXEC, KINDS } kind_t;
 static const char *const kind_names[] = {"context", "module", "function", "memory", "pooled memory", "pinned memory",
@@ -31,9 +35,10 @@ typedef struct object object_t;
 typedef struct {
   object_t *function; /* NULL: a copy */
   unsigned grid[3], block[3], shared;
+  int programmatic;
   uint64_t target, source;
   size_t bytes; /* of the copy, or of the arguments */
-  uint64_t arguments[64];
+  uint64_t arguments[512];
 } work_t;
 
 struct object {
@@ -185,26 +190,28 @@ static const char *stream_name(const void *stream, char name[16]) {
 
 static object_t *capturing(const void *stream) { return (uintptr_t)stream > 2 ? check(stream, STREAM)->graph : NULL; }
 
-static void describe(const work_t *work, char line[1024]) {
+/* Of many arguments the first ones are shown. */
+static void describe(const work_t *work, char line[LINE_BYTES]) {
   char word[40], other[40];
   if (!work->function) {
     print_word(word, sizeof word, work->target);
     print_word(other, sizeof other, work->source);
-    snprintf(line, 1024, "copy %s %s %zu", word, other, work->bytes);
+    snprintf(line, LINE_BYTES, "copy %s %s %zu", word, other, work->bytes);
     return;
   }
-  size_t used = (size_t)snprintf(line, 1024, "launch %s grid=%u,%u,%u block=%u,%u,%u shared=%u", work->function->memory,
-                                 work->grid[0], work->grid[1], work->grid[2], work->block[0], work->block[1],
-                                 work->block[2], work->shared);
-  for (size_t i = 0; i < work->bytes / 8; ++i) {
+  size_t used =
+      (size_t)snprintf(line, LINE_BYTES, "launch %s grid=%u,%u,%u block=%u,%u,%u shared=%u%s", work->function->memory,
+                       work->grid[0], work->grid[1], work->grid[2], work->block[0], work->block[1], work->block[2],
+                       work->shared, work->programmatic ? " programmatic" : "");
+  for (size_t i = 0; i < work->bytes / 8 && used < LINE_BYTES - sizeof word; ++i) {
     print_word(word, sizeof word, work->arguments[i]);
-    used += (size_t)snprintf(line + used, 1024 - used, " %s", word);
+    used += (size_t)snprintf(line + used, LINE_BYTES - used, " %s", word);
   }
 }
 
 /* Does it, or adds it to the graph that the stream is capturing. */
 static void enqueue(const void *stream, const work_t *work) {
-  char line[1024], name[16];
+  char line[LINE_BYTES], name[16];
   describe(work, line);
   object_t *graph = capturing(stream);
   if (graph) {
@@ -325,7 +332,23 @@ EXPORT int cuDeviceGetName(char *name, int bytes, int device) {
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
   ENTER("cuDeviceGetAttribute");
   (void)device;
-  *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 115 ? setting("RECORDER_POOLS", 1) : -1;
+  int arch = setting("RECORDER_ARCH", 90);
+  switch (attribute) {
+    case 16:
+      *value = 132;
+      break;
+    case 75:
+      *value = arch / 10;
+      break;
+    case 76:
+      *value = arch % 10;
+      break;
+    case 115:
+      *value = setting("RECORDER_POOLS", 1);
+      break;
+    default:
+      LEAVE(1);
+  }
   LEAVE(0);
 }
 
@@ -420,11 +443,21 @@ EXPORT int cuFuncSetAttribute(object_t *function, int attribute, int value) {
   LEAVE(0);
 }
 
+EXPORT int cuFuncGetAttribute(int *value, int attribute, object_t *function) {
+  WITH_CONTEXT("cuFuncGetAttribute");
+  check(function, FUNCTION);
+  if (attribute != 5) LEAVE(1);
+  *value = setting("RECORDER_PTX", setting("RECORDER_ARCH", 90));
+  LEAVE(0);
+}
+
+#ifndef RECORDER_OLD
 EXPORT int cuFuncLoad(object_t *function) {
   WITH_CONTEXT("cuFuncLoad");
   note("load %s", check(function, FUNCTION)->memory);
   LEAVE(0);
 }
+#endif
 
 static size_t total_memory(void) { return (size_t)setting("RECORDER_MEMORY", 1 << 30); }
 
@@ -598,17 +631,38 @@ EXPORT int cuStreamEndCapture(object_t *stream, object_t **graph) {
   LEAVE(refused);
 }
 
-EXPORT int cuStreamGetCaptureInfo_v2(object_t *stream, int *status, unsigned long long *id, object_t **graph,
-                                     object_t *const **nodes, size_t *count) {
-  WITH_CONTEXT("cuStreamGetCaptureInfo");
-  object_t *captured = check(stream, STREAM)->graph;
+static void tell_capture(object_t *captured, int *status, unsigned long long *id, object_t **graph,
+                         object_t *const **nodes, size_t *count) {
   *status = captured ? 1 : 0;
   if (id) *id = captured ? (unsigned long long)captured->number : 0;
   if (graph) *graph = captured;
   if (captured) *nodes = &captured->last;
   if (captured) *count = captured->last ? 1 : 0;
+}
+
+EXPORT int cuStreamGetCaptureInfo_v2(object_t *stream, int *status, unsigned long long *id, object_t **graph,
+                                     object_t *const **nodes, size_t *count) {
+  WITH_CONTEXT("cuStreamGetCaptureInfo");
+  object_t *captured = check(stream, STREAM)->graph;
+  tell_capture(captured, status, id, graph, nodes, count);
+#ifndef RECORDER_OLD
+  if (captured && captured->last && captured->last->work.programmatic) LEAVE(402);
+#endif
   LEAVE(0);
 }
+
+#ifndef RECORDER_OLD
+EXPORT int cuStreamGetCaptureInfo_v3(object_t *stream, int *status, unsigned long long *id, object_t **graph,
+                                     object_t *const **nodes, const void **edges, size_t *count) {
+  WITH_CONTEXT("cuStreamGetCaptureInfo");
+  static const uint64_t none;
+  object_t *captured = check(stream, STREAM)->graph;
+  tell_capture(captured, status, id, graph, nodes, count);
+  if (!edges && captured && captured->last && captured->last->work.programmatic) LEAVE(402);
+  if (edges) *edges = &none;
+  LEAVE(0);
+}
+#endif
 
 EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
   static _Thread_local int current;
@@ -668,6 +722,67 @@ EXPORT int cuLaunchKernel(object_t *function, unsigned grid_x, unsigned grid_y, 
   LEAVE(0);
 }
 
+typedef struct {
+  int id, reserved;
+  union {
+    int allowed;
+    uint64_t words[8];
+  } value;
+} attribute_t;
+
+typedef struct {
+  unsigned grid[3], block[3], shared;
+  void *stream;
+  const attribute_t *attributes;
+  unsigned num_attributes;
+} config_t;
+
+EXPORT int cuLaunchKernelEx(const config_t *config, object_t *function, void **params, void **extra) {
+  WITH_CONTEXT("cuLaunchKernelEx");
+  if (params) DIE("launch parameters are not in a buffer");
+  if (config->num_attributes != 1 || config->attributes->id != 6 || !config->attributes->value.allowed) LEAVE(1);
+  work_t work = {.function = check(function, FUNCTION), .shared = config->shared, .programmatic = 1};
+  memcpy(work.grid, config->grid, sizeof work.grid);
+  memcpy(work.block, config->block, sizeof work.block);
+  read_extra(&work, extra);
+  int bad = check_launch(&work);
+  if (bad) LEAVE(bad);
+  enqueue(config->stream, &work);
+  LEAVE(0);
+}
+
+#ifndef RECORDER_OLD
+/* A "map": what was asked for. Where the driver refuses it leaves dirt. */
+static int encode(const char *function, uint64_t *map, uint64_t address, uint64_t rank, uint64_t extent, uint64_t box) {
+  pthread_mutex_lock(&lock);
+  int refused = refuse(function);
+  if ((uintptr_t)map % 64) DIE("a tensor map is not aligned");
+  memset(map, refused ? 0xa5 : 0, TENSOR_MAP_BYTES);
+  if (!refused) memcpy(map, (const uint64_t[]){address, rank, extent, box}, 32);
+  LEAVE(refused);
+}
+
+EXPORT int cuTensorMapEncodeTiled(uint64_t *map, int type, unsigned rank, void *address, const uint64_t *extents,
+                                  const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                                  int swizzle, int promotion, int fill) {
+  if (type != 7 || strides[0] % 16 || steps[0] != 1 || interleave != 0 || swizzle != 3 || promotion != 2 || fill != 1) {
+    return 1;
+  }
+  return encode("cuTensorMapEncodeTiled", map, (uintptr_t)address, rank, extents[0], box[0]);
+}
+
+EXPORT int cuTensorMapEncodeIm2col(uint64_t *map, int type, unsigned rank, void *address, const uint64_t *extents,
+                                   const uint64_t *strides, const int *lower, const int *upper, unsigned channels,
+                                   unsigned pixels, const uint32_t *steps, int interleave, int swizzle, int promotion,
+                                   int fill) {
+  if (type != 7 || strides[0] % 16 || lower[0] != -1 || upper[0] != -2 || pixels != 8 || steps[0] != 1 ||
+      interleave != 0 || swizzle != 3 || promotion != 2 || fill != 1) {
+    return 1;
+  }
+  return encode("cuTensorMapEncodeIm2col", map, (uintptr_t)address, rank, extents[0], channels);
+}
+#endif
+
 EXPORT int cuGraphInstantiateWithFlags(object_t **exec, object_t *graph, unsigned long long flags) {
   WITH_CONTEXT("cuGraphInstantiate");
   (void)flags;
@@ -712,7 +827,7 @@ EXPORT int cuGraphExecKernelNodeSetParams(object_t *exec, object_t *node, const 
   memcpy(work->block, params->block, sizeof work->block);
   work->shared = params->shared;
   read_extra(work, params->extra);
-  char line[1024];
+  char line[LINE_BYTES];
   describe(work, line);
   note("change n%d of x%d to %s", node->number, exec->number, line);
   LEAVE(check_launch(work));
@@ -746,7 +861,7 @@ EXPORT int cuGraphExecMemcpyNodeSetParams(object_t *exec, object_t *node, const 
   work->bytes = params->width;
   check_range(work->target, work->bytes);
   check_range(work->source, work->bytes);
-  char line[1024];
+  char line[LINE_BYTES];
   describe(work, line);
   note("change n%d of x%d to %s", node->number, exec->number, line);
   LEAVE(0);
