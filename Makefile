@@ -74,7 +74,7 @@ TORCH := torch==2.13.0
 BACKEND := hatchling editables
 lock:
 	rm -rf $(WORK)/lock && $(PYTHON) -m venv $(WORK)/lock/test && $(PYTHON) -m venv $(WORK)/lock/build
-	$(WORK)/lock/test/bin/python -m pip install -q $(TORCH) -e '.[build,cuda,test,samples,dev]'
+	$(WORK)/lock/test/bin/python -m pip install -q $(TORCH) -e '.[build,cutlass,test,samples,dev]'
 	{ echo "# What make test installs. Made by make lock for Python 3.11 on Linux x86-64."; \
 	  $(WORK)/lock/test/bin/python -m pip freeze --exclude-editable | sed 's/+.*//'; } > requirements-test.lock
 	$(WORK)/lock/build/bin/python -m pip install -q -c requirements-test.lock $(BACKEND) -e '.[build]'

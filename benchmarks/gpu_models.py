@@ -14,7 +14,7 @@ import lzma
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,11 @@ def export(module: nn.Module, example: torch.Tensor, path: Path, batch: tuple[in
     return Made(path, {names[0]: example.numpy()}, {"": expected.numpy()})
 
 
+def batched(batch: int) -> str:
+    """Return what a model's name says of a batch: nothing of one."""
+    return "" if batch == 1 else f"_b{batch}"
+
+
 def bert(
     folder: Path, *, layers: int = 12, batch: int = 1, length: int = 128, bounds: tuple[int, int] | None = None
 ) -> Made:
@@ -100,7 +105,7 @@ def bert(
     config = transformers.BertConfig(num_hidden_layers=layers, attn_implementation="eager")
     model = transformers.BertModel(config, add_pooling_layer=False)
     tokens = torch.from_numpy(np.random.default_rng(1).integers(0, config.vocab_size, (batch, length)))
-    name = f"bert{'' if layers == 12 else layers}{'_n' if bounds else ''}"
+    name = f"bert{'' if layers == 12 else layers}{'_n' if bounds else batched(batch)}"
     return export(Encoder(randomise(model)), tokens, folder / f"{name}.pt2", bounds)
 
 
@@ -133,12 +138,12 @@ class Encoder(nn.Module):
         return self.encoder(hidden).last_hidden_state
 
 
-def vit(folder: Path) -> Made:
-    """ViT-B/16 on one image of 224x224."""
+def vit(folder: Path, batch: int = 1) -> Made:
+    """ViT-B/16 on images of 224x224."""
     config = transformers.ViTConfig(attn_implementation="eager")
     model = transformers.ViTModel(config, add_pooling_layer=False)
-    image = torch.from_numpy(np.random.default_rng(2).standard_normal((1, 3, 224, 224), dtype=np.float32))
-    return export(Hidden(randomise(model)), image, folder / "vit.pt2")
+    image = torch.from_numpy(np.random.default_rng(2).standard_normal((batch, 3, 224, 224), dtype=np.float32))
+    return export(Hidden(randomise(model)), image, folder / f"vit{batched(batch)}.pt2")
 
 
 def gpt2(folder: Path) -> Made:
@@ -181,8 +186,8 @@ def minilm(folder: Path) -> Made:
     return export(Encoder(randomise(model)), tokens, folder / "minilm.pt2", (1, 8))
 
 
-def resnet50(folder: Path) -> Made:
-    """ResNet-50 of the onnx package, one image."""
+def resnet50(folder: Path, batch: int = 1) -> Made:
+    """ResNet-50 of the onnx package."""
     sys.path.insert(0, str(ROOT / "samples" / "resnet50"))
     from make_model import make_light_model
 
@@ -193,9 +198,11 @@ def resnet50(folder: Path) -> Made:
             tensor.CopyFrom(numpy_helper.from_array(np.resize(array[:ROWS], array.shape), tensor.name))
         elif array.dtype == np.float32 and array.mean() > 0.2:  # ... and scales rows, by batch norms
             tensor.CopyFrom(numpy_helper.from_array(np.full_like(array, array.mean()), tensor.name))
-    path = folder / "resnet50.onnx"
+    for value in (*model.graph.input[:1], *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    path = folder / f"resnet50{batched(batch)}.onnx"
     onnx.save(model, path)
-    image = np.random.default_rng(5).standard_normal((1, 3, 224, 224), dtype=np.float32)
+    image = np.random.default_rng(5).standard_normal((batch, 3, 224, 224), dtype=np.float32)
     return referenced(path, {model.graph.input[0].name: image})
 
 
@@ -246,20 +253,28 @@ MODELS: dict[str, Callable[[Path], Made]] = {
     "vit": vit,
     "gpt2": gpt2,
 }
+# Of these there are batches, too: bert_b8.
+BATCHES: dict[str, Callable[..., Made]] = {"bert": bert, "vit": vit, "resnet50": resnet50}
 
 
-def build(name: str, folder: Path, arch: str, precision: str | None) -> None:
+def make(name: str, folder: Path) -> Made:
+    """Make a model by its name."""
+    base, _, batch = name.partition("_b")
+    return BATCHES[base](folder, batch=int(batch)) if batch.isdigit() else MODELS[name](folder)
+
+
+def build(name: str, folder: Path, arch: str, precision: str | None, backends: Sequence[str]) -> None:
     """Make one model and its bundle; leaves ``NAME.so.xz`` and ``NAME.npz``."""
     models = folder.parent / f"{folder.name}_models"
     models.mkdir(parents=True, exist_ok=True)
     folder.mkdir(exist_ok=True)
-    made = MODELS[name](models)
-    stem = name if precision is None else f"{name}_{precision}"
+    made = make(name, models)
+    stem = "_".join([name, *([precision] if precision else []), *backends])
     options = {} if precision is None else {"precision": precision}
     bundle = packager.build(
         made.path,
         models / f"{stem}.so",
-        targets=[f"cuda -arch={arch}"],
+        targets=[f"cuda -arch={arch}", *backends],
         dims=made.dims,
         weights="embedded",
         progress=lambda stage: print(f"  {stage}", file=sys.stderr),
@@ -280,11 +295,12 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--backend", action="append", default=[], help="a backend beside cuda: cutlass")
     parser.add_argument("--precision", default=None, choices=["fp16", "bf16"])
     arguments = parser.parse_args()
     for name in arguments.models.split(","):
         print(name, file=sys.stderr)
-        build(name, arguments.output, arguments.arch, arguments.precision)
+        build(name, arguments.output, arguments.arch, arguments.precision, arguments.backend)
     return 0
 
 

@@ -14,15 +14,21 @@ Run = Callable[[], object]
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
+def plain(name: str) -> str:
+    """Return a model's name without its batch (``bert_b8``) and without the backend that the bundle has."""
+    return re.sub(r"_b[0-9]+(?=_|$)", "", name.removesuffix("_cutlass"))
+
+
 def has_module(name: str) -> bool:
     """Return whether torch runs a model; the small ones are for checks."""
-    return re.fullmatch(r"(bert|bert2|bert_n|minilm|vit|gpt2|resnet50)(_fp16|_bf16)?", name) is not None
+    return re.fullmatch(r"(bert|bert2|bert_n|minilm|vit|gpt2|resnet50)(_fp16|_bf16)?", plain(name)) is not None
 
 
 def torch_module(name: str, device: str = "cuda") -> torch.nn.Module:
     """Return a module of a model's architecture, random weights, in evaluation mode on the device."""
     import transformers
 
+    name = plain(name)
     if name.startswith("resnet50"):
         import torchvision
 
@@ -41,6 +47,7 @@ def torch_module(name: str, device: str = "cuda") -> torch.nn.Module:
 
 def torch_input(name: str, array: np.ndarray, device: str = "cuda") -> torch.Tensor:
     """Return a host array as a model's module takes it."""
+    name = plain(name)
     given = torch.from_numpy(array).to(device)
     if given.is_floating_point():
         given = given.to(DTYPES.get(name[-4:], torch.float32))

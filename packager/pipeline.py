@@ -133,7 +133,7 @@ def place(
     from packager.partition import partition
     from packager.partition.table import partition_table
 
-    placement = partition(import_model(request), request.targets.specialised, None)
+    placement = partition(import_model(request), request.targets.specialised, None, request.targets.device)
     return partition_table(placement, request.targets.generator.kind)
 
 
@@ -159,7 +159,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     make_context = _contexts(request, toolchain, store, workdir)
     if request.targets.specialised:
         progress(f"partitioning for {', '.join(target.kind for target in request.targets.specialised)}")
-    placement = partition(imported, request.targets.specialised, compile_with(make_context))
+    placement = partition(imported, request.targets.specialised, compile_with(make_context), request.targets.device)
     for output in placement.model.backends:
         progress(_count_partitions(placement, output.kind))
     dump.partitioned(placement, request.targets.generator.kind, workdir, request.keep_workdir)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -150,7 +150,7 @@ class _Planner:
         pools = {
             "argument": [*arguments, *results],
             "workspace": [self._workspace(nbytes, names) for nbytes in group.workspaces],
-            "packed": [self._packed(callee, packing, arguments[packing.argument]) for packing in group.packings],
+            "packed": [self._packed(callee, packing, arguments) for packing in group.packings],
         }
         for function in group.functions:
             operands = [
@@ -174,13 +174,14 @@ class _Planner:
             return estimate(function, names, self.dims)
         return group.cost if group.cost is not None and function is group.functions[-1] else Cost(0, 0, 0)
 
-    def _packed(self, callee: str, packing: Packing, tensor: _Tensor) -> _Tensor:
-        """Return a constant argument in a backend's layout. Raises BackendError if two layouts have one name."""
-        assert tensor.constant is not None  # the partition stage has checked that it is one
-        name, constant = tensor.constant
-        array = np.asarray(packing.pack(constant.array))
+    def _packed(self, callee: str, packing: Packing, arguments: Sequence[Any]) -> _Tensor:
+        """Return constant arguments in a backend's layout. Raises BackendError if two layouts have one name."""
+        found = [arguments[index].constant for index in packing.arguments]  # the partition stage knows they are such
+        name = found[0][0]
+        array = np.asarray(packing.pack(*(constant.array for _, constant in found)))
+        sources = dict.fromkeys(source for _, constant in found for source in constant.sources)
         try:
-            slot = self.constants.add_derived(f"{name}:{packing.layout}", array, constant.sources)
+            slot = self.constants.add_derived(f"{name}:{packing.layout}", array, tuple(sources))
         except ValueError as error:
             raise BackendError(f"{callee}: layout {packing.layout!r}: {error}") from None
         return _Tensor(Operand("constants", slot), array.shape, array.dtype.name)

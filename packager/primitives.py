@@ -72,12 +72,18 @@ class Packing:
     """A constant argument in a layout of the backend's own: ``pack`` is called at build time, once per content.
 
     The packed constant is named ``<name of the constant>:<layout>`` and keeps the link to it. Where ``pack`` returns a
-    view (numpy's reshape, transpose), a session can still swap the constant for new data.
+    view (numpy's reshape, transpose), a session can still swap the constant for new data. Several arguments become one
+    constant if ``argument`` names them all: ``pack`` gets as many arrays, and the first one's name is the constant's.
     """
 
-    argument: int
+    argument: int | tuple[int, ...]
     layout: str
-    pack: Callable[[Array], Array]
+    pack: Callable[..., Array]
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The arguments that are packed, in the order in which ``pack`` gets them."""
+        return (self.argument,) if isinstance(self.argument, int) else self.argument
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ GROUP = "packager.backends"
 BUILT_IN = {
     "llvm": "packager.backends.llvm:BACKEND",
     "cuda": "packager.backends.cuda:BACKEND",
+    "cutlass": "packager.backends.cutlass:BACKEND",
     "ccompiler": "packager.backends.ccompiler:BACKEND",
     "external": "packager.backends.external:BACKEND",
 }

@@ -63,6 +63,9 @@ class Unavailable:
     hint: str
 
 
+NO_CACHE = Cache(Path(), enabled=False)
+
+
 @dataclass(frozen=True)
 class Context:
     """What a backend gets beside its Target.
@@ -76,7 +79,7 @@ class Context:
     toolchain: Toolchain
     base: Target
     jobs: int
-    cache: Cache = Cache(Path(), enabled=False)
+    cache: Cache = NO_CACHE
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ def _passed_through(call: Any, source: Any, made: dict[int, Any]) -> Any:
     inner = made.get(source.__chandle__()) if isinstance(source, relax.Var) else None
     if isinstance(inner, relax.Var):
         return inner
+    if inner is None:
+        return None
     operator = _operator(inner)
     if operator == "relax.reshape" and _operator(call) == "relax.reshape":
         return inner.args[0]

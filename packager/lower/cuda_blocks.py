@@ -57,6 +57,11 @@ def reads_of(sch: s_tir.Schedule, block: Any) -> list[Any]:
     return [buffer for handle, buffer in found.items() if handle not in written]
 
 
+def place_of(sch: s_tir.Schedule, block: Any, buffer: Any) -> int:
+    """Return which of the buffers that a block reads one is."""
+    return [region.source.__chandle__() for region in sch.get(block).reads].index(buffer.__chandle__())
+
+
 def itemsize(buffer: Any) -> int:
     return (int(tvm.runtime.DataType(buffer.dtype).bits) + 7) // 8
 
@@ -78,6 +83,15 @@ def loads(node: Any) -> list[Any]:
 def is_condition(expr: Any) -> bool:
     """Tell whether an expression computes one of two values, as a condition says."""
     return isinstance(expr, tvm.ir.Call) and str(getattr(expr.op, "name", "")).endswith(".if_then_else")
+
+
+def is_conditional(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether loads of a block depend on conditions: outside of those they may be out of bounds."""
+    found: list[Any] = []
+    structural_walk(
+        sch.get(block).body, [(tvm.ir.Call, lambda call: found.append(call) if is_condition(call) else None)]
+    )
+    return bool(found)
 
 
 def is_movement(sch: s_tir.Schedule, block: Any) -> bool:

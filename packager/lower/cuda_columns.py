@@ -14,17 +14,20 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
 from packager.lower.cuda_blocks import (
+    MAX_WIDE_BYTES,
+    VECTOR_BYTES,
     blocks,
     extents,
     inline,
     is_movement,
     is_reduction,
     is_spatial,
+    itemsize,
     loads,
     schedule_of,
     variables,
 )
-from packager.lower.cuda_spatial import schedule_spatial, vector_width
+from packager.lower.cuda_spatial import schedule_spatial
 
 _get_realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 
@@ -38,7 +41,9 @@ THREADS = 128
 # Windows of pooling are unrolled up to this size of a side.
 MAX_UNROLLED = 8
 # Blocks that keep a GPU busy; fewer share their rows with others.
-BLOCKS = 512
+BLOCKS = 1024
+# Rows that a thread loads at once, where they come out even.
+ROWS = (8, 4, 7, 5, 3, 2)
 
 
 def schedule_columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -56,7 +61,8 @@ def schedule_columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         if is_spatial(sch, block) and _precedes(sch, block, reduction):
             schedule_spatial(sch, block)
     length, columns = _sizes(sch, reduction)
-    blocks_alone = columns // (WARP * 4) if columns else BLOCKS
+    width = _width(sch, reduction, extents(sch, _kept(sch, reduction)[-1:] or [1])[-1])
+    blocks_alone = columns // (WARP * width) if columns else BLOCKS
     if length and length >= 8 * MANY and blocks_alone < BLOCKS:
         reduction = _share_among_blocks(sch, reduction, length, blocks_alone)
         length = extents(sch, [_reduced(sch, reduction)[0]])[0]
@@ -147,9 +153,7 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
         result = sch.cache_write(reduction, 0, "local")
         computed = [reduction]
     loops = list(sch.get_loops(result)) or [sch.add_unit_loop(result)]
-    width = vector_width(sch, result, extents(sch, loops)[-1])
-    if not _is_contiguous(sch, reduction):
-        width = 1
+    width = _width(sch, reduction, extents(sch, loops)[-1])
     last = extents(sch, loops)[-1]
     whole = len([e for e in extents(sch, loops) if e != 1]) <= 1 or (
         isinstance(last, int) and not last % (WARP * width)
@@ -170,8 +174,16 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     _accumulate(sch, reduction, list(sch.get_loops(reduction))[2:])
 
 
-def _is_contiguous(sch: s_tir.Schedule, reduction: Any) -> bool:
-    return bool(_contiguous_operands(sch, reduction))
+def _width(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
+    """Return how many columns a thread adds up: what fills a vector of the narrowest operand."""
+    sizes = [itemsize(buffer) for buffer in _contiguous_operands(sch, reduction)]
+    if not sizes or not isinstance(extent, int):
+        return 1
+    result = itemsize(sch.get(reduction).writes[0].source)
+    width = min(VECTOR_BYTES // min(sizes), MAX_WIDE_BYTES // max(*sizes, result))
+    while extent % width:
+        width //= 2
+    return width
 
 
 def _contiguous_operands(sch: s_tir.Schedule, reduction: Any) -> list[Any]:
@@ -190,6 +202,12 @@ def _accumulate(sch: s_tir.Schedule, reduction: Any, inner: list[Any]) -> None:
     kinds = [int(var.iter_type) for var in sch.get(reduction).iter_vars]
     reduced = [lp for lp, kind in zip(inner, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
     kept = [lp for lp, kind in zip(inner, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+    unrolled = reduced
+    if len(reduced) == 1:
+        length = extents(sch, reduced)[0]
+        rows = next((n for n in ROWS if isinstance(length, int) and not length % n), 1)
+        reduced = list(sch.split(reduced[0], [None, rows]))
+        unrolled = reduced[1:]
     sch.reorder(*kept[:-1], *reduced, *kept[-1:])
     for buffer in _contiguous_operands(sch, reduction):
         regions = [region.source.__chandle__() for region in sch.get(reduction).reads]
@@ -198,8 +216,8 @@ def _accumulate(sch: s_tir.Schedule, reduction: Any, inner: list[Any]) -> None:
         sch.vectorize(sch.get_loops(load)[-1])
     for loop in kept[-1:]:
         sch.unroll(loop)
-    if all(isinstance(size, int) and size <= MAX_UNROLLED for size in extents(sch, reduced)):
-        for loop in reduced:
+    if all(isinstance(size, int) and size <= MAX_UNROLLED for size in extents(sch, unrolled)):
+        for loop in unrolled:
             sch.unroll(loop)
     _start_apart(sch, reduction, reduced[0])
 

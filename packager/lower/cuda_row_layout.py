@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +18,14 @@ MAX_THREADS = 1024
 # Elements of one row that a thread keeps of each operand. A warp takes rows of up to 32 times that alone: without
 # barriers.
 MAX_HELD = 32
+# The largest block that leaves room for others on a multiprocessor, which load while it computes.
+SEVERAL_THREADS = 512
+# A row that lies in shared memory leaves room there for two others.
+STAGED_BYTES = 72 * 1024
 BLOCK_THREADS = 128
-# Threads of a row whose length is known at run time alone.
-LONG_THREADS = 128
+# Rows that fill a GPU with a warp each. Fewer rows of a length that is known at run time alone get LONG_THREADS.
+MANY_ROWS = 4096
+LONG_THREADS = 512
 # Elements that each thread takes of a short row, rather than share it with more threads.
 SHORT = 4
 
@@ -29,7 +35,8 @@ class Rows:
     """How a row lies on threads: ``steps`` times ``threads`` vectors of ``width`` elements; 0 steps: not in registers.
 
     The first ``lead`` axes of a block are rows, the next ``trail`` run along a row. ``rows`` rows share a thread block.
-    ``exact`` tells that the vectors fill all threads in all steps; if not, there is one step.
+    ``exact`` tells that the vectors fill all threads in all steps; if not, the last step is guarded. ``staged`` tells
+    that a row, too long for registers, lies in shared memory.
     """
 
     lead: int
@@ -39,12 +46,18 @@ class Rows:
     steps: int
     rows: int
     exact: bool = False
+    staged: bool = False
 
     def split(self, *index: Any) -> list[Any]:
-        """Return the index of an element with its last part, the place in a row, split as rows lie on threads."""
+        """Return the index of an element with its last part, the place in a row, split as loops run."""
         *outer, place = index
-        if not self.exact:
-            return [*outer, place // self.width, place % self.width] if self.width > 1 else [*index]
+        if self.exact:
+            return self.lie(*index)
+        return [*outer, place // self.width, place % self.width] if self.width > 1 else [*index]
+
+    def lie(self, *index: Any) -> list[Any]:
+        """Return the index of an element with its last part split by step, thread and element of a vector."""
+        *outer, place = index
         span = self.threads * self.width
         return [*outer, place // span, place % span // self.width, place % self.width]
 
@@ -82,7 +95,8 @@ def _one_row(sch: s_tir.Schedule, reduction: Any) -> Rows:
     if trail != 1 or not isinstance(sizes[-1], int):
         if all(isinstance(e, int) for e in sizes[lead:]):
             return _short(long, sizes[lead:])
-        return replace(long, threads=LONG_THREADS)
+        many = not all(isinstance(e, int) for e in sizes[:lead]) or math.prod(sizes[:lead]) >= MANY_ROWS
+        return replace(long, threads=WARP, rows=BLOCK_THREADS // WARP) if many else replace(long, threads=LONG_THREADS)
     return _in_registers(sch, long, sizes[-1])
 
 
@@ -129,16 +143,23 @@ def _in_registers(sch: s_tir.Schedule, long: Rows, length: int) -> Rows:
         if threads < MIN_THREADS:
             raise ScheduleError("a thread takes such a row alone")
         return Rows(long.lead, 1, width, threads, 1, BLOCK_THREADS // threads, exact=threads == vectors)
-    several = range(2 * WARP, MAX_THREADS + 1, WARP)
-    options = [(WARP, MAX_HELD), *((t, MAX_HELD // 2) for t in several), *((t, MAX_HELD) for t in several)]
-    for threads, most in options:
-        if not vectors % threads and vectors // threads * width <= most:
-            # Rows of several warps meet at barriers, which rows past the last one must not skip.
-            count = BLOCK_THREADS // WARP if threads == WARP else 1
-            return Rows(long.lead, 1, width, threads, vectors // threads, count, exact=True)
-    if vectors > MAX_THREADS:
-        return long
-    return Rows(long.lead, 1, width, -(-vectors // WARP) * WARP, 1, 1)
+    # Rows of several warps meet at barriers, which rows past the last one must not skip.
+    alone = BLOCK_THREADS // WARP
+    if not vectors % WARP and length <= WARP * MAX_HELD:
+        return Rows(long.lead, 1, width, WARP, vectors // WARP, alone, exact=True)
+    for most_threads, most in ((SEVERAL_THREADS, MAX_HELD // 2), (SEVERAL_THREADS, MAX_HELD), (MAX_THREADS, MAX_HELD)):
+        for threads in range(2 * WARP, most_threads + 1, WARP):
+            if not vectors % threads and vectors // threads * width <= most:
+                return Rows(long.lead, 1, width, threads, vectors // threads, 1, exact=True)
+    if vectors <= WARP * (MAX_HELD // width):
+        return Rows(long.lead, 1, width, WARP, -(-vectors // WARP), alone)
+    if length > SEVERAL_THREADS * MAX_HELD // 2 and length * max(sizes, default=4) <= STAGED_BYTES:
+        return Rows(long.lead, 1, width, SEVERAL_THREADS, 0, 1, staged=True)
+    for most_threads, most in ((SEVERAL_THREADS, MAX_HELD // 2), (MAX_THREADS, MAX_HELD)):
+        steps = -(-vectors // most_threads)
+        if steps * width <= most:
+            return Rows(long.lead, 1, width, -(-vectors // (steps * WARP)) * WARP, steps, 1)
+    return long
 
 
 def _extents_of(buffer: Any) -> list[Any]:

@@ -1,7 +1,8 @@
 """Softmax, normalisations and other reductions along the last axis: each row is read once and stays in registers.
 
 A row is spread over the threads of a warp, or of a block if it is long: thread t holds the vectors t, t + threads, ...
-of each operand. Every reduction, and every value computed in between, then works on registers.
+of each operand. Every reduction, and every value computed in between, then works on registers. A row too long for that
+lies in shared memory; one whose length is known at run time alone is read again, from the cache.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ from packager.lower.cuda_blocks import (
     variables,
 )
 from packager.lower.cuda_row_layout import Rows, lay_out_rows
+
+# Elements of a row that lies in memory which a thread loads before it uses the first.
+UNROLLED = 4
+# Vectors that a thread loads together on their way to shared memory.
+STAGED = 8
+# Asks TVM for one loop over the whole steps, without guards, and one over the rest.
+PARTITION = "pragma_loop_partition_hint"
 
 
 def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -61,9 +69,15 @@ def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         sch = schedule_of(s_tir.transform.StmtSimplify()(sch.mod)["main"])
         found = [sch.get_sblock(name, func_name="main") for name in names]
         full = [found[place] for place in places]
+    stage = _stage(sch, first, found) if rows.staged and len(full) > 1 else None
     row = _place_last(sch, found[-1], rows, full=found[-1] is full[-1])
     for block in reversed(found[:-1]):
         _place(sch, block, row, rows, full=any(block is other for other in full))
+    if stage is not None:
+        _fill(sch, stage, row, rows)
+    if rows.steps > 1 and not rows.exact:
+        for block in full:
+            _keep_own(sch, block, rows)
     # Raises where threads cannot reduce together as scheduled.
     s_tir.transform.LowerCrossThreadReduction()(s_tir.transform.CanonicalizeLoop()(sch.mod))
     return sch.mod["main"]
@@ -123,9 +137,10 @@ def _place_last(sch: s_tir.Schedule, block: Any, rows: Rows, *, full: bool) -> A
         # Attention: as many rows as elements in a row, so never more than fit this axis of the grid. TVM could not tell
         # where the fused loops end, and would test it at each element.
         grid = sch.fuse(*outer[:-1]) if len(outer) > 2 else outer[0]
-        row = outer[-1]
+        second, row = sch.split(outer[-1], [None, rows.rows])
         sch.bind(grid, "blockIdx.x")
-        sch.bind(row, "blockIdx.y")
+        sch.bind(second, "blockIdx.y")
+        sch.bind(row, "threadIdx.y")
     else:
         row = sch.fuse(*outer) if len(outer) > 1 else outer[0]
         grid, row = sch.split(row, [None, rows.rows])
@@ -151,14 +166,18 @@ def _spread(sch: s_tir.Schedule, loops: list[Any], rows: Rows, *, vector: bool) 
     """Spread the loops along a row over threads."""
     if not rows.steps:
         fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-        step, thread = sch.split(fused, [None, rows.threads])
-        sch.reorder(thread, step)
+        length = extents(sch, [fused])[0]
+        several = 1 if isinstance(length, int) and length < UNROLLED * rows.threads else UNROLLED
+        step, several, thread = sch.split(fused, [None, several, rows.threads])
+        sch.annotate(step, PARTITION, ann_val=True)
+        sch.reorder(thread, step, several)
         sch.bind(thread, "threadIdx.x")
+        sch.unroll(several)
         return
     if rows.exact:
         step, thread, element = loops
     else:
-        step, thread = sch.split(loops[0], [1, rows.threads])
+        step, thread = sch.split(loops[0], [rows.steps, rows.threads])
         element = loops[1] if rows.width > 1 else None
     # TVM wants loops that the reduction does not depend on outside of the threads, those of one iteration too.
     sch.reorder(*([thread, step] if rows.steps > 1 else [step, thread]), *([element] if element is not None else []))
@@ -186,9 +205,48 @@ def _lie_on_threads(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
     """Split the last axis of a block, and of the registers that it writes, by step, thread and element."""
     index_map = tirx.IndexMap.from_func(rows.split, ndim=len(sch.get(block).iter_vars))
     sch.transform_block_layout(block, index_map)
-    if is_spatial(sch, block) and sch.get(block).writes[0].source.scope() == "local":
-        rank = len(sch.get(block).writes[0].source.shape)
+    buffer = sch.get(block).writes[0].source
+    if is_spatial(sch, block) and not _is_parameter(sch, buffer):
+        rank = len(buffer.shape)
         sch.transform_layout(block, ("write", 0), tirx.IndexMap.from_func(rows.split, ndim=rank))
+
+
+def _stage(sch: s_tir.Schedule, first: Any, found: list[Any]) -> Any:
+    """Copy the operand that the first reduction reads to shared memory, for all blocks that read its rows."""
+    regions = [region.source for region in sch.get(first).reads]
+    place, operand = next((i, b) for i, b in enumerate(regions) if _is_parameter(sch, b) and len(b.shape) > 1)
+    return sch.cache_read(first, place, "shared.dyn", [block for block in found if _reads_row(sch, block, operand)])
+
+
+def _fill(sch: s_tir.Schedule, stage: Any, row: Any, rows: Rows) -> None:
+    """Let the threads of a row copy it as vectors."""
+    sch.compute_at(stage, row, preserve_unit_loops=True)
+    place = list(sch.get_loops(stage))[-1]
+    steps = -(-extents(sch, [place])[0] // (rows.threads * rows.width))
+    together = next(n for n in range(STAGED, 0, -1) if not steps % n)  # only the last of these is guarded
+    _, several, thread, vector = sch.split(place, [None, together, rows.threads, rows.width])
+    sch.bind(thread, "threadIdx.x")
+    sch.unroll(several)
+    sch.vectorize(vector)
+
+
+def _keep_own(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
+    """Split the vectors in the registers that a block writes by step and thread, so that each thread keeps its own."""
+    buffer = sch.get(block).writes[0].source
+    if not is_spatial(sch, block) or buffer.scope() != "local":
+        return
+    axis = len(buffer.shape) - (2 if rows.width > 1 else 1)
+
+    def lie(*index: Any) -> list[Any]:
+        vector = index[axis]
+        return [*index[:axis], vector // rows.threads, vector % rows.threads, *index[axis + 1 :]]
+
+    index_map = tirx.IndexMap.from_func(lie, ndim=len(buffer.shape))
+    sch.transform_layout(block, ("write", 0), index_map, assume_injective_transform=True)
+
+
+def _is_parameter(sch: s_tir.Schedule, buffer: Any) -> bool:
+    return any(buffer.__chandle__() == parameter.__chandle__() for parameter in sch.mod["main"].params)
 
 
 def _hold_operands(sch: s_tir.Schedule, full: list[Any]) -> list[Any]:

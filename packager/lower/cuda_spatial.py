@@ -6,34 +6,38 @@ import math
 from typing import Any
 
 from tvm import s_tir, sym, tirx
-from tvm.ir import Call
 from tvm.s_tir import ScheduleError
-from tvm_ffi import structural_walk
 
 from packager.lower.cuda_blocks import (
     MAX_WIDE_BYTES,
     VECTOR_BYTES,
     attempt,
     extents,
-    is_condition,
+    is_conditional,
     is_movement,
     itemsize,
     loads,
+    place_of,
     reads_of,
     variables,
 )
+from packager.lower.cuda_transpose import transpose
 
 THREADS = 256
-# Elements that a thread takes, a block of threads apart, where they make no vectors.
-EACH = 4
-# A tile of a transpose: TILE x TILE elements through shared memory, TILE x TILE_ROWS threads.
-TILE = 32
-TILE_ROWS = 8
+# Bytes that a thread takes, a block of threads apart, where they make no vectors.
+EACH_BYTES = 16
+# Elements that a thread takes at most of rows that make no vectors, a warp apart.
+WARP = 32
+MAX_STEPS = 32
+# Vectors that a thread takes along several axes.
+VECTORS = 2
+# Blocks that such threads should make.
+MIN_BLOCKS = 512
 
 
 def schedule_spatial(sch: s_tir.Schedule, block: Any) -> None:
     """Bind the loops of a block without reductions to threads."""
-    attempts = (_transpose, _move_vectors, _vectorise, _one_each)
+    attempts = (transpose, _vectorise_flat, _move_vectors, _vectorise, _warp_each, _one_each)
     if not any(attempt(sch, transform, block) for transform in attempts):
         raise ScheduleError(f"block {sch.get(block).name_hint} cannot be bound to threads")
 
@@ -44,14 +48,52 @@ def _loops(sch: s_tir.Schedule, block: Any) -> list[Any]:
 
 def _one_each(sch: s_tir.Schedule, block: Any) -> None:
     loops = _loops(sch, block)
-    bind_threads(sch, loops, _threads(extents(sch, loops)), EACH)
+    each = EACH_BYTES // min(itemsize(b) for b in (*reads_of(sch, block), sch.get(block).writes[0].source))
+    bind_threads(sch, loops, _threads(extents(sch, loops)), each)
+
+
+def _warp_each(sch: s_tir.Schedule, block: Any) -> None:
+    """Let a warp walk along each of a few rows, which makes no vectors: no thread divides by the length of a row.
+
+    All that a thread takes is loaded before the first of it is stored.
+    """
+    *sizes, length = extents(sch, _loops(sch, block))
+    if not isinstance(length, int) or not WARP <= length <= MAX_STEPS * WARP or len(sch.get(block).iter_vars) < 2:
+        raise ScheduleError("rows are too short or too long for a warp")
+    steps = -(-length // WARP)
+    store = sch.cache_write(block, 0, "local")
+    rank = len(sch.get(block).writes[0].source.shape)
+    few = all(isinstance(size, int) for size in sizes) and math.prod(sizes) * length < MIN_BLOCKS * THREADS
+    count = 1 if few else max(MAX_STEPS // steps, 1)
+
+    def lie(*index: Any) -> list[Any]:
+        *before, line, place = index
+        return [*before, line // count, line % count, place // WARP, place % WARP]
+
+    index_map = tirx.IndexMap.from_func(lie, ndim=rank)
+    *outer, rows, column = list(sch.get_loops(store))
+    tile, row, several = sch.split(rows, [None, THREADS // WARP, count])
+    grid = sch.fuse(*outer, tile) if outer else tile
+    step, lane = sch.split(column, [None, WARP])
+    sch.reorder(grid, row, lane, several, step)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(row, "threadIdx.y")
+    sch.bind(lane, "threadIdx.x")
+    sch.compute_at(block, row, preserve_unit_loops=True)
+    *above, own_column = list(sch.get_loops(block))
+    own_step, own_lane = sch.split(own_column, [None, WARP])
+    sch.reorder(own_lane, *above[2:], own_step)
+    sch.bind(own_lane, "threadIdx.x")
+    for loop in (*above[2:], own_step, several, step):
+        sch.unroll(loop)
+    sch.transform_layout(block, ("write", 0), index_map, assume_injective_transform=True)
 
 
 def bind_threads(sch: s_tir.Schedule, loops: list[Any], threads: int, each: int = 1) -> Any:
     """Spread nested loops over blocks of threads; return the loop of threads.
 
-    Each takes ``each`` elements where that leaves none over. Extents that only the shape decides stay out of the loops
-    that threads run over: what threads divide is then small, which the compiler sees and divides in 32 bits.
+    Each takes ``each`` elements where they are many. Extents that only the shape decides stay out of the loops that
+    threads run over: what threads divide is then small, which the compiler sees and divides in 32 bits.
     """
     sizes = extents(sch, loops)
     known = len(sizes)
@@ -59,19 +101,29 @@ def bind_threads(sch: s_tir.Schedule, loops: list[Any], threads: int, each: int 
         known -= 1
     length = math.prod(sizes[known:])
     if 0 < known < len(sizes):
-        count = next((t for t in (THREADS, THREADS // 2, THREADS // 4) if not length % t), THREADS)
+        inner = sch.fuse(*loops[known:]) if len(loops) - known > 1 else loops[known]
+        counts = (THREADS, THREADS // 2, THREADS // 4)
+        count = next((t for t in counts if not length % (t * each)), 0) or next(
+            (t for t in counts if not length % t), THREADS
+        )
         if not length % count or length >= 16 * count:
-            inner = sch.fuse(*loops[known:]) if len(loops) - known > 1 else loops[known]
-            if length % (count * each):
-                each = 1
-            tile, several, thread = sch.split(inner, [None, each, count])
-            sch.reorder(tile, thread, several)
-            sch.unroll(several)
-            grid = sch.fuse(*loops[:known], tile)
-            sch.bind(grid, "blockIdx.x")
-            sch.bind(thread, "threadIdx.x")
-            return thread
-    grid, thread = sch.split(sch.fuse(*loops) if len(loops) > 1 else loops[0], [None, threads])
+            return _bind_tile_of(sch, loops[:known], inner, count, 1 if length % (count * each) else each)
+        if each > 1 and length <= count * each // 2:
+            outer, several = sch.split(loops[known - 1], [None, count * each // length])
+            return _bind_tile_of(sch, [*loops[: known - 1], outer], sch.fuse(several, inner), count, each)
+        loops = [*loops[:known], inner]
+    elif known or length < MIN_BLOCKS * threads * each:
+        each = 1
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    return _bind_tile_of(sch, [], fused, threads, each)
+
+
+def _bind_tile_of(sch: s_tir.Schedule, outer: list[Any], inner: Any, threads: int, each: int) -> Any:
+    """Cut a loop into tiles for blocks of threads; each takes ``each`` elements; return the loop of threads."""
+    tile, several, thread = sch.split(inner, [None, each, threads])
+    sch.reorder(tile, thread, several)
+    sch.unroll(several)
+    grid = sch.fuse(*outer, tile) if outer else tile
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     return thread
@@ -144,11 +196,65 @@ def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
     sch.vectorize(vector)
     sch.compute_at(block, thread, preserve_unit_loops=True)
     for buffer in contiguous:
-        load = sch.cache_read(block, _read_index(sch, block, buffer), "local")
+        load = sch.cache_read(block, place_of(sch, block, buffer), "local")
         sch.compute_at(load, thread, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
     for loop in sch.get_loops(block)[2:]:
         sch.unroll(loop)
+
+
+def _vectorise_flat(sch: s_tir.Schedule, block: Any) -> None:
+    """Vectorise along the innermost axes together, as the 7 x 7 of NCHW, where the last alone makes no vectors.
+
+    Registers hold what lies like the result; other operands, such as one number for a channel, are read one by one.
+    """
+    loops = _loops(sch, block)
+    sizes = extents(sch, loops)
+    lead = len(sizes)
+    while lead and isinstance(sizes[lead - 1], int):
+        lead -= 1
+    length = math.prod(sizes[lead:])
+    alike = [b for b in reads_of(sch, block) if _lies_alike(sch, block, b, sizes[lead:])]
+    width = vector_width(sch, block, length)
+    if len(sizes) - lead < 2 or not alike or width <= vector_width(sch, block, sizes[-1]):
+        raise ScheduleError("no longer vectors")
+    held = [sch.cache_read(block, place_of(sch, block, buffer), "local") for buffer in alike]
+    store = sch.cache_write(block, 0, "local")
+
+    def flatten(*index: Any) -> list[Any]:
+        place = index[lead]
+        for size, part in zip(sizes[lead + 1 :], index[lead + 1 :], strict=True):
+            place = place * size + part
+        return [*index[:lead], place]
+
+    index_map = tirx.IndexMap.from_func(flatten, ndim=len(sizes))
+    for each in (*held, block):
+        sch.transform_layout(each, ("write", 0), index_map)
+    for each in (*held, block, store):
+        sch.transform_block_layout(each, index_map)
+    *outer, inner = list(sch.get_loops(store))
+    inner, vector = sch.split(inner, [None, width])
+    bind_threads(sch, [*outer, inner], _threads(extents(sch, [*outer, inner])), VECTORS)
+    sch.vectorize(vector)
+    *_, several, _ = sch.get_loops(store)
+    sch.compute_at(block, several, preserve_unit_loops=True)
+    for each in held:
+        sch.compute_at(each, several, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(each)[-1])
+    for loop in sch.get_loops(block)[3:]:
+        sch.unroll(loop)
+
+
+def _lies_alike(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[int]) -> bool:
+    """Tell whether a block reads a buffer in one place, whose innermost axes are those of the loops."""
+    found = [load for load in loads(sch.get(block).body) if load.source.__chandle__() == buffer.__chandle__()]
+    iters = [var.var.__chandle__() for var in sch.get(block).iter_vars]
+    if not found or buffer.scope() != "global" or len(buffer.shape) != len(iters) or is_conditional(sch, block):
+        return False
+    shape = [int(e) if isinstance(e, tirx.IntImm) else 0 for e in buffer.shape]
+    return shape[len(shape) - len(sizes) :] == sizes and all(
+        [index.__chandle__() for index in load.indices] == iters for load in found
+    )
 
 
 def _threads(sizes: list[Any]) -> int:
@@ -159,11 +265,6 @@ def _threads(sizes: list[Any]) -> int:
             return THREADS
         total *= size
     return THREADS if total >= 64 * THREADS else THREADS // 4
-
-
-def _read_index(sch: s_tir.Schedule, block: Any, buffer: Any) -> int:
-    handles = [region.source.__chandle__() for region in sch.get(block).reads]
-    return handles.index(buffer.__chandle__())
 
 
 def _is_contiguous(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
@@ -180,91 +281,9 @@ def _is_contiguous(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
         and all(not loads(index) for index in found[0].indices)
         and inner.__chandle__() == last.__chandle__()
         and all(last.__chandle__() not in variables(index) for index in outer)
-        and not _is_conditional(sch, block)
+        and not is_conditional(sch, block)
     )
 
 
 def _equal(left: Any, right: Any) -> bool:
     return all(a.__chandle__() == b.__chandle__() or str(a) == str(b) for a, b in zip(left, right, strict=True))
-
-
-def _is_conditional(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether loads of a block depend on conditions: outside of those they may be out of bounds."""
-    found: list[Any] = []
-
-    def visit(call: Any) -> None:
-        if is_condition(call):
-            found.append(call)
-
-    structural_walk(sch.get(block).body, [(Call, visit)])
-    return bool(found)
-
-
-def _transpose(sch: s_tir.Schedule, block: Any) -> None:
-    """Read tiles along the axis that is innermost in the operand, write them along the one innermost in the result."""
-    buffer, axis = _transposed(sch, block)
-    loops = _loops(sch, block)
-    if not all(isinstance(e, int) for e in extents(sch, [loops[axis], loops[-1]])):
-        raise ScheduleError("TVM allocates no tile that the shape may cut")
-    if any(size < TILE // 4 for size in extents(sch, [loops[axis], loops[-1]])):
-        raise ScheduleError("too narrow for tiles")
-    width = _tile_vector(sch, block, buffer, extents(sch, [loops[axis], loops[-1]]))
-    rows, columns = (
-        size if isinstance(size, int) and size <= TILE * width else TILE * width
-        for size in extents(sch, [loops[axis], loops[-1]])
-    )
-    row_outer, row = sch.split(loops[axis], [None, rows])
-    column_outer, column = sch.split(loops[-1], [None, columns])
-    rest = [loop for index, loop in enumerate(loops[:-1]) if index != axis]
-    sch.reorder(*rest, row_outer, column_outer, row, column)
-    tile = sch.fuse(*rest, row_outer, column_outer)
-    sch.bind(tile, "blockIdx.x")
-    load = sch.cache_read(block, _read_index(sch, block, buffer), "shared")
-    sch.compute_at(load, tile, preserve_unit_loops=True)
-    across, along = _tile_loops(sch, load, buffer)
-    _bind_tile(sch, across, along, width)
-    _bind_tile(sch, row, column, width)
-    sch.storage_align(load, 0, axis=len(buffer.shape) - 2, factor=TILE * width, offset=width)
-
-
-def _tile_loops(sch: s_tir.Schedule, load: Any, buffer: Any) -> tuple[Any, Any]:
-    inner = list(sch.get_loops(load))[-len(buffer.shape) :]
-    wide = [loop for loop in inner[:-1] if extents(sch, [loop]) != [1]]
-    if len(wide) != 1:
-        raise ScheduleError("the tile of the operand has not two dimensions")
-    sch.reorder(wide[0], inner[-1])
-    return wide[0], inner[-1]
-
-
-def _tile_vector(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[Any]) -> int:
-    """Return how many elements of a row of a tile a thread moves at once: two of 16 bits, where none is left over."""
-    even = all(isinstance(size, int) and size % 2 == 0 for size in sizes)
-    return 2 if even and itemsize(buffer) == 2 and is_movement(sch, block) else 1
-
-
-def _bind_tile(sch: s_tir.Schedule, across: Any, along: Any, width: int) -> None:
-    steps, rows = sch.split(across, [None, TILE_ROWS])
-    sch.bind(rows, "threadIdx.y")
-    columns, vector = sch.split(along, [None, width])
-    _, columns = sch.split(columns, [None, TILE])
-    sch.bind(columns, "threadIdx.x")
-    sch.unroll(steps)
-    sch.vectorize(vector)
-
-
-def _transposed(sch: s_tir.Schedule, block: Any) -> tuple[Any, int]:
-    """Return an operand that a block reads along another axis than it writes, and the loop of that axis."""
-    iters = [var.var.__chandle__() for var in sch.get(block).iter_vars]
-    loops = list(sch.get_loops(block))
-    if len(loops) != len(iters) or len(iters) < 2 or _is_conditional(sch, block):
-        raise ScheduleError("no transpose")
-    for load in loads(sch.get(block).body):
-        handles = [index.__chandle__() for index in load.indices]
-        if not handles or handles[-1] not in iters[:-1] or iters[-1] not in handles[:-1]:
-            continue
-        if (
-            all(isinstance(index, (tirx.Var, tirx.IntImm)) for index in load.indices)
-            and load.source.scope() == "global"
-        ):
-            return load.source, iters.index(handles[-1])
-    raise ScheduleError("no transpose")

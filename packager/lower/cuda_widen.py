@@ -8,69 +8,26 @@ values become float32. Conversions that the model itself asks for still round.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.ir import PrimType
 from tvm.ir.prim import expr as ex
 from tvm.tirx import stmt as st
 from tvm.tirx.buffer import is_buffer_var
 from tvm_ffi import structural_map, structural_walk
 
+from packager.lower.cuda_functions import FUNCTIONS, WIDE, rounded_function
+
 # 16-bit types, and the largest number of each: what reductions to a minimum or maximum start from.
 HALVES = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
 WIDE_LARGEST = 3.4028234663852886e38
-WIDE = PrimType("float32")
+
 
 _STATEMENTS = (st.For, st.BufferStore, st.SeqStmt, s_tir.SBlock, s_tir.SBlockRealize)
 _BINARY = (ex.BinaryOpExpr, ex.CmpExpr)
-# Functions of real numbers: their argument and result types follow one another.
-_FUNCTIONS = frozenset(
-    [
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "ceil",
-        "copysign",
-        "cos",
-        "cosh",
-        "erf",
-        "exp",
-        "exp10",
-        "exp2",
-        "fabs",
-        "floor",
-        "fma",
-        "fmod",
-        "hypot",
-        "if_then_else",
-        "isfinite",
-        "isinf",
-        "isnan",
-        "ldexp",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "nearbyint",
-        "pow",
-        "round",
-        "rsqrt",
-        "sigmoid",
-        "sin",
-        "sinh",
-        "sqrt",
-        "tan",
-        "tanh",
-        "trunc",
-    ]
-)
 
 
 def widen(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -79,11 +36,12 @@ def widen(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     halves = [v for v in _variables(primfunc) if is_buffer_var(v) and str(v.dtype) in HALVES]
     if root is None or not halves or not _is_plain(primfunc.body):
         return primfunc
-    primfunc = _accumulate_apart(primfunc)
+    primfunc = _accumulate_apart(_join_functions(primfunc))
     root = primfunc.body.block
     inner = {b.__chandle__(): b for b in root.alloc_buffers if str(b.dtype) in HALVES}
     chosen = _computed(primfunc.body, inner)
-    return _Widener({handle: _as_wide(inner[handle]) for handle in chosen}).function(primfunc)
+    wide = any(is_buffer_var(p) and str(p.dtype) == "float32" for p in primfunc.params)
+    return _Widener({handle: _as_wide(inner[handle]) for handle in chosen}, rounded=not wide).function(primfunc)
 
 
 def _variables(primfunc: tirx.PrimFunc) -> Iterator[Any]:
@@ -105,6 +63,25 @@ def _is_plain(body: Any) -> bool:
 
     structural_walk(body, [(s_tir.SBlock, visit_block), (st.Stmt, visit)])
     return plain
+
+
+def _join_functions(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Join what TVM splits into blocks: an operand is widened, a function of it taken, and the result rounded."""
+    sch = s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
+    blocks = list(sch.get_child_blocks(sch.get_sblock("root", func_name="main")))
+    for block in blocks:
+        value: Any = getattr(sch.get(block).body, "value", None)
+        consumers = [getattr(sch.get(consumer).body, "value", None) for consumer in sch.get_consumers(block)]
+        widens = isinstance(value, tirx.Cast) and _is_half(value.value) and all(map(_is_function, consumers))
+        rounds = isinstance(value, tvm.ir.Call) and all(isinstance(c, tirx.Cast) and _is_half(c) for c in consumers)
+        if consumers and (widens or rounds):
+            with contextlib.suppress(s_tir.ScheduleError):  # it is also a result of the PrimFunc
+                sch.compute_inline(block)
+    return sch.mod["main"]
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, tvm.ir.Call) and _name(value) in FUNCTIONS
 
 
 def _accumulate_apart(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -159,6 +136,15 @@ def _is_half(expr: Any) -> bool:
     return str(expr.ty) in HALVES
 
 
+def _is_legalised(expr: Any) -> bool:
+    """Tell whether a float32 expression is how TVM writes a 16-bit function that has no 16-bit form, as ``erf``."""
+    return (
+        _is_function(expr)
+        and _name(expr) != "if_then_else"
+        and all(isinstance(a, tirx.Cast) and _is_half(a.value) for a in expr.args)
+    )
+
+
 def _narrow(value: Any, ty: Any) -> Any:
     """Convert a float32 value to 16 bits; one that was only widened comes back as it was."""
     if isinstance(value, tirx.Cast) and str(value.value.ty) == str(ty):
@@ -167,12 +153,23 @@ def _narrow(value: Any, ty: Any) -> Any:
 
 
 class _Widener:
-    """Rewrites the statements of one PrimFunc. ``buffers`` maps those that become float32, by handle."""
+    """Rewrites the statements of one PrimFunc.
 
-    def __init__(self, buffers: dict[int, Any]) -> None:
+    ``buffers`` maps those that become float32, by handle. ``rounded`` tells that all results are rounded to 16 bits at
+    last, also those of float32 arithmetic, as a model or TVM writes softmax.
+    """
+
+    def __init__(self, buffers: dict[int, Any], *, rounded: bool) -> None:
         self.buffers = buffers
+        self.rounded = rounded
+        self.parameters: set[int] = set()
+
+    def _may_round(self, expr: Any) -> bool:
+        return _is_half(expr) or (self.rounded and str(expr.ty) == "float32")
 
     def function(self, primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+        self.parameters = {parameter.__chandle__() for parameter in primfunc.params}
+
         def replace(var: Any, *_kind: Any) -> Any:
             return self.buffers.get(var.__chandle__(), var)
 
@@ -222,13 +219,21 @@ class _Widener:
         return tirx.FloatImm(WIDE, expr.value) if _is_half(expr) else expr
 
     def _cast(self, expr: Any) -> Any:
+        if _is_half(expr) and _is_legalised(expr.value):
+            return self._function(expr.value)
         value = self._wide(expr.value)
         if _is_half(expr):
             return tirx.Cast(WIDE, expr if value is expr.value else tirx.Cast(expr.ty, value))
         return value if str(value.ty) == str(expr.ty) else tirx.Cast(expr.ty, value)
 
     def _binary(self, expr: Any) -> Any:
+        if isinstance(expr, ex.Div) and self._may_round(expr) and self._is_computed(expr.b):
+            # What softmax divides by is one number for a row: it is inverted once, where a division takes ten steps.
+            return tirx.Mul(self._wide(expr.a), tirx.Div(tirx.FloatImm(WIDE, 1.0), self._wide(expr.b)))
         return type(expr)(self._wide(expr.a), self._wide(expr.b))
+
+    def _is_computed(self, expr: Any) -> bool:
+        return isinstance(expr, tvm.ir.TensorLoad) and expr.source.__chandle__() not in self.parameters
 
     def _select(self, expr: Any) -> Any:
         return tirx.Select(self._wide(expr.condition), self._wide(expr.true_value), self._wide(expr.false_value))
@@ -237,14 +242,22 @@ class _Widener:
         return tirx.Not(self._wide(expr.a))
 
     def _call(self, expr: Any) -> Any:
+        if self._may_round(expr) and _is_function(expr):
+            return self._function(expr)
         wide = [self._wide(a) if isinstance(a, tvm.ir.Expr) else a for a in expr.args]
-        if _name(expr) in _FUNCTIONS:
-            return self._rebuilt(expr, wide, WIDE if _is_half(expr) else expr.ty)
+        if _name(expr) in FUNCTIONS:
+            return self._rebuilt(expr, wide, expr.ty)
         arguments = [
             _narrow(w, a.ty) if str(getattr(a, "ty", "")) in HALVES else w for a, w in zip(expr.args, wide, strict=True)
         ]
         call = self._rebuilt(expr, arguments, expr.ty)
         return tirx.Cast(WIDE, call) if _is_half(expr) else call
+
+    def _function(self, call: Any) -> Any:
+        """Return a function whose result is rounded to 16 bits, before the rounding."""
+        arguments = [self._wide(a) if isinstance(a, tvm.ir.Expr) else a for a in call.args]
+        found = rounded_function(_name(call), arguments)
+        return self._rebuilt(call, arguments, WIDE) if found is None else found
 
     @staticmethod
     def _rebuilt(call: Any, args: list[Any], ty: Any) -> Any:

@@ -47,6 +47,8 @@ LOWERING = [
     _S.ConvertBlocksToOpaque(),
     _S.LiftThreadBinding(),
     _S.ManifestSharedMemoryLocalStage(),
+    # Shows what part of a buffer each thread uses: of (step * 32 + thread) // 32 the step.
+    _S.StmtSimplify(),
     _S.CompactBufferAllocation(),
     _S.LowerAutoCopy(),
     _S.UnifyThreadBinding(),

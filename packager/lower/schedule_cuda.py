@@ -17,8 +17,10 @@ from packager.lower.cuda_blocks import blocks, inline, is_spatial, schedule_of
 from packager.lower.cuda_columns import schedule_columns
 from packager.lower.cuda_matmul import schedule_matmul
 from packager.lower.cuda_rows import schedule_rows
+from packager.lower.cuda_short_rows import schedule_short_rows
 from packager.lower.cuda_spatial import schedule_spatial
 from packager.lower.cuda_widen import widen
+from packager.lower.cuda_windows import schedule_windows
 
 _Rule = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
@@ -57,7 +59,9 @@ def _dlight(*rules: Any) -> _Rule:
 _fallback = _dlight(dlight.gpu.Fallback())
 _RULES: tuple[_Rule, ...] = (
     _spatial,
+    schedule_windows,
     schedule_matmul,
+    schedule_short_rows,
     schedule_rows,
     schedule_columns,
     _dlight(dlight.gpu.Reduction(), dlight.gpu.GeneralReduction()),

@@ -22,6 +22,7 @@ from packager.fold.inline import fold_inline
 from packager.fold.no_ops import drop_no_ops
 from packager.frontends.names import with_main
 from packager.ir import Extent, ImportedModel, NamedArray, PartitionedModel, PlacedPartition
+from packager.lower.layout_cuda import to_channels_last
 from packager.partition.grouping import Grouping
 from packager.partition.match import Candidate, FlatMain, find_candidates, is_closed
 from packager.partition.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
@@ -73,8 +74,12 @@ def compile_with(make_context: Callable[[Target], Context]) -> Compile:
     return compile_partitions
 
 
-def partition(model: ImportedModel, targets: Sequence[Target], compile_partitions: Compile | None) -> Placement:
+def partition(
+    model: ImportedModel, targets: Sequence[Target], compile_partitions: Compile | None, device: str = "cpu"
+) -> Placement:
     """Simplify ``model``, fold its weights, and let the backends of ``targets`` take parts of it, in this order.
+
+    For the ``device`` ``cuda`` convolutions are channels last, before backends see them.
 
     Without ``compile_partitions`` every partition counts as taken and nothing is compiled: to see what would go where.
     Raises BackendError and whatever a backend raises.
@@ -83,7 +88,10 @@ def partition(model: ImportedModel, targets: Sequence[Target], compile_partition
     module = model.module
     if bounds:
         module = with_main(module, module["main"].with_attr("tir_var_upper_bound", bounds))
-    module = apply(TIDY, drop_no_ops(fold_inline(apply(SIMPLIFY, module))))
+    module = fold_inline(apply(SIMPLIFY, module))
+    if device == "cuda":
+        module = to_channels_last(apply(TIDY, module))
+    module = apply(TIDY, drop_no_ops(module))
     module, constants = fold_weights(module, model.constants())
     placer = _Placer(model, module, constants)
     verdicts = []
@@ -280,7 +288,7 @@ def _check_group(kind: str, part: Partition, group: FunctionGroup, output: Backe
             if not exists:
                 what = repr(p.name) if p.kind == "constant" else p.index
                 raise BackendError(f"{kind}: {function.symbol} has a parameter that does not exist: {p.kind} {what}")
-    if loose := sorted({packing.argument for packing in group.packings} - part.constant_arguments):
+    if loose := sorted({index for packing in group.packings for index in packing.arguments} - part.constant_arguments):
         listed = ", ".join(map(str, loose))
         raise BackendError(f"{kind}: {part.name} packs arguments that are not constants: {listed}")
     if not group.functions:

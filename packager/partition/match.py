@@ -16,7 +16,6 @@ from tvm_ffi import structural_walk
 from packager.backends.base import Match, Pattern, Search
 from packager.dataflow import Dataflow, variables_of
 
-
 if TYPE_CHECKING:
     from packager.primitives import Array
 
@@ -100,8 +99,8 @@ def find_candidates(graph: FlatMain, patterns: Sequence[Pattern | Search]) -> li
             continue
         operator = getattr(binding.value.op, "name", "")
         for rank, pattern in (*by_operator.get(operator, ()), *by_operator.get(None, ())):
-            candidates = _search(graph, index, pattern) if isinstance(pattern, Search) else _match(graph, index, pattern)
-            found += [(-len(candidate.match.calls), rank, index, candidate) for candidate in candidates]
+            matches = _search(graph, index, pattern) if isinstance(pattern, Search) else _match(graph, index, pattern)
+            found += [(-len(candidate.match.calls), rank, index, candidate) for candidate in matches]
     found.sort(key=lambda entry: entry[:3])
     return [candidate for *_, candidate in found]
 

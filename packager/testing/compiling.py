@@ -58,7 +58,9 @@ def compile_model(model: Path, targets: Targets, dims: Mapping[str, Any], kind: 
             target, partitions
         )
 
-    placement = partition(import_model(request), request.targets.specialised, compile_partitions)
+    placement = partition(
+        import_model(request), request.targets.specialised, compile_partitions, request.targets.device
+    )
     backend = find_backend(kind)
     if not isinstance(backend, CodeGenerator):
         target = next(target for target in request.targets.specialised if target.kind == kind)

@@ -177,7 +177,7 @@ def test_graphs_are_captured_when_a_shape_comes_again(bundle: Path, driver: Path
 def test_equal_builds_are_equal(net: Path, tmp_path: Path) -> None:
     built = [
         packager.build(
-            net, tmp_path / f"{jobs}.so", targets="cuda -arch=sm_90a", dims={"n": (1, 8)}, cache=False, jobs=2
+            net, tmp_path / f"{jobs}.so", targets="cuda -arch=sm_90a", dims={"n": (1, 8)}, cache=False, jobs=jobs
         ).read_bytes()
         for jobs in (1, 2)
     ]

@@ -25,8 +25,9 @@ from packager.toolchain import run
 
 LICENSES = (License("Apache TVM generated code", "Apache-2.0"),)
 C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")
-# Kernels to a file: so many that nvcc's start, a second or two, is paid rarely, so few that all cores have work.
-KERNELS_PER_FILE = 16
+# Kernels to a file: so many that nvcc's start, a second or two, is paid rarely, so few that all cores have work. What
+# a build gives must not depend on how many cores there are.
+KERNELS_PER_FILE = 8
 AXES = ("x", "y", "z")
 # The first architecture whose kernels can be started while those before them end.
 _PROGRAMMATIC = (9, 0)
@@ -48,7 +49,7 @@ def generate(kernels: Sequence[Kernel], target: Target, context: Context) -> Bac
     toolchain = {"tvm": tvm.__version__, "nvcc": toolkit.version}
     if not kernels:
         return BackendOutput("cuda", toolchain=toolchain)
-    parts = _parts(kernels, context.jobs)
+    parts = _parts(kernels)
     tvm_target = tvm.target.Target({"kind": "cuda", "arch": target.options.arch[0]})
     launches: dict[str, Launch] = {}
     for index, part in enumerate(parts):
@@ -87,8 +88,8 @@ def _without_declarations(code: str) -> str:
     return re.sub(r"\b__global__\b[^;{}]*;", "", code)
 
 
-def _parts(kernels: Sequence[Kernel], jobs: int) -> list[Sequence[Kernel]]:
-    count = max(min(jobs, len(kernels)), -(-len(kernels) // KERNELS_PER_FILE))
+def _parts(kernels: Sequence[Kernel]) -> list[Sequence[Kernel]]:
+    count = -(-len(kernels) // KERNELS_PER_FILE)
     size = -(-len(kernels) // count)
     return [kernels[at : at + size] for at in range(0, len(kernels), size)]
 

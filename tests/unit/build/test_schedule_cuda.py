@@ -114,6 +114,28 @@ def relax_depthwise(x: Any, w: Any) -> Any:
     return R.nn.conv2d(x, w, padding=(1, 1), groups=16, data_layout="NHWC", kernel_layout="OHWI")
 
 
+def relax_gelu(x: Any, shift: Any) -> Any:
+    return R.nn.gelu(R.add(x, shift))
+
+
+def gelu(x: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    z = x + shift
+    return z * 0.5 * (1 + np.vectorize(math.erf)(z / math.sqrt(2)))
+
+
+def relax_strided_depthwise(x: Any, w: Any) -> Any:
+    y = R.nn.conv2d(x, w, strides=(2, 2), groups=24, data_layout="NHWC", kernel_layout="OHWI")
+    return R.nn.relu(y)
+
+
+def strided_depthwise(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    rows, columns = (x.shape[1] - 3) // 2 + 1, (x.shape[2] - 5) // 2 + 1
+    windows = [
+        x[:, i : i + 2 * rows - 1 : 2, j : j + 2 * columns - 1 : 2] * w[:, i, j, 0] for i in range(3) for j in range(5)
+    ]
+    return np.maximum(sum(windows), 0)
+
+
 H, F = "float16", "float32"
 # Name, operator, numpy's version, inputs, sizes of the symbolic dim n. Every case is one PrimFunc.
 CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape, str]], list[int]]] = [
@@ -121,14 +143,27 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("add_odd", R.add, np.add, [(("n", 33), F)] * 2, [1, 7, 33]),
     ("bias", R.add, np.add, [((2, 3, 1000), H), ((1000,), H)], [0]),
     ("channels", R.multiply, np.multiply, [(("n", 64, 7, 7), H), ((64, 1, 1), H)], [1, 3]),
+    (
+        "channels_7x7",
+        lambda x, y: R.nn.relu(R.add(x, y)),
+        lambda x, y: np.maximum(x + y, 0),
+        [(("n", 128, 7, 7), H), ((128, 1, 1), H)],
+        [1, 3],
+    ),
+    ("gelu", relax_gelu, gelu, [(("n", 5, 64), H), ((64,), H)], [1, 3]),
+    ("exp", R.exp, np.exp, [(("n", 40), "float16")], [1, 3]),
     ("scalar", R.add, np.add, [((), F), ((), F)], [0]),
     ("compare", lambda x, y: R.where(R.greater(x, y), x, y), np.maximum, [(("n", 40), H)] * 2, [1, 9]),
     ("softmax", R.nn.softmax, softmax, [(("n", 3, 128), H)], [1, 5]),
     ("softmax_odd", R.nn.softmax, softmax, [(("n", 33), F)], [1, 7]),
     ("softmax_7", R.nn.softmax, softmax, [(("n", 7), F)], [1, 33]),
     ("softmax_1000", R.nn.softmax, softmax, [(("n", 1000), H)], [1, 7]),
+    ("softmax_1000_rows", R.nn.softmax, softmax, [((3, "n", 1000), H)], [1, 5]),
+    ("softmax_1250", R.nn.softmax, softmax, [(("n", 1250), F)], [1, 3]),
+    ("softmax_long", R.nn.softmax, softmax, [((3, 70000), F)], [0]),
     ("softmax_30522", R.nn.softmax, softmax, [((2, 30522), H)], [0]),
-    ("softmax_dyn", R.nn.softmax, softmax, [((2, 3, "n", "n"), H)], [1, 33]),
+    ("softmax_dyn", R.nn.softmax, softmax, [((2, 3, "n", "n"), H)], [1, 33, 200]),
+    ("softmax_dyn_rows", R.nn.softmax, softmax, [((3, "n"), F)], [1, 33, 5000]),
     ("layer_norm", relax_layer_norm, layer_norm, [(("n", 2, 768), H), ((768,), H), ((768,), H)], [1, 3]),
     ("layer_norm_odd", relax_layer_norm, layer_norm, [((5, "n", 33), F), ((33,), F), ((33,), F)], [1, 7]),
     ("layer_norm_long", relax_layer_norm, layer_norm, [((2, 16384), F), ((16384,), F), ((16384,), F)], [0]),
@@ -149,6 +184,13 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
         [(("n", 8), H), (("n", 3), H)],
         [3],
     ),
+    (
+        "concat_wide",
+        lambda x, y: R.concat([x, y], axis=-1),
+        lambda *x: np.concatenate(x, -1),
+        [((2, "n", 64), H), ((2, "n", 33), H)],
+        [3, 40],
+    ),
     ("slice", lambda x: R.strided_slice(x, [1], [1], [17]), lambda x: x[:, 1:17], [(("n", 24), H)], [3]),
     ("sum_rows", lambda x: R.sum(x, axis=[0]), lambda x: x.sum(0), [((4096, 96), F)], [0]),
     ("sum_rows_odd", lambda x: R.sum(x, axis=[1]), lambda x: x.sum(1), [(("n", 100, 33), F)], [1, 3]),
@@ -158,8 +200,12 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("sum_all", R.sum, np.sum, [(("n", 33), F)], [1, 7]),
     ("average_nhwc", lambda x: R.mean(x, axis=[1, 2]), lambda x: x.mean((1, 2)), [(("n", 7, 7, 64), H)], [1, 3]),
     ("average_nchw", lambda x: R.mean(x, axis=[2, 3]), lambda x: x.mean((2, 3)), [(("n", 64, 7, 7), H)], [1, 3]),
+    ("average_7x7", lambda x: R.mean(x, axis=[2, 3]), lambda x: x.mean((2, 3)), [(("n", 256, 7, 7), H)], [1, 3]),
+    ("average_rows", lambda x: R.mean(x, axis=[-1]), lambda x: x.mean(-1), [((2, 128, 33), F)], [0]),
     ("max_pool", relax_max_pool, max_pool, [(("n", 14, 14, 16), H)], [1, 2]),
     ("depthwise", relax_depthwise, depthwise, [((2, 9, 9, 16), H), ((16, 3, 3, 1), H)], [0]),
+    ("depthwise_5x3", relax_strided_depthwise, strided_depthwise, [(("n", 9, 17, 24), H), ((24, 3, 5, 1), H)], [1, 2]),
+    ("depthwise_f32", relax_depthwise, depthwise, [((2, 8, 28, 16), F), ((16, 3, 3, 1), F)], [0]),
     ("matmul", R.matmul, np.matmul, [(("n", 40), F), ((40, 33), F)], [1, 7]),
     ("row_matmul", R.matmul, np.matmul, [((1, 768), H), ((768, 64), H)], [0]),
 ]
@@ -192,6 +238,62 @@ def test_parameters_stay_as_they_are() -> None:
     scheduled = schedule_cuda(primfunc, TARGET)
     assert [str(p.dtype) for p in scheduled.params] == [str(p.dtype) for p in primfunc.params]
     assert all(a.same_as(b) for a, b in zip(scheduled.params, primfunc.params, strict=True))
+
+
+def test_depthwise_convolutions_read_vectors_of_channels() -> None:
+    (primfunc,) = functions(relax_depthwise, ((2, 8, 28, 16), H), ((16, 3, 3, 1), H))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert "= *(uint4*)(p0" in source
+    assert "*(uint4*)(p2" in source
+    assert "__shared__" in source
+
+
+def test_rows_too_long_for_registers_lie_in_shared_memory() -> None:
+    (primfunc,) = functions(R.nn.softmax, (("n", 30522), H))
+    source, launches = lower(schedule_cuda(primfunc, TARGET))
+    (launch,) = launches.values()
+    assert launch.shared_bytes == 30522 * 2
+    assert source[source.rindex("__global__") :].count("= *(half2*)(p0") == 6
+    (primfunc,) = functions(lambda x: R.max(x, axis=[-1]), (("n", 30522), H))
+    (launch,) = lower(schedule_cuda(primfunc, TARGET))[1].values()
+    assert not launch.shared_bytes
+
+
+def test_rows_of_a_length_known_at_run_time_have_a_warp_each() -> None:
+    (primfunc,) = functions(R.nn.softmax, ((2, 3, "n", "n"), H))
+    source, launches = lower(schedule_cuda(primfunc, TARGET))
+    (launch,) = launches.values()
+    assert int(launch.extents["threadIdx.x"]) == 32
+    assert "__syncthreads" not in source[source.rindex("__global__") :]
+    assert "< (n >> (int64_t)7)" in source
+
+
+def test_rows_that_do_not_fill_a_warp_evenly_stay_in_registers() -> None:
+    (primfunc,) = functions(R.nn.softmax, (("n", 1000), H))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    kernel = source[source.rindex("__global__") :]
+    assert kernel.count("= *(uint4*)(p0") == 4
+    assert "__syncthreads" not in kernel
+
+
+def test_functions_of_16_bit_numbers_are_not_rounded_on_the_way() -> None:
+    (primfunc,) = functions(relax_gelu, (("n", 64), H), ((64,), H))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    kernel = source[source.rindex("__global__") :]
+    assert "erff" not in kernel
+    assert kernel.count("((half)") == 8
+    (primfunc,) = functions(relax_gelu, (("n", 64), F), ((64,), F))
+    assert "erff" in lower(schedule_cuda(primfunc, TARGET))[0]
+
+
+def test_erf_keeps_what_is_no_number() -> None:
+    (primfunc,) = functions(R.erf, ((8,), H))
+    library = tvm.compile(tvm.IRModule({"main": widen(primfunc).with_attr("global_symbol", "main")}), target="llvm")
+    x = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-3, 3.7, -1], H)
+    tensors = [tvm.runtime.tensor(x), tvm.runtime.tensor(np.zeros_like(x))]
+    library["main"](*tensors)
+    want = [math.erf(v) for v in x.astype(np.float64)]
+    np.testing.assert_allclose(tensors[1].numpy(), np.array(want, H), rtol=1e-3)
 
 
 def test_a_lookup_reads_whole_rows() -> None:

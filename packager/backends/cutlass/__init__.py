@@ -1,0 +1,74 @@
+"""The ``cutlass`` backend: NVIDIA's CUTLASS for matrix products, attention and convolutions, compiled with no GPU.
+
+``patterns`` says what it takes: ``chains`` and ``attention`` find it in a model, ``activations`` tells what an
+elementwise tail computes. ``gemm`` and ``attention_calls`` turn a partition into problems (``templates/cutlass/
+problems.h``) and ``choice`` ranks the kernels for each. ``gemm_kernels`` and ``attention_kernels`` are the kernels,
+``objects`` compiles them, ``module`` puts all together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packager.backends.base import API_VERSION, Context, PartitionOptions, Unavailable, attribute
+from packager.errors import ToolchainError
+
+if TYPE_CHECKING:
+    from packager.backends.base import Search
+    from packager.primitives import BackendOutput, Partition
+    from packager.targets import Target
+
+OPERATORS = ("dense", "attention", "conv2d")
+
+
+@dataclass(frozen=True)
+class CutlassOptions(PartitionOptions):
+    """Attributes of the ``cutlass`` kind."""
+
+    operators: tuple[str, ...] = attribute(OPERATORS, "Groups of operators to take", choices=OPERATORS)
+    arch: tuple[str, ...] = attribute((), "GPU architectures; default: those of the base Target")
+
+
+class CutlassBackend:
+    """Takes matrix products with what follows them, and attention."""
+
+    api_version = API_VERSION
+    kind = "cutlass"
+    device = "cuda"
+    options = CutlassOptions
+    summary = "NVIDIA CUTLASS: matrix products and attention, compiled with no GPU"
+    merges = False
+
+    def canonical(self, options: CutlassOptions, base: Target | None) -> CutlassOptions:
+        """Put ``operators`` in one order, and fill in the architectures."""
+        chosen = tuple(name for name in OPERATORS if name in options.operators)
+        archs = options.arch or (tuple(base.options.arch) if base is not None else ())
+        return dataclasses.replace(options, operators=chosen, arch=archs)
+
+    def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002
+        """Return a reason if CUTLASS's sources are not installed."""
+        from packager.backends.cutlass.objects import find_cutlass
+
+        try:
+            find_cutlass()
+        except ToolchainError as error:
+            return Unavailable(error.message, error.hint or "pip install 'packager[cutlass]'")
+        return None
+
+    def patterns(self, target: Target) -> Sequence[Search]:
+        """Return what it takes."""
+        from packager.backends.cutlass.patterns import make_searches
+
+        return make_searches(target.options.operators, target.options.arch)
+
+    def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
+        """Compile all partitions. Raises BackendError, ToolchainError with what the compilers say."""
+        from packager.backends.cutlass.module import compile_partitions
+
+        return compile_partitions(partitions, target, context)
+
+
+BACKEND = CutlassBackend()

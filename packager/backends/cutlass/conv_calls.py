@@ -1,0 +1,154 @@
+"""Convolutions with what follows them: from a chain of a model to a problem and its kernels.
+
+A window of one element, at every place of the image, is a matrix product: the image's rows times the filters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packager.backends.cutlass.chains import Chain, shape_of
+from packager.backends.cutlass.choice import ITEMSIZE, GemmShape, choose_conv, choose_gemm
+from packager.backends.cutlass.functions import Choice, FunctionDraft, GroupDraft
+from packager.backends.cutlass.gemm import bias_parameter
+from packager.backends.cutlass.gemm_kernels import GemmConfig
+from packager.dataflow import Dataflow
+from packager.primitives import Parameter
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of an image [batch, height, width, channels]; pairs are of height and width."""
+
+    dtype: str
+    batch: Any
+    image: tuple[int, int]
+    channels: int
+    filters: int
+    result: tuple[int, int]
+    window: tuple[int, int]
+    padding: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product."""
+        return self.window == self.stride == (1, 1) and self.padding == (0, 0)
+
+
+def read_convolution(flow: Dataflow, chain: Chain) -> Convolution | None:
+    """Return the convolution of a chain, or None if it is none that a kernel solves."""
+    call = flow.value(chain.anchor)
+    data, weight = call.args
+    attrs = call.attrs
+    image, filters, result = shape_of(data), shape_of(weight), shape_of(chain.anchor)
+    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NHWC", "OHWI", "NHWC") or attrs.groups != 1:
+        return None
+    if not image or not filters or not result or not flow.is_constant(weight):
+        return None
+    top, left, bottom, right = (int(extent) for extent in attrs.padding)
+    known = all(isinstance(extent, int) and extent > 0 for extent in (*image[1:], *filters, *result[1:]))
+    dtype = str(data.ty.dtype)
+    types = {dtype, str(weight.ty.dtype), str(chain.result.ty.dtype)}
+    if chain.residual is not None:
+        types.add(str(chain.residual.ty.dtype))
+    if not known or (top, left) != (bottom, right) or types != {dtype} or dtype not in ITEMSIZE:
+        return None
+    if chain.scale != 1.0 or shape_of(chain.result) is None or len(shape_of(chain.result) or ()) != 4:
+        return None
+    if chain.bias is not None and str(chain.bias.ty.dtype) != dtype and not flow.is_constant(chain.bias):
+        return None
+    return Convolution(
+        dtype,
+        image[0],
+        (image[1], image[2]),
+        image[3],
+        filters[0],
+        (result[1], result[2]),
+        (filters[1], filters[2]),
+        (top, left),
+        _pair(attrs.strides),
+        _pair(attrs.dilation),
+    )
+
+
+def takes_convolution(flow: Dataflow, chain: Chain, archs: Sequence[str]) -> bool:
+    """Whether there are kernels for a chain."""
+    conv = read_convolution(flow, chain)
+    return conv is not None and bool(_choices(conv, chain, archs, 1))
+
+
+def add_convolution(
+    flow: Dataflow, chain: Chain, arguments: dict[int, int], group: GroupDraft, archs: Sequence[str], flops: int
+) -> None:
+    """Add the function of a chain to its partition's group; ``arguments`` are the arguments' numbers by handle."""
+    conv = read_convolution(flow, chain)
+    assert conv is not None  # the pattern has checked it
+    data, weight = flow.value(chain.anchor).args
+    work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels
+    batch = conv.batch if isinstance(conv.batch, int) else max(1, flops // work)
+    draft = group.add("gemm" if conv.is_product else "conv", _choices(conv, chain, archs, batch))
+    x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
+    draft.pointer(x, Parameter("argument", arguments[data.__chandle__()]))
+    draft.pointer(w, Parameter("argument", arguments[weight.__chandle__()]))
+    if chain.bias is not None:
+        draft.pointer("bias", bias_parameter(chain.bias, conv.dtype, arguments, group))
+    if chain.residual is not None:
+        draft.pointer(residual, Parameter("argument", arguments[chain.residual.__chandle__()]))
+    draft.pointer(y, Parameter("argument", len(arguments), written=True))
+    if conv.is_product:
+        _set_product(draft, conv, residual=chain.residual is not None)
+    else:
+        _set_convolution(draft, conv)
+
+
+def _set_product(draft: FunctionDraft, conv: Convolution, *, residual: bool) -> None:
+    draft.set("m", conv.batch, *conv.result)
+    draft.set("n", conv.filters)
+    draft.set("k", conv.channels)
+    draft.set("batch", 1)
+    draft.set("lda", conv.channels)
+    draft.set("ldb", conv.channels)
+    draft.set("ldd", conv.filters)
+    draft.set_float("alpha", 1.0)
+    if residual:
+        draft.set("ldc", conv.filters)
+        draft.set_float("beta", 1.0)
+
+
+def _set_convolution(draft: FunctionDraft, conv: Convolution) -> None:
+    draft.set("batch", conv.batch)
+    draft.set("channels", conv.channels)
+    draft.set("filters", conv.filters)
+    for name, pair in (("", conv.image), ("out_", conv.result)):
+        draft.set(f"{name}height", pair[0])
+        draft.set(f"{name}width", pair[1])
+    for name in ("window", "padding", "stride", "dilation"):
+        for index, extent in enumerate(getattr(conv, name)):
+            draft.set(f"{name}[{index}]", extent)
+
+
+def _choices(conv: Convolution, chain: Chain, archs: Sequence[str], batch: int) -> tuple[Choice, ...]:
+    rows = batch * math.prod(conv.result)
+    activation, residual = chain.activation or "none", chain.residual is not None
+    if conv.is_product:
+
+        def make(tile: Any, alignment: int) -> GemmConfig:
+            return GemmConfig(tile, conv.dtype, conv.dtype, alignment, activation=activation, residual=residual)
+
+        shape = GemmShape(rows, conv.filters, conv.channels, 1)
+        divisor = math.gcd(conv.filters, conv.channels)
+        return choose_gemm(shape, conv.dtype, conv.dtype, divisor, False, archs, make)
+    shape = GemmShape(rows, conv.filters, conv.channels * math.prod(conv.window), 1)
+    return choose_conv(
+        shape, conv.dtype, conv.channels, conv.filters, conv.window, archs, activation=activation, residual=residual
+    )
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = (int(value) for value in values)
+    return first, second

@@ -1,0 +1,143 @@
+"""Primitive functions of the cutlass backend while they are drafted: a problem's fields, and its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from packager.backends.cutlass.chains import same
+from packager.backends.cutlass.kernel import KernelSource
+from packager.primitives import FunctionGroup, Packing, Parameter, PrimitiveFunction
+
+SM90A = "sm_90a"
+
+
+class KernelConfig(Protocol):
+    """A configuration of one of the templates."""
+
+    @property
+    def name(self) -> str:
+        """A C identifier that says all that the kernel's code depends on."""
+
+    def source(self, archs: tuple[str, ...]) -> KernelSource:
+        """Return the kernel's file."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel, and the GPUs that it is for: ``arch`` 0 is any, 90 those of sm_90a."""
+
+    kernel: KernelConfig
+    arch: int = 0
+
+
+@dataclass
+class FunctionDraft:
+    """A primitive function: it fills in a structure of ``templates/cutlass/problems.h`` and launches a kernel.
+
+    ``choices`` are tried in order; the first that is for the GPU is launched.
+    """
+
+    symbol: str
+    problem: str
+    choices: tuple[Choice, ...]
+    parameters: list[Parameter] = field(default_factory=list)
+    scalars: list[Any] = field(default_factory=list)
+    fields: list[tuple[str, str]] = field(default_factory=list)
+
+    def pointer(self, name: str, parameter: Parameter, offset: int = 0, itemsize: int = 1) -> None:
+        """Let a field of the problem point to what ``parameter`` is, from ``offset`` elements on."""
+        if parameter not in self.parameters:
+            self.parameters.append(parameter)
+        text = f"p{self.parameters.index(parameter)}"
+        if offset:
+            text = f"(const char *){text} + {offset * itemsize}"
+        self.fields.append((name, text))
+
+    def set(self, name: str, *factors: Any) -> None:
+        """Let an integer field be the product of these extents."""
+        self.fields.append((name, self.extent(*factors)))
+
+    def set_float(self, name: str, value: float) -> None:
+        """Let a float field have this value."""
+        self.fields.append((name, f"{value!r}f"))
+
+    def extent(self, *factors: Any) -> str:
+        """Return a product of extents as C."""
+        number, symbols = 1, []
+        for factor in factors:
+            if isinstance(factor, int):
+                number *= factor
+            else:
+                symbols.append(self._scalar(factor))
+        return " * ".join([str(number)] * (number != 1 or not symbols) + symbols)
+
+    def _scalar(self, expression: Any) -> str:
+        for index, known in enumerate(self.scalars):
+            if same(known, expression):
+                return f"s{index}"
+        self.scalars.append(expression)
+        return f"s{len(self.scalars) - 1}"
+
+    def function(self) -> PrimitiveFunction:
+        """Return what packager is told of it."""
+        return PrimitiveFunction(self.symbol, tuple(self.parameters), tuple(self.scalars))
+
+    def view(self) -> dict[str, Any]:
+        """Return what the template renders."""
+        pointers = [f"{'void *' if p.written else 'const void *'}p{index}" for index, p in enumerate(self.parameters)]
+        integers = [f"int64_t s{index}" for index in range(len(self.scalars))]
+        return {
+            "symbol": self.symbol,
+            "parameters": ", ".join(["pk_cuda_t *cuda", *pointers, *integers]),
+            "type": self.problem,
+            "fields": self.fields,
+            "choices": [{"kernel": choice.kernel.name, "arch": choice.arch} for choice in self.choices],
+        }
+
+
+@dataclass
+class GroupDraft:
+    """The functions of one partition, in order, with their packed constants and workspaces."""
+
+    name: str
+    functions: list[FunctionDraft] = field(default_factory=list)
+    packings: list[Packing] = field(default_factory=list)
+    workspaces: list[Any] = field(default_factory=list)
+
+    def add(self, problem: str, choices: Sequence[Choice]) -> FunctionDraft:
+        """Return a new function."""
+        draft = FunctionDraft(f"{self.name}_{problem}_{len(self.functions)}", f"pk_{problem}_t", tuple(choices))
+        self.functions.append(draft)
+        return draft
+
+    def packed(self, packing: Packing) -> Parameter:
+        """Return the parameter that is a packed constant."""
+        self.packings.append(packing)
+        return Parameter("packed", len(self.packings) - 1)
+
+    def workspace(self, nbytes: Any) -> int:
+        """Return the number of a new workspace."""
+        self.workspaces.append(nbytes)
+        return len(self.workspaces) - 1
+
+    def group(self) -> FunctionGroup:
+        """Return what packager is told of it."""
+        return FunctionGroup(
+            tuple(draft.function() for draft in self.functions),
+            workspaces=tuple(self.workspaces),
+            packings=tuple(self.packings),
+        )
+
+
+def choices_for(archs: Sequence[str], newest: KernelConfig | None, plain: KernelConfig | None) -> tuple[Choice, ...]:
+    """Return the choices for a bundle of these architectures: ``newest`` on sm_90a, ``plain`` elsewhere.
+
+    Either may be missing; empty if a GPU of the bundle would have none.
+    """
+    if newest is None or SM90A not in archs:
+        return () if plain is None else (Choice(plain),)
+    if len(archs) == 1:
+        return (Choice(newest, 90),)
+    return () if plain is None else (Choice(newest, 90), Choice(plain))

@@ -1,0 +1,105 @@
+"""All partitions of a model: their functions in one C file, and each kernel that one of them launches, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from packager.backends.base import Context
+from packager.backends.cutlass.attention import find_attention
+from packager.backends.cutlass.attention_calls import add_attention
+from packager.backends.cutlass.chains import chains
+from packager.backends.cutlass.conv_calls import add_convolution
+from packager.backends.cutlass.functions import SM90A, GroupDraft
+from packager.backends.cutlass.gemm import add_gemm
+from packager.backends.cutlass.kernel import KernelSource
+from packager.backends.cutlass.objects import KernelObject, compile_kernels, find_cutlass
+from packager.backends.cutlass.patterns import CAUSAL, UNMASKED
+from packager.cuda_toolkit import find_cuda_toolkit
+from packager.dataflow import Dataflow
+from packager.errors import BackendError
+from packager.header import MARK
+from packager.manifest import License
+from packager.primitives import BackendOutput, CudaModule, Partition, StaticLibrary
+from packager.render import render
+from packager.resources import folder
+from packager.targets import Target
+from packager.toolchain import run
+
+LICENSES = (License("NVIDIA CUTLASS", "BSD-3-Clause"),)
+C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables", "-Wall")
+
+
+def compile_partitions(partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
+    """Compile ``cutlass.o`` and the objects of all kernels. Raises BackendError, ToolchainError."""
+    toolkit, cutlass = find_cuda_toolkit(context.base.options.home), find_cutlass()
+    toolchain = {"cutlass": cutlass.version, "nvcc": toolkit.version}
+    if not partitions:
+        return BackendOutput(target.kind, toolchain=toolchain)
+    archs = target.options.arch
+    drafts = [draft_group(partition, archs) for partition in partitions]
+    sources = _kernels(drafts, archs)
+    objects = compile_kernels(sources, cutlass, toolkit, context)
+    module = _compile_module(drafts, objects, context)
+    functions = [draft for group in drafts for draft in group.functions]
+    library = StaticLibrary(
+        "cutlass",
+        (module, *(kernel.host for kernel in objects)),
+        tuple(draft.symbol for draft in functions),
+        cuda_modules=tuple(CudaModule(f"pkm_cutlass_{index}", 1) for index in range(len(objects))),
+    )
+    groups = {partition.name: draft.group() for partition, draft in zip(partitions, drafts, strict=True)}
+    return BackendOutput(target.kind, (library,), groups, licenses=LICENSES, toolchain=toolchain)
+
+
+def draft_group(partition: Partition, archs: Sequence[str]) -> GroupDraft:
+    """Return the functions of a partition."""
+    function = partition.function
+    constants = [function.params[index].__chandle__() for index in partition.constant_arguments]
+    flow = Dataflow(function, constants)
+    arguments = {parameter.__chandle__(): index for index, parameter in enumerate(function.params)}
+    group = GroupDraft(partition.name)
+    (composite,) = partition.composites
+    for variable in flow.variables:
+        if flow.call(variable, "nn.softmax") is not None:
+            found = next((a for a in find_attention(flow, variable) if _covers(a.variables, flow)), None)
+            if found is not None:
+                if composite.name in (CAUSAL, UNMASKED):  # the mask's value is known to the pattern alone
+                    found = replace(found, mask=None, causal=composite.name == CAUSAL)
+                add_attention(flow, found, arguments, group, archs)
+                return group
+    for variable in flow.variables:
+        if flow.call(variable, "matmul", "nn.conv2d") is not None:
+            chain = next((c for c in chains(flow, variable) if _covers(c.variables, flow)), None)
+            if chain is not None:
+                add = add_gemm if flow.call(variable, "matmul") is not None else add_convolution
+                add(flow, chain, arguments, group, archs, partition.cost.flops)
+                return group
+    raise BackendError(f"cutlass: {partition.name} ({composite.name}) is no part of a model that the backend takes")
+
+
+def _covers(variables: Sequence[Any], flow: Dataflow) -> bool:
+    return len(variables) == len(flow.variables)
+
+
+def _kernels(drafts: Sequence[GroupDraft], archs: Sequence[str]) -> list[tuple[KernelSource, int]]:
+    """Return each kernel that is chosen, once, in order of its name, with the architecture that it is for."""
+    found: dict[str, tuple[KernelSource, int]] = {}
+    for group in drafts:
+        for draft in group.functions:
+            for choice in draft.choices:
+                own = (SM90A,) if choice.arch else tuple(archs)
+                found.setdefault(choice.kernel.name, (choice.kernel.source(own), choice.arch))
+    return [found[name] for name in sorted(found)]
+
+
+def _compile_module(drafts: Sequence[GroupDraft], objects: Sequence[KernelObject], context: Context) -> Any:
+    source = context.workdir / "cutlass.c"
+    kernels = [{"name": kernel.source.name, "arch": kernel.arch} for kernel in objects]
+    functions = [draft.view() for group in drafts for draft in group.functions]
+    source.write_text(render("cutlass/module.c.j2", mark=MARK, kernels=kernels, functions=functions), encoding="utf-8")
+    output = source.with_suffix(".o")
+    include = [f"-I{folder('templates') / 'cutlass'}", f"-I{folder('runtime_stub') / 'include'}"]
+    run([context.toolchain.cc, *C_FLAGS, *include, "-c", source.name, "-o", output.name], cwd=context.workdir)
+    return output

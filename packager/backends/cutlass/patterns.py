@@ -1,0 +1,57 @@
+"""What the cutlass backend takes, as searches: anchors, and what grows around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from packager.backends.base import Search
+from packager.backends.cutlass.attention import Attention, find_attention
+from packager.backends.cutlass.attention_calls import attention_choices
+from packager.backends.cutlass.chains import chains
+from packager.backends.cutlass.conv_calls import takes_convolution
+from packager.backends.cutlass.gemm import takes_product
+from packager.dataflow import Dataflow
+
+CAUSAL = "cutlass.attention_causal"
+UNMASKED = "cutlass.attention"
+MASKED = "cutlass.attention_masked"
+
+
+def make_searches(operators: Sequence[str], archs: Sequence[str]) -> list[Search]:
+    """Return the searches of these groups of operators, for kernels of these architectures."""
+    searches = []
+    if "attention" in operators:
+        searches += [
+            Search(CAUSAL, "nn.softmax", _attention(archs, lambda a: a.causal), anchor=True),
+            Search(UNMASKED, "nn.softmax", _attention(archs, lambda a: not a.causal and a.mask is None), anchor=True),
+            Search(MASKED, "nn.softmax", _attention(archs, lambda a: a.mask is not None), anchor=True),
+        ]
+    if "dense" in operators:
+
+        def find(flow: Dataflow, anchor: Any) -> Iterator[Sequence[Any]]:
+            for chain in chains(flow, anchor):
+                if takes_product(flow, chain, archs):
+                    yield chain.variables
+
+        searches.append(Search("cutlass.dense", "matmul", find, anchor=True))
+    if "conv2d" in operators:
+
+        def find_convolution(flow: Dataflow, anchor: Any) -> Iterator[Sequence[Any]]:
+            for chain in chains(flow, anchor):
+                if takes_convolution(flow, chain, archs):
+                    yield chain.variables
+
+        searches.append(Search("cutlass.conv2d", "nn.conv2d", find_convolution, anchor=True))
+    return searches
+
+
+def _attention(
+    archs: Sequence[str], wanted: Callable[[Attention], bool]
+) -> Callable[[Dataflow, Any], Iterator[Sequence[Any]]]:
+    def find(flow: Dataflow, softmax: Any) -> Iterator[Sequence[Any]]:
+        for attention in find_attention(flow, softmax):
+            if wanted(attention) and attention_choices(attention, archs):
+                yield attention.variables
+
+    return find

@@ -1,0 +1,153 @@
+/* What the epilogues of GEMM and convolution kernels apply to each element, in float.
+ *
+ * Those without a suffix are made for results that are rounded to 16 bits: they cost two instructions of the special
+ * function unit and are right to about 2e-7. `_precise` ones are right to a few units in the last place of a float.
+ * `_fast` ones are right to about 3e-5 and cost one such instruction. */
+#pragma once
+
+#include "cutlass/array.h"
+#include "cutlass/cutlass.h"
+#include "cutlass/functional.h"
+
+namespace pk {
+
+/* Makes of `Scalar::apply` the functor of float and of arrays of float that CUTLASS's epilogues take. */
+template <class Scalar, class T>
+struct Elementwise {
+  CUTLASS_HOST_DEVICE T operator()(T const &x) const { return Scalar::apply(x); }
+};
+template <class Scalar, class T, int N>
+struct Elementwise<Scalar, cutlass::Array<T, N>> {
+  CUTLASS_HOST_DEVICE cutlass::Array<T, N> operator()(cutlass::Array<T, N> const &x) const {
+    cutlass::Array<T, N> y;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) y[i] = Scalar::apply(x[i]);
+    return y;
+  }
+};
+
+/* The instructions themselves; host code calls none of them. */
+CUTLASS_HOST_DEVICE float exp2_approx(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2f(x);
+#endif
+}
+CUTLASS_HOST_DEVICE float reciprocal_approx(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
+#endif
+}
+CUTLASS_HOST_DEVICE float tanh_approx(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return tanhf(x);
+#endif
+}
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kSqrtHalf = 0.70710678118654752f;
+/* tanh's argument in the tanh form of GELU is kGeluScale * x * (1 + kGeluCube * x * x). */
+constexpr float kGeluScale = 0.79788456080286536f;
+constexpr float kGeluCube = 0.044715f;
+
+/* A NaN stays one in all of them. */
+struct ScalarRelu {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return cutlass::maximum<float, true>{}(x, 0.0f); }
+};
+
+struct ScalarHardswish {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    return x * cutlass::minimum<float, true>{}(cutlass::maximum<float, true>{}(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f);
+  }
+};
+
+struct ScalarSigmoid {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return reciprocal_approx(1.0f + exp2_approx(-kLog2E * x)); }
+};
+struct ScalarSigmoidFast {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return 0.5f + 0.5f * tanh_approx(0.5f * x); }
+};
+struct ScalarSigmoidPrecise {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return reciprocal_approx(1.0f + expf(-x)); }
+};
+
+struct ScalarSilu {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarSigmoid::apply(x); }
+};
+struct ScalarSiluFast {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarSigmoidFast::apply(x); }
+};
+struct ScalarSiluPrecise {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarSigmoidPrecise::apply(x); }
+};
+
+/* x times the normal distribution's cumulative probability. erfc(z) = t * polynomial(t) * exp(-z * z) with
+ * t = 1 / (1 + p z), Abramowitz and Stegun 7.1.26, right to 1.5e-7. */
+struct ScalarGelu {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    const float z = fabsf(x) * kSqrtHalf;
+    const float t = reciprocal_approx(1.0f + 0.3275911f * z);
+    const float series =
+        t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    const float half = 0.5f * series * exp2_approx(-kLog2E * z * z); /* half of erfc(|z|) */
+    return x * (x < 0.0f ? half : 1.0f - half);
+  }
+};
+/* As tanh of a polynomial that was fitted to erf. */
+struct ScalarGeluFast {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    const float u = cutlass::minimum<float>{}(x * x, 25.0f), half = 0.5f * x;
+    return half + half * tanh_approx(x * (0.797508f + u * (0.0370056f - 3.515e-4f * u)));
+  }
+};
+struct ScalarGeluPrecise {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return 0.5f * x * (1.0f + erff(x * kSqrtHalf)); }
+};
+
+/* 0.5 (1 + tanh(u)) is sigmoid(2 u). */
+struct ScalarGeluTanh {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    return x * ScalarSigmoid::apply(2.0f * kGeluScale * x * (1.0f + kGeluCube * x * x));
+  }
+};
+struct ScalarGeluTanhFast {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    const float half = 0.5f * x;
+    return half + half * tanh_approx(kGeluScale * x * (1.0f + kGeluCube * x * x));
+  }
+};
+struct ScalarGeluTanhPrecise {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    return 0.5f * x * (1.0f + tanhf(kGeluScale * x * (1.0f + kGeluCube * x * x)));
+  }
+};
+
+// clang-format off
+template <class T> struct relu : Elementwise<ScalarRelu, T> {};
+template <class T> struct hardswish : Elementwise<ScalarHardswish, T> {};
+template <class T> struct sigmoid : Elementwise<ScalarSigmoid, T> {};
+template <class T> struct sigmoid_fast : Elementwise<ScalarSigmoidFast, T> {};
+template <class T> struct sigmoid_precise : Elementwise<ScalarSigmoidPrecise, T> {};
+template <class T> struct silu : Elementwise<ScalarSilu, T> {};
+template <class T> struct silu_fast : Elementwise<ScalarSiluFast, T> {};
+template <class T> struct silu_precise : Elementwise<ScalarSiluPrecise, T> {};
+template <class T> struct gelu : Elementwise<ScalarGelu, T> {};
+template <class T> struct gelu_fast : Elementwise<ScalarGeluFast, T> {};
+template <class T> struct gelu_precise : Elementwise<ScalarGeluPrecise, T> {};
+template <class T> struct gelu_tanh : Elementwise<ScalarGeluTanh, T> {};
+template <class T> struct gelu_tanh_fast : Elementwise<ScalarGeluTanhFast, T> {};
+template <class T> struct gelu_tanh_precise : Elementwise<ScalarGeluTanhPrecise, T> {};
+// clang-format on
+
+}  // namespace pk

@@ -1,0 +1,57 @@
+/* What the kernels of the cutlass backend are asked to solve: shared by their host code (C++) and by the primitive
+ * functions that call it (C). Strides and leading dimensions are in elements; matrices are row-major unless a kernel's
+ * configuration says otherwise. Structures are compared byte by byte: initialise them to zero first. */
+#ifndef PK_CUTLASS_PROBLEMS_H_
+#define PK_CUTLASS_PROBLEMS_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "packager_cuda.h"
+#ifdef __cplusplus
+}
+#endif
+
+/* d = act(alpha * a b + bias + beta * c), for each matrix of the batch. */
+typedef struct {
+  const void *a;    /* [batch, m, k] */
+  const void *b;    /* [batch, n, k] (column-major) or [batch, k, n], as the kernel is made for */
+  const void *bias; /* [n], or NULL */
+  const void *c;    /* [batch, m, n], the residual; NULL where the kernel reads none */
+  void *d;          /* [batch, m, n] */
+  void *workspace;  /* of kernels that need one */
+  int64_t m, n, k, batch;
+  int64_t lda, ldb, ldc, ldd;
+  int64_t batch_a, batch_b, batch_c, batch_d; /* from one matrix to the next; 0: the same for all */
+  float alpha, beta;
+} pk_gemm_t;
+
+/* o = softmax(scale * q k^T + mask) v, for each head of the batch. Element [b, s, h, d] of a tensor lies at
+ * b * batch + s * row + h * head + d. */
+typedef struct {
+  const void *q, *k, *v;
+  void *o;
+  const void *bias;       /* [batch or 1, heads or 1, queries or 1, keys], added to scores, in the element type; or NULL */
+  const int32_t *lengths; /* [batch] how many keys there are, the rest is padding; or NULL */
+  void *workspace;
+  int64_t batch, heads, queries, keys, depth, value_depth;
+  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3]; /* of batch, row, head */
+  int64_t bias_strides[3];                                        /* of batch, head, row; 0 where it is broadcast */
+  float scale;
+} pk_attention_t;
+
+/* y = act(x * w + bias + residual): NHWC data, OHWI weights. */
+typedef struct {
+  const void *x;        /* [batch, height, width, channels] */
+  const void *w;        /* [filters, window height, window width, channels] */
+  const void *bias;     /* [filters], or NULL */
+  const void *residual; /* as y, or NULL */
+  void *y;              /* [batch, out_height, out_width, filters] */
+  void *workspace;
+  int64_t batch, height, width, channels, filters, out_height, out_width;
+  int64_t window[2], padding[2], stride[2], dilation[2]; /* of height, width */
+} pk_conv_t;
+
+#endif /* PK_CUTLASS_PROBLEMS_H_ */

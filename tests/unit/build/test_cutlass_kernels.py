@@ -1,0 +1,269 @@
+"""The configurations of GEMM kernels, and what two compilers make of one of each family."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import itertools
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from packager.backends.base import Context
+from packager.backends.cutlass.gemm_kernels import (
+    ACTIVATIONS,
+    BARRIER_BYTES,
+    TYPES,
+    GemmConfig,
+    Sm80Tile,
+    Sm90Tile,
+)
+from packager.backends.cutlass.gemm_portfolio import portfolio
+from packager.backends.cutlass.objects import compile_kernels, find_cutlass
+from packager.cuda_toolkit import find_cuda_toolkit
+from packager.resources import folder
+from packager.targets import Target
+from packager.toolchain import find_toolchain
+
+ARCHS = ("sm_90a",)
+# Where parameters begin in the constant bank of sm_90: at 0x210, and those that hold tensor maps at a multiple of 128.
+PARAMETERS = {"sm90": 0x280, "sm80": 0x210}
+
+
+def configurations() -> Iterator[GemmConfig]:
+    """Yield all that the portfolios and the axes make of each type."""
+    for family, dtype, b_rows in itertools.product(("sm90", "sm80"), TYPES, (False, True)):
+        full = 16 // TYPES[dtype].size
+        for alignment, out in itertools.product((full, full // 2, full // 4, full // 8), TYPES[dtype].outputs):
+            for tile in portfolio(family, dtype, out, alignment=alignment, b_rows=b_rows) if alignment else ():
+                plain = GemmConfig(tile, dtype, out, alignment, b_rows)
+                yield plain
+                yield replace(plain, residual=True)
+                for activation in ACTIVATIONS if out != "int32" else ():
+                    yield replace(plain, activation=activation)
+                    yield replace(plain, activation=activation, fast_math=True)
+
+
+def test_a_name_says_all_that_the_code_depends_on() -> None:
+    texts: dict[str, str] = {}
+    for config in configurations():
+        source = config.source(ARCHS)
+        assert source.name == config.name
+        assert re.fullmatch("[a-z][a-z0-9_]*", source.name)
+        text = source.text.replace(source.name, "")
+        assert texts.setdefault(source.name, text) == text
+    assert len(texts) > 1000
+    assert len(set(texts.values())) == len(texts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": (64, 128, 128)},
+        {"cluster": (1, 2)},
+        {"schedule": "plain"},
+        {"stages": 3},
+        {"epilogue": (64, 32)},
+        {"blocks": 2},
+        {"prefetch": True},
+        {"swapped": True},
+    ],
+)
+def test_each_field_of_an_sm90_tile_makes_another_kernel(change: dict[str, object]) -> None:
+    tile = Sm90Tile((64, 128, 64), (2, 1))
+    kernels = [
+        GemmConfig(each, "float16", "float16", 8).source(ARCHS)
+        for each in (tile, replace(tile, **change))  # type: ignore[arg-type]
+    ]
+    assert kernels[0].name != kernels[1].name
+    assert kernels[0].text.replace(kernels[0].name, "") != kernels[1].text.replace(kernels[1].name, "")
+
+
+def test_functors_of_activations_exist() -> None:
+    header = (folder("templates") / "cutlass" / "activations.h").read_text(encoding="utf-8")
+    defined = set(re.findall(r"template <class T> struct (\w+)", header))
+    asked = {config.form for config in configurations()} - {"cutlass::epilogue::thread::Identity"}
+    assert {form.removeprefix("pk::") for form in asked} == defined
+
+
+def test_constants_are_those_of_the_header() -> None:
+    header = (folder("templates") / "cutlass" / "gemm.h").read_text(encoding="utf-8")
+    assert f"kBarrierBytes = 1 << {BARRIER_BYTES.bit_length() - 1};" in header
+    config = GemmConfig(Sm80Tile((64, 64, 64), (32, 32), 5, 0), "float16", "float16", 8)
+    (blocks,) = re.findall(r"kStreamBlocksPerSm = (\d+);", header)
+    assert config.workspace_bytes(100) == BARRIER_BYTES + int(blocks) * 100 * 2 * 64 * 64 * 4
+    assert replace(config, tile=Sm90Tile((64, 64, 64))).workspace_bytes(100) == 0
+
+
+WRONG = {
+    "makes float16, float32": {"out": "bfloat16"},
+    "TMA takes 16 bytes": {"alignment": 4},
+    "sm90 kernels do not multiply float32": {"dtype": "float32", "out": "float32", "alignment": 4},
+    "b of tfloat32 is": {"dtype": "tfloat32", "out": "float32", "alignment": 4, "b_rows": True},
+    "no layout of float32": {"tile": Sm90Tile((128, 144, 64), epilogue=(128, 48)), "out": "float32"},
+    "int32 has no activation": {"dtype": "int8", "out": "int32", "alignment": 16, "activation": "relu"},
+    "sm80 kernels do not multiply float8": {
+        "tile": Sm80Tile((64, 64, 64), (32, 32), 5),
+        "dtype": "float8_e4m3fn",
+        "alignment": 16,
+    },
+    "1 elements cannot be copied": {"tile": Sm80Tile((64, 64, 64), (32, 32), 5), "alignment": 1},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_templates_cannot_be_is_refused(message: str) -> None:
+    good = GemmConfig(Sm90Tile((64, 128, 64)), "float16", "float16", 8)
+    with pytest.raises(ValueError, match=message):
+        replace(good, **WRONG[message])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_alignment_that_can_be_copied_has_kernels(dtype: str) -> None:
+    size, out = TYPES[dtype].size, TYPES[dtype].outputs[0]
+    for alignment in (16 // size, 8 // size, 4 // size, 2 // size):
+        tiles = portfolio("sm80", dtype, out, alignment=alignment) if alignment else ()
+        assert bool(tiles) == (alignment > 0 and dtype != "float8_e4m3fn" and not (size == 1 and alignment < 4))
+        assert bool(portfolio("sm90", dtype, out, alignment=max(alignment, 1))) == (
+            alignment * size == 16 and dtype != "float32"
+        )
+
+
+class Problem(ctypes.Structure):
+    """As pk_gemm_t."""
+
+    _fields_ = (
+        *[(name, ctypes.c_uint64) for name in ("a", "b", "bias", "c", "d", "workspace")],
+        *[(name, ctypes.c_int64) for name in ("m", "n", "k", "batch", "lda", "ldb", "ldc", "ldd")],
+        *[(f"batch_{name}", ctypes.c_int64) for name in "abcd"],
+        ("alpha", ctypes.c_float),
+        ("beta", ctypes.c_float),
+    )
+
+
+class Launch(ctypes.Structure):
+    """As pk_cuda_launch_t."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+    )
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel's fatbin and host object, and that linked with an encoder of tensor maps that obeys probe_encodes."""
+
+    config: GemmConfig
+    fatbin: Path
+    host: Path
+    library: ctypes.CDLL
+
+    def number(self, suffix: str) -> int:
+        return ctypes.c_uint32.in_dll(self.library, f"probe_{suffix}").value
+
+    def fill(self, encoded: bool = True, **values: int | float) -> Launch | None:
+        """Return the launch of a problem of m = 100, n = 192, k = 256, with other values; None if it is refused."""
+        problem = Problem(0x1000, 0x2000, 0, 0x3000, 0x4000, 0x100000, 100, 192, 256, 1, 256, 256, 192, 192)
+        problem.alpha, problem.beta = 1.0, 1.0
+        for name, value in values.items():
+            setattr(problem, name, value)
+        ctypes.c_int32.in_dll(self.library, "probe_encodes").value = encoded
+        launch, device = Launch(), (ctypes.c_int32 * 2)(90, 132)
+        arguments = (ctypes.c_uint8 * self.number("bytes"))()
+        self.library.probe_fill.argtypes = [ctypes.c_void_p] * 4
+        return (
+            None if self.library.probe_fill(device, ctypes.byref(problem), arguments, ctypes.byref(launch)) else launch
+        )
+
+
+ENCODER = """
+#include <stdint.h>
+#include <string.h>
+int32_t probe_encodes = 1;
+int32_t pk_tensor_map_encode(void *map) {{
+  if (probe_encodes) memset(map, 1, 128);
+  return probe_encodes ? 0 : -1;
+}}
+extern const uint32_t {name}_bytes, {name}_shared_bytes;
+extern int32_t {name}_fill(const void *, const void *, void *, void *);
+uint32_t probe_bytes, probe_shared_bytes;
+__attribute__((constructor)) static void numbers(void) {{
+  probe_bytes = {name}_bytes;
+  probe_shared_bytes = {name}_shared_bytes;
+}}
+int32_t probe_fill(const void *a, const void *b, void *c, void *d) {{ return {name}_fill(a, b, c, d); }}
+"""
+COMPILED = {
+    "sm90": GemmConfig(Sm90Tile((64, 64, 64), (2, 1)), "float16", "float16", 8, activation="gelu", residual=True),
+    "sm80": GemmConfig(Sm80Tile((64, 64, 64), (32, 32), 3, 0), "bfloat16", "float32", 4, residual=True),
+}
+
+
+@pytest.fixture(scope="module", params=COMPILED)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    path, config = tmp_path_factory.mktemp("kernels"), COMPILED[request.param]
+    context = Context(path, find_toolchain("x86_64"), Target("llvm", {}), 1)
+    (kernel,) = compile_kernels([(config.source(ARCHS), 90)], find_cutlass(), find_cuda_toolkit(""), context)
+    (path / "encoder.c").write_text(ENCODER.format(name=config.name), encoding="utf-8")
+    library = path / "probe.so"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", library, path / "encoder.c", kernel.host, "-Wl,-z,defs"], check=True
+    )
+    return Built(config, kernel.fatbin, kernel.host, ctypes.CDLL(str(library)))
+
+
+@pytest.mark.slow
+def test_host_objects_need_nothing_but_the_runtime_and_libgcc(built: Built) -> None:
+    undefined = subprocess.run(["nm", "-u", built.host], capture_output=True, text=True, check=True).stdout.split()
+    assert set(undefined) <= {"U", "pk_tensor_map_encode", "__udivti3", "memcpy", "memset"}
+    sections = subprocess.run(["readelf", "-SW", built.host], capture_output=True, text=True, check=True).stdout
+    assert not re.search(r"\.(init_array|ctors|gcc_except_table)", sections)
+
+
+@pytest.mark.slow
+def test_both_compilers_lay_out_the_parameter_alike(built: Built) -> None:
+    files = importlib.metadata.files("nvidia-cuda-cuobjdump") or []
+    (tool,) = [str(file.locate()) for file in files if file.name == "cuobjdump"]
+    usage = subprocess.run([tool, "-res-usage", built.fatbin], capture_output=True, text=True, check=True).stdout
+    (line,) = re.findall(rf"Function {built.config.name}:\n(.*)", usage)
+    (bank,) = re.findall(r"CONSTANT\[0\]:(\d+)", line)
+    assert int(bank) - PARAMETERS[built.config.tile.family] == built.number("bytes")
+    assert re.search(r"STACK:0 .*LOCAL:0 ", line)  # nothing is spilled
+
+
+@pytest.mark.slow
+def test_fill_takes_problems_and_refuses_others(built: Built) -> None:
+    launch = built.fill()
+    assert launch is not None
+    assert launch.shared_bytes == built.number("shared_bytes")
+    assert launch.grid[0] * launch.grid[1] * launch.grid[2] > 0
+    assert built.fill(bias=0x5000) is not None
+    assert built.fill(batch=3, batch_a=25600, batch_b=0, batch_c=19200, batch_d=19200) is not None
+    refused: tuple[dict[str, int], ...] = (
+        *({name: 0} for name in ("m", "n", "k", "batch", "a", "b", "c", "d")),
+        *({name: 0x1002} for name in ("a", "b", "bias", "c", "d")),
+        *({name: 1 << 31} for name in ("m", "batch")),
+        *({name: 100} for name in ("lda", "ldb", "ldd")),  # less than a row
+        *({name: 1025} for name in ("lda", "ldb", "ldc", "ldd")),
+        {"k": 255},
+        {"n": 191},
+        {"batch": 2, "batch_a": 25601},
+    )
+    for values in refused:
+        assert built.fill(**values) is None, values
+
+
+@pytest.mark.slow
+def test_fill_tells_of_what_it_lacks(built: Built) -> None:
+    tma = isinstance(built.config.tile, Sm90Tile)
+    assert (built.fill(encoded=False) is None) == tma
+    # Stream-K has no partial sums where each tile has its block.
+    assert (built.fill(workspace=0, k=4096, lda=4096, ldb=4096) is None) == (not tma)
+    assert built.fill(workspace=0, m=11 * 64, n=12 * 64, ldc=768, ldd=768) is not None

@@ -1,0 +1,233 @@
+"""What the cutlass backend takes of a model, however an exporter writes it; nothing is compiled."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from packager.pipeline import place
+
+TARGETS = ("cuda -arch=sm_90a", "cutlass")
+BATCH, LENGTH, HEADS, DEPTH = 2, 16, 4, 8
+WIDTH = HEADS * DEPTH
+
+
+def weights(**shapes: tuple[int, ...]) -> list[onnx.TensorProto]:
+    rng = np.random.default_rng(0)
+    return [onnx.numpy_helper.from_array(rng.standard_normal(s, dtype=np.float32), n) for n, s in shapes.items()]
+
+
+def taken(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], **options: Any) -> list[tuple[str, list[str]]]:
+    """Return the composite and the operators of each partition."""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(tensors)
+    onnx.checker.check_model(model)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    options.setdefault("precision", "fp16")
+    table = place(path, targets=TARGETS, **options)
+    return [(part["composite"], part["operators"]) for part in table["partitions"]]
+
+
+GELU = {
+    "erf": "d = Div(a, sqrt2) e = Erf(d) o = Add(e, one) m = Mul(a, o) y = Mul(m, half)",
+    "half first": "h = Mul(half, a) d = Mul(a, rsqrt2) e = Erf(d) o = Add(one, e) y = Mul(o, h)",
+    "tanh": "c = Pow(a, three) d = Mul(c, k) e = Add(a, d) f = Mul(e, s) t = Tanh(f) o = Add(t, one) "
+    "h = Mul(half, a) y = Mul(h, o)",
+    "sigmoid": "y = Sigmoid(a)",
+    "silu": "g = Sigmoid(a) y = Mul(a, g)",
+    "hardswish": "y = HardSwish(a)",
+    "relu": "y = Relu(a)",
+}
+SCALARS = {
+    "sqrt2": math.sqrt(2),
+    "rsqrt2": math.sqrt(0.5),
+    "one": 1.0,
+    "half": 0.5,
+    "three": 3.0,
+    "k": 0.044715,
+    "s": math.sqrt(2 / math.pi),
+}
+
+
+def scalars(text: str) -> list[onnx.TensorProto]:
+    used = [name for name in SCALARS if f"({name}," in text or f", {name})" in text or f", {name}," in text]
+    return [onnx.numpy_helper.from_array(np.array(SCALARS[name], np.float32), name) for name in used]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", None])
+@pytest.mark.parametrize("form", GELU)
+def test_an_activation_is_taken_in_whatever_form(tmp_path: Path, form: str, precision: str | None) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> net (float[n,32] x) => (float[n,64] y)'
+        f" {{ p = MatMul(x, w) a = Add(p, b) {GELU[form]} }}"
+    )
+    tensors = weights(w=(32, 64), b=(64,)) + scalars(GELU[form])
+    ((name, ops),) = taken(tmp_path, text, tensors, precision=precision, dims={"n": (1, 8)})
+    assert name == "cutlass.dense"
+    assert ops[0] == "matmul"
+    assert len(ops) >= 3
+
+
+def test_what_is_no_activation_stays(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> net (float[4,32] x) => (float[4,64] y)'
+        " { p = MatMul(x, w) a = Add(p, b) c = Sin(a) y = Mul(a, c) }"
+    )
+    ((name, ops),) = taken(tmp_path, text, weights(w=(32, 64), b=(64,)), precision=None)
+    assert (name, ops) == ("cutlass.dense", ["matmul", "add"])
+
+
+def test_a_value_that_is_used_elsewhere_ends_a_chain(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> net (float[4,32] x) => (float[4,64] y, float[4,64] a)'
+        " { p = MatMul(x, w) a = Add(p, b) y = Relu(a) }"
+    )
+    ((_, ops),) = taken(tmp_path, text, weights(w=(32, 64), b=(64,)), precision=None)
+    assert ops == ["matmul", "add"]
+
+
+@pytest.mark.parametrize("first", ["r, q", "q, r"])
+def test_a_residual_is_added(tmp_path: Path, first: str) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> net (float[2,4,32] x, float[2,4,64] r) => (float[2,4,64] y)'
+        f" {{ p = MatMul(x, w) q = Add(p, b) y = Add({first}) }}"
+    )
+    ((_, ops),) = taken(tmp_path, text, weights(w=(32, 64), b=(64,)), precision=None)
+    assert ops.count("add") == 2
+
+
+def test_products_of_activations(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> net (float[3,8,32] x, float[3,32,16] w) => (float[3,8,16] y)'
+        " { p = MatMul(x, w) y = Mul(p, half) }"
+    )
+    ((name, ops),) = taken(tmp_path, text, scalars(", half)"), precision=None)
+    assert (name, ops) == ("cutlass.dense", ["matmul", "multiply"])
+
+
+ATTENTION = """
+<ir_version: 8, opset_import: ["": 17]>
+net (float[{batch},16,32] x{mask_input}) => (float[{batch},16,32] y) {{
+  q0 = MatMul(x, wq) q1 = Add(q0, bq) q2 = Reshape(q1, split) q = Transpose <perm = [0, 2, 1, 3]> (q2)
+  k0 = MatMul(x, wk) k1 = Add(bk, k0) k2 = Reshape(k1, split) k = Transpose <perm = [0, 2, {k}]> (k2)
+  v0 = MatMul(x, wv) v1 = Add(v0, bv) v2 = Reshape(v1, split) v = Transpose <perm = [0, 2, 1, 3]> (v2)
+  {scores}
+  p = Softmax <axis = {axis}> (s)
+  o = MatMul(p, v)
+  t = Transpose <perm = [0, 2, 1, 3]> (o)
+  y = Reshape(t, join)
+}}
+"""
+PARTS = weights(wq=(32, 32), wk=(32, 32), wv=(32, 32), bq=(32,), bk=(32,), bv=(32,))
+PARTS += [
+    onnx.numpy_helper.from_array(np.array([0, LENGTH, HEADS, DEPTH], np.int64), "split"),
+    onnx.numpy_helper.from_array(np.array([0, LENGTH, WIDTH], np.int64), "join"),
+    onnx.numpy_helper.from_array(np.array(math.sqrt(DEPTH), np.float32), "root"),
+]
+SCORES = "a = MatMul(q, k) s = Div(a, root)"
+
+
+def attention(scores: str = SCORES, *, batch: Any = BATCH, mask_input: str = "", k: str = "3, 1", axis: int = -1) -> str:
+    return ATTENTION.format(scores=scores, batch=batch, mask_input=mask_input, k=k, axis=axis)
+
+
+@pytest.mark.parametrize("batch", [1, BATCH, "n"])
+def test_attention_is_taken_with_its_projections(tmp_path: Path, batch: Any) -> None:
+    dims = {"n": (1, 4)} if batch == "n" else {}
+    ((name, ops),) = taken(tmp_path, attention(batch=batch), PARTS, dims=dims)
+    assert name == "cutlass.attention"
+    assert ops.count("matmul") == 5
+    assert ops.count("permute_dims") >= 4
+
+
+def test_keys_that_are_transposed_twice(tmp_path: Path) -> None:
+    scores = "kt = Transpose <perm = [0, 1, 3, 2]> (k) a = MatMul(q, kt) s = Div(a, root)"
+    ((name, _),) = taken(tmp_path, attention(scores, k="1, 3"), PARTS)
+    assert name == "cutlass.attention"
+
+
+def test_a_causal_mask_is_known_by_its_value(tmp_path: Path) -> None:
+    mask = np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1)[None, None]
+    tensors = [*PARTS, onnx.numpy_helper.from_array(mask, "mask")]
+    ((name, _),) = taken(tmp_path, attention("a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"), tensors)
+    assert name == "cutlass.attention_causal"
+
+
+@pytest.mark.parametrize("change", ["weak", "wrong"])
+def test_other_masks_are_not_causal(tmp_path: Path, change: str) -> None:
+    mask = np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1)[None, None]
+    if change == "weak":
+        mask[..., 0, 1] = -1
+    else:
+        mask[..., 3, 0] = -1e9
+    tensors = [*PARTS, onnx.numpy_helper.from_array(mask, "mask")]
+    found = taken(tmp_path, attention("a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"), tensors)
+    assert "cutlass.attention_causal" not in [name for name, _ in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (attention(axis=1), "the softmax is over heads"),
+        (attention("m = MatMul(q, k) a = Sin(m) s = Div(a, root)"), "something stands between"),
+        (attention("m = MatMul(q, k) s = Div(m, root) z = Relu(s)").replace("=> (", "=> (float[2,4,16,16] z, "), "taps"),
+    ],
+    ids=lambda value: value if len(value) < 40 else "",
+)
+def test_what_is_no_attention(tmp_path: Path, text: str, why: str) -> None:
+    assert why
+    assert {name for name, _ in taken(tmp_path, text, PARTS)} == {"cutlass.dense"}
+
+
+CONV = """
+<ir_version: 8, opset_import: ["": 17]>
+net (float[2,{c},14,14] x) => (float[2,{o},{h},{h}] y) {{
+  a = Conv <pads = [{pad}], strides = [{s}, {s}], group = {group}> (x, w, b)
+  {after}
+}}
+"""
+
+
+def conv(o: int, *, c: int = 16, size: int = 3, s: int = 1, pad: str = "1, 1, 1, 1", group: int = 1, after: str = "") -> Any:
+    top, _, bottom, _ = map(int, pad.split(","))
+    height = (14 + top + bottom - size) // s + 1
+    text = CONV.format(c=c, o=o, h=height, pad=pad, s=s, group=group, after=after or "y = Relu(a)")
+    return text, weights(w=(o, c // group, size, size), b=(o,))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        conv(16),
+        conv(32, s=2),
+        conv(32, size=1, pad="0, 0, 0, 0"),
+        conv(16, after="r = Add(a, x) y = Relu(r)"),
+        conv(16, c=3),
+    ],
+    ids=["3x3", "stride", "1x1", "residual", "3 channels"],
+)
+def test_convolutions(tmp_path: Path, model: Any) -> None:
+    ((name, ops),) = taken(tmp_path, *model)
+    assert name == "cutlass.conv2d"
+    assert ops[-1] in ("nn.relu", "astype")
+
+
+@pytest.mark.parametrize("model", [conv(16, group=16), conv(16, pad="1, 1, 0, 0")], ids=["depthwise", "one side"])
+def test_convolutions_that_stay(tmp_path: Path, model: Any) -> None:
+    assert taken(tmp_path, *model) == []
+
+
+def test_another_gpu_beside(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    model = onnx.parser.parse_model(attention())
+    model.graph.initializer.extend(PARTS)
+    onnx.save(model, path)
+    table = place(path, targets=("cuda -arch=sm_80,sm_90a", "cutlass"), precision="fp16")
+    assert [part["composite"] for part in table["partitions"]] == ["cutlass.attention"]
