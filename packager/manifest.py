@@ -138,8 +138,8 @@ class Weights:
 class CudaRequirements:
     """What a CUDA bundle asks of a GPU and its driver; both lists are empty where nothing but copies is run.
 
-    Each module of the bundle has machine code for all of ``archs`` and PTX for all of ``ptx``; one that fits the GPU
-    is enough. ``driver`` is the least version of CUDA that the driver must support.
+    The bundle has machine code for each of ``archs`` and PTX for each of ``ptx``; one that fits the GPU is enough, even
+    if some modules are for particular GPUs alone. ``driver`` is the least version of CUDA that the driver must support.
     """
 
     archs: Annotated[tuple[MachineCode, ...], Unique()]

@@ -89,7 +89,7 @@ def _check(image: ElfImage, link_plan: LinkPlan) -> None:
 
 
 def cuda_requirements(fatbins: tuple[Fatbin, ...], link_plan: LinkPlan) -> CudaRequirements | None:
-    """Return what the GPU code asks for. Raises BackendError unless every module has the code that was asked for."""
+    """Return what the GPU code asks for. Raises BackendError for code that was not asked for, or is missing."""
     wanted = _wanted(link_plan)
     if wanted is None:
         if fatbins:
@@ -98,17 +98,20 @@ def cuda_requirements(fatbins: tuple[Fatbin, ...], link_plan: LinkPlan) -> CudaR
                 hint="a backend of the CPU hands back objects without it",
             )
         return None
-    for number, fatbin in enumerate(fatbins, start=1):
-        for what, found, expected in (
-            ("machine code", fatbin.archs, wanted.archs),
-            ("PTX", fatbin.ptx, wanted.ptx),
-        ):
-            if found != expected:
+    for what, attribute in (("machine code", "archs"), ("PTX", "ptx")):
+        asked = set(getattr(wanted, attribute))
+        for number, fatbin in enumerate(fatbins, start=1):
+            if extra := sorted(set(getattr(fatbin, attribute)) - asked):
                 raise BackendError(
-                    f"GPU module {number} of {len(fatbins)} has {what} for {', '.join(found) or 'nothing'},"
-                    f" not for {', '.join(expected) or 'nothing'}",
-                    hint="a backend compiles each module for every architecture of its Target",
+                    f"GPU module {number} of {len(fatbins)} has {what} for {', '.join(extra)}, which is not asked for",
+                    hint="a backend compiles its modules for architectures of its Target",
                 )
+        missing = sorted(asked - {name for fatbin in fatbins for name in getattr(fatbin, attribute)})
+        if fatbins and missing:
+            raise BackendError(
+                f"no GPU module has {what} for {', '.join(missing)}",
+                hint="for each architecture of its Target a backend has a module",
+            )
     if not fatbins and link_plan.plan.functions:
         raise BackendError(f"the linked file has no GPU code: there is no section {FATBIN_SECTION}")
     return wanted if fatbins else CudaRequirements((), (), wanted.driver)

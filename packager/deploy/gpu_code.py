@@ -16,7 +16,7 @@ _RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or r
 
 
 def gpu_code_findings(bundle: BundleFile) -> Iterator[Finding]:
-    """Check that each fatbin of the file has code for the declared architectures and no others."""
+    """Check that the fatbins of the file have code for the declared architectures and no others."""
     with open_window(bundle.path) as window:
         sections = [section for section in read_sections(window).sections if section.name == FATBIN_SECTION]
     if len(sections) > 1:
@@ -36,13 +36,17 @@ def gpu_code_findings(bundle: BundleFile) -> Iterator[Finding]:
         return
     if not fatbins and (wanted.archs or wanted.ptx):
         yield _finding("manifest.gpu_code", f"GPU code for {wanted.describe()} is not there", FATBIN_SECTION)
+    declared = {*wanted.archs, *wanted.ptx}
     for number, fatbin in enumerate(fatbins, start=1):
-        found, declared = {*fatbin.archs, *fatbin.ptx}, {*wanted.archs, *wanted.ptx}
-        for what, names in (("has undeclared", found - declared), ("lacks", declared - found)):
-            if names:
-                listed = ", ".join(sorted(names, key=arch_key))
-                text = f"GPU module {number} of {len(fatbins)} {what} code for {listed}"
-                yield _finding("manifest.gpu_code", text, f"{FATBIN_SECTION}, $.requirements.cuda")
+        if extra := {*fatbin.archs, *fatbin.ptx} - declared:
+            yield _wrong(f"GPU module {number} of {len(fatbins)} has undeclared code", extra)
+    if fatbins and (missing := declared - {name for fatbin in fatbins for name in (*fatbin.archs, *fatbin.ptx)}):
+        yield _wrong("no GPU module has code", missing)
+
+
+def _wrong(what: str, names: set[str]) -> Finding:
+    listed = ", ".join(sorted(names, key=arch_key))
+    return _finding("manifest.gpu_code", f"{what} for {listed}", f"{FATBIN_SECTION}, $.requirements.cuda")
 
 
 def _finding(check: str, what: str, where: str) -> Finding:

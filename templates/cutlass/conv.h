@@ -36,7 +36,8 @@ inline bool takes(const pk_conv_t &conv, int64_t size, int64_t wide, int64_t wid
   if (std::max({x, w, y}) > INT32_MAX) return false;
   for (int axis = 0; axis < 2; ++axis) {
     if (conv.stride[axis] < 1 || conv.dilation[axis] < 1 || conv.padding[axis] < 0) return false;
-    if (conv.stride[axis] > INT16_MAX || conv.dilation[axis] > INT16_MAX || conv.padding[axis] > INT16_MAX) return false;
+    if (conv.stride[axis] > INT16_MAX || conv.dilation[axis] > INT16_MAX || conv.padding[axis] > INT16_MAX)
+      return false;
     if (covered(conv, axis) > INT32_MAX) return false;
   }
   if (conv.channels % wide || conv.filters % wide_d) return false;

@@ -145,8 +145,8 @@ struct Sm80Conv {
     Floats bias;
     bias.clear();
     if (inside && params.bias != nullptr) {
-      bias = cutlass::NumericArrayConverter<float, Element, kWideD>{}(
-          *reinterpret_cast<const Vector *>(params.bias + n));
+      bias =
+          cutlass::NumericArrayConverter<float, Element, kWideD>{}(*reinterpret_cast<const Vector *>(params.bias + n));
     }
     if constexpr (kSlices == 1) {
       __syncthreads();
@@ -192,10 +192,10 @@ struct Sm80Conv {
     const int batch = conv.batch, height = conv.height, width = conv.width, channels = conv.channels;
     const int filters = conv.filters, out_height = conv.out_height, out_width = conv.out_width;
     const int window[2] = {int(conv.window[0]), int(conv.window[1])};
-    const cutlass::conv::Conv2dProblemSize problem(
-        batch, height, width, channels, filters, window[0], window[1], out_height, out_width, conv.padding[0],
-        conv.padding[1], conv.stride[0], conv.stride[1], conv.dilation[0], conv.dilation[1],
-        cutlass::conv::Mode::kCrossCorrelation, kSlices, 1);
+    const cutlass::conv::Conv2dProblemSize problem(batch, height, width, channels, filters, window[0], window[1],
+                                                   out_height, out_width, conv.padding[0], conv.padding[1],
+                                                   conv.stride[0], conv.stride[1], conv.dilation[0], conv.dilation[1],
+                                                   cutlass::conv::Mode::kCrossCorrelation, kSlices, 1);
     if (Mma::IteratorA::can_implement(problem) != cutlass::Status::kSuccess) return -1;
     if (Mma::IteratorB::can_implement(problem) != cutlass::Status::kSuccess) return -1;
     const auto layout_x = Layout::packed({batch, height, width, channels});

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packager.backends.cutlass.chains import Chain, shape_of
-from packager.backends.cutlass.choice import ITEMSIZE, GemmShape, choose_conv, choose_gemm
+from packager.backends.cutlass.choice import ITEMSIZE, ConvShape, GemmShape, choose_conv, choose_gemm
 from packager.backends.cutlass.functions import Choice, FunctionDraft, GroupDraft
 from packager.backends.cutlass.gemm import bias_parameter
 from packager.backends.cutlass.gemm_kernels import GemmConfig
@@ -143,10 +143,8 @@ def _choices(conv: Convolution, chain: Chain, archs: Sequence[str], batch: int) 
         shape = GemmShape(rows, conv.filters, conv.channels, 1)
         divisor = math.gcd(conv.filters, conv.channels)
         return choose_gemm(shape, conv.dtype, conv.dtype, divisor, False, archs, make)
-    shape = GemmShape(rows, conv.filters, conv.channels * math.prod(conv.window), 1)
-    return choose_conv(
-        shape, conv.dtype, conv.channels, conv.filters, conv.window, archs, activation=activation, residual=residual
-    )
+    size = ConvShape(rows, conv.channels, conv.filters, conv.window, conv.padding, conv.stride, conv.dilation)
+    return choose_conv(size, conv.dtype, archs, activation=activation, residual=residual)
 
 
 def _pair(values: Any) -> tuple[int, int]:

@@ -196,7 +196,7 @@ def portfolio(
     make = partial(make, activation=activation, residual=residual, fast_math=fast_math)
     if family == "sm80":
         fixed = alignment == channels and channels in FIXED_CHANNELS
-        return tuple(make(tile, fixed=fixed) for tile in _sm80_tiles(dtype, filters, alignment))
+        return tuple(make(tile, fixed=fixed) for tile in _sm80_tiles(dtype, channels, filters, alignment))
     if alignment < full or out_alignment < full:
         return ()
     tma = dtype in SM90_TYPES and channels > full
@@ -209,7 +209,7 @@ def row_form(dtype: str, channels: int, window: int, stride: int) -> tuple[int, 
 
     For convolutions of few channels without dilation along the width. Both are at least what is given: x and w are
     filled up with zeros. The problem has no padding along the width: it is part of x, and so are zeros up to a width
-    that is a multiple of row_width.
+    that is a multiple of row_width. The stride along the height is at most 8, as for all that TMA loads.
     """
     if dtype not in SM90_TYPES:
         return None
@@ -255,23 +255,28 @@ def _step(dtype: str, channels: int) -> int:
 
 
 def _sm90_tiles(dtype: str, channels: int, filters: int) -> tuple[Sm90ConvTile, ...]:
-    """The smaller tiles are for few rows of y."""
+    """The smaller tiles are for few rows of y. Where two blocks of a cluster share x, it is loaded once."""
     step = _step(dtype, channels)
-    shapes = [(64, 64), (128, 64)] if filters <= 64 else [(64, 64), (64, 128), (128, 128)]
-    return tuple(Sm90ConvTile((*shape, step)) for shape in shapes)
+    if filters <= 64:
+        return Sm90ConvTile((64, 64, step)), Sm90ConvTile((128, 64, step))
+    middle = Sm90ConvTile((64, 128, step), (1, 2) if filters >= 256 else (1, 1))
+    return Sm90ConvTile((64, 64, step)), middle, Sm90ConvTile((128, 128, step))
 
 
-def _sm80_tiles(dtype: str, filters: int, alignment: int) -> tuple[Sm80ConvTile, ...]:
+def _sm80_tiles(dtype: str, channels: int, filters: int, alignment: int) -> tuple[Sm80ConvTile, ...]:
     if TYPES[dtype].size == 4:
         return Sm80ConvTile((64, 64, 16), (32, 32), 4), Sm80ConvTile((128, 64, 16), (64, 32), 3)
     if alignment == 1:
         return (Sm80ConvTile((64, 64, 32), (32, 32), 2),)
-    large = Sm80ConvTile((128, 64, 64), (64, 32), 3) if filters <= 64 else Sm80ConvTile((128, 128, 32), (64, 64), 4)
-    return Sm80ConvTile((64, 64, 64), (32, 32), 4), large
+    if channels == 4 or (channels > 8 and _step(dtype, channels) == 32):
+        small, large = Sm80ConvTile((64, 64, 32), (32, 32), 5), Sm80ConvTile((128, 64, 32), (64, 32), 4)
+    else:
+        small, large = Sm80ConvTile((64, 64, 64), (32, 32), 4), Sm80ConvTile((128, 64, 64), (64, 32), 3)
+    return small, large if filters <= 64 else Sm80ConvTile((128, 128, 32), (64, 64), 4)
 
 
 def _sliced_tiles(dtype: str, channels: int) -> tuple[Sm80ConvTile, ...]:
-    """For few rows of y, which are less tiles than the GPU has multiprocessors; a slice has a step of channels."""
+    """For few rows of y, which are less tiles than the GPU has multiprocessors; each slice has a step of channels."""
     if TYPES[dtype].size == 4:
-        return (Sm80ConvTile((64, 64, 16), (32, 32), 3, 4),) if channels >= 64 else ()
-    return (Sm80ConvTile((64, 64, 64), (32, 32), 3, 8),) if channels >= 512 else ()
+        return (Sm80ConvTile((64, 64, 16), (32, 32), 8, 8),) if channels >= 128 else ()
+    return (Sm80ConvTile((64, 64, 64), (32, 32), 8, 8),) if channels >= 512 else ()

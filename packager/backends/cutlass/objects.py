@@ -25,7 +25,7 @@ from packager.toolchain import run
 
 INSTALL = "pip install 'packager[cutlass]'"
 DEVICE_FLAGS = (
-    *("-DNDEBUG", "--expt-relaxed-constexpr", "--compress-mode=size"),
+    *("-DNDEBUG", "--expt-relaxed-constexpr"),
     # Waits of programmatic launches, and the tiles of N that are no power of two.
     *("-DCUTLASS_ENABLE_GDC_FOR_SM90=1", "-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED=1"),
     "-diag-suppress=20012,20013,20014,20015,128,177,550,2361",
@@ -92,7 +92,9 @@ def compile_kernels(
         _compile_host(kernel, source, result.host, cutlass, toolkit, context)
         with budget.taken(kernel.megabytes):
             flags = (*DEVICE_FLAGS, *_includes(kernel, cutlass), *(f"-D{macro}" for macro in kernel.macros))
-            compile_fatbin(toolkit, source, result.fatbin, kernel.archs, (), flags, context.toolchain.cc)
+            real = [arch for arch in kernel.archs if arch.startswith("sm_")]
+            virtual = [arch for arch in kernel.archs if not arch.startswith("sm_")]
+            compile_fatbin(toolkit, source, result.fatbin, real, virtual, flags, context.toolchain.cc)
         context.cache.add("object", key, (result.fatbin, result.host))
         return result
 

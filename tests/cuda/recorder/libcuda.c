@@ -7,7 +7,8 @@
  * A real one, not compressed, has the kernels whose names stand in it, with parameters of any size.
  *
  * Environment: RECORDER_VERSION (13000), RECORDER_DEVICES (2), RECORDER_POOLS (1), RECORDER_MEMORY (bytes of a device),
- * RECORDER_ARCH (90), RECORDER_PTX (of the code that is loaded; as RECORDER_ARCH), RECORDER_FAIL (recorder.h). With
+ * RECORDER_ARCH (90), RECORDER_PTX (of the code that is loaded; as RECORDER_ARCH), RECORDER_MAPS (1: any tensor map
+ * is encoded, 0: the one of the C cases alone), RECORDER_FAIL (recorder.h). With
  * -DRECORDER_OLD it is a driver of CUDA 12.0 that has nothing newer or optional. What a real driver would crash on,
  * such as a handle that was destroyed, aborts. */
 #include <pthread.h>
@@ -765,9 +766,8 @@ static int encode(const char *function, uint64_t *map, uint64_t address, uint64_
 EXPORT int cuTensorMapEncodeTiled(uint64_t *map, int type, unsigned rank, void *address, const uint64_t *extents,
                                   const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                                   int swizzle, int promotion, int fill) {
-  if (type != 7 || strides[0] % 16 || steps[0] != 1 || interleave != 0 || swizzle != 3 || promotion != 2 || fill != 1) {
-    return 1;
-  }
+  int other = type != 7 || steps[0] != 1 || interleave != 0 || swizzle != 3 || promotion != 2 || fill != 1;
+  if (strides[0] % 16 || (other && !setting("RECORDER_MAPS", 0))) return 1;
   return encode("cuTensorMapEncodeTiled", map, (uintptr_t)address, rank, extents[0], box[0]);
 }
 

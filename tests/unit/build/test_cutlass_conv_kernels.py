@@ -1,14 +1,35 @@
-"""The configurations of convolution kernels, and that a plain C++ compiler turns each form into a host object."""
+"""The configurations of convolution kernels, and what the host code of each form makes of problems.
+
+In place of the driver's encoders of tensor maps are some that write down what they are asked for.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import re
+import subprocess
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from packager.backends.cutlass.conv_kernels import ConvConfig, Family, Sm80ConvTile, Sm90ConvTile, portfolio
+from packager.backends.base import Context
+from packager.backends.cutlass.conv_kernels import (
+    ConvConfig,
+    Family,
+    Sm80ConvTile,
+    Sm90ConvTile,
+    portfolio,
+    row_form,
+    row_portfolio,
+    row_width,
+)
+from packager.backends.cutlass.objects import _compile_host, find_cutlass
+from packager.cuda_toolkit import find_cuda_toolkit
+from packager.targets import Target
+from packager.toolchain import find_toolchain
 
 FAMILIES: tuple[Family, ...] = ("sm90", "sm80")
 SIZES = ((3, 64), (4, 64), (8, 64), (16, 32), (64, 64), (96, 40), (256, 1000), (512, 512), (6, 6), (7, 9))
@@ -22,6 +43,7 @@ def all_kernels() -> set[ConvConfig]:
         )
         for kernel in portfolio(family, dtype, channels, filters, (3, 3))
     }
+    kernels |= {kernel for columns in (8, 16) for kernel in row_portfolio("float16", 4, 64, columns)}
     kernels |= {replace(kernel, residual=True) for kernel in kernels}
     return kernels | {replace(kernel, activation=form) for kernel in kernels for form in ("relu", "silu")}
 
@@ -50,7 +72,7 @@ def test_every_window_has_kernels_for_every_gpu(channels: int, filters: int) -> 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "tfloat32"])
 def test_tma_takes_sixteen_bytes(dtype: str) -> None:
-    kernels = portfolio("sm90", dtype, 64, 64, (3, 3))
+    kernels = portfolio("sm90", dtype, 128, 64, (3, 3))
     assert kernels
     assert all(kernel.tile.family == "sm90" for kernel in kernels)
     assert any(isinstance(kernel.tile, Sm90ConvTile) for kernel in kernels) == (dtype != "float32")
@@ -84,3 +106,220 @@ def test_what_no_kernel_can_be() -> None:
         ConvConfig(Sm80ConvTile((64, 64, 64), (32, 32), 4), "float16", 1, 8)
     with pytest.raises(AssertionError):
         ConvConfig(Sm80ConvTile((64, 64, 64), (32, 32), 4, 4), "float16", 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "window", "stride", "form", "width"),
+    [
+        ("float16", 3, 7, 2, (4, 8), 2),  # ResNet
+        ("bfloat16", 3, 3, 2, (4, 4), 2),  # MobileNet
+        ("float16", 3, 3, 1, (8, 3), 1),  # VGG
+        ("tfloat32", 3, 7, 2, (4, 7), 1),
+        ("float16", 3, 16, 8, (3, 16), 8),
+    ],
+)
+def test_rows_of_the_window(
+    dtype: str, channels: int, window: int, stride: int, form: tuple[int, int], width: int
+) -> None:
+    assert row_form(dtype, channels, window, stride) == form
+    assert row_width(dtype, form[0]) == width
+    kernels = row_portfolio(dtype, form[0], 64, form[1], activation="relu")
+    assert kernels
+    assert all(kernel.rows and kernel.tile.family == "sm90" for kernel in kernels)
+
+
+def test_rows_need_tma() -> None:
+    assert row_form("float32", 3, 7, 2) is None
+    assert row_portfolio("float32", 4, 64, 8) == ()
+    assert row_portfolio("float16", 4, 65, 8) == ()
+    assert row_portfolio("float16", 3, 64, 7) == ()
+
+
+ENCODERS = """
+#include <stdint.h>
+#include <string.h>
+uint64_t refused;
+int64_t window[12];
+int32_t pk_tensor_map_encode(void *map, int32_t type, uint32_t rank, void *address, const uint64_t *extents,
+                             const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int32_t interleave,
+                             int32_t swizzle, int32_t promotion, int32_t fill) {
+  if ((uint64_t)address != refused) memset(map, 1, 128);
+  return (uint64_t)address == refused ? 1 : 0;
+}
+int32_t pk_tensor_map_encode_im2col(void *map, int32_t type, uint32_t rank, void *address, const uint64_t *extents,
+                                    const uint64_t *strides, const int32_t *lower, const int32_t *upper,
+                                    uint32_t channels, uint32_t pixels, const uint32_t *steps, int32_t interleave,
+                                    int32_t swizzle, int32_t promotion, int32_t fill) {
+  for (int i = 0; i < 3; i++) window[i] = extents[i], window[3 + i] = strides[i];
+  for (int i = 0; i < 2; i++) window[6 + i] = lower[i], window[8 + i] = upper[i], window[10 + i] = steps[1 + i];
+  if ((uint64_t)address != refused) memset(map, 1, 128);
+  return (uint64_t)address == refused ? 1 : 0;
+}
+"""
+BUILT = {
+    "tma": ConvConfig(Sm90ConvTile((64, 64, 64)), "float16", 8, 8, activation="relu", residual=True),
+    "rows": ConvConfig(Sm90ConvTile((128, 64, 32)), "bfloat16", 8, 8, rows=True),
+    "sliced": ConvConfig(Sm80ConvTile((64, 64, 64), (32, 32), 8, 8), "float16", 8, 8),
+    "fixed": ConvConfig(Sm80ConvTile((128, 64, 32), (64, 32), 4), "float16", 4, 8, fixed=True),
+    "single": ConvConfig(Sm80ConvTile((64, 64, 32), (32, 32), 2), "float16", 1, 1),
+}
+
+
+class Problem(ctypes.Structure):
+    """As pk_conv_t."""
+
+    _fields_ = (
+        *[(name, ctypes.c_uint64) for name in ("x", "w", "bias", "residual", "y", "workspace")],
+        *[(name, ctypes.c_int64) for name in ("batch", "height", "width", "channels", "filters")],
+        *[(name, ctypes.c_int64) for name in ("out_height", "out_width")],
+        *[(name, ctypes.c_int64 * 2) for name in ("window", "padding", "stride", "dilation")],
+    )
+
+
+class Launch(ctypes.Structure):
+    """As pk_cuda_launch_t."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+    )
+
+
+class Built:
+    """A kernel's host object, linked with the encoders."""
+
+    def __init__(self, kernel: ConvConfig, path: Path) -> None:
+        source = kernel.source(("sm_90a",))
+        (path / "kernel.cu").write_text(source.text)
+        toolkit, toolchain = find_cuda_toolkit(""), find_toolchain("x86_64")
+        context = Context(path, toolchain, Target("llvm", {}), 1)
+        self.object = path / "kernel.o"
+        _compile_host(source, path / "kernel.cu", self.object, find_cutlass(), toolkit, context)
+        # The kernel's symbols are hidden, as the bundle's linker leaves them.
+        (path / "table.c").write_text(
+            f"{ENCODERS}\nextern const uint32_t {kernel.name}_bytes, {kernel.name}_shared_bytes;\n"
+            f"extern int32_t {kernel.name}_fill(const void *, const void *, void *, void *);\n"
+            f"uint32_t bytes(void) {{ return {kernel.name}_bytes; }}\n"
+            f"uint32_t shared_bytes(void) {{ return {kernel.name}_shared_bytes; }}\n"
+            "int32_t fill(const void *device, const void *problem, void *arguments, void *launch) {\n"
+            f"  return {kernel.name}_fill(device, problem, arguments, launch);\n}}\n"
+        )
+        library = path / "kernel.so"
+        command = [toolchain.cc, "-shared", "-fPIC", "-Wl,-z,defs", "-o", library, path / "table.c", self.object]
+        subprocess.run(command, check=True)
+        self.library = ctypes.CDLL(str(library))
+
+    def fill(self, problem: Problem, refused: int = 0) -> Launch | None:
+        """Return the launch, None where the kernel does not take the problem. ``refused`` cannot have a tensor map."""
+        ctypes.c_uint64.in_dll(self.library, "refused").value = refused
+        # Tensor maps lie at multiples of 64 bytes.
+        memory = ctypes.create_string_buffer(self.library.bytes() + 64)
+        place = ctypes.c_void_p((ctypes.addressof(memory) + 63) // 64 * 64)
+        launch, device = Launch(), (ctypes.c_int32 * 2)(90, 132)
+        result = self.library.fill(device, ctypes.byref(problem), place, ctypes.byref(launch))
+        assert result in (0, -1)
+        return launch if result == 0 else None
+
+    def window(self) -> list[int]:
+        """Of the last window by TMA: three extents and strides, two lower and upper corners and steps."""
+        return list((ctypes.c_int64 * 12).in_dll(self.library, "window"))
+
+
+def problem(channels: int = 64, filters: int = 128, window: int = 3, stride: int = 1, **other: int) -> Problem:
+    """Return a convolution of two 28 x 30 images."""
+    padding = window // 2
+    made = Problem(x=4096, w=8192, bias=1024, y=1 << 20, batch=2, height=28, width=30)
+    made.channels, made.filters = channels, filters
+    made.out_height, made.out_width = ((n + 2 * padding - window) // stride + 1 for n in (28, 30))
+    made.window[:], made.padding[:], made.stride[:], made.dilation[:] = (
+        (number, number) for number in (window, padding, stride, 1)
+    )
+    for name, value in other.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
+    built: dict[str, Built] = {}
+
+    def get(name: str) -> Built:
+        if name not in built:
+            built[name] = Built(BUILT[name], tmp_path_factory.mktemp(name))
+        return built[name]
+
+    return get
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILT)
+def test_host_objects_need_nothing_but_encoders(name: str, build: Callable[[str], Built]) -> None:
+    file = build(name).object
+    symbols = subprocess.run(["nm", "-u", file], check=True, capture_output=True, text=True).stdout.split()
+    runtime = {"pk_tensor_map_encode", "pk_tensor_map_encode_im2col", "memcpy", "memset", "__udivti3"}
+    assert set(symbols[1::2]) <= runtime
+    sections = subprocess.run(["readelf", "-S", file], check=True, capture_output=True, text=True).stdout
+    assert "init_array" not in sections
+
+
+@pytest.mark.slow
+def test_tma_loads_windows(build: Callable[[str], Built]) -> None:
+    kernel = build("tma")
+    launch = kernel.fill(problem(stride=2, residual=2048))
+    assert launch is not None
+    # 2 x 14 x 15 rows in tiles of 64, two tiles of filters.
+    assert sorted(launch.grid) == [1, 1, 14]
+    assert launch.shared_bytes == kernel.library.shared_bytes()
+    assert launch.flags == 1
+    # The padding after the last row is not needed.
+    assert kernel.window() == [64, 30, 28, 128, 30 * 128, 28 * 30 * 128, -1, -1, -2, -2, 2, 2]
+
+
+@pytest.mark.slow
+def test_what_tma_does_not_take(build: Callable[[str], Built]) -> None:
+    kernel = build("tma")
+    assert kernel.fill(problem(residual=2048)) is not None
+    others = [problem(), problem(channels=60, residual=2048), problem(filters=60, residual=2048)]
+    others += [problem(**{name: 8200, "residual": 2048}) for name in ("x", "w", "bias", "y")]
+    others += [problem(residual=2056), problem(residual=2048, out_height=20), problem(residual=2048, batch=0)]
+    others += [problem(residual=2048, batch=1 << 20)]
+    assert [kernel.fill(other) for other in others] == [None] * len(others)
+    for address in (4096, 8192, 2048, 1 << 20):
+        assert kernel.fill(problem(residual=2048), refused=address) is None
+
+
+@pytest.mark.slow
+def test_rows_become_pixels(build: Callable[[str], Built]) -> None:
+    kernel = build("rows")
+    made = problem(channels=4, window=7, stride=2, bias=0)
+    made.width, made.window[1], made.padding[1] = 36, 8, 0
+    assert kernel.fill(made) is not None
+    assert kernel.window() == [32, 15, 28, 16, 36 * 8, 28 * 36 * 8, 0, -3, 0, -4, 1, 2]
+    for name, value in (("width", 35), ("width", 34), ("channels", 3)):
+        other = Problem.from_buffer_copy(made)
+        setattr(other, name, value)
+        assert kernel.fill(other) is None
+    for name, value in (("padding", 1), ("stride", 1), ("dilation", 2)):
+        other = Problem.from_buffer_copy(made)
+        getattr(other, name)[1] = value
+        assert kernel.fill(other) is None
+
+
+@pytest.mark.slow
+def test_slices_are_a_dimension_of_the_grid(build: Callable[[str], Built]) -> None:
+    launch = build("sliced").fill(problem(channels=512))
+    assert launch is not None
+    assert launch.grid[2] == 8
+    assert launch.grid[0] * launch.grid[1] == 27 * 2
+    assert list(launch.block) == [128, 1, 1]
+
+
+@pytest.mark.slow
+def test_kernels_of_copies_take_their_alignment(build: Callable[[str], Built]) -> None:
+    assert build("fixed").fill(problem(channels=4, window=7, stride=2)) is not None
+    assert build("fixed").fill(problem(channels=8, window=7, stride=2)) is None
+    assert build("fixed").fill(problem(channels=4, window=7, stride=2, x=4100)) is None
+    assert build("single").fill(problem(channels=3, filters=5, x=4098, w=8194, bias=0, y=4102)) is not None
+    assert build("single").fill(problem(channels=3, filters=5, window=33)) is None

@@ -134,7 +134,9 @@ PARTS += [
 SCORES = "a = MatMul(q, k) s = Div(a, root)"
 
 
-def attention(scores: str = SCORES, *, batch: Any = BATCH, mask_input: str = "", k: str = "3, 1", axis: int = -1) -> str:
+def attention(
+    scores: str = SCORES, *, batch: Any = BATCH, mask_input: str = "", k: str = "3, 1", axis: int = -1
+) -> str:
     return ATTENTION.format(scores=scores, batch=batch, mask_input=mask_input, k=k, axis=axis)
 
 
@@ -177,7 +179,10 @@ def test_other_masks_are_not_causal(tmp_path: Path, change: str) -> None:
     [
         (attention(axis=1), "the softmax is over heads"),
         (attention("m = MatMul(q, k) a = Sin(m) s = Div(a, root)"), "something stands between"),
-        (attention("m = MatMul(q, k) s = Div(m, root) z = Relu(s)").replace("=> (", "=> (float[2,4,16,16] z, "), "taps"),
+        (
+            attention("m = MatMul(q, k) s = Div(m, root) z = Relu(s)").replace("=> (", "=> (float[2,4,16,16] z, "),
+            "taps",
+        ),
     ],
     ids=lambda value: value if len(value) < 40 else "",
 )
@@ -195,7 +200,9 @@ net (float[2,{c},14,14] x) => (float[2,{o},{h},{h}] y) {{
 """
 
 
-def conv(o: int, *, c: int = 16, size: int = 3, s: int = 1, pad: str = "1, 1, 1, 1", group: int = 1, after: str = "") -> Any:
+def conv(
+    o: int, *, c: int = 16, size: int = 3, s: int = 1, pad: str = "1, 1, 1, 1", group: int = 1, after: str = ""
+) -> Any:
     top, _, bottom, _ = map(int, pad.split(","))
     height = (14 + top + bottom - size) // s + 1
     text = CONV.format(c=c, o=o, h=height, pad=pad, s=s, group=group, after=after or "y = Relu(a)")

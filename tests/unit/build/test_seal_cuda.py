@@ -55,6 +55,11 @@ def test_what_was_read_back_is_required() -> None:
     assert cuda_requirements((WHOLE,), plan(HOST, GPU, driver=12090)) == replace(wanted, driver="12.9")
 
 
+def test_modules_may_be_for_one_gpu_alone() -> None:
+    alone = replace(WHOLE, archs=("sm_90a",), ptx=())
+    assert cuda_requirements((WHOLE, alone), plan(HOST, GPU)) == cuda_requirements((WHOLE,), plan(HOST, GPU))
+
+
 def test_bundles_without_kernels() -> None:
     assert cuda_requirements((), plan(HOST, driver=None)) is None
     assert cuda_requirements((), plan(HOST, GPU, functions=0)) == CudaRequirements((), (), "13.0")
@@ -65,14 +70,14 @@ def test_bundles_without_kernels() -> None:
     [
         ((), plan(HOST, GPU), "the linked file has no GPU code"),
         ((WHOLE,), plan(HOST, driver=None), "has GPU code in .nv_fatbin, but no Target of kind 'cuda'"),
+        ((replace(WHOLE, archs=("sm_80",)),) * 2, plan(HOST, GPU), "no GPU module has machine code for sm_90a"),
+        ((replace(WHOLE, ptx=()),), plan(HOST, GPU), "no GPU module has PTX for compute_80"),
+        ((WHOLE,), plan(HOST, {**GPU, "ptx": ()}), "has PTX for compute_80, which is not asked for"),
         (
-            (WHOLE, replace(WHOLE, archs=("sm_80",))),
+            (WHOLE, replace(WHOLE, archs=("sm_80", "sm_90"))),
             plan(HOST, GPU),
-            "GPU module 2 of 2 has machine code for sm_80, not for sm_80, sm_90a",
+            "GPU module 2 of 2 has machine code for sm_90, which is not asked for",
         ),
-        ((replace(WHOLE, ptx=()),), plan(HOST, GPU), "has PTX for nothing, not for compute_80"),
-        ((WHOLE,), plan(HOST, {**GPU, "ptx": ()}), "has PTX for compute_80, not for nothing"),
-        ((replace(WHOLE, archs=("sm_80", "sm_90")),), plan(HOST, GPU), "for sm_80, sm_90, not for sm_80, sm_90a"),
     ],
 )
 def test_other_code_than_planned(fatbins: tuple[Fatbin, ...], link_plan: LinkPlan, message: str) -> None:
