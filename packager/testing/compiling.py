@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from packager.backends import find_backend
-from packager.backends.base import CodeGenerator, Context
+from packager.backends.base import NO_CACHE, CodeGenerator, Context
+from packager.cache import Cache
 from packager.primitives import BackendOutput, FunctionGroup, Kernel, Partition
 from packager.targets import Target, parse_targets
 from packager.toolchain import find_toolchain
@@ -33,15 +34,17 @@ class Compiled:
     output: BackendOutput
 
 
-def context_for(targets: Targets, kind: str, workdir: Path) -> tuple[Target, Context]:
+def context_for(targets: Targets, kind: str, workdir: Path, cache: Cache = NO_CACHE) -> tuple[Target, Context]:
     """Return the canonical Target of ``kind`` in a list, and what its backend gets beside it."""
     parsed = parse_targets(targets)
     target = next(target for target in (*parsed.bases, *parsed.specialised) if target.kind == kind)
     workdir.mkdir(parents=True)
-    return target, Context(workdir, find_toolchain(parsed.host.machine), parsed.base_of(target), jobs=1)
+    return target, Context(workdir, find_toolchain(parsed.host.machine), parsed.base_of(target), jobs=1, cache=cache)
 
 
-def compile_model(model: Path, targets: Targets, dims: Mapping[str, Any], kind: str, workdir: Path) -> Compiled:
+def compile_model(
+    model: Path, targets: Targets, dims: Mapping[str, Any], kind: str, workdir: Path, cache: Cache = NO_CACHE
+) -> Compiled:
     """Compile what the backend of ``kind`` takes of a model, into ``workdir``, which must not be there yet."""
     from packager.lower import lower
     from packager.partition import compile_with, partition
@@ -54,7 +57,7 @@ def compile_model(model: Path, targets: Targets, dims: Mapping[str, Any], kind: 
 
     def compile_partitions(target: Target, partitions: Sequence[Partition]) -> BackendOutput:
         given.extend(partitions if target.kind == kind else ())
-        return compile_with(lambda target: context_for(targets, target.kind, workdir / target.kind)[1])(
+        return compile_with(lambda target: context_for(targets, target.kind, workdir / target.kind, cache)[1])(
             target, partitions
         )
 

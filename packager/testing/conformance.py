@@ -23,6 +23,7 @@ import packager
 from packager.backends import find_backend
 from packager.backends.base import API_VERSION
 from packager.backends.contract import violation
+from packager.cache import Cache
 from packager.deploy.elf_symbols import GLOBAL, UNDEFINED
 from packager.libraries.objects import is_archive, read_objects
 from packager.primitives import BackendOutput
@@ -37,12 +38,15 @@ class Conformance:
     """Of every backend.
 
     ``values`` has a value that is not the default for each of its Target attributes, ``cases`` are models that it
-    compiles, wholly or in part.
+    compiles, wholly or in part. A backend whose objects take long may keep them between tests: ``caches`` lets it use
+    the user's cache, and ``few`` are the cases that are compiled without, to see whether the same is made twice.
     """
 
     kind: ClassVar[str]
     values: ClassVar[Mapping[str, Any]] = {}
     cases: ClassVar[Sequence[Case]] = CASES
+    caches: ClassVar[bool] = False
+    few: ClassVar[Sequence[Case]] = ()
 
     def targets(self, **attributes: Any) -> Targets:
         """Return the Targets of a build with this backend, with these attributes of its own."""
@@ -70,14 +74,15 @@ class Conformance:
         self.available()
         joined = join(cases, copies)
         model = joined.save(folder / "model.onnx")
-        return compile_model(model, self.targets(**attributes), joined.dims(), self.kind, folder / "compiled")
+        cache = Cache.of_user(enabled=self.caches)
+        return compile_model(model, self.targets(**attributes), joined.dims(), self.kind, folder / "compiled", cache)
 
     def build(self, cases: Sequence[Case], folder: Path, *, copies: int = 1, **attributes: Any) -> Any:
         """Build cases as one model, check the bundle and what it computes, and return its manifest."""
         self.available()
         joined = join(cases, copies)
         model, bundle = joined.save(folder / "model.onnx"), folder / "model.so"
-        packager.build(model, bundle, targets=self.targets(**attributes), dims=joined.dims(), cache=False)
+        packager.build(model, bundle, targets=self.targets(**attributes), dims=joined.dims(), cache=self.caches)
         manifest = packager.inspect(bundle).manifest
         errors = [finding for finding in packager.verify(bundle).findings if finding.severity == "error"]
         if runs_here(manifest):
@@ -157,7 +162,7 @@ class Conformance:
     def test_makes_the_same_everywhere_and_leaves_nothing(self, tmp_path: Path) -> None:
         """Twice in one process, and again in another, with other folders, environment and hash seed."""
         self.available()
-        joined = join(self.cases)
+        joined = join(self.few or self.cases)
         outputs = []
         for number in (1, 2):
             base = tmp_path / ("folder" * number)

@@ -64,7 +64,8 @@ int32_t pk_cuda_launch_filled(pk_cuda_t *cuda, int32_t kernel, pk_cuda_fill_fn *
     CUresult result = fill_place(cuda, place, fill, problem, problem_bytes, bytes);
     if (result) return pk_fail_launch(cuda, kernel, result);
   }
-  return pk_cuda_launch(cuda, kernel, &place->launch, place->arguments, bytes);
+  const pk_work_t work = {kernel, &place->launch, place->arguments, bytes, 1};
+  return pk_launch_work(cuda, &work);
 }
 
 void pk_filled_release(pk_cuda_t *cuda) {

@@ -196,7 +196,15 @@ typedef struct {
   const pk_cuda_launch_t *launch;
   const void *arguments;
   uint64_t bytes;
+  int32_t is_one; /* parameter, whatever its alignment; else they are all parameters, one after the other */
 } pk_work_t;
+/* How the driver takes the arguments of a launch: in a buffer, which begins where parameters do. One that is aligned to
+ * more than their beginning is passed by its address: the driver knows where it lies. */
+typedef struct {
+  size_t bytes;
+  void *one[1], *buffer[5];
+  void **params, **extra;
+} pk_parameters_t;
 typedef struct {
   void *target;
   const void *source;
@@ -208,7 +216,11 @@ CUresult pk_graph_remember(pk_cuda_t *cuda, const pk_work_t *work);
 CUresult pk_graph_compare(pk_cuda_t *cuda, const pk_work_t *work);
 void pk_graphs_release(pk_cuda_t *cuda);
 
-/* launch.c. Fails a launch with PK_NOT_LOADED.., which it returns. */
+/* launch.c. How the arguments of a launch are passed: pointers into `parameters` and into the arguments. */
+void pk_pass(pk_parameters_t *parameters, const pk_work_t *work);
+/* Launches a kernel, or does with it what the mode of the run asks for. */
+int32_t pk_launch_work(pk_cuda_t *cuda, const pk_work_t *work);
+/* Fails a launch with PK_NOT_LOADED.., which it returns. */
 int32_t pk_fail_launch(pk_cuda_t *cuda, int32_t kernel, CUresult result);
 
 /* filled.c */

@@ -83,16 +83,16 @@ CUresult pk_graph_remember(pk_cuda_t *cuda, const pk_work_t *work) {
 }
 
 static CUresult change_kernel(const pk_cuda_t *cuda, CUgraphNode node, const pk_work_t *work) {
-  size_t bytes = work->bytes;
-  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)work->arguments, CU_LAUNCH_PARAM_BUFFER_SIZE,
-                   &bytes, CU_LAUNCH_PARAM_END};
+  pk_parameters_t passed;
+  pk_pass(&passed, work);
   const pk_cuda_launch_t *launch = work->launch;
   const pk_kernel_node_t params = {
       .func = cuda->kernels[work->kernel].function,
       .grid = {launch->grid[0], launch->grid[1], launch->grid[2]},
       .block = {launch->block[0], launch->block[1], launch->block[2]},
       .shared_bytes = launch->shared_bytes,
-      .extra = extra,
+      .kernel_params = passed.params,
+      .extra = passed.extra,
   };
   return pk_driver.cuGraphExecKernelNodeSetParams(cuda->graph->exec, node, &params);
 }

@@ -1,5 +1,6 @@
 /* launch.c: what primitive functions call. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "gpu.h"
 
@@ -10,9 +11,21 @@ int32_t pk_fail_launch(pk_cuda_t *cuda, int32_t kernel, CUresult result) {
 
 void pk_cuda_step(pk_cuda_t *cuda, int32_t number) { cuda->step = number; }
 
+void pk_pass(pk_parameters_t *parameters, const pk_work_t *work) {
+  void *arguments = (void *)(uintptr_t)work->arguments;
+  parameters->bytes = work->bytes;
+  parameters->one[0] = arguments;
+  memcpy(parameters->buffer,
+         (void *[]){CU_LAUNCH_PARAM_BUFFER_POINTER, arguments, CU_LAUNCH_PARAM_BUFFER_SIZE, &parameters->bytes,
+                    CU_LAUNCH_PARAM_END},
+         sizeof parameters->buffer);
+  parameters->params = work->is_one ? parameters->one : NULL;
+  parameters->extra = work->is_one ? NULL : parameters->buffer;
+}
+
 /* The kernel may be started while the one before it ends, once all blocks of that have run
  * griddepcontrol.launch_dependents or ended: it waits itself until that one has ended and its writes are seen. */
-static CUresult launch_overlapping(const pk_cuda_t *cuda, const pk_work_t *work, void **extra) {
+static CUresult launch_overlapping(const pk_cuda_t *cuda, const pk_work_t *work, const pk_parameters_t *passed) {
   static const pk_launch_attribute_t programmatic = {CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, {1}};
   const pk_cuda_launch_t *launch = work->launch;
   const pk_launch_config_t config = {
@@ -23,7 +36,7 @@ static CUresult launch_overlapping(const pk_cuda_t *cuda, const pk_work_t *work,
       .attributes = &programmatic,
       .num_attributes = 1,
   };
-  return pk_driver.cuLaunchKernelEx(&config, cuda->kernels[work->kernel].function, NULL, extra);
+  return pk_driver.cuLaunchKernelEx(&config, cuda->kernels[work->kernel].function, passed->params, passed->extra);
 }
 
 /* A launch is programmatic only where it follows a kernel of the same run. The driver lets no kernel overlap a copy;
@@ -31,16 +44,15 @@ static CUresult launch_overlapping(const pk_cuda_t *cuda, const pk_work_t *work,
  * be going on when it has ended. All kernels of a run that may overlap wait, so that what comes after one of them,
  * waiting or not, comes after all before. Where launches are waited for or timed, none overlaps. */
 static CUresult launch_kernel(pk_cuda_t *cuda, const pk_work_t *work) {
-  size_t bytes = work->bytes;
-  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)work->arguments, CU_LAUNCH_PARAM_BUFFER_SIZE,
-                   &bytes, CU_LAUNCH_PARAM_END};
+  pk_parameters_t passed;
+  pk_pass(&passed, work);
   const pk_kernel_t *kernel = &cuda->kernels[work->kernel];
   int overlaps = (work->launch->flags & PK_CUDA_PROGRAMMATIC) && kernel->overlaps && cuda->chained;
   cuda->chained = cuda->mode == PK_LAUNCH || cuda->mode == PK_CAPTURE;
-  if (overlaps) return launch_overlapping(cuda, work, extra);
+  if (overlaps) return launch_overlapping(cuda, work, &passed);
   const uint32_t *grid = work->launch->grid, *block = work->launch->block;
   return pk_driver.cuLaunchKernel(kernel->function, grid[0], grid[1], grid[2], block[0], block[1], block[2],
-                                  work->launch->shared_bytes, cuda->stream, NULL, extra);
+                                  work->launch->shared_bytes, cuda->stream, passed.params, passed.extra);
 }
 
 static CUresult enqueue(pk_cuda_t *cuda, const pk_work_t *work) {
@@ -74,14 +86,19 @@ static CUresult perform(pk_cuda_t *cuda, const pk_work_t *work) {
   }
 }
 
-int32_t pk_cuda_launch(pk_cuda_t *cuda, int32_t kernel, const pk_cuda_launch_t *launch, const void *arguments,
-                       uint64_t bytes) {
-  if (!launch->grid[0] || !launch->grid[1] || !launch->grid[2]) return 0;
-  const pk_work_t work = {kernel, launch, arguments, bytes};
-  if (!cuda->kernels[kernel].function) return pk_fail_launch(cuda, kernel, PK_NOT_LOADED);
-  CUresult result = cuda->mode == PK_LAUNCH ? launch_kernel(cuda, &work) : perform(cuda, &work);
+int32_t pk_launch_work(pk_cuda_t *cuda, const pk_work_t *work) {
+  const uint32_t *grid = work->launch->grid;
+  if (!grid[0] || !grid[1] || !grid[2]) return 0;
+  if (!cuda->kernels[work->kernel].function) return pk_fail_launch(cuda, work->kernel, PK_NOT_LOADED);
+  CUresult result = cuda->mode == PK_LAUNCH ? launch_kernel(cuda, work) : perform(cuda, work);
   if (result) cuda->result = result;
   return result;
+}
+
+int32_t pk_cuda_launch(pk_cuda_t *cuda, int32_t kernel, const pk_cuda_launch_t *launch, const void *arguments,
+                       uint64_t bytes) {
+  const pk_work_t work = {kernel, launch, arguments, bytes, 0};
+  return pk_launch_work(cuda, &work);
 }
 
 const pk_cuda_device_t *pk_cuda_device(const pk_cuda_t *cuda) { return &cuda->gpu->facts; }
@@ -90,7 +107,7 @@ int32_t pk_cuda_copy(pk_cuda_t *cuda, void *target, const void *source, uint64_t
   static const pk_cuda_launch_t none;
   if (bytes == 0 || target == source) return 0;
   const pk_copy_t copy = {target, source, bytes};
-  const pk_work_t work = {PK_COPY, &none, &copy, sizeof copy};
+  const pk_work_t work = {PK_COPY, &none, &copy, sizeof copy, 0};
   CUresult result = perform(cuda, &work);
   if (result) cuda->result = result;
   return result;

@@ -116,7 +116,7 @@ def test_what_is_in_the_bundle(layer: Path) -> None:
     manifest = packager.inspect(layer).manifest
     assert composites(manifest) == ["cutlass.attention", "cutlass.attention", "cutlass.dense"]
     assert manifest.golden is not None
-    assert "BSD-3-Clause" in {license.spdx for license in manifest.licenses}
+    assert "BSD-3-Clause" in {found.spdx for found in manifest.licenses}
     assert not [finding.check for finding in verify(layer).findings if not finding.check.startswith("machine")]
 
 

@@ -17,6 +17,7 @@ SLOW = {
     "docs/targets.md",
     "docs/writing-a-backend.md",
     "examples/backend-openblas/README.md",
+    "samples/bert_cutlass/README.md",
     "samples/custom_op/README.md",
     "samples/minilm/README.md",
     "samples/resnet50/README.md",

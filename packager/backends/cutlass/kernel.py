@@ -13,9 +13,9 @@ class KernelSource:
     parameter. For the host (``PK_HOST`` is defined) it defines the ``pk_cuda_fill_fn`` ``<name>_fill`` and the numbers
     ``extern "C" const uint32_t <name>_bytes``, the size of the parameter, and ``<name>_shared_bytes``.
 
-    ``name`` says everything that the code depends on. ``archs`` are those that it is compiled for, real ones (``sm_80``)
-    and, for PTX, virtual ones. ``megabytes`` is how much memory nvcc takes for it. ``folders`` are folders of CUTLASS's sources (``examples/88_hopper_fmha``) that
-    are searched for headers, beside its include folder.
+    ``name`` says everything that the code depends on. ``archs`` are those that it is compiled for: real ones, as
+    ``sm_80``, and for PTX virtual ones. ``megabytes`` is how much memory nvcc takes for it. ``folders`` are folders of
+    CUTLASS's sources (``examples/88_hopper_fmha``) that are searched for headers, beside its include folder.
     """
 
     name: str

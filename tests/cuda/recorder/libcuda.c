@@ -23,6 +23,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_DYNAMIC_SHARED 232448
 #define ANY_SIZE SIZE_MAX
+#define BEGINNING 64 /* of an argument whose size is not known */
 #define FATBIN_MAGIC 0xBA55ED50u
 #define LINE_BYTES 1024
 #define TENSOR_MAP_BYTES 128
@@ -241,9 +242,16 @@ static int check_launch(const work_t *work) {
   return bad || !work->grid[0] || !work->grid[1] || !work->grid[2] ? 1 : 0;
 }
 
-static void read_extra(work_t *work, void **extra) {
-  if (!extra || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4])
-    DIE("launch parameters are not in a buffer");
+/* Arguments are in a buffer, or are one: of that a real kernel's code would tell the size; the stand-in reads its
+ * beginning. */
+static void read_arguments(work_t *work, void **params, void **extra) {
+  if (!params == !extra) DIE("launch parameters are to be in a buffer, or one by its address");
+  if (params) {
+    work->bytes = work->function->bytes == ANY_SIZE ? BEGINNING : work->function->bytes;
+    memcpy(work->arguments, params[0], work->bytes);
+    return;
+  }
+  if (extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4]) DIE("launch parameters are not in a buffer");
   work->bytes = *(size_t *)extra[3];
   if (work->bytes > sizeof work->arguments) DIE("too many arguments");
   memcpy(work->arguments, extra[1], work->bytes);
@@ -711,12 +719,11 @@ EXPORT int cuLaunchKernel(object_t *function, unsigned grid_x, unsigned grid_y, 
                           unsigned block_y, unsigned block_z, unsigned shared, void *stream, void **params,
                           void **extra) {
   WITH_CONTEXT("cuLaunchKernel");
-  if (params) DIE("launch parameters are not in a buffer");
   work_t work = {.function = check(function, FUNCTION),
                  .grid = {grid_x, grid_y, grid_z},
                  .block = {block_x, block_y, block_z},
                  .shared = shared};
-  read_extra(&work, extra);
+  read_arguments(&work, params, extra);
   int bad = check_launch(&work);
   if (bad) LEAVE(bad);
   enqueue(stream, &work);
@@ -740,12 +747,11 @@ typedef struct {
 
 EXPORT int cuLaunchKernelEx(const config_t *config, object_t *function, void **params, void **extra) {
   WITH_CONTEXT("cuLaunchKernelEx");
-  if (params) DIE("launch parameters are not in a buffer");
   if (config->num_attributes != 1 || config->attributes->id != 6 || !config->attributes->value.allowed) LEAVE(1);
   work_t work = {.function = check(function, FUNCTION), .shared = config->shared, .programmatic = 1};
   memcpy(work.grid, config->grid, sizeof work.grid);
   memcpy(work.block, config->block, sizeof work.block);
-  read_extra(&work, extra);
+  read_arguments(&work, params, extra);
   int bad = check_launch(&work);
   if (bad) LEAVE(bad);
   enqueue(config->stream, &work);
@@ -826,7 +832,7 @@ EXPORT int cuGraphExecKernelNodeSetParams(object_t *exec, object_t *node, const 
   memcpy(work->grid, params->grid, sizeof work->grid);
   memcpy(work->block, params->block, sizeof work->block);
   work->shared = params->shared;
-  read_extra(work, params->extra);
+  read_arguments(work, params->params, params->extra);
   char line[LINE_BYTES];
   describe(work, line);
   note("change n%d of x%d to %s", node->number, exec->number, line);
