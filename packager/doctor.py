@@ -84,7 +84,7 @@ def availability(kind: str) -> Unavailable | None:
     from packager.targets import parse_targets, unavailable
 
     try:
-        targets = parse_targets(str(getattr(find_backend(kind), "example", kind)))
+        targets = parse_targets(getattr(find_backend(kind), "example", kind))
         require_build_packages()
         target = next(one for one in (*targets.bases, *targets.specialised) if one.kind == kind)
         return unavailable(target)

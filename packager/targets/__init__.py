@@ -192,7 +192,8 @@ def _parse_specialised(written: Written, base: Backend, compiler: str) -> _Parse
             hint = valid_names(name, sorted({*own, *shared}), "attributes")
             raise UsageError(f"Target '{base.kind} -compiler={compiler}' has no attribute {name!r}", hint=hint)
     values = {name: written.read(compiler, own[name]) for name in written.attributes if name in own}
-    claimed = {name: written.read(base.kind, shared[name]) for name in written.attributes if name not in own}
+    # An attribute that both have, as the architectures of GPUs, is said of both.
+    claimed = {name: written.read(base.kind, shared[name]) for name in written.attributes if name in shared}
     return _Parsed(written.text, compiler, backend.device, False, values, base.kind, claimed)
 
 

@@ -29,7 +29,7 @@ class CutlassOptions(PartitionOptions):
     """Attributes of the ``cutlass`` kind."""
 
     operators: tuple[str, ...] = attribute(OPERATORS, "Groups of operators to take", choices=OPERATORS)
-    arch: tuple[str, ...] = attribute((), "GPU architectures; default: those of the base Target")
+    arch: tuple[str, ...] = attribute((), "GPU architectures, and PTX's; default: all of the base Target")
 
 
 class CutlassBackend:
@@ -39,13 +39,14 @@ class CutlassBackend:
     kind = "cutlass"
     device = "cuda"
     options = CutlassOptions
-    summary = "NVIDIA CUTLASS: matrix products and attention, compiled with no GPU"
+    summary = "NVIDIA CUTLASS: matrix products, attention and convolutions, compiled with no GPU"
     merges = False
+    example = ("cuda -arch=sm_80", "cutlass")
 
     def canonical(self, options: CutlassOptions, base: Target | None) -> CutlassOptions:
         """Put ``operators`` in one order, and fill in the architectures."""
         chosen = tuple(name for name in OPERATORS if name in options.operators)
-        archs = options.arch or (tuple(base.options.arch) if base is not None else ())
+        archs = options.arch or ((*base.options.arch, *base.options.ptx) if base is not None else ())
         return dataclasses.replace(options, operators=chosen, arch=archs)
 
     def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002

@@ -12,7 +12,8 @@ from tvm.sym import Analyzer
 from packager.backends.cutlass.activations import find_activation, scalar_of
 from packager.dataflow import Dataflow, operator_of
 
-FLOATS = ("float16", "bfloat16", "float32")
+HALVES = ("float16", "bfloat16")
+FLOATS = (*HALVES, "float32")
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,11 @@ def _extend(flow: Dataflow, chain: Chain) -> Chain | None:
         before, after = shape_of(result), shape_of(reader)
         return longer if before and after and same(before[-1], after[-1]) else None
     if name in ("multiply", "divide", "add") and not chain.activation:
-        return _combine(longer, name, call, result)
+        return _combine(flow, longer, name, call, result)
     return None
 
 
-def _combine(longer: Chain, name: str, call: Any, result: Any) -> Chain | None:
+def _combine(flow: Dataflow, longer: Chain, name: str, call: Any, result: Any) -> Chain | None:
     """Return the chain with a scale, a bias or a residual; ``longer`` covers the call already."""
     first, second = call.args
     if first.same_as(second):
@@ -113,5 +114,25 @@ def _combine(longer: Chain, name: str, call: Any, result: Any) -> Chain | None:
     if is_row and longer.bias is None and longer.residual is None:
         return replace(longer, bias=other)
     if longer.residual is None and same(extents, wanted):
-        return replace(longer, residual=other)
+        return _with_residual(flow, longer, other)
     return None
+
+
+def _with_residual(flow: Dataflow, longer: Chain, residual: Any) -> Chain:
+    """Return the chain with a residual; of one that is widened for the sum alone, the chain reads what it was before.
+
+    Reshapes between that and the cast change nothing of where its elements lie.
+    """
+    covered: list[Any] = []
+    source = residual
+    while (call := flow.call(source, "astype", "reshape")) is not None:
+        if flow.is_result(source) or len(flow.readers(source)) != 1:
+            break
+        covered.append(source)
+        source = call.args[0]
+        if operator_of(call) == "astype":
+            break
+    if not covered or flow.call(covered[-1], "astype") is None or str(source.ty.dtype) not in HALVES:
+        return replace(longer, residual=residual)
+    *before, reader = longer.variables
+    return replace(longer, residual=source, variables=(*before, *reversed(covered), reader))

@@ -39,7 +39,7 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
         return BackendOutput(target.kind, toolchain=toolchain)
     archs = target.options.arch
     drafts = [draft_group(partition, archs) for partition in partitions]
-    sources = _kernels(drafts, (*archs, *context.base.options.ptx))
+    sources = _kernels(drafts, archs)
     objects = compile_kernels(sources, cutlass, toolkit, context)
     module = _compile_module(drafts, objects, context)
     functions = [draft for group in drafts for draft in group.functions]
