@@ -24,6 +24,7 @@ import onnx
 import onnx.parser
 import torch
 import transformers
+from gpu_torch import Encoder
 from onnx import numpy_helper
 from torch import nn
 
@@ -122,20 +123,6 @@ def bert_tiny(folder: Path) -> Made:
     model = transformers.BertModel(config, add_pooling_layer=False)
     tokens = torch.from_numpy(np.random.default_rng(8).integers(0, 1000, (2, 32)))
     return export(Encoder(randomise(model)), tokens, folder / "bert_tiny.pt2")
-
-
-class Encoder(nn.Module):
-    """Embeddings and layers of a BertModel; its own forward builds masks that are all ones here."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.embeddings, self.encoder = model.embeddings, model.encoder
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return hidden states [n, length, 768] for int64 ids [n, length]."""
-        positions = torch.arange(tokens.shape[1]).unsqueeze(0)
-        hidden = self.embeddings(tokens, torch.zeros_like(tokens), positions)
-        return self.encoder(hidden).last_hidden_state
 
 
 def vit(folder: Path, batch: int = 1) -> Made:

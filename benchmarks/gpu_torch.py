@@ -19,6 +19,20 @@ def plain(name: str) -> str:
     return re.sub(r"_b[0-9]+(?=_|$)", "", name.removesuffix("_cutlass"))
 
 
+class Encoder(torch.nn.Module):
+    """Embeddings and layers of a BertModel; its own forward builds masks that are all ones here."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embeddings, self.encoder = model.embeddings, model.encoder
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return hidden states [n, length, 768] for int64 ids [n, length]."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        hidden = self.embeddings(tokens, torch.zeros_like(tokens), positions)
+        return self.encoder(hidden).last_hidden_state
+
+
 def has_module(name: str) -> bool:
     """Return whether torch runs a model; the small ones are for checks."""
     return re.fullmatch(r"(bert|bert2|bert_n|minilm|vit|gpt2|resnet50)(_fp16|_bf16)?", plain(name)) is not None
@@ -40,7 +54,7 @@ def torch_module(name: str, device: str = "cuda") -> torch.nn.Module:
     else:
         sizes = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536} if name == "minilm" else {}
         layers = {"num_hidden_layers": 2} if name.startswith(("bert2", "bert_n")) else {}
-        module = transformers.BertModel(transformers.BertConfig(**sizes, **layers), add_pooling_layer=False)
+        module = Encoder(transformers.BertModel(transformers.BertConfig(**sizes, **layers), add_pooling_layer=False))
     module = module.eval().to(device)
     return module.to(DTYPES.get(name[-4:], torch.float32))
 

@@ -42,7 +42,12 @@ def chain(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var) -> list[relax
     extents = builder.emit(op.shape_to_tensor(builder.emit(op.shape_of(a))))
     halved = builder.emit(op.astype(a, "float16"))
     smaller = builder.emit(op.where(builder.emit(op.less(a, b)), a, b))
-    return [packed, shifted, a, part, some, mixed, extents, halved, smaller, op.isnan(a)]
+    zeros = builder.emit(op.full((4, 6), relax.const(0.25, "float32"), "float32"))
+    inside = builder.emit(op.logical_and(builder.emit(op.greater(a, zeros)), builder.emit(op.less_equal(a, b))))
+    either = builder.emit(op.logical_or(inside, builder.emit(op.equal(a, zeros))))
+    other = builder.emit(op.logical_not(builder.emit(op.greater_equal(b, a))))
+    masks = [either, other, builder.emit(op.astype(inside, "float32"))]
+    return [packed, shifted, a, part, some, mixed, extents, halved, smaller, op.isnan(a), *masks]
 
 
 def test_every_operator_equals_tvm() -> None:
