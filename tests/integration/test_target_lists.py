@@ -64,7 +64,13 @@ def kinds(cli: Cli, env: dict[str, str | None]) -> dict[tuple[str, str], dict[st
 @pytest.mark.slow
 def test_packagers_own_kinds(cli: Cli) -> None:
     records = kinds(cli, {})
-    assert [kind for kind, origin in records if origin == "packager"] == ["llvm", "cuda", "cutlass", "ccompiler", "external"]
+    assert [kind for kind, origin in records if origin == "packager"] == [
+        "llvm",
+        "cuda",
+        "cutlass",
+        "ccompiler",
+        "external",
+    ]
     llvm, ccompiler = records["llvm", "packager"], records["ccompiler", "packager"]
     assert (llvm["device"], llvm["role"], llvm["available"], llvm["reason"]) == ("cpu", "base", True, None)
     assert (ccompiler["device"], ccompiler["role"], ccompiler["available"]) == ("cpu", "specialised", True)
