@@ -16,10 +16,10 @@ from tvm import relax
 
 from packager.frontends.names import with_main
 from packager.ir import ImportedModel
+from packager.products import PRODUCTS, remade
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 FULL = "float32"
-MATRIX = ("relax.matmul", "relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 MOVEMENT = frozenset(
     f"relax.{name}"
     for name in (
@@ -71,11 +71,11 @@ class _Converter:
             return
         operator = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
         halved = _is_full(binding.var) and any(self._prefers_half(a) for a in value.args) if operator else False
-        if operator in MATRIX and _is_full(binding.var):
-            self.half[handle] = self.builder.emit(_in_type_of_operands(self._call(value, self._in_half)), name)
+        if operator in PRODUCTS and _is_full(binding.var):
+            operands = [self._in_half(argument) for argument in value.args]
+            self.half[handle] = self.builder.emit(remade(value, *operands, out_dtype=None), name)
         elif halved and operator in MOVEMENT | INSIDE:
-            convert = self._in_half if operator in MOVEMENT else self._in_half_if_preferred
-            self.half[handle] = self.builder.emit(self._call(value, convert), name)
+            self.half[handle] = self.builder.emit(self._call(value, self._in_half), name)
         elif halved and isinstance(binding.var.ty, relax.TensorType):
             full = self.builder.emit(self._call(value, self._in_full))
             self.half[handle] = self.builder.emit(relax.op.astype(full, self.dtype), name)
@@ -90,9 +90,6 @@ class _Converter:
             return any(self._prefers_half(field) for field in expr.fields)
         handle = expr.__chandle__()
         return handle in self.half and handle not in self.full
-
-    def _in_half_if_preferred(self, expr: Any) -> Any:
-        return self._in_half(expr)
 
     def _in_half(self, expr: Any) -> Any:
         """Return an expression with what is float32 in it in half precision."""
@@ -125,24 +122,6 @@ class _Converter:
             fields = [self.builder.emit(relax.TupleGetItem(half, index)) for index in range(len(ty.fields))]
             return relax.Tuple([relax.op.astype(field, FULL) for field in fields])
         return self.builder.emit(relax.op.astype(half, FULL))
-
-
-def _in_type_of_operands(call: relax.Call) -> relax.Call:
-    """Return a matrix product or convolution whose result has the type of its operands, whatever it said before."""
-    if call.op.name == "relax.matmul":
-        return relax.op.matmul(*call.args)
-    attrs = call.attrs
-    make = getattr(relax.op.nn, call.op.name.removeprefix("relax.nn."))
-    return make(
-        *call.args,
-        strides=attrs.strides,
-        padding=attrs.padding,
-        dilation=attrs.dilation,
-        groups=attrs.groups,
-        data_layout=attrs.data_layout,
-        kernel_layout=attrs.kernel_layout,
-        out_layout=attrs.out_layout,
-    )
 
 
 def _is_full(expr: Any) -> bool:

@@ -9,6 +9,7 @@ from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from packager.frontends.names import with_main
+from packager.products import remade
 
 HALVES = ("float16", "bfloat16")
 FULL = "float32"
@@ -27,22 +28,7 @@ class _Accumulator(PyExprMutator):  # type: ignore[misc]
         dtype = str(getattr(call.ty, "dtype", ""))
         if name not in ("relax.matmul", "relax.nn.conv2d") or dtype not in HALVES:
             return call
-        attrs = call.attrs
-        if name == "relax.matmul":
-            full = relax.op.matmul(*call.args, out_dtype=FULL)
-        else:
-            full = relax.op.nn.conv2d(
-                *call.args,
-                strides=attrs.strides,
-                padding=attrs.padding,
-                dilation=attrs.dilation,
-                groups=attrs.groups,
-                data_layout=attrs.data_layout,
-                kernel_layout=attrs.kernel_layout,
-                out_layout=attrs.out_layout,
-                out_dtype=FULL,
-            )
-        return relax.op.astype(self.builder_.emit(full), dtype)
+        return relax.op.astype(self.builder_.emit(remade(call, *call.args, out_dtype=FULL)), dtype)
 
 
 def legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

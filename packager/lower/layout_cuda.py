@@ -14,6 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from packager.frontends.names import with_main
+from packager.products import remade
 
 TO_LAST = [0, 2, 3, 1]
 TO_FIRST = [0, 3, 1, 2]
@@ -133,18 +134,8 @@ class _Converter:
         if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NCHW", "OIHW", "NCHW"):
             return None
         weight = self.builder.emit(relax.op.permute_dims(self._rewritten(call.args[1]), TO_LAST))
-        return relax.op.nn.conv2d(
-            self._in_last(call.args[0]),
-            weight,
-            strides=attrs.strides,
-            padding=attrs.padding,
-            dilation=attrs.dilation,
-            groups=attrs.groups,
-            data_layout="NHWC",
-            kernel_layout="OHWI",
-            out_layout="NHWC",
-            out_dtype=attrs.out_dtype or None,
-        )
+        data = self._in_last(call.args[0])
+        return remade(call, data, weight, data_layout="NHWC", kernel_layout="OHWI", out_layout="NHWC")
 
     def _pooling(self, call: relax.Call, name: str) -> Any:
         data, attrs = self._in_last(call.args[0]), call.attrs

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
+from tvm.error import InternalError
 from tvm.s_tir import ScheduleError, dlight
 
-from packager.lower.cuda_blocks import blocks, inline, is_spatial, schedule_of
+from packager.lower.cuda_blocks import blocks, inline, is_reduction, is_spatial, kinds, schedule_of
 from packager.lower.cuda_columns import schedule_columns
 from packager.lower.cuda_matmul import schedule_matmul
 from packager.lower.cuda_rows import schedule_rows
@@ -23,6 +24,9 @@ from packager.lower.cuda_widen import widen
 from packager.lower.cuda_windows import schedule_windows
 
 _Rule = Callable[[tirx.PrimFunc], tirx.PrimFunc]
+# What a rule that does not apply raises, and what TVM's primitives raise in one of its steps: their conditions, and the
+# checks of the C++ behind them. Anything else is a mistake in a rule.
+_NOT_FOR_THIS = (ScheduleError, InternalError)
 
 
 def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
@@ -32,7 +36,7 @@ def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.Pr
         for rule in _RULES:
             try:
                 scheduled = rule(primfunc)
-            except Exception:  # a rule that does not apply: schedules raise whatever their C++ side runs into
+            except _NOT_FOR_THIS:
                 continue
             if _is_bound(scheduled):
                 return scheduled
@@ -49,22 +53,49 @@ def _spatial(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _dlight(*rules: Any) -> _Rule:
-    def apply(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-        return dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule({"main": primfunc}))["main"]
-
-    return apply
+def _rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    _check_reductions(schedule_of(primfunc))
+    return schedule_rows(primfunc)
 
 
-_fallback = _dlight(dlight.gpu.Fallback())
+def _columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    sch = schedule_of(primfunc)
+    _check_reductions(sch)
+    for block in blocks(sch):
+        if is_reduction(sch, block) and len(sch.get_loops(block)) == kinds(sch, block).count(tirx.IterVar.CommReduce):
+            raise ScheduleError("the reduction keeps no axis")
+    return schedule_columns(primfunc)
+
+
+def _check_reductions(sch: s_tir.Schedule) -> None:
+    """Raise ScheduleError for reductions of several values at once, as argmax is one: the rules look at one store."""
+    if any(is_reduction(sch, b) and not isinstance(sch.get(b).body, tirx.BufferStore) for b in blocks(sch)):
+        raise ScheduleError("a reduction of more than one value")
+
+
+def _reduce_by_dlight(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    try:
+        return _dlight(primfunc, dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
+    except Exception as error:  # TVM's own rules also fail by assertions, and by Python's errors
+        raise ScheduleError("dlight has no schedule for this reduction") from error
+
+
+def _fallback(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    return _dlight(primfunc, dlight.gpu.Fallback())
+
+
+def _dlight(primfunc: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
+    return dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule({"main": primfunc}))["main"]
+
+
 _RULES: tuple[_Rule, ...] = (
     _spatial,
     schedule_windows,
     schedule_matmul,
     schedule_short_rows,
-    schedule_rows,
-    schedule_columns,
-    _dlight(dlight.gpu.Reduction(), dlight.gpu.GeneralReduction()),
+    _rows,
+    _columns,
+    _reduce_by_dlight,
 )
 
 

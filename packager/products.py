@@ -1,0 +1,28 @@
+"""Matrix products and convolutions made again, with some of their attributes changed: those of a call are fixed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+_ATTRIBUTES = {
+    "relax.matmul": ("out_dtype",),
+    **dict.fromkeys(
+        ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"),
+        ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout", "out_dtype"),
+    ),
+}
+PRODUCTS = tuple(_ATTRIBUTES)
+
+
+def remade(call: relax.Call, *operands: Any, **changes: Any) -> relax.Call:
+    """Return a call of one of ``PRODUCTS`` of other operands, and with these attributes in place of its own.
+
+    With ``out_dtype=None`` the result has the type of the operands, whatever the call said before.
+    """
+    name = call.op.name
+    kept = {attribute: getattr(call.attrs, attribute) for attribute in _ATTRIBUTES[name]}
+    kept["out_dtype"] = kept["out_dtype"] or None
+    make = relax.op.matmul if name == "relax.matmul" else getattr(relax.op.nn, name.removeprefix("relax.nn."))
+    return make(*operands, **{**kept, **changes})
