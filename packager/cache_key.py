@@ -37,7 +37,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
         {
             "packager": [
                 digest_of_folder(Path(__file__).parent, "*.py"),
-                digest_of_folder(folder("templates"), "*.j2"),
+                digest_of_folder(folder("templates"), "*"),
                 digest_of_folder(folder("runtime_stub"), "*.[ch]"),
             ],
             "python": platform.python_version(),

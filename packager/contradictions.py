@@ -46,6 +46,12 @@ def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, st
         if primitive.symbol in seen:
             yield "$.backends", f"{kind!r} provides {primitive.symbol}, which stands there twice"
         seen.add(primitive.symbol)
+    for index, selection in enumerate(manifest.selection):
+        path = f"$.selection[{index}]"
+        if selection.symbol not in seen:
+            yield path, f"{strict_json.shown(selection.symbol)} is no primitive function"
+        if selection.chosen >= len(selection.candidates):
+            yield f"{path}.chosen", f"is {selection.chosen}, and there are {len(selection.candidates)} candidates"
     requirements = manifest.requirements
     if manifest.form == "shared" and requirements.undefined:
         yield "$.requirements.undefined", "must be empty for a shared library"

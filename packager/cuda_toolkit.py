@@ -151,11 +151,14 @@ def compile_fatbin(
     ptx: Sequence[str],
     flags: Sequence[str],
     cc: str,
+    *,
+    temporary: Path | None = None,
 ) -> None:
     """Compile a CUDA C++ file to a fatbin with code for each of ``archs`` (``sm_90a``) and PTX for each of ``ptx``.
 
     ``cc`` is a gcc that knows C++, for whichever machine: it only preprocesses. Equal sources under equal names give
-    equal bytes, in whichever folder. Raises ToolchainError with what nvcc says; then there is no output.
+    equal bytes, in whichever folder. ``temporary`` is nvcc's folder for temporary files. Raises ToolchainError with
+    what nvcc says; then there is no output.
     """
     codes = [(f"compute_{arch.removeprefix('sm_')}", arch) for arch in archs] + [(name, name) for name in ptx]
     argv = [
@@ -172,7 +175,7 @@ def compile_fatbin(
         source.name,
     ]
     try:
-        run(argv, cwd=source.absolute().parent)
+        run(argv, cwd=source.absolute().parent, temporary=temporary)
     except ToolchainError as error:
         output.unlink(missing_ok=True)
         hint = error.hint

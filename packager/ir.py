@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packager.manifest import Constant, Dim, Model, Primitive, StaticLibrary, TensorSpec, Weights
+from packager.manifest import Constant, Dim, Model, Primitive, Selection, StaticLibrary, TensorSpec, Weights
 from packager.primitives import BackendOutput, CallSite, CudaModule, FunctionGroup, Partition, PrimitiveFunction
 
 if TYPE_CHECKING:
@@ -136,13 +136,17 @@ class Operand:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a kernel. ``scalars`` and ``extent`` are expressions over the dims."""
+    """One call of a kernel. ``scalars`` and ``extent`` are expressions over the dims.
+
+    ``selection`` is the number of the plan's selection that says which candidate computes it, if there are several.
+    """
 
     symbol: str
     operands: tuple[Operand, ...]
     scalars: tuple[Extent, ...]
     extent: Extent | None
     parallel: bool
+    selection: int | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,7 @@ class CallPlan:
     primitives: tuple[Primitive, ...]
     arena_bytes: int
     constants: ConstantTable
+    selection: tuple[Selection, ...] = ()
 
 
 @dataclass(frozen=True)

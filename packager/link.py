@@ -16,7 +16,7 @@ from packager.errors import BackendError
 from packager.ir import CallPlan, LinkedFile, LinkPlan
 from packager.libraries.objects import CONSTRUCTOR_SECTIONS
 from packager.libraries.sysroot import read_system_symbols
-from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME
+from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
 from packager.manifest_section import SECTION_HEADER
 from packager.render import DataSection, render, render_data, render_entrypoint
 from packager.resources import folder
@@ -121,6 +121,9 @@ class Linker:
         if link_plan.weights.storage == "embedded":
             write_constants(link_plan.plan, self.workdir / "constants.bin")
             sections.append(DataSection(CONSTANTS_SECTION, "a", ("pk_constants",), '.incbin "constants.bin"'))
+        if link_plan.plan.selection:
+            chosen = ", ".join(str(selected.chosen) for selected in link_plan.plan.selection)
+            sections.append(DataSection(SELECTION_SECTION, "a", ("pk_selection",), f".byte {chosen}"))
         if golden is not None:
             (self.workdir / "golden.bin").write_bytes(golden)
             sections.append(DataSection(GOLDEN_SECTION, "", (), '.incbin "golden.bin"'))

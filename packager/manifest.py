@@ -23,6 +23,7 @@ ALIGNMENT = 64
 SECTION_NAME = ".packager.manifest"
 CONSTANTS_SECTION = ".packager.constants"
 GOLDEN_SECTION = ".packager.golden"
+SELECTION_SECTION = ".packager.selection"
 
 Name = Annotated[str, Pattern(r"[^\x00]+", "a non-empty string without zero characters")]
 Identifier = Annotated[str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "a C identifier")]
@@ -86,6 +87,21 @@ class Primitive:
     bytes_read: Count
     bytes_written: Count
     calls: Count
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A primitive function that the bundle has several candidates for, or one that was chosen by measurement.
+
+    Candidate number ``chosen`` is used; this entry's byte of the selection section is that number. ``problem`` and
+    ``revision`` are what measurements are kept by (``docs/tuning.md``).
+    """
+
+    symbol: Symbol
+    problem: Name
+    revision: Name
+    candidates: Annotated[tuple[Name, ...], Unique()]
+    chosen: Count
 
 
 @dataclass(frozen=True)
@@ -216,6 +232,7 @@ class Manifest:
     sizes: Sizes
     toolchain: dict[str, str]
     licenses: tuple[License, ...]
+    selection: Annotated[tuple[Selection, ...], Unique("symbol")]
     golden: Golden | None
 
     def to_json(self) -> bytes:

@@ -56,6 +56,7 @@ def build(
     entry: str | None = None,
     precision: str | None = None,
     cuda_home: str | os.PathLike[str] | None = None,
+    tuning: Sequence[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
 ) -> Path:
     """Compile ``model`` (.onnx, .pt2, Relax .json) into one bundle and return its path.
@@ -65,7 +66,8 @@ def build(
     ``op_libraries`` are TOML files that describe operators of your own, ``constants`` a file whose tensors replace the
     model's constants of the same names, ``entry`` the function of a Relax module that is the model (``main``).
     ``precision`` (``fp16``, ``bf16``) lets a float32 model compute in half precision; its inputs and outputs stay.
-    ``cuda_home`` is the folder of a CUDA toolkit to use in place of the wheels.
+    ``cuda_home`` is the folder of a CUDA toolkit to use in place of the wheels. ``tuning`` are files of records that
+    ``packager tune`` wrote, for all Targets that read such.
     Raises a PackagerError; a file that stood at ``output`` is then as it was.
     """
     request = make_build_request(
@@ -86,6 +88,7 @@ def build(
         entry=entry,
         precision=precision,
         cuda_home=cuda_home,
+        tuning=tuning,
     )
     report = progress or _silent
     outputs = Outputs(request.output, request.header, request.weights_file)
@@ -162,6 +165,8 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     placement = partition(imported, request.targets.specialised, compile_with(make_context), request.targets.device)
     for output in placement.model.backends:
         progress(_count_partitions(placement, output.kind))
+        for warning in output.warnings:
+            progress(f"warning: {output.kind}: {warning}")
     dump.partitioned(placement, request.targets.generator.kind, workdir, request.keep_workdir)
     progress("lowering and scheduling")
     lowered = lower(placement.model, request.targets.device)

@@ -19,7 +19,7 @@ from packager.dtypes import DTYPES
 from packager.errors import BackendError, ModelError
 from packager.ir import Call, CallPlan, CallSource, Copy, Extent, LoweredModel, NamedArray, Operand
 from packager.lower import called_function
-from packager.manifest import Dim, Primitive, TensorSpec
+from packager.manifest import Dim, Primitive, Selection, TensorSpec
 from packager.primitives import Cost, FunctionGroup, Kernel, Packing, PrimitiveFunction
 
 # Below this many FLOPs plus bytes per call, waking threads costs more than it saves.
@@ -69,12 +69,14 @@ class _Planner:
         outputs = list(results) if isinstance(results, tuple) else [results]
         specs, copies = self._bind_outputs(outputs)
         arena_bytes = self._place()
+        functions = {function.symbol: function for function, *_ in self.calls}
+        selection = tuple(_selection(function) for function in functions.values() if function.candidates)
+        numbers = {selected.symbol: number for number, selected in enumerate(selection)}
         steps: list[Call | Copy] = [
-            Call(function.symbol, tuple(self._operand(t) for t in operands), scalars, extent, parallel)
-            for function, operands, scalars, extent, parallel in self.calls
+            Call(f.symbol, tuple(self._operand(t) for t in operands), scalars, extent, parallel, numbers.get(f.symbol))
+            for f, operands, scalars, extent, parallel in self.calls
         ]
         steps += [Copy(self._operand(source), target, nbytes) for source, target, nbytes in copies]
-        functions = {function.symbol: function for function, *_ in self.calls}
         return CallPlan(
             source=self.model.source,
             inputs=self.model.inputs,
@@ -85,6 +87,7 @@ class _Planner:
             primitives=tuple(self.primitives.values()),
             arena_bytes=arena_bytes,
             constants=self.constants.build(packed=packed_constants, originals=self.model.weights),
+            selection=selection,
         )
 
     def _bind_parameters(self, main: relax.Function) -> None:
@@ -289,3 +292,9 @@ def _root(tensor: _Tensor) -> _Tensor:
 
 def _is_scalar(argument: Any) -> bool:
     return bool(tvm.ir.is_prim_expr(argument))
+
+
+def _selection(function: PrimitiveFunction) -> Selection:
+    found = function.candidates
+    assert found is not None
+    return Selection(function.symbol, found.problem, found.revision, found.names, found.chosen)

@@ -44,6 +44,21 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Candidates:
+    """Ways to compute a primitive function that differ in nothing but speed; each run takes one of them.
+
+    ``names`` says which code each of them is, ``chosen`` which is taken unless measurements say otherwise. ``problem``
+    is what they compute: all that their time depends on, but the GPU or CPU. Measurements are kept by it, and hold
+    while ``revision`` is the same: what the code depends on beside its name.
+    """
+
+    problem: str
+    names: tuple[str, ...]
+    revision: str
+    chosen: int = 0
+
+
+@dataclass(frozen=True)
 class PrimitiveFunction:
     """C function ``int32_t symbol(pointers..., int64_t scalars..., [int64_t begin, int64_t end])``; 0 is success.
 
@@ -51,13 +66,15 @@ class PrimitiveFunction:
 
     ``extent`` is the extent of its parallel loop, iterations [begin, end) of which one call runs, possibly at the same
     time as others; None when the function takes no range. ``scalars`` and ``extent`` are integers or ``tirx``
-    expressions over the shape variables of the function that it implements.
+    expressions over the shape variables of the function that it implements. With ``candidates`` an ``int64_t`` follows
+    the scalars: the number of the candidate that computes this call.
     """
 
     symbol: str
     parameters: tuple[Parameter, ...]
     scalars: tuple[Any, ...] = ()
     extent: Any | None = None
+    candidates: Candidates | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +196,7 @@ class BackendOutput:
 
     ``groups`` says how each compiled partition is called; a partition without a group stands in ``given_back``, with
     the reason. ``constants`` is const_name_to_ndarray: what its functions' ``constant`` parameters refer to.
+    ``warnings`` are for whoever builds.
     """
 
     kind: str
@@ -189,3 +207,4 @@ class BackendOutput:
     requires: tuple[SystemLibrary, ...] = ()
     licenses: tuple[License, ...] = ()
     toolchain: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

@@ -72,6 +72,7 @@ def render_entrypoint(
         manifest_header_bytes=SECTION_HEADER.size,
         manifest_bytes=manifest_bytes,
         arena_bytes=plan.arena_bytes,
+        candidates=[len(selected.candidates) for selected in plan.selection],
         constant_bytes=plan.constants.nbytes,
         named_constants=constants,
         constant_shapes=constant_shapes,
@@ -101,7 +102,8 @@ def _cuda_view(cuda: CudaCode, modules: Sequence[CudaModule]) -> dict[str, Any]:
 
 def _function_view(function: PrimitiveFunction, on_gpu: bool) -> dict[str, str]:
     pointers = ["void *" if parameter.written else "const void *" for parameter in function.parameters]
-    integers = ["int64_t"] * (len(function.scalars) + (2 if function.extent is not None else 0))
+    others = (2 if function.extent is not None else 0) + (1 if function.candidates else 0)
+    integers = ["int64_t"] * (len(function.scalars) + others)
     first = ["pk_cuda_t *"] if on_gpu else []
     return {"symbol": function.symbol, "parameters": ", ".join([*first, *pointers, *integers]) or "void"}
 
@@ -154,7 +156,7 @@ def _task_views(steps: Sequence[Call | Copy]) -> list[dict[str, str]]:
 
 def _task_view(call: Call) -> dict[str, str]:
     pointers = [f"p{i}" for i in range(len(call.operands))]
-    scalars = [f"s{i}" for i in range(len(call.scalars))]
+    scalars = [f"s{i}" for i in range(len(call.scalars) + (call.selection is not None))]
     fields = [f"void *{name};" for name in pointers] + [f"int64_t {name};" for name in scalars]
     return {
         "name": f"task_{call.symbol}",
@@ -171,7 +173,7 @@ def _step_text(index: int, step: Call | Copy, on_gpu: bool) -> str:
     if isinstance(step, Copy):
         target, source = _pointer(step.destination), _pointer(step.source)
         return f"memcpy({target}, {source}, (size_t)({_c_extent(step.nbytes)}));"
-    arguments = [_pointer(operand) for operand in step.operands] + [_c_extent(extent) for extent in step.scalars]
+    arguments = _arguments(step)
     if step.parallel:
         values = ", ".join(arguments)
         extent = _c_extent(step.extent or 0)
@@ -189,8 +191,12 @@ def _gpu_call(step: Call | Copy) -> str:
     if isinstance(step, Copy):
         target, source = _pointer(step.destination), _pointer(step.source)
         return f"pk_cuda_copy(call->cuda, {target}, {source}, (uint64_t)({_c_extent(step.nbytes)}))"
-    arguments = [_pointer(operand) for operand in step.operands] + [_c_extent(extent) for extent in step.scalars]
-    return f"{step.symbol}({', '.join(['call->cuda', *arguments])})"
+    return f"{step.symbol}({', '.join(['call->cuda', *_arguments(step)])})"
+
+
+def _arguments(step: Call) -> list[str]:
+    chosen = [] if step.selection is None else [f"call->selection[{step.selection}]"]
+    return [*map(_pointer, step.operands), *map(_c_extent, step.scalars), *chosen]
 
 
 def _pointer(operand: Operand) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from packager.errors import UsageError
 from packager.frontends import check_suffix
 from packager.frontends.dims import DimRequest, make_request
-from packager.targets import TargetList, parse_targets
+from packager.targets import TargetList, parse_targets, with_attribute
 
 ENTRY_SYMBOL = "packager_bundle_v1"
 PRECISIONS = ("fp16", "bf16")
@@ -73,6 +73,7 @@ def make_build_request(
     entry: str | None = None,
     precision: str | None = None,
     cuda_home: str | os.PathLike[str] | None = None,
+    tuning: Sequence[str | os.PathLike[str]] = (),
 ) -> Request:
     """Check the arguments of ``packager.build``. Raises UsageError."""
     check_suffix(model)
@@ -100,7 +101,7 @@ def make_build_request(
     return Request(
         model=model,
         output=Path(output) if output is not None else default,
-        targets=_with_cuda_home(parsed, cuda_home),
+        targets=_with_tuning(_with_cuda_home(parsed, cuda_home), _listed(tuning, os.PathLike)),
         dims=requests,
         name=name or model.stem,
         header=Path(header) if header is not None else None,
@@ -129,6 +130,22 @@ def _with_cuda_home(targets: TargetList, home: str | os.PathLike[str] | None) ->
         )
     changed = dataclasses.replace(generator, options=dataclasses.replace(generator.options, home=os.fspath(home)))
     return dataclasses.replace(targets, bases=(*targets.bases[:-1], changed))
+
+
+def _with_tuning(targets: TargetList, files: Sequence[str | os.PathLike[str]]) -> TargetList:
+    """Return the list with files of records in all Targets that read such. Raises UsageError if none does."""
+    if not files:
+        return targets
+    names = tuple(os.fspath(file) for file in files)
+    changed = tuple(
+        with_attribute(target, "tuning", (*target.options.tuning, *names), targets.base_of(target))
+        if hasattr(target.options, "tuning")
+        else target
+        for target in targets.specialised
+    )
+    if changed == targets.specialised:
+        raise UsageError("--tuning is given, but no Target reads tuning records", hint="for example: -t cutlass")
+    return dataclasses.replace(targets, specialised=changed)
 
 
 def _op_library_targets(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:

@@ -176,5 +176,6 @@ def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, gol
         licenses=tuple(
             dict.fromkeys([RUNTIME_LICENSE, *(x for backend in link_plan.backends for x in backend.licenses)])
         ),
+        selection=plan.selection,
         golden=golden,
     )

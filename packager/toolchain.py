@@ -53,14 +53,16 @@ def _first_line(tool: str) -> str:
     return lines[0].strip()
 
 
-def run(argv: Sequence[str], *, cwd: Path) -> str:
+def run(argv: Sequence[str], *, cwd: Path, temporary: Path | None = None) -> str:
     """Run a tool and return its stdout. Raises ToolchainError with its argv and stderr if it fails.
 
     The tool sees a fixed locale and no variables that change what compilers produce, so that equal inputs give equal
-    bytes.
+    bytes. ``temporary`` is its folder for temporary files, if not the system's.
     """
     environment = {key: os.environ[key] for key in ("PATH", "HOME", "TMPDIR") if key in os.environ}
     environment["LC_ALL"] = "C"
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
     try:
         result = subprocess.run(
             argv, cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", check=False

@@ -7,7 +7,7 @@ import traceback
 
 import typer
 
-from packager.cli import build_commands, deploy_commands, interruption, target_command
+from packager.cli import build_commands, deploy_commands, interruption, target_command, tune_command
 from packager.errors import PackagerError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 build_commands.register(app)
 target_command.register(app)
 deploy_commands.register(app)
+tune_command.register(app)
 
 
 def main() -> None:

@@ -57,6 +57,9 @@ def build(
     cuda_home: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A CUDA toolkit to use in place of the wheels.")
     ] = None,
+    tuning: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE.json", help="Records of packager tune; repeatable.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what each backend would be given, and build nothing.")
     ] = False,
@@ -89,6 +92,7 @@ def build(
             entry=entry,
             precision=precision,
             cuda_home=cuda_home,
+            tuning=tuning or (),
             progress=progress,
         )
     print(path)

@@ -58,7 +58,7 @@ class SessionOptions(ctypes.Structure):
         ("struct_size", c_uint32),
         ("device_index", c_int32),
         ("max_threads", c_int32),
-        ("reserved0", c_int32),
+        ("num_selected", c_int32),
         ("parallel_for", c_void_p),
         ("parallel_for_context", c_void_p),
         ("allocate", c_void_p),
@@ -70,7 +70,7 @@ class SessionOptions(ctypes.Structure):
         ("launch_blocking", c_int32),
         ("device_arena", c_void_p),
         ("device_arena_bytes", c_uint64),
-        ("reserved", c_uint64 * 1),
+        ("selection", POINTER(c_uint8)),
     )
 
 

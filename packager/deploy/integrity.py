@@ -11,7 +11,7 @@ from packager.deploy.findings import Finding, error
 from packager.deploy.inspect import BundleFile, read_section
 from packager.deploy.window import Window, open_window
 from packager.errors import PackagerError
-from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION
+from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SELECTION_SECTION
 
 _CHUNK = 1 << 20
 _REBUILD = "rebuild the bundle; it was sealed with wrong hashes"
@@ -30,6 +30,15 @@ def integrity_findings(bundle: BundleFile) -> Iterator[Finding]:
                 why="its SHA-256 differs",
                 hint=_REBUILD,
             )
+    chosen = bytes(selected.chosen for selected in manifest.selection)
+    if SELECTION_SECTION in bundle.elf.sections and read_section(bundle, SELECTION_SECTION) != chosen:
+        yield error(
+            "integrity.selection",
+            "other candidates are used than the manifest says",
+            where=SELECTION_SECTION,
+            why="the bytes of the section are not those of $.selection",
+            hint="choose candidates with `packager tune`, which seals the bundle again",
+        )
     if manifest.weights.storage == "embedded":
         yield from _constant_findings(bundle)
     elif manifest.weights.storage == "external":

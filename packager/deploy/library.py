@@ -7,7 +7,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, byref, c_void_p
+from ctypes import POINTER, byref, c_uint8, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -56,13 +56,17 @@ class ConstantInfo:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a session is created with; all but ``threads`` are of CUDA bundles. The arena is (address, bytes)."""
+    """What a session is created with. The arena is (address, bytes).
+
+    ``selection`` has the number of a candidate for each entry of the manifest's; empty: those of the bundle.
+    """
 
     threads: int = 0
     device: int = 0
     graph: str = "auto"
     launch_blocking: bool = False
     arena: tuple[int, int] | None = None
+    selection: bytes = b""
 
 
 class Library:
@@ -146,6 +150,7 @@ class Library:
     def create_session(self, settings: Settings) -> c_void_p:
         """Return the handle of a new session. Raises RunError, or UsageError after ``close``."""
         address, size = settings.arena or (None, 0)
+        selection = (c_uint8 * len(settings.selection))(*settings.selection) if settings.selection else None
         options = SessionOptions(
             struct_size=ctypes.sizeof(SessionOptions),
             device_index=settings.device,
@@ -154,6 +159,8 @@ class Library:
             launch_blocking=settings.launch_blocking,
             device_arena=address,
             device_arena_bytes=size,
+            num_selected=len(settings.selection),
+            selection=selection,
         )
         handle = c_void_p()
         with self._lock:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from packager.deploy import tensors
 from packager.deploy.abi import ARGUMENT, BUSY, CONSTANT, GRAPH_MODES, HINTS, DLTensor, ProfileReport
 from packager.deploy.library import Library, Settings, TensorInfo
+from packager.deploy.selection import choose
 from packager.deploy.streams import stream_handle
 from packager.errors import RunError, UsageError
 from packager.strict_json import suggestion
@@ -47,6 +48,7 @@ class Session:
         graph: str = "auto",
         launch_blocking: bool = False,
         arena: Any = None,
+        selection: Mapping[str, str] | None = None,
     ) -> None:
         self._handle = c_void_p()
         # Held while running and never waited for: a second thread gets the error that the C ABI would give, and
@@ -74,7 +76,8 @@ class Session:
             borrowed, size = tensors.borrow_memory(arena, "arena", tensors.Gpu(device, tensors.NO_SYNC))
             memory = ((borrowed.tensor.data or 0) + borrowed.tensor.byte_offset, size)
             self._arena = (arena, borrowed)
-        self._handle = library.create_session(Settings(threads, device, graph, launch_blocking, memory))
+        chosen = bytes(entry.chosen for entry in choose(library.manifest, selection)) if selection else b""
+        self._handle = library.create_session(Settings(threads, device, graph, launch_blocking, memory, chosen))
         self._stream: int | None = None
         if library.on_cuda and library.table.session_stream:
             self._stream = library.table.session_stream(self._handle)

@@ -9,7 +9,7 @@ from packager.deploy.elf_tables import SHF_ALLOC, SHF_WRITE, Section
 from packager.deploy.findings import Finding, error
 from packager.deploy.gpu_code import gpu_code_findings
 from packager.deploy.inspect import BundleFile
-from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME
+from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
 
 _RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or relink it"
 _TEXT_LIMIT = 8
@@ -203,12 +203,14 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
     yield from gpu_code_findings(bundle)
     constants = elf.sections.get(CONSTANTS_SECTION)
     golden = elf.sections.get(GOLDEN_SECTION)
+    selection = elf.sections.get(SELECTION_SECTION)
     embedded = manifest.weights.bytes if manifest.weights.storage == "embedded" else 0
     for check, what, actual, declared in (
         ("manifest.file_size", "bytes of the file", elf.file_size, manifest.sizes.file),
         ("manifest.code_size", "bytes of code", elf.code_bytes, manifest.sizes.code),
         ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), manifest.sizes.constants),
         ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), embedded),
+        ("manifest.selection", f"bytes in {SELECTION_SECTION}", _size(selection), len(manifest.selection)),
         (
             "manifest.golden",
             f"bytes in {GOLDEN_SECTION}",
@@ -220,13 +222,14 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
             yield error(
                 check,
                 f"{actual} {what}, but {declared} declared",
-                where="$.sizes, $.weights, $.golden",
+                where="$.sizes, $.weights, $.selection, $.golden",
                 why="the manifest does not describe this file",
                 hint=_RELINK,
             )
     for name, section, mapped in (
         (SECTION_NAME, bundle.section, True),
         (CONSTANTS_SECTION, constants, True),
+        (SELECTION_SECTION, selection, True),
         (GOLDEN_SECTION, golden, False),
     ):
         if section is None:

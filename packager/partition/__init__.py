@@ -23,6 +23,7 @@ from packager.fold.no_ops import drop_no_ops
 from packager.frontends.names import with_main
 from packager.ir import Extent, ImportedModel, NamedArray, PartitionedModel, PlacedPartition
 from packager.lower.layout_cuda import to_channels_last
+from packager.partition.answer import check_answer, result_types
 from packager.partition.grouping import Grouping
 from packager.partition.match import Candidate, FlatMain, find_candidates, is_closed
 from packager.partition.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
@@ -153,7 +154,7 @@ class _Placer:
             output = BackendOutput(backend.kind, groups={part.name: FunctionGroup((), ()) for part in partitions})
         else:
             output = compile_partitions(target, partitions)
-            _check_answer(backend.kind, partitions, output)
+            check_answer(backend.kind, partitions, output)
         for outlined in offered:
             name = outlined.partition.name
             if name in output.groups:
@@ -251,7 +252,7 @@ def _backend_of(target: Target) -> PartitionBackend:
 
 def _complete(kind: str, part: Partition, group: FunctionGroup) -> FunctionGroup:
     """Fill in what follows from the partition, and give the backend's constants their names in the bundle."""
-    types = [*(parameter.ty for parameter in part.function.params), *_result_types(part)]
+    types = [*(parameter.ty for parameter in part.function.params), *result_types(part)]
     shapes = [tuple(ty.shape.values) for ty in types]
     functions = tuple(
         replace(f, parameters=tuple(replace(p, name=f"{kind}.{p.name}") if p.name else p for p in f.parameters))
@@ -259,42 +260,3 @@ def _complete(kind: str, part: Partition, group: FunctionGroup) -> FunctionGroup
     )
     composite = "+".join(dict.fromkeys(composite.name for composite in part.composites))
     return replace(group, functions=functions, parameters=tuple(shapes), composite=composite, cost=part.cost)
-
-
-def _check_answer(kind: str, partitions: Sequence[Partition], output: BackendOutput) -> None:
-    """Raise BackendError unless the backend answers for every partition once, and refers to what it hands back."""
-    by_name = {part.name: part for part in partitions}
-    if not isinstance(output, BackendOutput):
-        raise BackendError(f"{kind}: compile returned {type(output).__name__}, expected BackendOutput")
-    if output.kind != kind:
-        raise BackendError(f"{kind}: the backend answers as {output.kind!r}")
-    both = set(output.groups) & set(output.given_back)
-    if wrong := sorted(both | by_name.keys() ^ {*output.groups, *output.given_back}):
-        raise BackendError(f"{kind}: the backend must compile each partition or give it back: {', '.join(wrong)}")
-    for name, group in output.groups.items():
-        _check_group(kind, by_name[name], group, output)
-
-
-def _check_group(kind: str, part: Partition, group: FunctionGroup, output: BackendOutput) -> None:
-    results = len(_result_types(part))
-    sizes = {
-        "argument": len(part.function.params) + results,
-        "workspace": len(group.workspaces),
-        "packed": len(group.packings),
-    }
-    for function in group.functions:
-        for p in function.parameters:
-            exists = p.name in output.constants if p.kind == "constant" else 0 <= p.index < sizes[p.kind]
-            if not exists:
-                what = repr(p.name) if p.kind == "constant" else p.index
-                raise BackendError(f"{kind}: {function.symbol} has a parameter that does not exist: {p.kind} {what}")
-    if loose := sorted({index for packing in group.packings for index in packing.arguments} - part.constant_arguments):
-        listed = ", ".join(map(str, loose))
-        raise BackendError(f"{kind}: {part.name} packs arguments that are not constants: {listed}")
-    if not group.functions:
-        raise BackendError(f"{kind}: {part.name} has no primitive function")
-
-
-def _result_types(part: Partition) -> list[Any]:
-    ty = part.function.ret_ty
-    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]

@@ -124,6 +124,11 @@ def parse_targets(given: Sequence[str | Mapping[str, Any]] | str | Mapping[str, 
     )
 
 
+def with_attribute(target: Target, name: str, value: Value, base: Target) -> Target:
+    """Return a Target of the same kind with another value of an attribute, made canonical. Raises UsageError."""
+    return _canonical(target.kind, {**vars(target.options), name: value}, base)
+
+
 def unavailable(target: Target) -> Unavailable | None:
     """Return why the backend of a Target cannot compile for it here, or None. Raises BackendError."""
     with blamed(target.kind):

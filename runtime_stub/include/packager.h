@@ -120,10 +120,10 @@ typedef void packager_profile_fn(void *context, const char *symbol, int64_t star
  * need: zero always means the default. NULL instead of options means all defaults. */
 typedef struct {
   uint32_t struct_size;
-  int32_t device_index; /* CUDA device; 0 for a CPU bundle */
-  int32_t max_threads;  /* most threads that this session's parallel loops use, the caller's included;
-                           0: as many as set_threads() says */
-  int32_t reserved0;
+  int32_t device_index;                   /* CUDA device; 0 for a CPU bundle */
+  int32_t max_threads;                    /* most threads that this session's parallel loops use, the caller's included;
+                                             0: as many as set_threads() says */
+  int32_t num_selected;                   /* of `selection` */
   packager_parallel_for_fn *parallel_for; /* the host program's own threads instead of the bundle's pool;
                                              max_threads then tells how many tasks a loop is split into */
   void *parallel_for_context;
@@ -139,7 +139,9 @@ typedef struct {
   void *device_arena;      /* memory of the device for intermediate tensors, at least arena_bytes of the table, 256-byte
                               aligned; NULL: the session allocates it. It must outlive the session */
   uint64_t device_arena_bytes;
-  uint64_t reserved[1];
+  /* For each entry of `selection` in the manifest, the number of the candidate to use: how fast the session is, never
+   * what it computes. NULL: those that the bundle was sealed with. Read in session_create only. */
+  const uint8_t *selection; /* [num_selected] */
 } packager_session_options_t;
 
 typedef struct packager_session packager_session_t;

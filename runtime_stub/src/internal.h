@@ -56,7 +56,8 @@ typedef struct {
   void *const *inputs;             /* [num_inputs] data pointers, byte offsets applied */
   void *const *outputs;            /* [num_outputs] */
   const int64_t *dims;             /* [num_dims] values of the symbolic dims */
-  pk_cuda_t *cuda; /* NULL in a CPU bundle; else arena, constants, inputs and outputs are device memory */
+  pk_cuda_t *cuda;          /* NULL in a CPU bundle; else arena, constants, inputs and outputs are device memory */
+  const uint8_t *selection; /* [num_selected] candidates to use */
   const pk_executor_t *executor;
   int32_t threads; /* 1: parallel loops run in this thread and the executor is not touched */
 } pk_call_t;
@@ -88,6 +89,9 @@ typedef struct {
   /* Calls every primitive function in order. Returns 0, or the 1-based index of the call that failed. */
   int32_t (*run)(const pk_call_t *call);
   const pk_cuda_model_t *cuda; /* NULL for a CPU bundle */
+  int32_t num_selected;        /* functions that have candidates */
+  const uint8_t *selection;    /* [num_selected] which one is used, unless a session says otherwise */
+  const uint8_t *candidates;   /* [num_selected] how many there are */
   const char *call_names;      /* of the calls of `run`, for messages: zero-terminated texts, one after the other */
 } pk_model_t;
 

@@ -67,6 +67,7 @@ struct packager_session {
   void **outputs;        /* [num_outputs] */
   uint64_t *input_bytes; /* [num_inputs] sizes, for the overlap check */
   uint64_t *output_bytes;
+  uint8_t *selection; /* [num_selected] */
   pk_allocator_t allocator;
   char message[PK_MESSAGE_BYTES];
 };

@@ -43,10 +43,6 @@ static int32_t read_options(const packager_session_options_t *given, packager_se
                      sizeof *options);
     }
   }
-  uint64_t reserved = (uint64_t)options->reserved0;
-  if (reserved || options->reserved[0]) {
-    return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: a reserved field is not zero");
-  }
   if (options->max_threads < 0) {
     return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: max_threads is %" PRId32 ", expected 0 or more",
                    options->max_threads);
@@ -89,6 +85,7 @@ static uint64_t lay_out(uint8_t *block) {
       .output_bytes = take(&layout, num_outputs * sizeof(uint64_t), sizeof(uint64_t)),
       .constants.given = take(&layout, (uint64_t)pk_model.num_constants * sizeof(int32_t), sizeof(int32_t)),
   };
+  parts.selection = take(&layout, (uint64_t)pk_model.num_selected, 1);
   for (int i = 0; i < PK_TABLES; ++i) {
     parts.constants.tables[i] = take(&layout, slots, sizeof(void *));
     parts.constants.buffers[i] = take(&layout, slots, sizeof(void *));
@@ -150,6 +147,7 @@ static void fill(packager_session_t *session) {
   session->call.inputs = session->inputs;
   session->call.outputs = session->outputs;
   session->call.dims = session->dims;
+  session->call.selection = session->selection;
   session->call.executor = &session->executor;
   if (pk_model.num_dims > 0) return; /* else extents are written by each run */
   int64_t *extents = session->extents;
@@ -158,14 +156,36 @@ static void fill(packager_session_t *session) {
   write_static_extents(extents, pk_model.outputs, pk_model.num_outputs);
 }
 
+/* Says which candidates a session uses. */
+static int32_t select_candidates(const packager_session_options_t *options, uint8_t *selection) {
+  if (!options->selection != !options->num_selected ||
+      (options->selection && options->num_selected != pk_model.num_selected)) {
+    return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT,
+                   "options: selection has %" PRId32 " entries, expected NULL or %" PRId32 " entries",
+                   options->num_selected, pk_model.num_selected);
+  }
+  const uint8_t *chosen = options->selection ? options->selection : pk_model.selection;
+  for (int32_t i = 0; i < pk_model.num_selected; ++i) {
+    if (chosen[i] >= pk_model.candidates[i]) {
+      return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "selection[%" PRId32 "] is %d, expected less than %d", i, chosen[i],
+                     pk_model.candidates[i]);
+    }
+    selection[i] = chosen[i];
+  }
+  return PACKAGER_OK;
+}
+
 static int32_t create(const packager_session_options_t *options, packager_session_t **session) {
   int32_t status = pk_check_cpu();
   if (status) return status;
   if ((status = allocate(options, session))) return status;
   fill(*session);
-  pk_lock();
-  status = pk_device_acquire(*session, options);
-  pk_unlock();
+  status = select_candidates(options, (*session)->selection);
+  if (!status) {
+    pk_lock();
+    status = pk_device_acquire(*session, options);
+    pk_unlock();
+  }
   if (status) {
     release(*session);
     *session = NULL;

@@ -93,6 +93,7 @@ def describe(path: Path) -> Manifest:
         sizes=Sizes(elf.file_size, elf.code_bytes, 0),
         toolchain={"cc": "gcc"},
         licenses=(),
+        selection=(),
         golden=None,
     )
 

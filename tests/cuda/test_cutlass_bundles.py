@@ -17,9 +17,11 @@ import pytest
 
 import packager
 from packager.deploy.elf import read_elf
+from packager.deploy.selection import by_records, write_selected
 from packager.deploy.verify import verify
 from packager.errors import PackagerError, UsageError
 from packager.manifest import Manifest
+from packager.tuning import Record, Timing, make_records, read_records
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -74,7 +76,7 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("layer")
     shapes = {"wq": (64, 64), "wk": (64, 64), "wv": (64, 64), "wo": (64, 64), "b": (64,)}
     model = save(LAYER, folder / "layer.onnx", **shapes)
-    targets = ["cuda -arch=sm_80", "cutlass"]
+    targets = ["cuda -arch=sm_80", "cutlass -candidates=1"]
     return packager.build(model, folder / "layer.so", targets=targets, precision="fp16", dims={"n": (1, 8)}, golden=0)
 
 
@@ -83,7 +85,16 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One product, for two architectures: two kernels."""
     folder = tmp_path_factory.mktemp("dense")
     model = save(DENSE, folder / "dense.onnx", w=(64, 128), b=(128,))
-    targets = ["cuda -arch=sm_80,sm_90a", "cutlass"]
+    targets = ["cuda -arch=sm_80,sm_90a", "cutlass -candidates=1"]
+    return packager.build(model, folder / "dense.so", targets=targets, precision="fp16", dims={"n": (1, 8)})
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One product with two candidates."""
+    folder = tmp_path_factory.mktemp("several")
+    model = save(DENSE, folder / "dense.onnx", w=(64, 128), b=(128,))
+    targets = ["cuda -arch=sm_80", "cutlass -candidates=2"]
     return packager.build(model, folder / "dense.so", targets=targets, precision="fp16", dims={"n": (1, 8)})
 
 
@@ -155,11 +166,42 @@ def test_each_gpu_has_its_kernel(dense: Path, driver: Path, arch: int, family: s
     assert packager.inspect(dense).manifest.requirements.cuda is not None
 
 
+def test_a_session_launches_the_candidate_that_it_has_chosen(several: Path, driver: Path, tmp_path: Path) -> None:
+    """As it is sealed, and bound to the other one by records, which a build takes too."""
+    (entry,) = packager.inspect(several).manifest.selection
+    assert entry.problem == "gemm float16->float16 nt 8x128x64 batch 1 aligned 8 relu"
+    assert len(entry.candidates) == 2
+    first, second = entry.candidates
+    kernels = {line.split()[1] for line in record(several, [64], driver, 80)["5"][0]}
+    assert kernels & {first, second} == {first}
+    timings = (Timing(second, 0.0, 0.1), Timing(first, 1.0, 0.1))
+    found = Record(entry.problem, entry.revision, "a GPU", timings)
+    records = tmp_path / "tuning.json"
+    records.write_bytes(make_records([found]).to_json())
+    bound = tmp_path / "bound.so"
+    with bound.open("w+b") as stream:
+        write_selected(several, stream, by_records(packager.inspect(several).manifest, read_records([records])))
+    kernels = {line.split()[1] for line in record(bound, [64], driver, 80)["5"][0]}
+    assert kernels & {first, second} == {second}
+    tuned = packager.build(
+        several.with_suffix(".onnx"),
+        tmp_path / "tuned.so",
+        targets=["cuda -arch=sm_80", "cutlass"],
+        precision="fp16",
+        dims={"n": (1, 8)},
+        tuning=[records],
+    )
+    (entry,) = packager.inspect(tuned).manifest.selection
+    assert entry.candidates == (second,)
+    kernels = {line.split()[1] for line in record(tuned, [64], driver, 80)["5"][0]}
+    assert kernels & {first, second} == {second}
+
+
 def test_equal_builds_are_equal(layer: Path, tmp_path: Path) -> None:
     again = packager.build(
         layer.with_suffix(".onnx"),
         tmp_path / "layer.so",
-        targets=["cuda -arch=sm_80", "cutlass"],
+        targets=["cuda -arch=sm_80", "cutlass -candidates=1"],
         precision="fp16",
         dims={"n": (1, 8)},
         golden=0,

@@ -106,6 +106,10 @@ class Builder:
         return self.bundle("dynamic", "-DMODEL_DYNAMIC")
 
     @property
+    def selection(self) -> Path:
+        return self.bundle("selection", "-DMODEL_STATIC", "-DSELECTION=0,1")
+
+    @property
     def constants(self) -> Path:
         return self.bundle("constants", "-DMODEL_CONSTANTS")
 

@@ -49,6 +49,10 @@ def test_lifecycle(builder: Builder, case: str) -> None:
     builder.run("lifecycle", case, builder.dynamic, builder.static)
 
 
+def test_selection(builder: Builder) -> None:
+    builder.run("lifecycle", "selection", builder.selection)
+
+
 @pytest.mark.parametrize("case", THREADS)
 def test_threads(builder: Builder, case: str) -> None:
     if case == "forked_child" and builder.flavour.name == "thread":

@@ -10,26 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packager.backends.base import API_VERSION, Context, PartitionOptions, Unavailable, attribute
+from packager.backends.base import API_VERSION, Context, Unavailable
+from packager.backends.cutlass.options import OPERATORS, CutlassOptions
 from packager.errors import ToolchainError
+from packager.tuning import read_records
 
 if TYPE_CHECKING:
     from packager.backends.base import Search
     from packager.primitives import BackendOutput, Partition
     from packager.targets import Target
-
-OPERATORS = ("dense", "attention", "conv2d")
-
-
-@dataclass(frozen=True)
-class CutlassOptions(PartitionOptions):
-    """Attributes of the ``cutlass`` kind."""
-
-    operators: tuple[str, ...] = attribute(OPERATORS, "Groups of operators to take", choices=OPERATORS)
-    arch: tuple[str, ...] = attribute((), "GPU architectures, and PTX's; default: all of the base Target")
 
 
 class CutlassBackend:
@@ -44,10 +36,16 @@ class CutlassBackend:
     example = ("cuda -arch=sm_80", "cutlass")
 
     def canonical(self, options: CutlassOptions, base: Target | None) -> CutlassOptions:
-        """Put ``operators`` in one order, and fill in the architectures."""
+        """Put ``operators`` in one order, fill in the architectures, and read ``tuning``. Raises UsageError."""
+        read_records(options.tuning)
         chosen = tuple(name for name in OPERATORS if name in options.operators)
         archs = options.arch or ((*base.options.arch, *base.options.ptx) if base is not None else ())
-        return dataclasses.replace(options, operators=chosen, arch=archs)
+        candidates = 1 if options.find_first_valid else options.candidates
+        return dataclasses.replace(options, operators=chosen, arch=archs, candidates=candidates)
+
+    def inputs(self, target: Target) -> Sequence[Path]:
+        """Return the files of records."""
+        return [Path(name) for name in target.options.tuning]
 
     def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002
         """Return a reason if CUTLASS's sources are not installed."""
@@ -63,7 +61,7 @@ class CutlassBackend:
         """Return what it takes."""
         from packager.backends.cutlass.patterns import make_searches
 
-        return make_searches(target.options.operators, target.options.arch)
+        return make_searches(target.options)
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
         """Compile all partitions. Raises BackendError, ToolchainError with what the compilers say."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm import relax
 
+from packager.backends.cutlass.graph import FLOATS, only_last_is_read, scalar_of
 from packager.dataflow import Dataflow, operator_of
 
 Array = NDArray[np.float64]
@@ -69,7 +69,7 @@ def find_activation(flow: Dataflow, source: Any) -> tuple[str, list[Any]] | None
         values[variable.__chandle__()] = value
         members.append(variable)
         name = _name_of(value)
-        if name and _is_closed(flow, source, members):
+        if name and only_last_is_read(flow, [source, *members]):
             return name, members
     return None
 
@@ -88,7 +88,7 @@ def _next(flow: Dataflow, known: Sequence[Any], values: dict[int, Array]) -> tup
 def _evaluate(value: Any, values: dict[int, Array]) -> Array | None:
     name = operator_of(value)
     if name in VIEWS:
-        return values.get(value.args[0].__chandle__()) if _is_float(value) else None
+        return values.get(value.args[0].__chandle__()) if str(value.ty.dtype) in FLOATS else None
     if name == "clip":
         operand, low, high = values.get(value.args[0].__chandle__()), *map(scalar_of, value.args[1:3])
         return None if operand is None or low is None or high is None else np.clip(operand, low, high)
@@ -101,31 +101,9 @@ def _evaluate(value: Any, values: dict[int, Array]) -> Array | None:
         return np.asarray(FUNCTIONS[name](*operands))
 
 
-def _is_float(call: relax.Call) -> bool:
-    return str(call.ty.dtype) in ("float16", "bfloat16", "float32")
-
-
-def scalar_of(expr: Any) -> float | None:
-    """Return a number that stands in the graph; None for anything else."""
-    value: Any = getattr(expr, "value", None)
-    if hasattr(value, "numpy"):
-        array = value.numpy()
-        return float(array.item()) if array.size == 1 else None
-    return float(value) if isinstance(value, int | float) else None
-
-
 def _name_of(value: Array) -> str | None:
     with np.errstate(all="ignore"):
         for name, function in ACTIVATIONS.items():
             if np.allclose(value, function(SAMPLES), rtol=TOLERANCE, atol=TOLERANCE):
                 return name
     return None
-
-
-def _is_closed(flow: Dataflow, source: Any, members: Sequence[Any]) -> bool:
-    """Whether of all these values only the last is used by others."""
-    inner = {member.__chandle__() for member in members}
-    for variable in (source, *members[:-1]):
-        if flow.is_result(variable) or any(reader.__chandle__() not in inner for reader in flow.readers(variable)):
-            return False
-    return True

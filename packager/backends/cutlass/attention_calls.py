@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packager.backends.cutlass.attention import Attention, Heads
-from packager.backends.cutlass.attention_kernels import AttentionProblem, Bias, portfolio
-from packager.backends.cutlass.chains import same, shape_of
-from packager.backends.cutlass.choice import ITEMSIZE, GemmShape, choose_gemm
-from packager.backends.cutlass.functions import SM90A, Choice, GroupDraft, choices_for
+from packager.backends.cutlass.attention import Attention
+from packager.backends.cutlass.attention_heads import Heads
+from packager.backends.cutlass.attention_kernels import AttentionKernel, AttentionProblem, Bias, Family, portfolio
+from packager.backends.cutlass.choice import ITEMSIZE, GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.functions import GroupDraft, Ranking, rank
 from packager.backends.cutlass.gemm import numpy_type
-from packager.backends.cutlass.gemm_kernels import GemmConfig
+from packager.backends.cutlass.graph import same, shape_of
+from packager.backends.cutlass.options import CutlassOptions
 from packager.dataflow import Dataflow
 from packager.primitives import Packing, Parameter
 
@@ -45,18 +45,31 @@ def read_problem(attention: Attention) -> AttentionProblem | None:
     )
 
 
-def attention_choices(attention: Attention, archs: Sequence[str]) -> tuple[Choice, ...]:
+def rank_attention(attention: Attention, options: CutlassOptions) -> Ranking:
     """Return the kernels for an attention; empty if there is none for some GPU of the bundle."""
     problem = read_problem(attention)
     if problem is None:
-        return ()
+        return Ranking("attention", ())
     depth = max(problem.depth, problem.value_depth)
-    newest = None
-    if SM90A in archs:
-        fitting = [k for k in portfolio("sm90", problem.dtype, depth, problem.causal, problem.bias) if k.takes(problem)]
-        newest = (fitting[0] if _is_small(attention) else fitting[-1]) if fitting else None
-    plain = [k for k in portfolio("sm80", problem.dtype, depth, problem.causal, problem.bias) if k.takes(problem)]
-    return choices_for(archs, newest, plain[0] if plain else None)
+
+    def fitting(family: Family) -> list[AttentionKernel]:
+        found = portfolio(family, problem.dtype, depth, problem.causal, problem.bias)
+        return [kernel for kernel in found if kernel.takes(problem)]
+
+    newest, plain = fitting("sm90"), fitting("sm80")
+    size = " ".join(
+        f"{name} {extent if isinstance(extent, int) else 'any'}"
+        for name, extent in (
+            ("batch", attention.batch),
+            ("heads", attention.heads),
+            ("queries", attention.queries),
+            ("keys", attention.keys),
+        )
+    )
+    depths = f"depth {problem.depth}x{problem.value_depth} aligned {problem.alignment}"
+    mask = f"{'causal' if problem.causal else 'full'} mask {problem.bias}"
+    text = f"attention {problem.dtype} {size} {depths} {mask}"
+    return rank(text, options.arch, newest if _is_small(attention) else newest[::-1], plain)
 
 
 def _is_small(attention: Attention) -> bool:
@@ -71,7 +84,7 @@ def _is_small(attention: Attention) -> bool:
 
 
 def add_attention(
-    flow: Dataflow, attention: Attention, arguments: dict[int, int], group: GroupDraft, archs: Sequence[str]
+    flow: Dataflow, attention: Attention, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions
 ) -> None:
     """Add the functions of an attention to its partition's group."""
     problem = read_problem(attention)
@@ -79,7 +92,7 @@ def add_attention(
     q, k, v = attention.q, attention.k, attention.v
     size = ITEMSIZE[problem.dtype]
     if attention.projections:
-        fused = Parameter("workspace", _add_projections(flow, attention, arguments, group, archs))
+        fused = Parameter("workspace", _add_projections(flow, attention, arguments, group, options))
         width = q.row + k.row + v.row
         places = [(fused, offset, width, heads.head) for offset, heads in ((0, q), (q.row, k), (q.row + k.row, v))]
     else:
@@ -87,7 +100,7 @@ def add_attention(
             (Parameter("argument", arguments[heads.source.__chandle__()]), heads.offset, heads.row, heads.head)
             for heads in (q, k, v)
         ]
-    draft = group.add("attention", attention_choices(attention, archs))
+    draft = group.add("attention", rank_attention(attention, options))
     rows = (attention.queries, attention.keys, attention.keys)
     for name, (parameter, offset, row, head), count in zip("qkv", places, rows, strict=True):
         draft.pointer(name, parameter, offset, size)
@@ -116,7 +129,7 @@ def add_attention(
 
 
 def _add_projections(
-    flow: Dataflow, attention: Attention, arguments: dict[int, int], group: GroupDraft, archs: Sequence[str]
+    flow: Dataflow, attention: Attention, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions
 ) -> int:
     """Add one product for q, k and v together; return the workspace that they lie in, side by side."""
     chains = attention.projections
@@ -128,16 +141,14 @@ def _add_projections(
     weights = tuple(arguments[flow.value(chain.anchor).args[1].__chandle__()] for chain in chains)
     rows = math.prod(extent for extent in extents[:-1] if isinstance(extent, int))
 
-    def make(tile: Any, alignment: int) -> GemmConfig:
-        return GemmConfig(tile, dtype, dtype, alignment)
-
-    choices = choose_gemm(GemmShape(rows, total, depth, 1), dtype, dtype, math.gcd(depth, columns), False, archs, make)
+    shape = GemmShape(rows, total, depth, 1)
+    ranking = rank_gemm(shape, GemmForm(dtype, dtype), math.gcd(depth, columns), options)
     size = ITEMSIZE[dtype]
     nbytes: Any = total * size
     for extent in extents[:-1]:
         nbytes = extent * nbytes
     workspace = group.workspace(nbytes)
-    draft = group.add("gemm", choices)
+    draft = group.add("gemm", ranking)
     draft.pointer("a", Parameter("argument", arguments[data.__chandle__()]))
     draft.pointer("b", group.packed(Packing(weights, "nk3", _side_by_side)))
     if chains[0].bias is not None:

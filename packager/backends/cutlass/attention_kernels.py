@@ -7,8 +7,9 @@ the number of keys of each batch are run-time.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from packager.backends.cutlass.kernel import KernelSource
 from packager.header import MARK
@@ -49,100 +50,110 @@ class AttentionProblem:
 
 
 @dataclass(frozen=True)
-class Sm90Attention:
-    """A kernel for sm_90a. ``queries``, ``keys`` and ``depth`` are its tile.
-
-    ``blocks`` of a "tma" kernel fit a multiprocessor's registers.
-    """
+class _Kernel(ABC):
+    """What the kernels of both families have. ``queries`` and ``keys`` are the tile."""
 
     dtype: str
     queries: int
     keys: int
     depth: int
     causal: bool
+
+    family: ClassVar[Family]
+
+    @property
+    def name(self) -> str:
+        """A C identifier that says all that the code depends on."""
+        tile = f"{self.queries}x{self.keys}x{self.depth}"
+        parts = [f"pk_attention_{self.family}", SHORT[self.dtype], tile, self._variant]
+        return "_".join([part for part in (*parts, "causal" * self.causal, self._bias_mark) if part])
+
+    def takes(self, problem: AttentionProblem) -> bool:
+        """Whether the kernel solves a problem."""
+        is_alike = problem.dtype == self.dtype and problem.causal == self.causal
+        return is_alike and self._takes_bias(problem) and self._takes_heads(problem)
+
+    def _render(self, **own: Any) -> str:
+        return render(
+            f"cutlass/attention_{self.family}.cu.j2",
+            mark=MARK,
+            name=self.name,
+            element=ELEMENTS[self.dtype],
+            queries=self.queries,
+            keys=self.keys,
+            depth=self.depth,
+            causal=self.causal,
+            **own,
+        )
+
+    @property
+    @abstractmethod
+    def _variant(self) -> str:
+        """What the family alone knows, as a part of the name; empty for what is usual."""
+
+    @property
+    @abstractmethod
+    def _bias_mark(self) -> str:
+        """The bias as a part of the name, empty for none."""
+
+    @abstractmethod
+    def _takes_bias(self, problem: AttentionProblem) -> bool: ...
+
+    @abstractmethod
+    def _takes_heads(self, problem: AttentionProblem) -> bool:
+        """Whether depths and alignment are the kernel's."""
+
+
+@dataclass(frozen=True)
+class Sm90Attention(_Kernel):
+    """A kernel for sm_90a. ``queries``, ``keys`` and ``depth`` are its tile.
+
+    ``blocks`` of a "tma" kernel fit a multiprocessor's registers. TMA reads and writes 16 bytes at a time.
+    """
+
     bias: Bias
     schedule: Schedule
     blocks: int = 2
 
-    @property
-    def name(self) -> str:
-        """A C identifier that says all that the code depends on."""
-        tile = f"{self.queries}x{self.keys}x{self.depth}"
-        return "_".join(["pk_attention_sm90", SHORT[self.dtype], tile, self._schedule, *self._marks])
+    family = "sm90"
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Return the kernel's file."""
         options = [("kBlocksPerSM", self.blocks)] if self.schedule == "tma" else []
-        text = render(
-            "cutlass/attention_sm90.cu.j2",
-            mark=MARK,
-            name=self.name,
-            element=ELEMENTS[self.dtype],
-            queries=self.queries,
-            keys=self.keys,
-            depth=self.depth,
-            causal=self.causal,
-            bias=BIASES[self.bias],
-            schedule=SCHEDULES[self.schedule],
-            options=options,
-        )
+        text = self._render(bias=BIASES[self.bias], schedule=SCHEDULES[self.schedule], options=options)
         return KernelSource(self.name, text, archs, SM90_MEGABYTES, folders=("examples/88_hopper_fmha",))
 
-    def takes(self, problem: AttentionProblem) -> bool:
-        """Whether the kernel solves a problem: TMA reads and writes 16 bytes at a time."""
-        return (
-            problem.dtype == self.dtype
-            and problem.causal == self.causal
-            and (problem.bias == self.bias or (problem.bias, self.bias) == ("keys", "dense"))
-            and problem.depth == problem.value_depth <= self.depth
-            and problem.depth % 8 == 0
-            and problem.alignment % 8 == 0
-        )
-
     @property
-    def _schedule(self) -> str:
+    def _variant(self) -> str:
         return f"tma{self.blocks}" if self.schedule == "tma" else self.schedule
 
     @property
-    def _marks(self) -> list[str]:
-        return [*(["causal"] if self.causal else []), *([f"bias_{self.bias}"] if self.bias != "none" else [])]
+    def _bias_mark(self) -> str:
+        return f"bias_{self.bias}" if self.bias != "none" else ""
+
+    def _takes_bias(self, problem: AttentionProblem) -> bool:
+        return problem.bias == self.bias or (problem.bias, self.bias) == ("keys", "dense")
+
+    def _takes_heads(self, problem: AttentionProblem) -> bool:
+        fits = problem.depth == problem.value_depth <= self.depth
+        return fits and problem.depth % 8 == 0 and problem.alignment % 8 == 0
 
 
 @dataclass(frozen=True)
-class Sm80Attention:
+class Sm80Attention(_Kernel):
     """A kernel for GPUs from sm_80 on. ``queries`` and ``keys`` are its tile, ``depth`` is the most that it takes.
 
-    ``aligned`` kernels read 16 bytes at a time, the others, of 16-bit types, 8.
+    ``aligned`` kernels read 16 bytes at a time, the others, of 16-bit types, 8. A bias is always read 16 at a time.
     """
 
-    dtype: str
-    queries: int
-    keys: int
-    depth: int
-    causal: bool
     bias: bool
     aligned: bool = True
 
-    @property
-    def name(self) -> str:
-        """A C identifier that says all that the code depends on."""
-        tile = f"{self.queries}x{self.keys}x{self.depth}"
-        return "_".join(["pk_attention_sm80", SHORT[self.dtype], tile, *self._marks])
+    family = "sm80"
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Return the kernel's file."""
-        text = render(
-            "cutlass/attention_sm80.cu.j2",
-            mark=MARK,
-            name=self.name,
-            element=ELEMENTS[self.dtype],
-            queries=self.queries,
-            keys=self.keys,
-            depth=self.depth,
-            causal=self.causal,
-            bias=self.bias,
-            aligned=self.aligned,
-        )
+        text = self._render(bias=self.bias, aligned=self.aligned)
         return KernelSource(self.name, text, archs, SM80_MEGABYTES, folders=("examples/41_fused_multi_head_attention",))
 
     @property
@@ -150,21 +161,22 @@ class Sm80Attention:
         """How many elements the kernel reads at a time."""
         return 4 if self.dtype == "float32" or not self.aligned else 8
 
-    def takes(self, problem: AttentionProblem) -> bool:
-        """Whether the kernel solves a problem. A bias is always read 16 bytes at a time."""
-        vector = 4 if self.dtype == "float32" else 8
-        return (
-            problem.dtype == self.dtype
-            and problem.causal == self.causal
-            and (problem.bias == "none" or (self.bias and problem.bias_alignment % vector == 0))
-            and max(problem.depth, problem.value_depth) <= self.depth
-            and all(number % self.alignment == 0 for number in (problem.depth, problem.value_depth, problem.alignment))
-        )
+    @property
+    def _variant(self) -> str:
+        return "" if self.aligned else "align4"
 
     @property
-    def _marks(self) -> list[str]:
-        aligned = [] if self.aligned else ["align4"]
-        return [*aligned, *(["causal"] if self.causal else []), *(["bias"] if self.bias else [])]
+    def _bias_mark(self) -> str:
+        return "bias" if self.bias else ""
+
+    def _takes_bias(self, problem: AttentionProblem) -> bool:
+        vector = 4 if self.dtype == "float32" else 8
+        return problem.bias == "none" or (self.bias and problem.bias_alignment % vector == 0)
+
+    def _takes_heads(self, problem: AttentionProblem) -> bool:
+        numbers = (problem.depth, problem.value_depth, problem.alignment)
+        fits = max(problem.depth, problem.value_depth) <= self.depth
+        return fits and all(number % self.alignment == 0 for number in numbers)
 
 
 AttentionKernel = Sm90Attention | Sm80Attention

@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import relax, tirx
-from tvm.sym import Analyzer
+from tvm import relax
 
-from packager.backends.cutlass.activations import find_activation, scalar_of
+from packager.backends.cutlass.activations import find_activation
+from packager.backends.cutlass.graph import FLOATS, HALVES, same, scalar_of, shape_of
 from packager.dataflow import Dataflow, operator_of
-
-HALVES = ("float16", "bfloat16")
-FLOATS = (*HALVES, "float32")
 
 
 @dataclass(frozen=True)
@@ -35,23 +32,6 @@ class Chain:
     def result(self) -> Any:
         """The variable that holds the result."""
         return self.variables[-1]
-
-
-def shape_of(expr: Any) -> tuple[Any, ...] | None:
-    """Return the extents of a tensor, integers where they are known; None if its rank is not."""
-    ty = getattr(expr, "ty", None)
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-        return None
-    return tuple(int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in ty.shape.values)
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two extents, or two sequences of them, are equal for all values of the dims."""
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, int) and isinstance(b, int):
-        return a == b
-    return bool(Analyzer().can_prove_equal(a, b))
 
 
 def chains(flow: Dataflow, anchor: Any) -> Iterator[Chain]:

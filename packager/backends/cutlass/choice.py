@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from packager.backends.cutlass.conv_kernels import ConvConfig, Family, Sm90ConvTile, portfolio
-from packager.backends.cutlass.functions import Choice, KernelConfig, choices_for
-from packager.backends.cutlass.gemm_kernels import TYPES, Sm80Tile, Sm90Tile, Tile
+from packager.backends.cutlass.functions import Ranking, rank
+from packager.backends.cutlass.gemm_kernels import TYPES, GemmConfig, Sm80Tile, Sm90Tile, Tile
 from packager.backends.cutlass.gemm_portfolio import portfolio as tiles_of
+from packager.backends.cutlass.options import CutlassOptions
 
 
 @dataclass(frozen=True)
@@ -47,29 +47,54 @@ TIMES = {
 SM80_START, SM80_WAVE, SM80_RATE = 2.0, 1.0, 1.8e6
 
 
-def choose_gemm(
-    shape: GemmShape,
-    dtype: str,
-    out: str,
-    divisor: int,
-    b_rows: bool,
-    archs: Sequence[str],
-    make: Callable[[Any, int], KernelConfig],
-) -> tuple[Choice, ...]:
-    """Return the kernels for a product, one for each kind of GPU; empty if there is none.
+@dataclass(frozen=True)
+class GemmForm:
+    """What all kernels for a product have in common; see GemmConfig."""
 
-    ``divisor`` divides all extents that rows of memory are made of.
-    """
+    dtype: str
+    out: str
+    b_rows: bool = False
+    activation: str = "none"
+    residual: bool = False
+
+    def describe(self, shape: GemmShape, divisor: int) -> str:
+        """Return the product as a problem to measure: all that decides which kernel is the fastest."""
+        layout = "nn" if self.b_rows else "nt"
+        size = f"{shape.rows}x{shape.columns}x{shape.depth} batch {shape.batch} aligned {divisor}"
+        return f"gemm {self.dtype}->{self.out} {layout} {size} {self.activation}{' residual' * self.residual}"
+
+
+def rank_gemm(shape: GemmShape, form: GemmForm, divisor: int, options: CutlassOptions) -> Ranking:
+    """Return the kernels for a product. ``divisor`` divides all extents that rows of memory are made of."""
+    dtype = multiplied(form.dtype, options)
     full = 16 // TYPES[dtype].size
     alignment = math.gcd(divisor, full)
+    narrower = [width for width in (4, 2, 1) if width < alignment] if options.profile_all_alignments else []
+    make = partial(
+        GemmConfig,
+        dtype=dtype,
+        out=form.out,
+        b_rows=form.b_rows,
+        activation=form.activation,
+        residual=form.residual,
+        fast_math=options.use_fast_math,
+    )
 
-    def best(family: str) -> KernelConfig | None:
-        tiles = [tile for tile in tiles_of(family, dtype, out, alignment=alignment, b_rows=b_rows) if _is_alone(tile)]
-        tile = min(tiles, key=lambda tile: microseconds(tile, shape, TYPES[dtype].size), default=None)
-        return None if tile is None else make(tile, alignment)
+    def ranked(family: str, alignment: int) -> list[GemmConfig]:
+        tiles = [t for t in tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows) if _is_alone(t)]
+        tiles.sort(key=lambda tile: microseconds(tile, shape, TYPES[dtype].size))
+        return [make(tile, alignment=alignment) for tile in tiles]
 
-    aligned = alignment == full and divisor % (16 // ITEMSIZE[out]) == 0
-    return choices_for(archs, best("sm90") if aligned else None, best("sm80"))
+    plain = [kernel for width in (alignment, *narrower) for kernel in ranked("sm80", width)]
+    aligned = alignment == full and divisor % (16 // ITEMSIZE[form.out]) == 0
+    newest = ranked("sm90", alignment) if aligned else []
+    problem = form.describe(shape, math.gcd(divisor, full))
+    return rank(problem, options.arch, newest + plain * bool(newest), plain)
+
+
+def multiplied(dtype: str, options: CutlassOptions) -> str:
+    """Return the type in which operands of a type are multiplied, a key of TYPES."""
+    return "tfloat32" if dtype == "float32" and not options.use_3xtf32 else dtype
 
 
 def _is_alone(tile: Tile) -> bool:
@@ -102,21 +127,35 @@ class ConvShape:
         return inside and max(self.stride) <= 8
 
 
-def choose_conv(
-    shape: ConvShape, dtype: str, archs: Sequence[str], *, activation: str, residual: bool
-) -> tuple[Choice, ...]:
-    """Return the kernels for a convolution, one for each kind of GPU."""
+def rank_conv(shape: ConvShape, dtype: str, options: CutlassOptions, *, activation: str, residual: bool) -> Ranking:
+    """Return the kernels for a convolution."""
+    made = partial(
+        portfolio,
+        dtype=multiplied(dtype, options),
+        channels=shape.channels,
+        filters=shape.filters,
+        window=shape.window,
+        activation=activation,
+        residual=residual,
+        fast_math=options.use_fast_math,
+    )
 
-    def configs(family: Family) -> list[ConvConfig]:
-        found = portfolio(
-            family, dtype, shape.channels, shape.filters, shape.window, activation=activation, residual=residual
+    def ranked(family: Family) -> list[ConvConfig]:
+        found = [k for k in made(family) if shape.fits_im2col or not isinstance(k.tile, Sm90ConvTile)]
+        return sorted(found, key=lambda config: _conv_microseconds(config, shape.product))
+
+    size = f"{shape.rows}x{shape.filters}x{shape.channels}"
+    places = " ".join(
+        f"{name} {first}x{second}"
+        for name, (first, second) in (
+            ("window", shape.window),
+            ("padding", shape.padding),
+            ("stride", shape.stride),
+            ("dilation", shape.dilation),
         )
-        return [config for config in found if shape.fits_im2col or not isinstance(config.tile, Sm90ConvTile)]
-
-    def best(found: Sequence[ConvConfig]) -> ConvConfig | None:
-        return min(found, key=lambda config: _conv_microseconds(config, shape.product), default=None)
-
-    return choices_for(archs, best(configs("sm90")), best(configs("sm80")))
+    )
+    problem = f"conv2d {dtype} {size} {places} {activation}{' residual' * residual}"
+    return rank(problem, options.arch, ranked("sm90"), ranked("sm80"))
 
 
 def _conv_microseconds(config: ConvConfig, shape: GemmShape) -> float:

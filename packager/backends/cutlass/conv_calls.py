@@ -6,15 +6,15 @@ A window of one element, at every place of the image, is a matrix product: the i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packager.backends.cutlass.chains import Chain, shape_of
-from packager.backends.cutlass.choice import ITEMSIZE, ConvShape, GemmShape, choose_conv, choose_gemm
-from packager.backends.cutlass.functions import Choice, FunctionDraft, GroupDraft
+from packager.backends.cutlass.chains import Chain
+from packager.backends.cutlass.choice import ITEMSIZE, ConvShape, GemmForm, GemmShape, rank_conv, rank_gemm
+from packager.backends.cutlass.functions import FunctionDraft, GroupDraft, Ranking
 from packager.backends.cutlass.gemm import bias_parameter
-from packager.backends.cutlass.gemm_kernels import GemmConfig
+from packager.backends.cutlass.graph import shape_of
+from packager.backends.cutlass.options import CutlassOptions
 from packager.dataflow import Dataflow
 from packager.primitives import Parameter
 
@@ -76,14 +76,14 @@ def read_convolution(flow: Dataflow, chain: Chain) -> Convolution | None:
     )
 
 
-def takes_convolution(flow: Dataflow, chain: Chain, archs: Sequence[str]) -> bool:
+def takes_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> bool:
     """Whether there are kernels for a chain."""
     conv = read_convolution(flow, chain)
-    return conv is not None and bool(_choices(conv, chain, archs, 1))
+    return conv is not None and bool(_rank(conv, chain, options, 1))
 
 
 def add_convolution(
-    flow: Dataflow, chain: Chain, arguments: dict[int, int], group: GroupDraft, archs: Sequence[str], flops: int
+    flow: Dataflow, chain: Chain, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions, flops: int
 ) -> None:
     """Add the function of a chain to its partition's group; ``arguments`` are the arguments' numbers by handle."""
     conv = read_convolution(flow, chain)
@@ -91,7 +91,7 @@ def add_convolution(
     data, weight = flow.value(chain.anchor).args
     work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels
     batch = conv.batch if isinstance(conv.batch, int) else max(1, flops // work)
-    draft = group.add("gemm" if conv.is_product else "conv", _choices(conv, chain, archs, batch))
+    draft = group.add("gemm" if conv.is_product else "conv", _rank(conv, chain, options, batch))
     x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
     draft.pointer(x, Parameter("argument", arguments[data.__chandle__()]))
     draft.pointer(w, Parameter("argument", arguments[weight.__chandle__()]))
@@ -132,19 +132,15 @@ def _set_convolution(draft: FunctionDraft, conv: Convolution) -> None:
             draft.set(f"{name}[{index}]", extent)
 
 
-def _choices(conv: Convolution, chain: Chain, archs: Sequence[str], batch: int) -> tuple[Choice, ...]:
+def _rank(conv: Convolution, chain: Chain, options: CutlassOptions, batch: int) -> Ranking:
     rows = batch * math.prod(conv.result)
     activation, residual = chain.activation or "none", chain.residual is not None
     if conv.is_product:
-
-        def make(tile: Any, alignment: int) -> GemmConfig:
-            return GemmConfig(tile, conv.dtype, conv.dtype, alignment, activation=activation, residual=residual)
-
         shape = GemmShape(rows, conv.filters, conv.channels, 1)
-        divisor = math.gcd(conv.filters, conv.channels)
-        return choose_gemm(shape, conv.dtype, conv.dtype, divisor, False, archs, make)
+        form = GemmForm(conv.dtype, conv.dtype, activation=activation, residual=residual)
+        return rank_gemm(shape, form, math.gcd(conv.filters, conv.channels), options)
     size = ConvShape(rows, conv.channels, conv.filters, conv.window, conv.padding, conv.stride, conv.dilation)
-    return choose_conv(size, conv.dtype, archs, activation=activation, residual=residual)
+    return rank_conv(size, conv.dtype, options, activation=activation, residual=residual)
 
 
 def _pair(values: Any) -> tuple[int, int]:

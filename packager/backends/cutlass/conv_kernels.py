@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from packager.backends.cutlass.gemm_kernels import ACTIVATIONS, SCHEDULES, TYPES
+from packager.backends.cutlass.gemm_kernels import ACTIVATIONS, SCHEDULES, TYPES, functor, functor_mark
 from packager.backends.cutlass.kernel import KernelSource
 from packager.header import MARK
 from packager.render import render
@@ -120,22 +120,16 @@ class ConvConfig:
 
     @property
     def form(self) -> str:
-        """The activation's functor in templates/cutlass/activations.h."""
-        if self.activation == "none":
-            return "cutlass::epilogue::thread::Identity"
-        if not ACTIVATIONS[self.activation]:
-            return f"pk::{self.activation}"
-        accuracy = "_fast" if self.fast_math else "_precise" if self.dtype in ("float32", "tfloat32") else ""
-        return f"pk::{self.activation}{accuracy}"
+        """The activation's functor."""
+        return functor(self.activation, self.dtype, fast_math=self.fast_math)
 
     @property
     def name(self) -> str:
         """A C identifier that says all that the kernel's code depends on."""
-        form = self.form.rpartition(":")[2].lower().replace("identity", "none")
         parts = ["pk_conv", self.tile.family, TYPES[self.dtype].short, self.tile.name]
         if isinstance(self.tile, Sm80ConvTile):
             parts += [f"a{self.alignment}x{self.out_alignment}"] + ["fixed"] * self.fixed
-        return "_".join([*parts, *(["rows"] * self.rows), form] + ["r"] * self.residual)
+        return "_".join([*parts, *(["rows"] * self.rows), functor_mark(self.form)] + ["r"] * self.residual)
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Return the kernel's file."""

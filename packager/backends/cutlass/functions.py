@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from packager.backends.cutlass.chains import same
+from packager.backends.cutlass.graph import same
 from packager.backends.cutlass.kernel import KernelSource
-from packager.primitives import FunctionGroup, Packing, Parameter, PrimitiveFunction
+from packager.primitives import Candidates, FunctionGroup, Packing, Parameter, PrimitiveFunction
 
 SM90A = "sm_90a"
 
@@ -32,16 +32,37 @@ class Choice:
     arch: int = 0
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """One way to solve a problem: the first of ``choices`` that is for the GPU is launched."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def name(self) -> str:
+        """The names of its kernels."""
+        return "+".join(choice.kernel.name for choice in self.choices)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All kernels that solve a problem, best first, and the problem as measurements of it are kept."""
+
+    problem: str
+    candidates: tuple[Candidate, ...]
+
+    def __bool__(self) -> bool:
+        """Whether each GPU of the bundle has a kernel."""
+        return bool(self.candidates)
+
+
 @dataclass
 class FunctionDraft:
-    """A primitive function: it fills in a structure of ``templates/cutlass/problems.h`` and launches a kernel.
-
-    ``choices`` are tried in order; the first that is for the GPU is launched.
-    """
+    """A primitive function: it fills in a structure of ``templates/cutlass/problems.h`` and launches a kernel."""
 
     symbol: str
     problem: str
-    choices: tuple[Choice, ...]
+    ranking: Ranking
     parameters: list[Parameter] = field(default_factory=list)
     scalars: list[Any] = field(default_factory=list)
     fields: list[tuple[str, str]] = field(default_factory=list)
@@ -80,20 +101,24 @@ class FunctionDraft:
         self.scalars.append(expression)
         return f"s{len(self.scalars) - 1}"
 
-    def function(self) -> PrimitiveFunction:
-        """Return what packager is told of it."""
-        return PrimitiveFunction(self.symbol, tuple(self.parameters), tuple(self.scalars))
+    def function(self, shipped: Sequence[Candidate], revision: str) -> PrimitiveFunction:
+        """Return what packager is told of it, with the candidates that it has in the bundle."""
+        candidates = Candidates(self.ranking.problem, tuple(candidate.name for candidate in shipped), revision)
+        return PrimitiveFunction(self.symbol, tuple(self.parameters), tuple(self.scalars), candidates=candidates)
 
-    def view(self) -> dict[str, Any]:
+    def view(self, shipped: Sequence[Candidate]) -> dict[str, Any]:
         """Return what the template renders."""
         pointers = [f"{'void *' if p.written else 'const void *'}p{index}" for index, p in enumerate(self.parameters)]
         integers = [f"int64_t s{index}" for index in range(len(self.scalars))]
         return {
             "symbol": self.symbol,
-            "parameters": ", ".join(["pk_cuda_t *cuda", *pointers, *integers]),
+            "parameters": ", ".join(["pk_cuda_t *cuda", *pointers, *integers, "int64_t candidate"]),
             "type": self.problem,
             "fields": self.fields,
-            "choices": [{"kernel": choice.kernel.name, "arch": choice.arch} for choice in self.choices],
+            "candidates": [
+                [{"kernel": choice.kernel.name, "arch": choice.arch} for choice in candidate.choices]
+                for candidate in shipped
+            ],
         }
 
 
@@ -106,9 +131,9 @@ class GroupDraft:
     packings: list[Packing] = field(default_factory=list)
     workspaces: list[Any] = field(default_factory=list)
 
-    def add(self, problem: str, choices: Sequence[Choice]) -> FunctionDraft:
+    def add(self, problem: str, ranking: Ranking) -> FunctionDraft:
         """Return a new function."""
-        draft = FunctionDraft(f"{self.name}_{problem}_{len(self.functions)}", f"pk_{problem}_t", tuple(choices))
+        draft = FunctionDraft(f"{self.name}_{problem}_{len(self.functions)}", f"pk_{problem}_t", ranking)
         self.functions.append(draft)
         return draft
 
@@ -122,22 +147,30 @@ class GroupDraft:
         self.workspaces.append(nbytes)
         return len(self.workspaces) - 1
 
-    def group(self) -> FunctionGroup:
+    def group(self, functions: Sequence[PrimitiveFunction]) -> FunctionGroup:
         """Return what packager is told of it."""
         return FunctionGroup(
-            tuple(draft.function() for draft in self.functions),
+            tuple(functions),
             workspaces=tuple(self.workspaces),
             packings=tuple(self.packings),
         )
 
 
-def choices_for(archs: Sequence[str], newest: KernelConfig | None, plain: KernelConfig | None) -> tuple[Choice, ...]:
-    """Return the choices for a bundle of these architectures: ``newest`` on sm_90a, ``plain`` elsewhere.
+def rank(problem: str, archs: Sequence[str], newest: Sequence[KernelConfig], plain: Sequence[KernelConfig]) -> Ranking:
+    """Return the ranking for a bundle of these architectures: ``newest`` on sm_90a, ``plain`` elsewhere, best first.
 
-    Either may be missing; empty if a GPU of the bundle would have none.
+    Without ``newest`` a GPU of sm_90a takes ``plain``, too. Where a bundle is for both, candidate number i is the i-th
+    of each, or the last. Empty if a GPU of the bundle would have none.
     """
-    if newest is None or SM90A not in archs:
-        return () if plain is None else (Choice(plain),)
-    if len(archs) == 1:
-        return (Choice(newest, 90),)
-    return () if plain is None else (Choice(newest, 90), Choice(plain))
+    choices: list[list[Choice]] = []
+    if newest and SM90A in archs:
+        choices.append([Choice(kernel, 90) for kernel in newest])
+    if len(archs) > 1 or not choices:
+        choices.append([Choice(kernel) for kernel in plain])
+    if not all(choices):
+        return Ranking(problem, ())
+    count = max(map(len, choices))
+    return Ranking(
+        problem,
+        tuple(Candidate(tuple(ranked[min(i, len(ranked) - 1)] for ranked in choices)) for i in range(count)),
+    )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packager.backends.cutlass.chains import Chain, same, shape_of
-from packager.backends.cutlass.choice import ITEMSIZE, GemmShape, choose_gemm
-from packager.backends.cutlass.functions import Choice, GroupDraft
-from packager.backends.cutlass.gemm_kernels import TYPES, GemmConfig
+from packager.backends.cutlass.chains import Chain
+from packager.backends.cutlass.choice import ITEMSIZE, GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.functions import GroupDraft, Ranking
+from packager.backends.cutlass.gemm_kernels import TYPES
+from packager.backends.cutlass.graph import same, shape_of
+from packager.backends.cutlass.options import CutlassOptions
 from packager.dataflow import Dataflow
 from packager.primitives import Packing, Parameter
 
@@ -61,14 +62,14 @@ def _converted(flow: Dataflow, chain: Chain, operand: Any) -> bool:
     return chain.bias is operand and flow.is_constant(operand)
 
 
-def takes_product(flow: Dataflow, chain: Chain, archs: Sequence[str]) -> bool:
+def takes_product(flow: Dataflow, chain: Chain, options: CutlassOptions) -> bool:
     """Whether there are kernels for a chain."""
     product = read_product(flow, chain)
-    return product is not None and bool(_choices(product, chain, archs, most_rows=1))
+    return product is not None and bool(_rank(product, chain, options, most_rows=1))
 
 
 def add_gemm(
-    flow: Dataflow, chain: Chain, arguments: dict[int, int], group: GroupDraft, archs: Sequence[str], flops: int
+    flow: Dataflow, chain: Chain, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions, flops: int
 ) -> None:
     """Add the function of a chain to its partition's group; ``arguments`` are the arguments' numbers by handle."""
     product = read_product(flow, chain)
@@ -78,7 +79,7 @@ def add_gemm(
     known = math.prod(extent for extent in factors if isinstance(extent, int))
     rows = math.prod(extent for extent in product.rows if isinstance(extent, int))
     most = rows if all(isinstance(e, int) for e in factors) else max(1, rows * flops // max(1, 2 * known))
-    draft = group.add("gemm", _choices(product, chain, archs, most))
+    draft = group.add("gemm", _rank(product, chain, options, most))
     batch = product.batch if isinstance(product.batch, tuple) else (product.batch,)
     m, n, k = product.rows, product.columns, product.depth
     draft.pointer("a", Parameter("argument", arguments[a.__chandle__()]))
@@ -129,7 +130,7 @@ def _columns(array: Array) -> Array:
     return array.reshape(array.shape[-2:]).transpose()
 
 
-def _choices(product: Product, chain: Chain, archs: Sequence[str], most_rows: int) -> tuple[Choice, ...]:
+def _rank(product: Product, chain: Chain, options: CutlassOptions, most_rows: int) -> Ranking:
     numbers = [product.depth, product.columns]
     known = [extent for extent in numbers if isinstance(extent, int)]
     divisor = math.gcd(*known) if len(known) == len(numbers) else 1
@@ -140,16 +141,7 @@ def _choices(product: Product, chain: Chain, archs: Sequence[str], most_rows: in
         product.depth if isinstance(product.depth, int) else 512,
         math.prod(extent if isinstance(extent, int) else 8 for extent in batch),
     )
-
-    def make(tile: Any, alignment: int) -> GemmConfig:
-        return GemmConfig(
-            tile,
-            product.dtype,
-            product.out,
-            alignment,
-            b_rows=not product.constant,
-            activation=chain.activation or "none",
-            residual=chain.residual is not None,
-        )
-
-    return choose_gemm(shape, product.dtype, product.out, divisor, not product.constant, archs, make)
+    form = GemmForm(
+        product.dtype, product.out, not product.constant, chain.activation or "none", chain.residual is not None
+    )
+    return rank_gemm(shape, form, divisor, options)

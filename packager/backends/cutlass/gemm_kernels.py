@@ -66,6 +66,7 @@ ACTIVATIONS = {
     "silu": True,
     "hardswish": False,
 }
+IDENTITY = "cutlass::epilogue::thread::Identity"
 # CUTLASS's schedules of the main loop and of the epilogue.
 SCHEDULES = {
     "plain": ("KernelTmaWarpSpecialized", "TmaWarpSpecialized"),
@@ -128,6 +129,24 @@ class Sm80Tile:
 
 
 Tile = Sm90Tile | Sm80Tile
+
+
+def functor(activation: str, result: str, *, fast_math: bool) -> str:
+    """Return the C++ functor of an activation, of CUTLASS or of templates/cutlass/activations.h.
+
+    ``result`` is the type of what it is applied to; where that is float32 the functor is a precise one.
+    """
+    if activation == "none":
+        return IDENTITY
+    accuracy = ""
+    if ACTIVATIONS[activation]:
+        accuracy = "_fast" if fast_math else "_precise" if result in ("float32", "tfloat32") else ""
+    return f"pk::{activation}{accuracy}"
+
+
+def functor_mark(form: str) -> str:
+    """Return a functor as a part of a kernel's name."""
+    return "none" if form == IDENTITY else form.removeprefix("pk::")
 
 
 def fits(tile: Tile, out: str) -> bool:
@@ -201,22 +220,16 @@ class GemmConfig:
 
     @property
     def form(self) -> str:
-        """The activation's functor, of CUTLASS or of templates/cutlass/activations.h."""
-        if self.activation == "none":
-            return "cutlass::epilogue::thread::Identity"
-        accuracy = ""
-        if ACTIVATIONS[self.activation]:
-            accuracy = "_fast" if self.fast_math else "_precise" if self.out == "float32" else ""
-        return f"pk::{self.activation}{accuracy}"
+        """The activation's functor."""
+        return functor(self.activation, self.out, fast_math=self.fast_math)
 
     @property
     def name(self) -> str:
         """A C identifier that says all that the kernel's code depends on."""
         types = TYPES[self.dtype].short, OUTPUTS[self.out][1]
-        form = "none" if self.activation == "none" else self.form.removeprefix("pk::")
         parts = ["pk_gemm", self.tile.family, *types, "tt" if self.b_rows else "tn", self.tile.name]
         parts += [f"a{self.alignment}"] if isinstance(self.tile, Sm80Tile) else []
-        return "_".join([*parts, form] + ["c"] * self.residual)
+        return "_".join([*parts, functor_mark(self.form)] + ["c"] * self.residual)
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Return the kernel's file, for these architectures."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from packager.backends.base import Context
@@ -11,11 +12,13 @@ from packager.backends.cutlass.attention import find_attention
 from packager.backends.cutlass.attention_calls import add_attention
 from packager.backends.cutlass.chains import chains
 from packager.backends.cutlass.conv_calls import add_convolution
-from packager.backends.cutlass.functions import SM90A, GroupDraft
+from packager.backends.cutlass.functions import SM90A, GroupDraft, KernelConfig
 from packager.backends.cutlass.gemm import add_gemm
 from packager.backends.cutlass.kernel import KernelSource
-from packager.backends.cutlass.objects import KernelObject, compile_kernels, find_cutlass
+from packager.backends.cutlass.objects import KernelObject, compile_kernels, find_cutlass, templates_digest
+from packager.backends.cutlass.options import CutlassOptions
 from packager.backends.cutlass.patterns import CAUSAL, UNMASKED
+from packager.backends.cutlass.shipping import Shipping, ship
 from packager.cuda_toolkit import find_cuda_toolkit
 from packager.dataflow import Dataflow
 from packager.errors import BackendError
@@ -26,6 +29,7 @@ from packager.render import render
 from packager.resources import folder
 from packager.targets import Target
 from packager.toolchain import run
+from packager.tuning import read_records
 
 LICENSES = (License("NVIDIA CUTLASS", "BSD-3-Clause"),)
 C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables", "-Wall")
@@ -37,11 +41,12 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
     toolchain = {"cutlass": cutlass.version, "nvcc": toolkit.version}
     if not partitions:
         return BackendOutput(target.kind, toolchain=toolchain)
-    archs = target.options.arch
-    drafts = [draft_group(partition, archs) for partition in partitions]
-    sources = _kernels(drafts, archs)
-    objects = compile_kernels(sources, cutlass, toolkit, context)
-    module = _compile_module(drafts, objects, context)
+    options = target.options
+    drafts = [draft_group(partition, options) for partition in partitions]
+    revision = f"cutlass {cutlass.version} {templates_digest()} nvcc {toolkit.version}"
+    shipping = ship(drafts, options.candidates, read_records(options.tuning), revision)
+    objects = compile_kernels(_kernels(drafts, shipping, options.arch), cutlass, toolkit, context, options)
+    module = _compile_module(drafts, shipping, objects, context)
     functions = [draft for group in drafts for draft in group.functions]
     library = StaticLibrary(
         "cutlass",
@@ -49,11 +54,16 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
         tuple(draft.symbol for draft in functions),
         cuda_modules=tuple(CudaModule(f"pkm_cutlass_{index}", 1) for index in range(len(objects))),
     )
-    groups = {partition.name: draft.group() for partition, draft in zip(partitions, drafts, strict=True)}
-    return BackendOutput(target.kind, (library,), groups, licenses=LICENSES, toolchain=toolchain)
+    groups = {
+        partition.name: group.group([draft.function(shipping.of(draft), revision) for draft in group.functions])
+        for partition, group in zip(partitions, drafts, strict=True)
+    }
+    return BackendOutput(
+        target.kind, (library,), groups, licenses=LICENSES, toolchain=toolchain, warnings=shipping.warnings
+    )
 
 
-def draft_group(partition: Partition, archs: Sequence[str]) -> GroupDraft:
+def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
     """Return the functions of a partition."""
     function = partition.function
     constants = [function.params[index].__chandle__() for index in partition.constant_arguments]
@@ -67,14 +77,14 @@ def draft_group(partition: Partition, archs: Sequence[str]) -> GroupDraft:
             if found is not None:
                 if composite.name in (CAUSAL, UNMASKED):  # the mask's value is known to the pattern alone
                     found = replace(found, mask=None, causal=composite.name == CAUSAL)
-                add_attention(flow, found, arguments, group, archs)
+                add_attention(flow, found, arguments, group, options)
                 return group
     for variable in flow.variables:
         if flow.call(variable, "matmul", "nn.conv2d") is not None:
             chain = next((c for c in chains(flow, variable) if _covers(c.variables, flow)), None)
             if chain is not None:
                 add = add_gemm if flow.call(variable, "matmul") is not None else add_convolution
-                add(flow, chain, arguments, group, archs, partition.cost.flops)
+                add(flow, chain, arguments, group, options, partition.cost.flops)
                 return group
     raise BackendError(f"cutlass: {partition.name} ({composite.name}) is no part of a model that the backend takes")
 
@@ -83,21 +93,26 @@ def _covers(variables: Sequence[Any], flow: Dataflow) -> bool:
     return len(variables) == len(flow.variables)
 
 
-def _kernels(drafts: Sequence[GroupDraft], archs: Sequence[str]) -> list[tuple[KernelSource, int]]:
-    """Return each kernel that is chosen, once, in order of its name, with the architecture that it is for."""
-    found: dict[str, tuple[KernelSource, int]] = {}
-    for group in drafts:
-        for draft in group.functions:
-            for choice in draft.choices:
-                own = (SM90A,) if choice.arch else tuple(archs)
-                found.setdefault(choice.kernel.name, (choice.kernel.source(own), choice.arch))
-    return [found[name] for name in sorted(found)]
+def _kernels(drafts: Sequence[GroupDraft], shipping: Shipping, archs: Sequence[str]) -> list[tuple[KernelSource, int]]:
+    """Return each kernel that is shipped, once, in order of its name, with the architecture that it is for."""
+    configs: dict[str, KernelConfig] = {}
+    wanted: dict[str, set[int]] = {}
+    for draft in (draft for group in drafts for draft in group.functions):
+        for choice in (choice for candidate in shipping.of(draft) for choice in candidate.choices):
+            configs[choice.kernel.name] = choice.kernel
+            wanted.setdefault(choice.kernel.name, set()).add(choice.arch)
+    return [
+        (configs[name].source((SM90A,) if wanted[name] == {90} else tuple(archs)), min(wanted[name]))
+        for name in sorted(configs)
+    ]
 
 
-def _compile_module(drafts: Sequence[GroupDraft], objects: Sequence[KernelObject], context: Context) -> Any:
+def _compile_module(
+    drafts: Sequence[GroupDraft], shipping: Shipping, objects: Sequence[KernelObject], context: Context
+) -> Path:
     source = context.workdir / "cutlass.c"
     kernels = [{"name": kernel.source.name, "arch": kernel.arch} for kernel in objects]
-    functions = [draft.view() for group in drafts for draft in group.functions]
+    functions = [draft.view(shipping.of(draft)) for group in drafts for draft in group.functions]
     source.write_text(render("cutlass/module.c.j2", mark=MARK, kernels=kernels, functions=functions), encoding="utf-8")
     output = source.with_suffix(".o")
     include = [f"-I{folder('templates') / 'cutlass'}", f"-I{folder('runtime_stub') / 'include'}"]

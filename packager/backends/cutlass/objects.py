@@ -17,8 +17,9 @@ from pathlib import Path
 
 from packager.backends.base import Context
 from packager.backends.cutlass.kernel import KernelSource
+from packager.backends.cutlass.options import CutlassOptions
 from packager.cuda_toolkit import CudaToolkit, compile_fatbin
-from packager.digest import digest
+from packager.digest import digest, digest_of_folder
 from packager.errors import ToolchainError
 from packager.resources import folder
 from packager.toolchain import run
@@ -37,6 +38,7 @@ HOST_FLAGS = (
 )
 # Of the machine's memory, what compilers may take at a time.
 MEMORY_SHARE = 0.7
+DEFAULTS = CutlassOptions()
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,19 @@ def find_cutlass() -> CutlassSources:
 
 
 def compile_kernels(
-    kernels: Sequence[tuple[KernelSource, int]], cutlass: CutlassSources, toolkit: CudaToolkit, context: Context
+    kernels: Sequence[tuple[KernelSource, int]],
+    cutlass: CutlassSources,
+    toolkit: CudaToolkit,
+    context: Context,
+    options: CutlassOptions = DEFAULTS,
 ) -> list[KernelObject]:
-    """Compile kernels, each for an architecture, or take them from the cache.
+    """Compile kernels, each for an architecture, or take them from the cache. ``options`` say how many at a time.
 
     Raises ToolchainError with what the compilers say.
     """
     budget = _Budget(_memory_megabytes() * MEMORY_SHARE)
+    at_a_time = max(1, context.jobs) if options.use_multiprocessing else 1
+    temporary = Path(options.tmp_dir) if options.tmp_dir else None
 
     def make(entry: tuple[KernelSource, int]) -> KernelObject:
         kernel, arch = entry
@@ -89,16 +97,19 @@ def compile_kernels(
             return result
         source = context.workdir / f"{kernel.name}.cu"
         source.write_text(kernel.text, encoding="utf-8")
-        _compile_host(kernel, source, result.host, cutlass, toolkit, context)
+        compile_host(kernel, source, result.host, cutlass, toolkit, context)
         with budget.taken(kernel.megabytes):
-            flags = (*DEVICE_FLAGS, *_includes(kernel, cutlass), *(f"-D{macro}" for macro in kernel.macros))
+            flags = [*DEVICE_FLAGS, *_includes(kernel, cutlass), *(f"-D{macro}" for macro in kernel.macros)]
+            flags += [f"--threads={options.threads}"] if options.threads > 1 else []
             real = [arch for arch in kernel.archs if arch.startswith("sm_")]
             virtual = [arch for arch in kernel.archs if not arch.startswith("sm_")]
-            compile_fatbin(toolkit, source, result.fatbin, real, virtual, flags, context.toolchain.cc)
+            compile_fatbin(
+                toolkit, source, result.fatbin, real, virtual, flags, context.toolchain.cc, temporary=temporary
+            )
         context.cache.add("object", key, (result.fatbin, result.host))
         return result
 
-    with ThreadPoolExecutor(max(1, context.jobs)) as pool:
+    with ThreadPoolExecutor(at_a_time) as pool:
         return list(pool.map(make, kernels))
 
 
@@ -108,7 +119,7 @@ def _includes(kernel: KernelSource, cutlass: CutlassSources) -> list[str]:
     return [f"-I{place}" for place in places]
 
 
-def _compile_host(
+def compile_host(
     kernel: KernelSource,
     source: Path,
     output: Path,
@@ -116,6 +127,10 @@ def _compile_host(
     toolkit: CudaToolkit,
     context: Context,
 ) -> None:
+    """Compile a kernel's file for the host alone. ``source`` and ``output`` lie in the context's folder.
+
+    Raises ToolchainError with what the compiler says.
+    """
     shim = folder("templates") / "cutlass" / "host"
     major, minor = toolkit.version.split(".")[:2]
     argv = [
@@ -144,6 +159,12 @@ def _own_headers(text: str) -> dict[str, str]:
             found[name] = path.read_text(encoding="utf-8")
             waiting += _included(found[name])
     return found
+
+
+def templates_digest() -> str:
+    """Return a short hash of all that kernels are made of here: templates, headers and flags."""
+    places = (folder("templates") / "cutlass", folder("runtime_stub") / "include")
+    return digest([[digest_of_folder(place, "*") for place in places], DEVICE_FLAGS, HOST_FLAGS])[:12]
 
 
 def _included(text: str) -> list[str]:

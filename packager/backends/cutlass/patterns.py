@@ -7,10 +7,11 @@ from typing import Any
 
 from packager.backends.base import Search
 from packager.backends.cutlass.attention import Attention, find_attention
-from packager.backends.cutlass.attention_calls import attention_choices
+from packager.backends.cutlass.attention_calls import rank_attention
 from packager.backends.cutlass.chains import chains
 from packager.backends.cutlass.conv_calls import takes_convolution
 from packager.backends.cutlass.gemm import takes_product
+from packager.backends.cutlass.options import CutlassOptions
 from packager.dataflow import Dataflow
 
 CAUSAL = "cutlass.attention_causal"
@@ -18,20 +19,20 @@ UNMASKED = "cutlass.attention"
 MASKED = "cutlass.attention_masked"
 
 
-def make_searches(operators: Sequence[str], archs: Sequence[str]) -> list[Search]:
-    """Return the searches of these groups of operators, for kernels of these architectures."""
-    searches = []
+def make_searches(options: CutlassOptions) -> list[Search]:
+    """Return the searches of the groups of operators that a Target takes."""
+    operators, searches = options.operators, []
     if "attention" in operators:
         searches += [
-            Search(CAUSAL, "nn.softmax", _attention(archs, lambda a: a.causal), anchor=True),
-            Search(UNMASKED, "nn.softmax", _attention(archs, lambda a: not a.causal and a.mask is None), anchor=True),
-            Search(MASKED, "nn.softmax", _attention(archs, lambda a: a.mask is not None), anchor=True),
+            Search(CAUSAL, "nn.softmax", _attention(options, lambda a: a.causal), anchor=True),
+            Search(UNMASKED, "nn.softmax", _attention(options, lambda a: not a.causal and a.mask is None), anchor=True),
+            Search(MASKED, "nn.softmax", _attention(options, lambda a: a.mask is not None), anchor=True),
         ]
     if "dense" in operators:
 
         def find(flow: Dataflow, anchor: Any) -> Iterator[Sequence[Any]]:
             for chain in chains(flow, anchor):
-                if takes_product(flow, chain, archs):
+                if takes_product(flow, chain, options):
                     yield chain.variables
 
         searches.append(Search("cutlass.dense", "matmul", find, anchor=True))
@@ -39,7 +40,7 @@ def make_searches(operators: Sequence[str], archs: Sequence[str]) -> list[Search
 
         def find_convolution(flow: Dataflow, anchor: Any) -> Iterator[Sequence[Any]]:
             for chain in chains(flow, anchor):
-                if takes_convolution(flow, chain, archs):
+                if takes_convolution(flow, chain, options):
                     yield chain.variables
 
         searches.append(Search("cutlass.conv2d", "nn.conv2d", find_convolution, anchor=True))
@@ -47,11 +48,11 @@ def make_searches(operators: Sequence[str], archs: Sequence[str]) -> list[Search
 
 
 def _attention(
-    archs: Sequence[str], wanted: Callable[[Attention], bool]
+    options: CutlassOptions, wanted: Callable[[Attention], bool]
 ) -> Callable[[Dataflow, Any], Iterator[Sequence[Any]]]:
     def find(flow: Dataflow, softmax: Any) -> Iterator[Sequence[Any]]:
         for attention in find_attention(flow, softmax):
-            if wanted(attention) and attention_choices(attention, archs):
+            if wanted(attention) and rank_attention(attention, options):
                 yield attention.variables
 
     return find

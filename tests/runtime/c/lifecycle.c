@@ -78,10 +78,13 @@ static void options(char **arguments) {
   refuse_options(t, &options, "options: struct_size is 103, expected sizeof(packager_session_options_t)");
   options.struct_size = 0x70000000;
   refuse_options(t, &options, "options: struct_size is 1879048192, expected sizeof(packager_session_options_t)");
-  options = (packager_session_options_t){.struct_size = sizeof options, .reserved0 = 1};
-  refuse_options(t, &options, "options: a reserved field is not zero");
-  options = (packager_session_options_t){.struct_size = sizeof options, .reserved = {1}};
-  refuse_options(t, &options, "options: a reserved field is not zero");
+  static const uint8_t selection[] = {1, 2};
+  options = (packager_session_options_t){.struct_size = sizeof options, .num_selected = 1, .selection = selection};
+  refuse_options(t, &options, "options: selection has 1 entries, expected NULL or 0 entries");
+  options.num_selected = 0;
+  refuse_options(t, &options, "options: selection has 0 entries, expected NULL or 0 entries");
+  options = (packager_session_options_t){.struct_size = sizeof options, .num_selected = -1};
+  refuse_options(t, &options, "options: selection has -1 entries, expected NULL or 0 entries");
   options = (packager_session_options_t){.struct_size = sizeof options, .device_index = 2};
   refuse_options(t, &options, "options: device_index is 2, expected 0 for a CPU bundle");
   static const char cuda_only[] =
@@ -109,8 +112,36 @@ static void options(char **arguments) {
   refuse_options(t, &newer, "options: byte 112 is set, which this bundle does not know (it knows 104 bytes)");
 
   /* From an older header: what stands behind struct_size is not read. */
-  options = (packager_session_options_t){.struct_size = 16, .reserved = {1}, .allocate = allocate_64};
+  options = (packager_session_options_t){.struct_size = 16, .selection = selection, .allocate = allocate_64};
   CHECK_OK(t, t->session_destroy(session_open(t, &options)));
+  CHECK_EQ(dlclose(bundle.handle), 0);
+}
+
+static float second_of(const packager_bundle_v1_t *t, const packager_session_options_t *options) {
+  packager_session_t *session = session_open(t, options);
+  static_t tensors;
+  static_init(&tensors);
+  CHECK_OK(t, static_run(t, session, &tensors));
+  CHECK_OK(t, t->session_destroy(session));
+  return tensors.y[1];
+}
+
+/* Of a bundle with candidates {1, 2}, sealed with {0, 1}. */
+static void selection(char **arguments) {
+  bundle_t bundle = bundle_open(arguments[0]);
+  const packager_bundle_v1_t *t = bundle.table;
+  CHECK(second_of(t, NULL) == -1);
+  uint8_t chosen[] = {0, 0, 0};
+  packager_session_options_t options = {.struct_size = sizeof options, .num_selected = 2, .selection = chosen};
+  CHECK(second_of(t, &options) == 3);
+  chosen[1] = 1;
+  CHECK(second_of(t, &options) == -1);
+  chosen[1] = 2;
+  refuse_options(t, &options, "selection[1] is 2, expected less than 2");
+  chosen[0] = 1;
+  refuse_options(t, &options, "selection[0] is 1, expected less than 1");
+  options.num_selected = 3;
+  refuse_options(t, &options, "options: selection has 3 entries, expected NULL or 2 entries");
   CHECK_EQ(dlclose(bundle.handle), 0);
 }
 
@@ -317,9 +348,13 @@ static void cycles(char **arguments) {
 }
 
 int main(int argc, char **argv) {
-  static const case_t cases[] = {{"table", table},         {"options", options},
-                                 {"allocator", allocator}, {"flaky_allocator", flaky_allocator},
-                                 {"logging", logging},     {"two_bundles", two_bundles},
+  static const case_t cases[] = {{"table", table},
+                                 {"options", options},
+                                 {"selection", selection},
+                                 {"allocator", allocator},
+                                 {"flaky_allocator", flaky_allocator},
+                                 {"logging", logging},
+                                 {"two_bundles", two_bundles},
                                  {"cycles", cycles}};
   return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

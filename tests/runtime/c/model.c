@@ -5,6 +5,7 @@
  * and for the dynamic one, optionally,
  *   -DDIM_MIN=1 -DDIM_MAX=32    bounds of n (default 0..4096)
  *   -DWEIGHTS_FILE='"w.bin"'    weights in this file, whose header stands in weights_header.inc
+ * and for the static one -DSELECTION=0,1: its second function's candidate 1 computes -2 * x + 1
  * and for both -DFEATURES='"avx2", "fma",' and -DENTRY=name_bundle_v1. */
 #include "internal.h"
 
@@ -15,6 +16,17 @@
 #define FEATURES
 #endif
 #define COUNT(array) (int32_t)(sizeof(array) / sizeof *(array))
+
+#ifdef SELECTION
+static const uint8_t selection[] = {SELECTION}, candidates[] = {1, 2};
+#define NUM_SELECTED COUNT(selection)
+#define SELECTED selection
+#define CANDIDATES candidates
+#else
+#define NUM_SELECTED 0
+#define SELECTED NULL
+#define CANDIDATES NULL
+#endif
 
 static const char *const features[] = {FEATURES NULL};
 static const char manifest[] = "{}  ";
@@ -43,7 +55,8 @@ static const packager_tensor_info_t outputs[] = {{"y", {kDLFloat, 32, 1}, 2, sha
 static int32_t run(const pk_call_t *call) {
   const float *x = call->inputs[0];
   float *doubled = (float *)call->arena, *y = call->outputs[0];
-  for (int i = 0; i < 6; ++i) doubled[i] = 2 * x[i];
+  float factor = NUM_SELECTED && call->selection[1] ? -2 : 2; /* a real candidate would compute the same */
+  for (int i = 0; i < 6; ++i) doubled[i] = factor * x[i];
   for (int i = 0; i < 6; ++i) y[i] = doubled[i] + 1;
   return 0;
 }
@@ -251,6 +264,9 @@ const pk_model_t pk_model = {
     .shapes = SHAPES,
     .total_extents = TOTAL_EXTENTS,
     .run = run,
+    .num_selected = NUM_SELECTED,
+    .selection = SELECTED,
+    .candidates = CANDIDATES,
     .call_names = call_names,
 };
 

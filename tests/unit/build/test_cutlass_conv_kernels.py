@@ -1,7 +1,4 @@
-"""The configurations of convolution kernels, and what the host code of each form makes of problems.
-
-In place of the driver's encoders of tensor maps are some that write down what they are asked for.
-"""
+"""The configurations of convolution kernels, and what the host code of each form makes of problems."""
 
 from __future__ import annotations
 
@@ -11,11 +8,10 @@ import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from cutlass_kernel_builder import HostKernel, host_builds
 
-from packager.backends.base import Context
 from packager.backends.cutlass.conv_kernels import (
     ConvConfig,
     Family,
@@ -26,10 +22,6 @@ from packager.backends.cutlass.conv_kernels import (
     row_portfolio,
     row_width,
 )
-from packager.backends.cutlass.objects import _compile_host, find_cutlass
-from packager.cuda_toolkit import find_cuda_toolkit
-from packager.targets import Target
-from packager.toolchain import find_toolchain
 
 FAMILIES: tuple[Family, ...] = ("sm90", "sm80")
 SIZES = ((3, 64), (4, 64), (8, 64), (16, 32), (64, 64), (96, 40), (256, 1000), (512, 512), (6, 6), (7, 9))
@@ -135,27 +127,6 @@ def test_rows_need_tma() -> None:
     assert row_portfolio("float16", 3, 64, 7) == ()
 
 
-ENCODERS = """
-#include <stdint.h>
-#include <string.h>
-uint64_t refused;
-int64_t window[12];
-int32_t pk_tensor_map_encode(void *map, int32_t type, uint32_t rank, void *address, const uint64_t *extents,
-                             const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int32_t interleave,
-                             int32_t swizzle, int32_t promotion, int32_t fill) {
-  if ((uint64_t)address != refused) memset(map, 1, 128);
-  return (uint64_t)address == refused ? 1 : 0;
-}
-int32_t pk_tensor_map_encode_im2col(void *map, int32_t type, uint32_t rank, void *address, const uint64_t *extents,
-                                    const uint64_t *strides, const int32_t *lower, const int32_t *upper,
-                                    uint32_t channels, uint32_t pixels, const uint32_t *steps, int32_t interleave,
-                                    int32_t swizzle, int32_t promotion, int32_t fill) {
-  for (int i = 0; i < 3; i++) window[i] = extents[i], window[3 + i] = strides[i];
-  for (int i = 0; i < 2; i++) window[6 + i] = lower[i], window[8 + i] = upper[i], window[10 + i] = steps[1 + i];
-  if ((uint64_t)address != refused) memset(map, 1, 128);
-  return (uint64_t)address == refused ? 1 : 0;
-}
-"""
 BUILT = {
     "tma": ConvConfig(Sm90ConvTile((64, 64, 64)), "float16", 8, 8, activation="relu", residual=True),
     "rows": ConvConfig(Sm90ConvTile((128, 64, 32)), "bfloat16", 8, 8, rows=True),
@@ -176,57 +147,6 @@ class Problem(ctypes.Structure):
     )
 
 
-class Launch(ctypes.Structure):
-    """As pk_cuda_launch_t."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("shared_bytes", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-    )
-
-
-class Built:
-    """A kernel's host object, linked with the encoders."""
-
-    def __init__(self, kernel: ConvConfig, path: Path) -> None:
-        source = kernel.source(("sm_90a",))
-        (path / "kernel.cu").write_text(source.text)
-        toolkit, toolchain = find_cuda_toolkit(""), find_toolchain("x86_64")
-        context = Context(path, toolchain, Target("llvm", {}), 1)
-        self.object = path / "kernel.o"
-        _compile_host(source, path / "kernel.cu", self.object, find_cutlass(), toolkit, context)
-        # The kernel's symbols are hidden, as the bundle's linker leaves them.
-        (path / "table.c").write_text(
-            f"{ENCODERS}\nextern const uint32_t {kernel.name}_bytes, {kernel.name}_shared_bytes;\n"
-            f"extern int32_t {kernel.name}_fill(const void *, const void *, void *, void *);\n"
-            f"uint32_t bytes(void) {{ return {kernel.name}_bytes; }}\n"
-            f"uint32_t shared_bytes(void) {{ return {kernel.name}_shared_bytes; }}\n"
-            "int32_t fill(const void *device, const void *problem, void *arguments, void *launch) {\n"
-            f"  return {kernel.name}_fill(device, problem, arguments, launch);\n}}\n"
-        )
-        library = path / "kernel.so"
-        command = [toolchain.cc, "-shared", "-fPIC", "-Wl,-z,defs", "-o", library, path / "table.c", self.object]
-        subprocess.run(command, check=True)
-        self.library = ctypes.CDLL(str(library))
-
-    def fill(self, problem: Problem, refused: int = 0) -> Launch | None:
-        """Return the launch, None where the kernel does not take the problem. ``refused`` cannot have a tensor map."""
-        ctypes.c_uint64.in_dll(self.library, "refused").value = refused
-        # Tensor maps lie at multiples of 64 bytes.
-        memory = ctypes.create_string_buffer(self.library.bytes() + 64)
-        place = ctypes.c_void_p((ctypes.addressof(memory) + 63) // 64 * 64)
-        launch, device = Launch(), (ctypes.c_int32 * 2)(90, 132)
-        result = self.library.fill(device, ctypes.byref(problem), place, ctypes.byref(launch))
-        assert result in (0, -1)
-        return launch if result == 0 else None
-
-    def window(self) -> list[int]:
-        """Of the last window by TMA: three extents and strides, two lower and upper corners and steps."""
-        return list((ctypes.c_int64 * 12).in_dll(self.library, "window"))
-
-
 def problem(channels: int = 64, filters: int = 128, window: int = 3, stride: int = 1, **other: int) -> Problem:
     """Return a convolution of two 28 x 30 images."""
     padding = window // 2
@@ -242,20 +162,13 @@ def problem(channels: int = 64, filters: int = 128, window: int = 3, stride: int
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
-    built: dict[str, Built] = {}
-
-    def get(name: str) -> Built:
-        if name not in built:
-            built[name] = Built(BUILT[name], tmp_path_factory.mktemp(name))
-        return built[name]
-
-    return get
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HostKernel]:
+    return host_builds(BUILT, tmp_path_factory)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT)
-def test_host_objects_need_nothing_but_encoders(name: str, build: Callable[[str], Built]) -> None:
+def test_host_objects_need_nothing_but_encoders(name: str, build: Callable[[str], HostKernel]) -> None:
     file = build(name).object
     symbols = subprocess.run(["nm", "-u", file], check=True, capture_output=True, text=True).stdout.split()
     runtime = {"pk_tensor_map_encode", "pk_tensor_map_encode_im2col", "memcpy", "memset", "__udivti3"}
@@ -265,20 +178,20 @@ def test_host_objects_need_nothing_but_encoders(name: str, build: Callable[[str]
 
 
 @pytest.mark.slow
-def test_tma_loads_windows(build: Callable[[str], Built]) -> None:
+def test_tma_loads_windows(build: Callable[[str], HostKernel]) -> None:
     kernel = build("tma")
     launch = kernel.fill(problem(stride=2, residual=2048))
     assert launch is not None
     # 2 x 14 x 15 rows in tiles of 64, two tiles of filters.
     assert sorted(launch.grid) == [1, 1, 14]
-    assert launch.shared_bytes == kernel.library.shared_bytes()
+    assert launch.shared_bytes == kernel.shared_bytes
     assert launch.flags == 1
     # The padding after the last row is not needed.
     assert kernel.window() == [64, 30, 28, 128, 30 * 128, 28 * 30 * 128, -1, -1, -2, -2, 2, 2]
 
 
 @pytest.mark.slow
-def test_what_tma_does_not_take(build: Callable[[str], Built]) -> None:
+def test_what_tma_does_not_take(build: Callable[[str], HostKernel]) -> None:
     kernel = build("tma")
     assert kernel.fill(problem(residual=2048)) is not None
     others = [problem(), problem(channels=60, residual=2048), problem(filters=60, residual=2048)]
@@ -291,7 +204,7 @@ def test_what_tma_does_not_take(build: Callable[[str], Built]) -> None:
 
 
 @pytest.mark.slow
-def test_rows_become_pixels(build: Callable[[str], Built]) -> None:
+def test_rows_become_pixels(build: Callable[[str], HostKernel]) -> None:
     kernel = build("rows")
     made = problem(channels=4, window=7, stride=2, bias=0)
     made.width, made.window[1], made.padding[1] = 36, 8, 0
@@ -308,7 +221,7 @@ def test_rows_become_pixels(build: Callable[[str], Built]) -> None:
 
 
 @pytest.mark.slow
-def test_slices_are_a_dimension_of_the_grid(build: Callable[[str], Built]) -> None:
+def test_slices_are_a_dimension_of_the_grid(build: Callable[[str], HostKernel]) -> None:
     launch = build("sliced").fill(problem(channels=512))
     assert launch is not None
     assert launch.grid[2] == 8
@@ -317,7 +230,7 @@ def test_slices_are_a_dimension_of_the_grid(build: Callable[[str], Built]) -> No
 
 
 @pytest.mark.slow
-def test_kernels_of_copies_take_their_alignment(build: Callable[[str], Built]) -> None:
+def test_kernels_of_copies_take_their_alignment(build: Callable[[str], HostKernel]) -> None:
     assert build("fixed").fill(problem(channels=4, window=7, stride=2)) is not None
     assert build("fixed").fill(problem(channels=8, window=7, stride=2)) is None
     assert build("fixed").fill(problem(channels=4, window=7, stride=2, x=4100)) is None

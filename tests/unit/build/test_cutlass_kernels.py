@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, link_host, make_context
 
-from packager.backends.base import Context
 from packager.backends.cutlass.gemm_kernels import (
     ACTIVATIONS,
     BARRIER_BYTES,
@@ -26,10 +26,7 @@ from packager.backends.cutlass.gemm_portfolio import portfolio
 from packager.backends.cutlass.objects import compile_kernels, find_cutlass
 from packager.cuda_toolkit import find_cuda_toolkit
 from packager.resources import folder
-from packager.targets import Target
-from packager.toolchain import find_toolchain
 
-ARCHS = ("sm_90a",)
 # Where parameters begin in the constant bank of sm_90: at 0x210, and those that hold tensor maps at a multiple of 128.
 PARAMETERS = {"sm90": 0x280, "sm80": 0x210}
 
@@ -145,28 +142,13 @@ class Problem(ctypes.Structure):
     )
 
 
-class Launch(ctypes.Structure):
-    """As pk_cuda_launch_t."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("shared_bytes", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-    )
-
-
 @dataclass(frozen=True)
 class Built:
-    """A kernel's fatbin and host object, and that linked with an encoder of tensor maps that obeys probe_encodes."""
+    """A kernel: its fatbin, and what the host has of it."""
 
     config: GemmConfig
     fatbin: Path
-    host: Path
-    library: ctypes.CDLL
-
-    def number(self, suffix: str) -> int:
-        return ctypes.c_uint32.in_dll(self.library, f"probe_{suffix}").value
+    host: HostKernel
 
     def fill(self, encoded: bool = True, **values: int | float) -> Launch | None:
         """Return the launch of a problem of m = 100, n = 192, k = 256, with other values; None if it is refused."""
@@ -174,32 +156,9 @@ class Built:
         problem.alpha, problem.beta = 1.0, 1.0
         for name, value in values.items():
             setattr(problem, name, value)
-        ctypes.c_int32.in_dll(self.library, "probe_encodes").value = encoded
-        launch, device = Launch(), (ctypes.c_int32 * 2)(90, 132)
-        arguments = (ctypes.c_uint8 * self.number("bytes"))()
-        self.library.probe_fill.argtypes = [ctypes.c_void_p] * 4
-        return (
-            None if self.library.probe_fill(device, ctypes.byref(problem), arguments, ctypes.byref(launch)) else launch
-        )
+        return self.host.fill(problem, refused=0 if encoded else EVERY)
 
 
-ENCODER = """
-#include <stdint.h>
-#include <string.h>
-int32_t probe_encodes = 1;
-int32_t pk_tensor_map_encode(void *map) {{
-  if (probe_encodes) memset(map, 1, 128);
-  return probe_encodes ? 0 : -1;
-}}
-extern const uint32_t {name}_bytes, {name}_shared_bytes;
-extern int32_t {name}_fill(const void *, const void *, void *, void *);
-uint32_t probe_bytes, probe_shared_bytes;
-__attribute__((constructor)) static void numbers(void) {{
-  probe_bytes = {name}_bytes;
-  probe_shared_bytes = {name}_shared_bytes;
-}}
-int32_t probe_fill(const void *a, const void *b, void *c, void *d) {{ return {name}_fill(a, b, c, d); }}
-"""
 COMPILED = {
     "sm90": GemmConfig(Sm90Tile((64, 64, 64), (2, 1)), "float16", "float16", 8, activation="gelu", residual=True),
     "sm80": GemmConfig(Sm80Tile((64, 64, 64), (32, 32), 3, 0), "bfloat16", "float32", 4, residual=True),
@@ -209,21 +168,18 @@ COMPILED = {
 @pytest.fixture(scope="module", params=COMPILED)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     path, config = tmp_path_factory.mktemp("kernels"), COMPILED[request.param]
-    context = Context(path, find_toolchain("x86_64"), Target("llvm", {}), 1)
-    (kernel,) = compile_kernels([(config.source(ARCHS), 90)], find_cutlass(), find_cuda_toolkit(""), context)
-    (path / "encoder.c").write_text(ENCODER.format(name=config.name), encoding="utf-8")
-    library = path / "probe.so"
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", library, path / "encoder.c", kernel.host, "-Wl,-z,defs"], check=True
-    )
-    return Built(config, kernel.fatbin, kernel.host, ctypes.CDLL(str(library)))
+    kernels = [(config.source(ARCHS), 90)]
+    (kernel,) = compile_kernels(kernels, find_cutlass(), find_cuda_toolkit(""), make_context(path))
+    return Built(config, kernel.fatbin, link_host(config.name, kernel.host, path))
 
 
 @pytest.mark.slow
 def test_host_objects_need_nothing_but_the_runtime_and_libgcc(built: Built) -> None:
-    undefined = subprocess.run(["nm", "-u", built.host], capture_output=True, text=True, check=True).stdout.split()
+    undefined = subprocess.run(
+        ["nm", "-u", built.host.object], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert set(undefined) <= {"U", "pk_tensor_map_encode", "__udivti3", "memcpy", "memset"}
-    sections = subprocess.run(["readelf", "-SW", built.host], capture_output=True, text=True, check=True).stdout
+    sections = subprocess.run(["readelf", "-SW", built.host.object], capture_output=True, text=True, check=True).stdout
     assert not re.search(r"\.(init_array|ctors|gcc_except_table)", sections)
 
 
@@ -234,7 +190,7 @@ def test_both_compilers_lay_out_the_parameter_alike(built: Built) -> None:
     usage = subprocess.run([tool, "-res-usage", built.fatbin], capture_output=True, text=True, check=True).stdout
     (line,) = re.findall(rf"Function {built.config.name}:\n(.*)", usage)
     (bank,) = re.findall(r"CONSTANT\[0\]:(\d+)", line)
-    assert int(bank) - PARAMETERS[built.config.tile.family] == built.number("bytes")
+    assert int(bank) - PARAMETERS[built.config.tile.family] == built.host.bytes
     assert re.search(r"STACK:0 .*LOCAL:0 ", line)  # nothing is spilled
 
 
@@ -242,7 +198,7 @@ def test_both_compilers_lay_out_the_parameter_alike(built: Built) -> None:
 def test_fill_takes_problems_and_refuses_others(built: Built) -> None:
     launch = built.fill()
     assert launch is not None
-    assert launch.shared_bytes == built.number("shared_bytes")
+    assert launch.shared_bytes == built.host.shared_bytes
     assert launch.grid[0] * launch.grid[1] * launch.grid[2] > 0
     assert built.fill(bias=0x5000) is not None
     assert built.fill(batch=3, batch_a=25600, batch_b=0, batch_c=19200, batch_d=19200) is not None

@@ -104,6 +104,7 @@ def describe(path: Path, golden: bytes | None, weights: Weights | None) -> Manif
         sizes=Sizes(elf.file_size, elf.code_bytes, size),
         toolchain={"cc": "gcc"},
         licenses=(License("packager runtime", "Apache-2.0"),),
+        selection=(),
         golden=Golden(golden_count(golden), 1e-4, 1e-5, len(golden), hashlib.sha256(golden).hexdigest())
         if golden
         else None,

@@ -99,7 +99,8 @@ def test_options(path: Path, bundle: Bundle) -> None:
         options = seen(bundle).options
         assert options.struct_size == ctypes.sizeof(SessionOptions) == 104
         assert (options.device_index, options.max_threads, options.graph, options.launch_blocking) == (0, 2, 0, 0)
-        assert (options.device_arena, options.device_arena_bytes, options.reserved[0]) == (None, 0, 0)
+        assert (options.device_arena, options.device_arena_bytes) == (None, 0)
+        assert (options.num_selected, bool(options.selection)) == (0, False)
     memory = OnDevice(np.zeros((4, 64), np.uint8), device=3)
     with bundle.session(device=3, graph="off", launch_blocking=True, arena=memory):
         options = seen(bundle).options

@@ -1,0 +1,81 @@
+"""Which candidates of its primitive functions a bundle uses: for one session, or for good in a new file."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from packager.deploy.inspect import BundleFile, inspect
+from packager.errors import UsageError
+from packager.manifest import SELECTION_SECTION, Manifest, Selection
+from packager.manifest_section import content_sha256, encode_section
+from packager.suggestions import valid_names
+from packager.tuning import Records
+
+
+def choose(manifest: Manifest, wanted: Mapping[str, str]) -> tuple[Selection, ...]:
+    """Return the manifest's selection with the candidates of ``wanted``, by symbol. Raises UsageError."""
+    entries = {entry.symbol: entry for entry in manifest.selection}
+    for symbol, candidate in wanted.items():
+        if symbol not in entries:
+            hint = valid_names(symbol, sorted(entries), "names") if entries else "the bundle has no candidates"
+            raise UsageError(f"selection: there are no candidates for {symbol!r}", hint=hint)
+        names = entries[symbol].candidates
+        if candidate not in names:
+            hint = valid_names(candidate, names, "candidates")
+            raise UsageError(f"selection: {symbol} has no candidate {candidate!r}", hint=hint)
+        entries[symbol] = dataclasses.replace(entries[symbol], chosen=names.index(candidate))
+    return tuple(entries.values())
+
+
+def by_records(manifest: Manifest, records: Records) -> dict[str, str]:
+    """Return the candidates, by symbol, that records choose among those that the bundle has.
+
+    Raises UsageError if no record is of the bundle's problems and revisions, or if they are of several devices.
+    """
+    fitting = {(entry.problem, entry.revision): entry for entry in manifest.selection}
+    found = [record for record in records.records if (record.problem, record.revision) in fitting]
+    devices = sorted({record.device for record in found})
+    if len(devices) != 1:
+        what = f"are of several devices: {', '.join(devices)}" if devices else "are of none of its functions"
+        hint = (
+            "give the records of one device" if devices else "measure it with packager tune, on the machine it runs on"
+        )
+        raise UsageError(f"the records {what}", hint=hint)
+    chosen: dict[str, str] = {}
+    for entry in manifest.selection:
+        for record in found:
+            if (record.problem, record.revision) == (entry.problem, entry.revision):
+                names = [timing.candidate for timing in record.timings if timing.candidate in entry.candidates]
+                if names:
+                    chosen[entry.symbol] = names[0]
+    return chosen
+
+
+def write_selected(path: str | Path, stream: IO[bytes], wanted: Mapping[str, str]) -> Manifest:
+    """Write a copy of a bundle that uses the candidates of ``wanted``, sealed anew; return its manifest.
+
+    Nothing else of the bundle changes, and no compiler is needed. Raises BundleError if the bundle is damaged,
+    UsageError for names that it does not have.
+    """
+    bundle = inspect(path)
+    selection = choose(bundle.manifest, wanted)
+    with Path(path).open("rb") as original:
+        shutil.copyfileobj(original, stream)
+    if selection:
+        stream.seek(bundle.elf.sections[SELECTION_SECTION].offset)
+        stream.write(bytes(entry.chosen for entry in selection))
+    return _seal(bundle, stream, selection)
+
+
+def _seal(bundle: BundleFile, stream: IO[bytes], selection: tuple[Selection, ...]) -> Manifest:
+    stream.flush()
+    place = bundle.section
+    digest = content_sha256(Path(stream.name), place.offset, place.size)
+    manifest = dataclasses.replace(bundle.manifest, selection=selection, content_sha256=digest)
+    stream.seek(place.offset)
+    stream.write(encode_section(manifest.to_json(), place.size))
+    return manifest

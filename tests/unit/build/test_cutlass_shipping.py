@@ -1,0 +1,111 @@
+"""Which kernels rank for a problem, and which of them a bundle gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("tvm")
+
+from packager.backends.cutlass.choice import GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.functions import GroupDraft, Ranking
+from packager.backends.cutlass.options import CutlassOptions
+from packager.backends.cutlass.shipping import Shipping, ship
+from packager.tuning import Record, Timing, make_records
+
+SHAPE = GemmShape(1024, 768, 768, 1)
+FORM = GemmForm("float16", "float16")
+BOTH = CutlassOptions(arch=("sm_80", "sm_90a"))
+HOPPER = CutlassOptions(arch=("sm_90a",))
+REVISION = "cutlass 1"
+
+
+def names(ranking: Ranking) -> list[str]:
+    return [candidate.name for candidate in ranking.candidates]
+
+
+def test_newest_first_then_what_every_gpu_takes() -> None:
+    found = names(rank_gemm(SHAPE, FORM, 768, HOPPER))
+    families = [name.split("_")[2] for name in found]
+    assert families == sorted(families, reverse=True)
+    assert set(families) == {"sm90", "sm80"}
+    assert len(set(found)) == len(found)
+
+
+def test_a_bundle_for_both_has_a_kernel_for_each_in_every_candidate() -> None:
+    ranking = rank_gemm(SHAPE, FORM, 768, BOTH)
+    assert all([choice.arch for choice in candidate.choices] == [90, 0] for candidate in ranking.candidates)
+    alone = rank_gemm(SHAPE, FORM, 768, HOPPER)
+    assert [name.split("+")[0] for name in names(ranking)] == names(alone)
+
+
+def test_what_tma_cannot_take() -> None:
+    found = names(rank_gemm(SHAPE, FORM, 4, HOPPER))
+    assert found
+    assert all("_sm80_" in name and "_a4_" in name for name in found)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "change", "mark"),
+    [
+        ("float32", {"use_3xtf32": False}, "_tf32_"),
+        ("float32", {"use_3xtf32": True}, "_f32_f32_"),
+        ("float16", {"use_fast_math": True}, "_gelu_fast"),
+        ("float16", {"profile_all_alignments": True}, "_a2_"),
+    ],
+)
+def test_attributes_change_the_kernels(dtype: str, change: dict[str, bool], mark: str) -> None:
+    form = GemmForm(dtype, dtype, activation="gelu")
+    assert any(mark in name for name in names(rank_gemm(SHAPE, form, 768, replace(BOTH, **change))))
+    if change != {"use_3xtf32": True}:
+        assert not any(mark in name for name in names(rank_gemm(SHAPE, form, 768, BOTH)))
+
+
+def draft(*shapes: GemmShape) -> GroupDraft:
+    group = GroupDraft("part")
+    for shape in shapes:
+        group.add("gemm", rank_gemm(shape, FORM, 768, HOPPER))
+    return group
+
+
+def record(group: GroupDraft, index: int, number: int, device: str = "a", revision: str = REVISION) -> Record:
+    ranking = group.functions[index].ranking
+    return Record(ranking.problem, revision, device, (Timing(names(ranking)[number], 0.0, 0.0),))
+
+
+def shipped(found: Shipping, group: GroupDraft) -> list[list[str]]:
+    return [[candidate.name for candidate in found.of(draft)] for draft in group.functions]
+
+
+def test_without_records_the_first_ones() -> None:
+    group = draft(SHAPE)
+    found = ship([group], 3, make_records([]), REVISION)
+    assert shipped(found, group) == [names(group.functions[0].ranking)[:3]]
+    assert found.warnings == ()
+
+
+def test_winners_of_each_device_and_no_others() -> None:
+    group = draft(SHAPE, replace(SHAPE, rows=64))
+    records = [record(group, 0, 4), record(group, 0, 2, "b"), record(group, 0, 4, "c")]
+    found = ship([group], 2, make_records(records), REVISION)
+    ranked = [names(draft.ranking) for draft in group.functions]
+    assert shipped(found, group) == [[ranked[0][4], ranked[0][2]], ranked[1][:2]]
+
+
+def test_records_of_other_kernels_are_ignored_with_a_warning() -> None:
+    group = draft(SHAPE)
+    found = ship([group], 1, make_records([record(group, 0, 4, revision="cutlass 0")]), REVISION)
+    assert shipped(found, group) == [names(group.functions[0].ranking)[:1]]
+    (warning,) = found.warnings
+    assert warning.startswith("gemm float16->float16 nt 1024x768x768 batch 1 aligned 8 none: its tuning records")
+
+
+def test_a_winner_of_another_list_of_architectures_is_found() -> None:
+    """What was measured with a bundle for one kind of GPU serves one for several."""
+    group = draft(SHAPE)
+    both = GroupDraft("both")
+    both.add("gemm", rank_gemm(SHAPE, FORM, 768, BOTH))
+    found = ship([both], 3, make_records([record(group, 0, 3)]), REVISION)
+    ((winner,),) = shipped(found, both)
+    assert winner.split("+")[0] == names(group.functions[0].ranking)[3]
