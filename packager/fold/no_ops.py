@@ -1,4 +1,4 @@
-"""Drop operators that do nothing: casts and broadcasts to what a tensor is already, and views of views.
+"""Drop operators that do nothing: casts and broadcasts to what a tensor is, views of views, sums of one element.
 
 Frontends write them wherever a rule of theirs might need one. Each would stand between what belongs together: a matrix
 product and its bias, or two calls that compute the same.
@@ -14,6 +14,8 @@ from tvm_ffi import structural_equal
 
 from packager.frontends.names import with_main
 
+# Of one element, that element. TVM's schedules for GPUs may end the process over such a reduction.
+REDUCTIONS = frozenset(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))
 SAME = frozenset(("relax.astype", "relax.broadcast_to", "relax.reshape"))
 # Halves keep their value in float32 and come back as they were.
 EXACT = {("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64"), ("int32", "int64")}
@@ -40,7 +42,11 @@ def drop_no_ops(module: tvm.IRModule) -> tvm.IRModule:
 
 def _reduced(binding: Any, made: dict[int, Any]) -> Any:
     call = binding.value
-    if not isinstance(binding, relax.VarBinding) or _operator(call) not in SAME:
+    if not isinstance(binding, relax.VarBinding):
+        return binding
+    if _operator(call) in REDUCTIONS and structural_equal(call.args[0].ty, call.ty):
+        return relax.VarBinding(binding.var, call.args[0])
+    if _operator(call) not in SAME:
         return binding
     source = call.args[0]
     while (inner := _passed_through(call, source, made)) is not None:

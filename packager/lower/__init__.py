@@ -95,8 +95,9 @@ def _make_kernels(name: str, primfunc: Any, device: Device) -> FunctionGroup:
     """
     failure = ""
     for schedule in device.schedules:
+        scheduled = schedule(primfunc)
         try:
-            group = make_group(name, schedule(primfunc), device.name)
+            group = make_group(name, scheduled, device.name)
             device.try_out([function for function in group.functions if isinstance(function, Kernel)])
         except Exception as error:  # TVM raises whatever its C++ side runs into
             failure = failure or last_line(error)

@@ -202,6 +202,18 @@ def test_half_precision(net: Path, tmp_path: Path) -> None:
     assert manifest.golden.rtol == pytest.approx(0.02)
 
 
+def test_a_mean_of_one_element_is_that_element(tmp_path: Path) -> None:
+    """TVM ends the process over such a reduction, where a division follows."""
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        net (float[1,8] x) => (float[1,8] y) { m = ReduceMean <axes = [0]> (x) y = Div(x, m) }
+    """
+    model = save(text, {}, tmp_path / "m.onnx")
+    bundle = packager.build(model, tmp_path / "m.so", targets=["cuda -arch=sm_80"], cache=False)
+    (primitive,) = [primitive for _, primitive in packager.inspect(bundle).manifest.primitives()]
+    assert "mean" not in primitive.ops
+
+
 def test_an_architecture_must_be_given() -> None:
     with pytest.raises(UsageError, match="no attribute 'arch'") as failure:
         parse_targets("cuda")

@@ -333,3 +333,20 @@ def test_sums_of_16_bit_numbers_are_added_up_in_32() -> None:
 def test_copies_keep_16_bits() -> None:
     (primfunc,) = functions(lambda x, y: R.concat([x, y], axis=0), (("n", 8), H), (("n", 8), H))
     assert "float32" not in widen(primfunc).script()
+
+
+@pytest.mark.parametrize("make", [lambda x: R.argmax(x, 1), lambda x: R.sum(R.permute_dims(x))])
+def test_what_no_rule_looks_at_is_bound_to_threads_all_the_same(make: Callable[..., Any]) -> None:
+    """argmax reduces two values at once; a sum of everything keeps no column."""
+    for primfunc in functions(make, ((64, 100), F)):
+        lower(schedule_cuda(primfunc, TARGET))
+
+
+def test_a_mistake_in_a_rule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(primfunc: Any) -> Any:
+        raise IndexError("a mistake")
+
+    monkeypatch.setattr("packager.lower.schedule_cuda._RULES", (wrong,))
+    (primfunc,) = functions(R.nn.relu, ((8,), F))
+    with pytest.raises(IndexError, match="a mistake"):
+        schedule_cuda(primfunc, TARGET)
