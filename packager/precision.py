@@ -2,8 +2,10 @@
 
 Matrix products and convolutions read and write half precision, and add up in float32. What only moves elements moves
 halves. Everything else (norms, softmax, activations, sums) computes in float32 and rounds its result, so that no
-intermediate value of it is ever rounded. Inputs, outputs and the model's constants keep their types. After Micikevicius
-et al. 2018, "Mixed Precision Training", section 3; the choice of operators is that of torch's autocast.
+intermediate value of it is ever rounded; but a mask that is computed from an input is rounded before it is added to the
+scores of a softmax, so that attention is all of one type. Inputs, outputs and the model's constants keep their types.
+After Micikevicius et al. 2018, "Mixed Precision Training", section 3; the choice of operators is that of torch's
+autocast.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from packager.dataflow import Dataflow, variables_of
 from packager.frontends.names import with_main
 from packager.ir import ImportedModel
 from packager.products import PRODUCTS, remade
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 FULL = "float32"
+LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}
 MOVEMENT = frozenset(
     f"relax.{name}"
     for name in (
@@ -49,6 +53,9 @@ class _Converter:
         self.builder = relax.BlockBuilder()
         self.full: dict[int, Any] = {}
         self.half: dict[int, Any] = {}
+        self.flow = Dataflow(main)
+        self.computed = {parameter.__chandle__() for parameter in main.params[:num_inputs]}  # from inputs
+        self.masks: dict[int, Any] = {}
 
     def convert(self) -> relax.Function:
         parameters = list(self.main.params)
@@ -64,6 +71,8 @@ class _Converter:
 
     def _bind(self, binding: Any) -> None:
         value, handle, name = binding.value, binding.var.__chandle__(), binding.var.name
+        if any(variable.__chandle__() in self.computed for variable in variables_of(value)):
+            self.computed.add(handle)
         if isinstance(value, relax.TupleGetItem) and value.tuple_value.__chandle__() in self.half:
             self.half[handle] = self.builder.emit(
                 relax.TupleGetItem(self.half[value.tuple_value.__chandle__()], value.index), name
@@ -74,6 +83,9 @@ class _Converter:
         if operator in PRODUCTS and _is_full(binding.var):
             operands = [self._in_half(argument) for argument in value.args]
             self.half[handle] = self.builder.emit(remade(value, *operands, out_dtype=None), name)
+        elif halved and operator == "relax.add" and (mask := self._mask(binding)) is not None:
+            operands = [self._rounded(a) if a.same_as(mask) else self._in_half(a) for a in value.args]
+            self.half[handle] = self.builder.emit(relax.op.add(*operands), name)
         elif halved and operator in MOVEMENT | INSIDE:
             self.half[handle] = self.builder.emit(self._call(value, self._in_half), name)
         elif halved and isinstance(binding.var.ty, relax.TensorType):
@@ -81,6 +93,24 @@ class _Converter:
             self.half[handle] = self.builder.emit(relax.op.astype(full, self.dtype), name)
         else:
             self.full[handle] = self.builder.emit(self._in_full(value), name)
+
+    def _mask(self, binding: Any) -> Any:
+        """Return what an addition adds to the scores of a softmax, if that is computed from inputs in float32."""
+        readers = self.flow.readers(binding.var)
+        if self.flow.is_result(binding.var) or not all(self.flow.call(r, "nn.softmax") is not None for r in readers):
+            return None
+        others = [argument for argument in binding.value.args if not self._prefers_half(argument)]
+        found = len(others) == 1 and others[0].__chandle__() in self.computed
+        return others[0] if found else None
+
+    def _rounded(self, mask: Any) -> Any:
+        """Return a mask in half precision; what is beyond its range, as the least float32 is, becomes the end of it."""
+        handle = mask.__chandle__()
+        if handle not in self.masks:
+            limit = LARGEST[self.dtype]
+            clipped = self.builder.emit(relax.op.clip(self._in_full(mask), -limit, limit))
+            self.masks[handle] = self.builder.emit(relax.op.astype(clipped, self.dtype))
+        return self.masks[handle]
 
     def _call(self, call: relax.Call, convert: Any) -> relax.Call:
         return relax.Call(call.op, [convert(argument) for argument in call.args], call.attrs, call.ty_args)

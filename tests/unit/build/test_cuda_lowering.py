@@ -93,6 +93,36 @@ def test_half_precision_computes_about_the_same(precision: str, tolerance: float
             assert 1e-6 < error < tolerance, name
 
 
+MASKED = """
+<ir_version: 8, opset_import: ["": 17]>
+net (float[2,4,8] q, float[2,8,6] k, float[2,1,6] keep) => (float[2,4,6] p) {
+  one = Constant <value_float = 1.0> ()
+  low = Constant <value_float = -3.4028235e38> ()
+  z = Sub(one, keep)
+  mask = Mul(z, low)
+  a = MatMul(q, k)
+  s = Add(a, mask)
+  p = Softmax <axis = 2> (s)
+}
+"""
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp16", 2e-3), ("bf16", 2e-2)])
+def test_a_mask_beyond_the_range_of_halves_masks(precision: str, tolerance: float, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(MASKED)
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    bundle = packager.build(tmp_path / "net.onnx", tmp_path / "net.so", precision=precision, cache=False)
+    rng = np.random.default_rng(2)
+    inputs = {"q": rng.standard_normal((2, 4, 8), np.float32), "k": rng.standard_normal((2, 8, 6), np.float32)}
+    inputs["keep"] = np.float32([[[1, 1, 1, 0, 0, 0]], [[1, 1, 1, 1, 1, 1]]])
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, inputs)
+    with packager.load(bundle) as loaded:
+        got = loaded.run(inputs)["p"]
+    np.testing.assert_allclose(got, expected, atol=tolerance)
+    assert (got[0, :, 3:] == 0).all()
+
+
 def cuda_source(path: Path, precision: str | None = None) -> str:
     request = make_build_request(path, targets=["cuda -arch=sm_80"], precision=precision)
     lowered = lower(partition(import_model(request), (), None).model, "cuda")

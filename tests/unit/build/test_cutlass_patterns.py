@@ -162,6 +162,19 @@ def test_a_causal_mask_is_known_by_its_value(tmp_path: Path) -> None:
     assert name == "cutlass.attention_causal"
 
 
+PADDING = "one = Constant <value_float = 1.0> () low = Constant <value_float = -3.4028235e38> () z = Sub(one, keep)"
+PADDED = f"{PADDING} mask = Mul(z, low) a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("rows", [1, LENGTH])
+def test_a_mask_that_is_computed_from_an_input(tmp_path: Path, precision: str, rows: int) -> None:
+    """As BERT's padding, float32 whatever the model computes in."""
+    mask_input = f", float[{BATCH},1,{rows},{LENGTH}] keep"
+    ((name, _),) = taken(tmp_path, attention(PADDED, mask_input=mask_input), PARTS, precision=precision)
+    assert name == "cutlass.attention_masked"
+
+
 @pytest.mark.parametrize("change", ["weak", "wrong"])
 def test_other_masks_are_not_causal(tmp_path: Path, change: str) -> None:
     mask = np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1)[None, None]

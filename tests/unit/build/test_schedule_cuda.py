@@ -343,7 +343,7 @@ def test_what_no_rule_looks_at_is_bound_to_threads_all_the_same(make: Callable[.
 
 
 def test_a_mistake_in_a_rule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(primfunc: Any) -> Any:
+    def wrong(_primfunc: Any) -> Any:
         raise IndexError("a mistake")
 
     monkeypatch.setattr("packager.lower.schedule_cuda._RULES", (wrong,))
