@@ -68,6 +68,11 @@ class _Kernel(ABC):
         parts = [f"pk_attention_{self.family}", SHORT[self.dtype], tile, self._variant]
         return "_".join([part for part in (*parts, "causal" * self.causal, self._bias_mark) if part])
 
+    @property
+    def barrier_bytes(self) -> int:
+        """How much of a problem's workspace is zero before a launch: there is none."""
+        return 0
+
     def takes(self, problem: AttentionProblem) -> bool:
         """Whether the kernel solves a problem."""
         is_alike = problem.dtype == self.dtype and problem.causal == self.causal

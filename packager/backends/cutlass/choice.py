@@ -25,6 +25,7 @@ class GemmShape:
 
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
 SMS = 132  # of an H100 or H200
+MOST_SMS = 192  # of any GPU that kernels which split K run on
 # Microseconds of each sm90 tile on an H200: to start, for a wave of blocks, and for 128 bytes of K in a wave. Fitted to
 # 20 sizes of 16-bit products, from 16 to 8192 rows; over these the choice is 1.8 % slower than the best one (geometric
 # mean, at most 10 %), and 3 % faster than torch's linear.
@@ -80,26 +81,32 @@ def rank_gemm(shape: GemmShape, form: GemmForm, divisor: int, options: CutlassOp
         fast_math=options.use_fast_math,
     )
 
-    def ranked(family: str, alignment: int) -> list[GemmConfig]:
-        tiles = [t for t in tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows) if _is_alone(t)]
-        tiles.sort(key=lambda tile: microseconds(tile, shape, TYPES[dtype].size))
-        return [make(tile, alignment=alignment) for tile in tiles]
+    def tiles(family: str, alignment: int) -> list[Tile]:
+        found = tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows)
+        alone = [tile for tile in found if isinstance(tile, Sm90Tile) or tile.slices == 1]
+        return sorted(alone, key=lambda tile: microseconds(tile, shape, TYPES[dtype].size))
 
-    plain = [kernel for width in (alignment, *narrower) for kernel in ranked("sm80", width)]
+    plain = [make(tile, alignment=width) for width in (alignment, *narrower) for tile in tiles("sm80", width)]
     aligned = alignment == full and divisor % (16 // ITEMSIZE[form.out]) == 0
-    newest = ranked("sm90", alignment) if aligned else []
+    newest = [make(tile, alignment=alignment) for tile in tiles("sm90", alignment)] if aligned else []
+    newest += plain * bool(newest)
     problem = form.describe(shape, math.gcd(divisor, full))
-    return rank(problem, options.arch, newest + plain * bool(newest), plain)
+    if options.split_k_slices == 1 or shape.batch != 1 or not plain:
+        return rank(problem, options.arch, newest, plain)
+    # Second, so that it is shipped: who asks for it wants it measured. Nothing estimates its time.
+    whole = next(tile for tile in tiles("sm80", alignment) if isinstance(tile, Sm80Tile))
+    sliced = make(replace(whole, slices=options.split_k_slices), alignment=alignment)
+    ranking = rank(problem, options.arch, _with_second(newest, sliced), _with_second(plain, sliced))
+    return replace(ranking, workspace=sliced.workspace_bytes(MOST_SMS))
+
+
+def _with_second(kernels: list[GemmConfig], second: GemmConfig) -> list[GemmConfig]:
+    return [*kernels[:1], second, *kernels[1:]] if kernels else []
 
 
 def multiplied(dtype: str, options: CutlassOptions) -> str:
     """Return the type in which operands of a type are multiplied, a key of TYPES."""
     return "tfloat32" if dtype == "float32" and not options.use_3xtf32 else dtype
-
-
-def _is_alone(tile: Tile) -> bool:
-    """Whether its blocks need no workspace that is zero before the first launch."""
-    return isinstance(tile, Sm90Tile) or tile.slices == 1
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,11 @@ class ConvConfig:
             assert self.tile.slices == 1 or (not self.fixed and self.out_alignment % 4 == 0)
 
     @property
+    def barrier_bytes(self) -> int:
+        """How much of a problem's workspace is zero before a launch: there is none."""
+        return 0
+
+    @property
     def form(self) -> str:
         """The activation's functor."""
         return functor(self.activation, self.dtype, fast_math=self.fast_math)

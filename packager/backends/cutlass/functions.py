@@ -11,6 +11,8 @@ from packager.backends.cutlass.kernel import KernelSource
 from packager.primitives import Candidates, FunctionGroup, Packing, Parameter, PrimitiveFunction
 
 SM90A = "sm_90a"
+ZEROS = "zeros"
+"""The backend's constant that barriers are made zero by."""
 
 
 class KernelConfig(Protocol):
@@ -19,6 +21,10 @@ class KernelConfig(Protocol):
     @property
     def name(self) -> str:
         """A C identifier that says all that the kernel's code depends on."""
+
+    @property
+    def barrier_bytes(self) -> int:
+        """How much of a problem's workspace is zero before a launch."""
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Return the kernel's file."""
@@ -46,10 +52,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Ranking:
-    """All kernels that solve a problem, best first, and the problem as measurements of it are kept."""
+    """All kernels that solve a problem, best first, and the problem as measurements of it are kept.
+
+    ``workspace`` is how many bytes of workspace the kernels need at most.
+    """
 
     problem: str
     candidates: tuple[Candidate, ...]
+    workspace: int = 0
 
     def __bool__(self) -> bool:
         """Whether each GPU of the bundle has a kernel."""
@@ -66,6 +76,13 @@ class FunctionDraft:
     parameters: list[Parameter] = field(default_factory=list)
     scalars: list[Any] = field(default_factory=list)
     fields: list[tuple[str, str]] = field(default_factory=list)
+    zeros: str = ""
+
+    def work_in(self, workspace: int) -> None:
+        """Give the problem a workspace, and what its barriers are made zero by."""
+        self.pointer("workspace", Parameter("workspace", workspace, written=True))
+        self.parameters.append(Parameter("constant", name=ZEROS))
+        self.zeros = f"p{len(self.parameters) - 1}"
 
     def pointer(self, name: str, parameter: Parameter, offset: int = 0, itemsize: int = 1) -> None:
         """Let a field of the problem point to what ``parameter`` is, from ``offset`` elements on."""
@@ -115,8 +132,12 @@ class FunctionDraft:
             "parameters": ", ".join(["pk_cuda_t *cuda", *pointers, *integers, "int64_t candidate"]),
             "type": self.problem,
             "fields": self.fields,
+            "zeros": self.zeros,
             "candidates": [
-                [{"kernel": choice.kernel.name, "arch": choice.arch} for choice in candidate.choices]
+                [
+                    {"kernel": choice.kernel.name, "arch": choice.arch, "barriers": choice.kernel.barrier_bytes}
+                    for choice in candidate.choices
+                ]
                 for candidate in shipped
             ],
         }
@@ -135,6 +156,8 @@ class GroupDraft:
         """Return a new function."""
         draft = FunctionDraft(f"{self.name}_{problem}_{len(self.functions)}", f"pk_{problem}_t", ranking)
         self.functions.append(draft)
+        if ranking.workspace:
+            draft.work_in(self.workspace(ranking.workspace))
         return draft
 
     def packed(self, packing: Packing) -> Parameter:

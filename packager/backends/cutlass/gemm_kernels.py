@@ -210,13 +210,18 @@ class GemmConfig:
         return full if isinstance(self.tile, Sm90Tile) else min(self.alignment, full)
 
     def workspace_bytes(self, num_sms: int) -> int:
-        """How large a problem's workspace is; its first BARRIER_BYTES are zero before the first launch.
+        """How large a problem's workspace is; its first ``barrier_bytes`` are zero before the first launch.
 
         Launches leave them zero, so that kernels share a workspace if they run one after the other.
         """
-        if isinstance(self.tile, Sm90Tile) or self.tile.slices == 1:
+        if not self.barrier_bytes:
             return 0
         return BARRIER_BYTES + STREAM_BLOCKS_PER_SM * num_sms * 2 * self.tile.shape[0] * self.tile.shape[1] * 4
+
+    @property
+    def barrier_bytes(self) -> int:
+        """How much of a problem's workspace is zero before a launch."""
+        return BARRIER_BYTES if isinstance(self.tile, Sm80Tile) and self.tile.slices != 1 else 0
 
     @property
     def form(self) -> str:

@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from packager.backends.base import Context
 from packager.backends.cutlass.attention import find_attention
 from packager.backends.cutlass.attention_calls import add_attention
 from packager.backends.cutlass.chains import chains
 from packager.backends.cutlass.conv_calls import add_convolution
-from packager.backends.cutlass.functions import SM90A, GroupDraft, KernelConfig
+from packager.backends.cutlass.functions import SM90A, ZEROS, GroupDraft, KernelConfig
 from packager.backends.cutlass.gemm import add_gemm
+from packager.backends.cutlass.gemm_kernels import BARRIER_BYTES
 from packager.backends.cutlass.kernel import KernelSource
 from packager.backends.cutlass.objects import KernelObject, compile_kernels, find_cutlass, templates_digest
 from packager.backends.cutlass.options import CutlassOptions
@@ -59,7 +62,13 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
         for partition, group in zip(partitions, drafts, strict=True)
     }
     return BackendOutput(
-        target.kind, (library,), groups, licenses=LICENSES, toolchain=toolchain, warnings=shipping.warnings
+        target.kind,
+        (library,),
+        groups,
+        constants={ZEROS: np.zeros(BARRIER_BYTES, np.uint8)} if any(draft.zeros for draft in functions) else {},
+        licenses=LICENSES,
+        toolchain=toolchain,
+        warnings=shipping.warnings,
     )
 
 

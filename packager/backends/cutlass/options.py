@@ -20,6 +20,9 @@ class CutlassOptions(PartitionOptions):
     tuning: tuple[str, ...] = attribute((), "Files of records that packager tune wrote", is_path=True)
     use_3xtf32: bool = attribute(True, "Multiply float32 as three products of parts; else as one of rounded tf32")
     use_fast_math: bool = attribute(False, "Activations by the GPU's approximations")
+    split_k_slices: int = attribute(
+        1, "Blocks that may share a tile of a product, each with a part of K; a candidate beside the usual", minimum=1
+    )
     profile_all_alignments: bool = attribute(False, "Also rank kernels of smaller alignments than sizes allow")
     use_multiprocessing: bool = attribute(True, "Compile several kernels at a time")
     threads: int = attribute(1, "Architectures of a kernel that nvcc compiles at a time", minimum=1)
