@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +59,20 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 class TestCutlass(PartitionConformance):
     kind = "cutlass"
-    values = {"operators": ("dense", "attention"), "arch": ("sm_80",)}
+    values = {
+        "operators": ("dense", "attention"),
+        "arch": ("sm_80",),
+        "candidates": 2,
+        "find_first_valid": True,
+        "tuning": (str(Path(__file__).parent / "no_records.json"),),
+        "use_3xtf32": False,
+        "use_fast_math": True,
+        "split_k_slices": 2,
+        "profile_all_alignments": True,
+        "use_multiprocessing": False,
+        "threads": 2,
+        "tmp_dir": tempfile.gettempdir(),
+    }
     cases = (
         DENSE,
         CONV,

@@ -10,29 +10,14 @@ from markdown_blocks import DOCUMENTS, ROOT, blocks
 from workplace import Workplace
 
 RUNNABLE = {"sh", "console", "python", "c", "yaml", "toml"}
-SLOW = {
-    "docs/ccompiler.md",
-    "docs/constants.md",
-    "docs/custom-operators.md",
-    "docs/targets.md",
-    "docs/writing-a-backend.md",
-    "examples/backend-openblas/README.md",
-    "samples/bert_cutlass/README.md",
-    "samples/custom_op/README.md",
-    "samples/minilm/README.md",
-    "samples/resnet50/README.md",
-}
 
 
 def runnable() -> list[object]:
-    found = []
-    for document in DOCUMENTS:
-        name = document.relative_to(ROOT).as_posix()
-        if any(block.language in RUNNABLE for block in blocks(document)):
-            found.append(pytest.param(document, id=name, marks=[pytest.mark.slow] if name in SLOW else []))
-    return found
+    found = [document for document in DOCUMENTS if any(block.language in RUNNABLE for block in blocks(document))]
+    return [pytest.param(document, id=document.relative_to(ROOT).as_posix()) for document in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", runnable())
 def test_blocks_run(document: Path, workplace: Workplace) -> None:
     if "minilm" in document.parts:

@@ -24,6 +24,8 @@ from .conftest import Build
 from .models import ROOT, Floats, Model
 from .programs import attempt, check_host
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS_STATUS = "PACKAGER_ERROR_WEIGHTS"
 
 

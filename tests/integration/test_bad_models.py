@@ -14,7 +14,7 @@ from graphs import graph, normal, save
 import packager
 from packager.errors import ModelError, PackagerError, UnsupportedOperatorsError, UsageError
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+pytestmark = [pytest.mark.usefixtures("leaves_nothing"), pytest.mark.slow]
 
 
 def build(model: Path, folder: Path, **options: object) -> Path:
@@ -87,7 +87,6 @@ def test_damage_is_an_error_or_another_model(image: bytes, block: int, tmp_path:
         attempt(damaged(image, seed), tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("block", range(10, 50))
 def test_much_damage_is_an_error_or_another_model(image: bytes, block: int, tmp_path: Path) -> None:
     for seed in range(block * 25, block * 25 + 25):

@@ -12,7 +12,7 @@ from command_line import Cli, assert_refused, relu_input, tree
 import packager
 from packager.errors import PackagerError, RunError, UsageError
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+pytestmark = [pytest.mark.usefixtures("leaves_nothing"), pytest.mark.slow]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from test_random_graphs import QUIET, models
 import packager
 from packager.deploy.inspect import inspect
 
+pytestmark = pytest.mark.slow
+
 TARGETS = ["llvm", "ccompiler"]
 
 
@@ -134,7 +136,6 @@ def test_random_models(drawn: tuple[object, bool], tmp_path_factory: pytest.Temp
     compare(*drawn, tmp_path_factory.mktemp("random"))
 
 
-@pytest.mark.slow
 @settings(max_examples=60, **QUIET)
 @given(drawn=models(operators=25))
 def test_large_random_models(drawn: tuple[object, bool], tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -11,6 +11,8 @@ from command_line import Cli, assert_refused, command, environment, tree
 from graphs import save
 from op_libraries import SWISH, SWISH_C, make_library, model
 
+pytestmark = pytest.mark.slow
+
 SWISH_MODEL = "g (float[2,2] x) => (float[2,2] y) { y = com.acme.Swish(x) }"
 
 

@@ -18,6 +18,8 @@ import packager
 from packager import safetensors
 from packager.deploy.loader import Session
 
+pytestmark = pytest.mark.slow
+
 # A convolution and two matrix products that are packed, one that is not, a transposed weight, one used twice.
 TEXT = """net (float[n,3,9,9] x) => (float[n,10] y) {
  c = Conv<pads=[1,1,1,1]>(x, kernel, "bias")
@@ -179,7 +181,6 @@ def norm_weights(seed: int) -> Arrays:
     return {name: np.abs(normal(*shape, seed=seed)) + np.float32(0.1) for name, shape in NORM_SHAPES.items()}
 
 
-@pytest.mark.slow
 def test_what_a_batch_norm_was_folded_into_is_fixed(tmp_path: Path, cli: Cli) -> None:
     model = graph(NORM, norm_weights(0))
     path = save(model, tmp_path / "m.onnx")
@@ -331,7 +332,6 @@ def test_a_thousand_swaps_need_no_more_memory(session: Session, inputs: Arrays) 
     assert_same(session.run(inputs), results(1, inputs))
 
 
-@pytest.mark.slow
 def test_the_command_line_refuses_overrides_that_do_not_fit(net: Path, tmp_path: Path, cli: Cli) -> None:
     cases = [
         ({"mx": normal(32, 32)}, "the model has no constant 'mx' (did you mean 'mix'?)", "names"),

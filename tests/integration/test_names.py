@@ -13,6 +13,8 @@ from graphs import check, graph, save
 import packager
 from packager.deploy.inspect import inspect
 
+pytestmark = pytest.mark.slow
+
 ODD = [
     "int",
     "main",

@@ -29,6 +29,8 @@ from op_libraries import (
 import packager
 from packager.errors import ModelError, RunError
 
+pytestmark = pytest.mark.slow
+
 SPLIT_C = """
 #include "packager.h"
 int32_t acme_split(const DLTensor *x, DLTensor *a, DLTensor *b, const int64_t *factors, int64_t count) {
@@ -462,7 +464,6 @@ def test_the_bundle_follows_the_library(acme: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(run("third.so"), 3 * swish(x, 2), rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_the_command_line(acme: Path, cli: Cli, tmp_path: Path) -> None:
     """--op-library, and the Target that it is short for, give the same bytes in any folder."""
     text = "g (float[n,2] x) => (float[n,4] y) { s = com.acme.Swish(x)  a, y = com.acme.Split<factors=[1,1]>(s) }"
@@ -493,7 +494,6 @@ def test_libraries_are_for_onnx_models(acme: Path, cli: Cli, tmp_path: Path) -> 
     assert_refused(done, 2, "operator libraries implement operators of ONNX models", hint="export the model to ONNX")
 
 
-@pytest.mark.slow
 def test_another_machine(tmp_path: Path) -> None:
     """The library and the bundle for aarch64, run under qemu by the C host program."""
     for tool in ("aarch64-linux-gnu-gcc", "qemu-aarch64"):

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from command_line import ROOT, Cli, assert_refused
 
+pytestmark = pytest.mark.slow
+
 Install = Callable[..., dict[str, "str | None"]]
 
 BACKEND = """
@@ -61,7 +63,6 @@ def kinds(cli: Cli, env: dict[str, str | None]) -> dict[tuple[str, str], dict[st
     return {(record["kind"], record["origin"]): record for record in found["kinds"]}
 
 
-@pytest.mark.slow
 def test_packagers_own_kinds(cli: Cli) -> None:
     records = kinds(cli, {})
     assert [kind for kind, origin in records if origin == "packager"] == [
@@ -125,7 +126,6 @@ print(json.dumps(target_report.to_json(target_report.report_all())))
         assert record["hint"]
 
 
-@pytest.mark.slow
 def test_a_backend_of_another_distribution(cli: Cli, install: Install) -> None:
     env = install("acme", "1.2", "acme = acme_backend:Backend", acme_backend=BACKEND)
     record = kinds(cli, env)["acme", "acme 1.2"]

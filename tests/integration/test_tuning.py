@@ -21,6 +21,8 @@ from packager.manifest import SELECTION_SECTION
 from packager.manifest_section import content_sha256, encode_section
 from packager.tuning import Record, Timing, make_records, read_records
 
+pytestmark = pytest.mark.slow
+
 # Takes relu and sigmoid. Candidate "second" of relu is the fast one; those of sigmoid are equal.
 PACER = '''
 import dataclasses

@@ -19,6 +19,8 @@ from packager.backends.base import attribute
 from packager.errors import BackendError, UsageError
 from packager.targets.attributes import attributes_of, from_text
 
+pytestmark = pytest.mark.slow
+
 SWISH_MODEL = "g (float[2,2] x) => (float[2,2] y) { y = com.acme.Swish(x) }"
 BROKEN = """
 from packager.backends.base import PartitionOptions

@@ -12,6 +12,8 @@ from packager import safetensors
 
 from .conftest import SAMPLES, Run, assert_close, import_sample
 
+pytestmark = pytest.mark.slow
+
 MODEL = SAMPLES / "digits" / "digits.onnx"
 
 
@@ -36,7 +38,6 @@ def test_the_dense_layers_of_digits(
         np.testing.assert_array_equal(session.run(image)["logits"], before)
 
 
-@pytest.mark.slow
 def test_all_weights_of_minilm(tmp_path: Path) -> None:
     """An untrained encoder's bundle becomes the trained one by swapping every constant that it has."""
     torch = pytest.importorskip("torch")

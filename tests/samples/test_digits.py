@@ -14,6 +14,8 @@ from packager.errors import RunError
 
 from .conftest import SAMPLES, Run, import_sample
 
+pytestmark = pytest.mark.slow
+
 MODEL = SAMPLES / "digits" / "digits.onnx"
 
 
@@ -44,7 +46,6 @@ def test_committed_model_is_small_and_as_documented() -> None:
     assert {"Conv", "BatchNormalization", "MaxPool", "Gemm"} <= {node.op_type for node in model.graph.node}
 
 
-@pytest.mark.slow
 def test_training_again_gives_the_same_graph_and_accuracy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

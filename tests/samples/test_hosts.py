@@ -13,6 +13,8 @@ import packager
 
 from .conftest import ROOT, SAMPLES, Run
 
+pytestmark = pytest.mark.slow
+
 HOSTS = SAMPLES / "hosts"
 INCLUDE = ROOT / "runtime_stub" / "include"
 WARNINGS = ["-O2", "-pedantic", "-Wall", "-Wextra", "-Werror"]

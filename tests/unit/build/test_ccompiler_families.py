@@ -16,6 +16,8 @@ from tvm.relax import op
 
 from packager.backends.ccompiler.functions import Machine
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(5)
 FLOATS = ("float32", "float16")
 NUMBERS = (*FLOATS, "int8", "int32")
