@@ -30,6 +30,8 @@ from packager.tuning import Record, Records, Timing, make_records
 
 ROUND_MS = 2.0
 """What a session runs for in a turn, at least."""
+SHORTEST_US = 1.0
+"""Of a run, as far as turns are concerned: clocks may tell nothing of shorter ones."""
 CERTAINTY = 3.0
 """Standard errors of a difference that make it more than noise."""
 
@@ -153,8 +155,8 @@ class _Tuner:
             for run in runs:  # the first captures
                 run()
                 run()
-            slowest = max(self.clock.time(runs, 3))
-            repeats = max(1, math.ceil(ROUND_MS * 1e3 / slowest))
+            fastest = max(min(self.clock.time(runs, 3)), SHORTEST_US)
+            repeats = max(1, math.ceil(ROUND_MS * 1e3 / fastest))
             for index in range(self.rounds):
                 turn = [(index + place) % len(runs) for place in range(len(runs))]
                 times[index, turn] = self.clock.time([runs[place] for place in turn], repeats)

@@ -197,6 +197,35 @@ def test_a_session_launches_the_candidate_that_it_has_chosen(several: Path, driv
     assert kernels & {first, second} == {second}
 
 
+TUNED = """
+import ctypes, json, sys
+from packager.deploy.tune import tune
+recorder = ctypes.CDLL("libcuda.so.1")
+recorder.recorder_take.restype = recorder.recorder_live.restype = ctypes.c_char_p
+result = tune(sys.argv[1], rounds=3)
+log = recorder.recorder_take().decode().splitlines()
+print(json.dumps([result.to_json(), log, recorder.recorder_live().decode()]))
+"""
+
+
+def test_candidates_are_measured_in_graphs_of_their_own(several: Path, driver: Path) -> None:
+    """The stand-in's GPU takes as long for all of them, so that nothing is changed."""
+    own = {"LD_LIBRARY_PATH": str(driver), "PYTHONPATH": str(ROOT), "RECORDER_ARCH": "80"}
+    argv = [sys.executable, "-c", TUNED, str(several)]
+    done = subprocess.run(argv, env=os.environ | own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result, log, left = json.loads(done.stdout)
+    assert left == ""
+    (entry,) = packager.inspect(several).manifest.selection
+    (function,) = result["functions"]
+    assert function["record"]["device"] == result["device"] == "Recorder 0"
+    assert [timing["candidate"] for timing in function["record"]["timings"]] == list(entry.candidates)
+    assert {timing["slower_us"] for timing in function["record"]["timings"]} == {0.0}
+    captured = [line.split()[1] for line in log if line.startswith("launch pk_gemm")]
+    assert set(captured) == set(entry.candidates)
+    assert any("graph" in line for line in log)
+
+
 def test_equal_builds_are_equal(layer: Path, tmp_path: Path) -> None:
     again = packager.build(
         layer.with_suffix(".onnx"),
