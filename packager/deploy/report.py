@@ -10,7 +10,7 @@ from typing import TextIO
 from packager.deploy.bench import BenchResult
 from packager.deploy.findings import VerifyResult
 from packager.deploy.inspect import BundleFile
-from packager.manifest import CudaRequirements, TargetValue, TensorSpec
+from packager.manifest import CudaRequirements, Selection, TargetValue, TensorSpec
 
 _TOP_PRIMITIVES = 10
 _TOP_CONSTANTS = 10
@@ -90,6 +90,13 @@ def _cuda_rows(cuda: CudaRequirements | None) -> list[tuple[str, str]]:
     return [("GPU code", cuda.describe()), ("NVIDIA driver", f"for CUDA {cuda.driver} or newer")]
 
 
+def _selection_tables(selection: Sequence[Selection]) -> list[Table]:
+    if not selection:
+        return []
+    rows = [(s.symbol, s.problem, s.candidates[s.chosen], f"{s.chosen + 1} of {len(s.candidates)}") for s in selection]
+    return [Table("Candidates", ("symbol", "problem", "used", "number"), tuple(rows))]
+
+
 def inspect_tables(bundle: BundleFile) -> list[Table]:
     """Return the report of `packager inspect`."""
     manifest = bundle.manifest
@@ -155,6 +162,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 for kind, item in primitives[:_TOP_PRIMITIVES]
             ),
         ),
+        *_selection_tables(manifest.selection),
         Table(
             "Requirements",
             ("", ""),

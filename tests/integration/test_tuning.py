@@ -201,6 +201,13 @@ def test_tables(bundle: Path, cli: Cli, relu: str) -> None:
     assert rows[2][-1] == "chosen"
 
 
+def test_inspect_shows_what_is_used(bundle: Path, relu: str, cli: Cli) -> None:
+    done = cli("inspect", bundle)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [relu, "pacer", "relu", "float32[8]", "first", "1", "of", "3"] in rows
+
+
 def test_a_section_that_is_not_the_manifests(bundle: Path, tmp_path: Path) -> None:
     """Of a file that was edited, and of one that was edited and sealed again."""
     edited = tmp_path / "m.so"
