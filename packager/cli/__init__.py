@@ -7,7 +7,7 @@ import traceback
 
 import typer
 
-from packager.cli import build_commands, deploy_commands, interruption, target_command, tune_command
+from packager.cli import build_commands, deploy_commands, interruption, target_command, tune_command, without_torch
 from packager.errors import PackagerError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ tune_command.register(app)
 def main() -> None:
     """Run the command line and exit with a documented code (``packager.errors.EXIT_CODES``)."""
     interruption.install()
+    without_torch.install()
     code = _run()
     # CPython remembers a KeyboardInterrupt that passed through an exec() of text (dataclasses use it) and, however it
     # was handled, would end the process by SIGINT instead of this code. Another exec() of text makes it forget.

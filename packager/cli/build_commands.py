@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from packager.cli import interruption
+from packager.cli import interruption, without_torch
 
 
 def register(app: typer.Typer) -> None:
@@ -68,6 +68,8 @@ def build(
     from packager.frontends.dims import parse_dims
     from packager.pipeline import build as build_bundle
 
+    if model.suffix == ".pt2":
+        without_torch.remove()
     dims = {key: (request.min, request.max) for key, request in parse_dims(dim or []).items()}
     if dry_run:
         _print_placement(model, target or [], dims, op_library or [], constants, entry, precision)

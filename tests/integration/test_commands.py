@@ -36,6 +36,26 @@ def _umask() -> int:
     return mask
 
 
+LOADED = """
+import sys
+from packager.cli import main
+try:
+    main()
+finally:
+    print("torch" in sys.modules, "tvm" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_a_build_that_needs_no_torch_does_not_import_it(models: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    options = ["build", models / "mlp.onnx", "-o", tmp_path / "mlp.so", "--no-cache"]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *options], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "False True"
+
+
 def test_the_default_output_lies_in_the_current_folder(cli: Cli, models: Path, tmp_path: Path, mlp: Path) -> None:
     done = cli("build", models / "mlp.onnx", "--golden", 7, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
+from command_line import Cli
 from tvm import relax
 
 import packager
@@ -115,6 +116,11 @@ def test_a_damaged_program_is_refused(program: Path, tmp_path: Path) -> None:
         path.write_bytes(content[:size])
         with pytest.raises(ModelError, match=r"cannot be read as a torch\.export program"):
             packager.build(path, tmp_path / "out.so")
+
+
+def test_torch_export_on_the_command_line(program: Path, tmp_path: Path, cli: Cli) -> None:
+    done = cli("build", program, "-o", tmp_path / "net.so")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'net.so'}\n"), done.stderr
 
 
 def test_pt2_without_torch(program: Path, tmp_path: Path) -> None:
