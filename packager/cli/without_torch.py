@@ -1,8 +1,8 @@
 """Keep torch out of processes that do not need it: TVM imports it where it is installed, which takes longer than TVM.
 
 ``tvm_ffi`` does so to get around a clash of symbols on Windows, ``tvm.relax`` to offer conversions; both work where it
-is not installed. The command line's own process is the only one that is treated so: a program that uses packager may want
-both.
+is not installed. The command line's own process is the only one that is treated so: a program that uses packager may
+want both.
 """
 
 from __future__ import annotations
