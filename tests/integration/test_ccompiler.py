@@ -136,7 +136,7 @@ def test_random_models(drawn: tuple[object, bool], tmp_path_factory: pytest.Temp
     compare(*drawn, tmp_path_factory.mktemp("random"))
 
 
-@settings(max_examples=60, **QUIET)
+@settings(max_examples=40, **QUIET)
 @given(drawn=models(operators=25))
 def test_large_random_models(drawn: tuple[object, bool], tmp_path_factory: pytest.TempPathFactory) -> None:
     compare(*drawn, tmp_path_factory.mktemp("random"))

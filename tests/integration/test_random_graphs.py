@@ -174,7 +174,7 @@ def test_a_few_operators(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("targets", [("llvm",), ("llvm", "ccompiler")], ids=" ".join)
-@settings(max_examples=80, **QUIET)
+@settings(max_examples=50, **QUIET)
 @given(drawn=models(operators=25))
 def test_many_operators(
     targets: tuple[str, ...], drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: pytest.TempPathFactory
