@@ -44,6 +44,8 @@ TIMES = {
     "128x192x64_c1x1_cooperative": (0.14, 4.958, 0.4729),
     "256x96x64_c1x1_cooperative": (0.0, 4.450, 0.4796),
 }
+# Of an estimate over the best one: kernels that are not worth compiling. Of what was measured none was 10 % off.
+MARGIN = 1.3
 # What sm80 kernels reach of one multiprocessor, in elements of a tile times K for each microsecond.
 SM80_START, SM80_WAVE, SM80_RATE = 2.0, 1.0, 1.8e6
 
@@ -65,8 +67,13 @@ class GemmForm:
         return f"gemm {self.dtype}->{self.out} {layout} {size} {self.activation}{' residual' * self.residual}"
 
 
-def rank_gemm(shape: GemmShape, form: GemmForm, divisor: int, options: CutlassOptions) -> Ranking:
-    """Return the kernels for a product. ``divisor`` divides all extents that rows of memory are made of."""
+def rank_gemm(
+    shape: GemmShape, form: GemmForm, divisor: int, options: CutlassOptions, *, margin: float = MARGIN
+) -> Ranking:
+    """Return the kernels for a product. ``divisor`` divides all extents that rows of memory are made of.
+
+    Kernels for sm_90a whose estimate is more than ``margin`` times the best one are left out.
+    """
     dtype = multiplied(form.dtype, options)
     full = 16 // TYPES[dtype].size
     alignment = math.gcd(divisor, full)
@@ -88,8 +95,10 @@ def rank_gemm(shape: GemmShape, form: GemmForm, divisor: int, options: CutlassOp
 
     plain = [make(tile, alignment=width) for width in (alignment, *narrower) for tile in tiles("sm80", width)]
     aligned = alignment == full and divisor % (16 // ITEMSIZE[form.out]) == 0
-    newest = [make(tile, alignment=alignment) for tile in tiles("sm90", alignment)] if aligned else []
-    newest += plain * bool(newest)
+    fitting = tiles("sm90", alignment) if aligned else []
+    times = [microseconds(tile, shape, TYPES[dtype].size) for tile in fitting]
+    newest = [make(t, alignment=alignment) for t, us in zip(fitting, times, strict=True) if us <= margin * times[0]]
+    newest += plain if newest and options.profile_all_alignments else []
     problem = form.describe(shape, math.gcd(divisor, full))
     if options.split_k_slices == 1 or shape.batch != 1 or not plain:
         return rank(problem, options.arch, newest, plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from packager.backends.cutlass.options import CutlassOptions
 from packager.backends.cutlass.shipping import Shipping, ship
 from packager.tuning import Record, Timing, make_records
 
-SHAPE = GemmShape(1024, 768, 768, 1)
+SHAPE = GemmShape(1024, 3072, 768, 1)
 FORM = GemmForm("float16", "float16")
 BOTH = CutlassOptions(arch=("sm_80", "sm_90a"))
 HOPPER = CutlassOptions(arch=("sm_90a",))
@@ -25,19 +26,28 @@ def names(ranking: Ranking) -> list[str]:
     return [candidate.name for candidate in ranking.candidates]
 
 
-def test_newest_first_then_what_every_gpu_takes() -> None:
-    found = names(rank_gemm(SHAPE, FORM, 768, HOPPER))
-    families = [name.split("_")[2] for name in found]
-    assert families == sorted(families, reverse=True)
-    assert set(families) == {"sm90", "sm80"}
+def test_newest_first_then_what_every_gpu_takes_if_asked() -> None:
+    alone = names(rank_gemm(SHAPE, FORM, 768, HOPPER))
+    found = names(rank_gemm(SHAPE, FORM, 768, replace(HOPPER, profile_all_alignments=True)))
+    assert found[: len(alone)] == alone
+    assert {name.split("_")[2] for name in alone} == {"sm90"}
+    assert {name.split("_")[2] for name in found[len(alone) :]} == {"sm80"}
     assert len(set(found)) == len(found)
+
+
+def test_what_is_estimated_to_be_slow_is_left_out() -> None:
+    every = names(rank_gemm(SHAPE, FORM, 768, HOPPER, margin=math.inf))
+    some = names(rank_gemm(SHAPE, FORM, 768, HOPPER))
+    assert 1 <= len(some) < len(every)
+    assert every[: len(some)] == some
 
 
 def test_a_bundle_for_both_has_a_kernel_for_each_in_every_candidate() -> None:
     ranking = rank_gemm(SHAPE, FORM, 768, BOTH)
     assert all([choice.arch for choice in candidate.choices] == [90, 0] for candidate in ranking.candidates)
     alone = rank_gemm(SHAPE, FORM, 768, HOPPER)
-    assert [name.split("+")[0] for name in names(ranking)] == names(alone)
+    firsts = [name.split("+")[0] for name in names(ranking)]
+    assert list(dict.fromkeys(firsts)) == names(alone)
 
 
 def test_what_tma_cannot_take() -> None:
@@ -98,7 +108,7 @@ def test_records_of_other_kernels_are_ignored_with_a_warning() -> None:
     found = ship([group], 1, make_records([record(group, 0, 4, revision="cutlass 0")]), REVISION)
     assert shipped(found, group) == [names(group.functions[0].ranking)[:1]]
     (warning,) = found.warnings
-    assert warning.startswith("gemm float16->float16 nt 1024x768x768 batch 1 aligned 8 none: its tuning records")
+    assert warning.startswith("gemm float16->float16 nt 1024x3072x768 batch 1 aligned 8 none: its tuning records")
 
 
 def test_a_winner_of_another_list_of_architectures_is_found() -> None:
