@@ -87,7 +87,13 @@ class Clock(Protocol):
 
 
 def tune(
-    path: str | Path, *, rounds: int = 30, seed: int = 0, threads: int = 0, device: int = 0, progress: Any = None
+    path: str | Path,
+    *,
+    rounds: int = 30,
+    seed: int = 0,
+    threads: int = 0,
+    device: int = 0,
+    progress: Callable[[str], None] | None = None,
 ) -> TuneResult:
     """Measure all candidates of a bundle with random inputs, symbolic dims at their maxima.
 

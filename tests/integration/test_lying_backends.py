@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from graphs import graph, save
+from installed_backend import installed
 
 import packager
-from packager import backends
 from packager.errors import BackendError
 
 # Takes relu. The attribute ``tell`` chooses what is wrong; with none it is an honest backend with libgcc's dispatcher.
@@ -98,19 +97,8 @@ class Liar:
 @pytest.fixture(scope="module", autouse=True)
 def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Install the backend for these tests."""
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "liar_for_tests.py").write_text(LIAR)
-    information = folder / "liar-1.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: liar\nVersion: 1\n")
-    (information / "entry_points.txt").write_text("[packager.backends]\nliar = liar_for_tests:Liar\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        backends._third_party.cache_clear()
+    with installed(tmp_path_factory.mktemp("site"), "liar", "Liar", LIAR):
         yield
-    backends._third_party.cache_clear()
-    backends._load_third_party.cache_clear()
-    sys.modules.pop("liar_for_tests", None)
 
 
 @pytest.fixture

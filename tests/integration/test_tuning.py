@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 from command_line import Cli
 from graphs import graph, save
+from installed_backend import installed
 
 import packager
-from packager import backends
 from packager.deploy.tune import tune
 from packager.errors import BackendError, BundleError, UsageError
 from packager.manifest import SELECTION_SECTION
@@ -95,21 +94,10 @@ class Pacer:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def pacer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def pacer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Install the backend for these tests."""
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "pacer_for_tests.py").write_text(PACER)
-    information = folder / "pacer-1.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: pacer\nVersion: 1\n")
-    (information / "entry_points.txt").write_text("[packager.backends]\npacer = pacer_for_tests:Pacer\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        backends._third_party.cache_clear()
-        yield folder
-    backends._third_party.cache_clear()
-    backends._load_third_party.cache_clear()
-    sys.modules.pop("pacer_for_tests", None)
+    with installed(tmp_path_factory.mktemp("site"), "pacer", "Pacer", PACER):
+        yield
 
 
 def build(folder: Path, attributes: str = "", output: str = "m.so") -> Path:
@@ -120,7 +108,7 @@ def build(folder: Path, attributes: str = "", output: str = "m.so") -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory, pacer: Path) -> Path:  # noqa: ARG001
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("bundle"))
 
 
