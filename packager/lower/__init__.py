@@ -8,6 +8,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.s_tir import ScheduleError
 
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
 from packager.fold import fold_weights
@@ -34,6 +35,7 @@ LEGALIZE = [
     clamp_folded_indices,
     _R.FoldConstant(),
     _R.DeadCodeElimination(),
+    _R.CanonicalizeBindings(),  # of variables bound to variables: FuseTIR would drop them, and their sources be lost
 ]
 FUSE = [
     _R.FuseOps(),
@@ -95,7 +97,11 @@ def _make_kernels(name: str, primfunc: Any, device: Device) -> FunctionGroup:
     """
     failure = ""
     for schedule in device.schedules:
-        scheduled = schedule(primfunc)
+        try:
+            scheduled = schedule(primfunc)
+        except ScheduleError as error:  # it is for functions of another form; anything else is a mistake in it
+            failure = failure or last_line(error)
+            continue
         try:
             group = make_group(name, scheduled, device.name)
             device.try_out([function for function in group.functions if isinstance(function, Kernel)])

@@ -103,6 +103,8 @@ def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
     if not spatial:
         kinds = _kinds(sch, block)
         outer = loops[: next(i for i, kind in enumerate(kinds) if kind != tirx.IterVar.DataPar)]
+    elif not loops:  # a scalar
+        return
     else:
         width = _divisor(_extent(sch, loops[-1]), VECTOR)
         if width > 1:
