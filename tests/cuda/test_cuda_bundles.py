@@ -19,6 +19,8 @@ from packager.deploy.verify import verify
 from packager.errors import ToolchainError, UsageError
 from packager.targets import parse_targets
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RECORDED = """

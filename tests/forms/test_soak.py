@@ -17,6 +17,8 @@ from .conftest import Build
 from .models import ROOT, Model
 from .programs import CHECK_HEADER, INCLUDE, SOURCES, WARNINGS, attempt, execute
 
+pytestmark = pytest.mark.slow
+
 RUNTIME = ROOT / "runtime_stub" / "src"
 DEVICE = ROOT / "runtime_stub" / "cpu"
 OPTIONS = {
@@ -107,7 +109,6 @@ def test_two_models_in_one_process(soak: Soak, digits: Model, twin: Model) -> No
     soak.run("pair", soak.bundle(digits), soak.bundle(twin, "external"), 6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["embedded", "external"])
 def test_1000_loads_and_unloads(soak: Soak, digits: Model, weights: str) -> None:
     """No growth of heap, mappings, files or threads."""

@@ -12,6 +12,8 @@ from random_models import Case, random_case
 
 import packager
 
+pytestmark = pytest.mark.slow
+
 
 def feeds_of(case: Case, point: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return small whole numbers for the inputs of a model, its dims as ``point`` says."""
@@ -47,7 +49,6 @@ def test_random_models_and_targets(seed: int, tmp_path: Path) -> None:
     check(seed, 12, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_larger_random_models_and_targets(seed: int, tmp_path: Path) -> None:
     check(seed, 30, tmp_path)
