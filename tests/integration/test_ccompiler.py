@@ -97,6 +97,13 @@ CASES = {
         **batches(),
         composites=frozenset({"ccompiler.layer_norm+ccompiler.elementwise"}),
     ),
+    "layer norm of one element": Case(
+        """g (float[n,3,1] x) => (float[n,3,1] y) { r = Relu(x)  l = LayerNormalization<axis=-1>(r, g, b)
+          y = Sigmoid(l) }""",
+        {"g": normal(1), "b": normal(1)},
+        **batches(),
+        composites=frozenset({"ccompiler.elementwise+ccompiler.layer_norm"}),
+    ),
     "half precision": Case(
         """g (float16[n,3,6,6] x) => (float16[n,9] y) {
           a = Conv<pads=[1,1,1,1]>(x, w, b)  r = Relu(a)  p = AveragePool<kernel_shape=[6,6]>(r)  f = Flatten(p)

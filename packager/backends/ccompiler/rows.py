@@ -7,7 +7,7 @@ from typing import Any
 from packager.backends.ccompiler.dense import total_value
 from packager.backends.ccompiler.expressions import literal
 from packager.backends.ccompiler.functions import FunctionDraft, GroupDraft
-from packager.backends.ccompiler.graph import Operation, Tensor
+from packager.backends.ccompiler.graph import Literal, Operand, Operation, Tensor
 from packager.backends.ccompiler.program import make_program
 from packager.backends.ccompiler.shapes import c_text, product
 from packager.backends.ccompiler.stages import Stage
@@ -72,11 +72,19 @@ def _gain(anchor: Operation, draft: FunctionDraft) -> str:
     """Return what layer norm's own scale and shift append to its value."""
     text = ""
     attributes: Any = anchor.attributes
-    for use, wanted, operator in zip(anchor.uses[1:], (attributes.scale, attributes.center), "*+", strict=True):
-        if wanted:
-            element = f"{draft.tensor(use.tensor, False)}[j]"
-            text += f" {operator} " + (f"pk_widen({element})" if use.tensor.dtype == "float16" else element)
+    wanted = (attributes.scale, attributes.center)
+    for operand, is_wanted, operator in zip(anchor.operands[1:], wanted, "*+", strict=True):
+        if is_wanted:
+            text += f" {operator} {_element(operand, draft)}"
     return text
+
+
+def _element(operand: Operand, draft: FunctionDraft) -> str:
+    """Return element j of a row of scales, as float; of rows of one element it may be a number."""
+    if isinstance(operand, Literal):
+        return literal(float(operand.value), "float32")
+    element = f"{draft.tensor(operand.tensor, False)}[j]"
+    return f"pk_widen({element})" if operand.tensor.dtype == "float16" else element
 
 
 def _epsilon(anchor: Operation) -> float:
