@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import struct
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packager.errors import BundleError
+
+if TYPE_CHECKING:
+    from packager.manifest import Manifest
 
 SECTION_HEADER = struct.Struct("<8sQ32s16s")
 SECTION_MAGIC = b"PKGRMAN1"
@@ -38,6 +43,19 @@ def decode_section(section: bytes) -> bytes:
     if size != len(padded) or any(reserved) or hashlib.sha256(padded).digest() != digest:
         raise BundleError("the manifest is damaged: its SHA-256 does not match", hint=hint)
     return padded.rstrip(b" ")
+
+
+def write_manifest(path: Path, manifest: Manifest, offset: int, size: int) -> Manifest:
+    """Write a manifest into its section of a file, with the hash of the rest of that; return it with the hash.
+
+    Raises OSError, or ValueError if the text does not fit.
+    """
+    sealed = dataclasses.replace(manifest, content_sha256=content_sha256(path, offset, size))
+    content = encode_section(sealed.to_json(), size)
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+    return sealed
 
 
 def content_sha256(file: Path | bytes, section_offset: int, section_size: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import packager
 from packager.contradictions import CUDA_KIND, target_names
 from packager.deploy.elf import ElfImage, read_elf
@@ -25,7 +23,7 @@ from packager.manifest import (
     Requirements,
     Sizes,
 )
-from packager.manifest_section import content_sha256, encode_section
+from packager.manifest_section import write_manifest
 
 # Room for what is known only after the link: numbers grow by a few digits, lists of names by a few entries.
 MANIFEST_SLACK = 8192
@@ -57,12 +55,7 @@ def seal(linked: LinkedFile, link_plan: LinkPlan, *, golden: Golden | None) -> M
     )
     sizes = Sizes(path.stat().st_size, image.code_bytes, constants.size if constants else 0)
     manifest = _manifest(link_plan, requirements, sizes, golden)
-    manifest = dataclasses.replace(manifest, content_sha256=content_sha256(path, section.offset, section.size))
-    content = encode_section(manifest.to_json(), section.size)
-    with path.open("r+b") as file:
-        file.seek(section.offset)
-        file.write(content)
-    return manifest
+    return write_manifest(path, manifest, section.offset, section.size)
 
 
 def _check(image: ElfImage, link_plan: LinkPlan) -> None:

@@ -42,5 +42,6 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Let TVM import torch: what is to be built is one of torch's programs."""
-    sys.meta_path.remove(_FINDER)
+    """Let TVM import torch: what is to be built is one of torch's programs. No harm if it is not kept out."""
+    if _FINDER in sys.meta_path:
+        sys.meta_path.remove(_FINDER)

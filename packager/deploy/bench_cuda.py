@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packager.deploy.cuda_memory import Device
+from packager.deploy.cuda_memory import Device, DeviceArray
 from packager.deploy.loader import Bundle
 from packager.deploy.profile import Profile, summarize
+from packager.manifest import Manifest
 
 _PROFILED_RUNS = 20
 
@@ -71,9 +72,7 @@ def measure(
     start = time.perf_counter()
     with Device(settings.device) as device:
         context_ms = (time.perf_counter() - start) * 1e3
-        dims = {dim.name: dim.max for dim in manifest.dims}
-        given = {spec.name: device.upload(inputs[spec.name], spec.dtype) for spec in manifest.inputs}
-        results = {spec.name: device.empty(spec.extents(dims), spec.dtype) for spec in manifest.outputs}
+        given, results = device_tensors(device, manifest, inputs)
         create_start = time.perf_counter()
         with bundle.session(device=settings.device, graph=settings.graph) as session:
             created = time.perf_counter()
@@ -107,6 +106,16 @@ def measure(
                 profile=profile,
             ),
         )
+
+
+def device_tensors(
+    device: Device, manifest: Manifest, inputs: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, DeviceArray], dict[str, DeviceArray]]:
+    """Return inputs and outputs in device memory, by name, for symbolic dims at their maxima."""
+    dims = {dim.name: dim.max for dim in manifest.dims}
+    given = {spec.name: device.upload(inputs[spec.name], spec.dtype) for spec in manifest.inputs}
+    results = {spec.name: device.empty(spec.extents(dims), spec.dtype) for spec in manifest.outputs}
+    return given, results
 
 
 def _in_a_row(device: Device, enqueue: Callable[[], None], runs: int) -> NDArray[np.float64]:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from packager.deploy.inspect import BundleFile, inspect
+from packager.deploy.inspect import inspect
 from packager.errors import UsageError
 from packager.manifest import SELECTION_SECTION, Manifest, Selection
-from packager.manifest_section import content_sha256, encode_section
+from packager.manifest_section import write_manifest
 from packager.suggestions import valid_names
 from packager.tuning import Records
 
@@ -36,7 +36,7 @@ def by_records(manifest: Manifest, records: Records) -> dict[str, str]:
 
     Raises UsageError if no record is of the bundle's problems and revisions, or if they are of several devices.
     """
-    fitting = {(entry.problem, entry.revision): entry for entry in manifest.selection}
+    fitting = {(entry.problem, entry.revision) for entry in manifest.selection}
     found = [record for record in records.records if (record.problem, record.revision) in fitting]
     devices = sorted({record.device for record in found})
     if len(devices) != 1:
@@ -45,13 +45,13 @@ def by_records(manifest: Manifest, records: Records) -> dict[str, str]:
             "give the records of one device" if devices else "measure it with packager tune, on the machine it runs on"
         )
         raise UsageError(f"the records {what}", hint=hint)
+    recorded = {(record.problem, record.revision): record.timings for record in found}
     chosen: dict[str, str] = {}
     for entry in manifest.selection:
-        for record in found:
-            if (record.problem, record.revision) == (entry.problem, entry.revision):
-                names = [timing.candidate for timing in record.timings if timing.candidate in entry.candidates]
-                if names:
-                    chosen[entry.symbol] = names[0]
+        names = [timing.candidate for timing in recorded.get((entry.problem, entry.revision), ())]
+        best = next((name for name in names if name in entry.candidates), None)
+        if best is not None:
+            chosen[entry.symbol] = best
     return chosen
 
 
@@ -68,14 +68,6 @@ def write_selected(path: str | Path, stream: IO[bytes], wanted: Mapping[str, str
     if selection:
         stream.seek(bundle.elf.sections[SELECTION_SECTION].offset)
         stream.write(bytes(entry.chosen for entry in selection))
-    return _seal(bundle, stream, selection)
-
-
-def _seal(bundle: BundleFile, stream: IO[bytes], selection: tuple[Selection, ...]) -> Manifest:
     stream.flush()
-    place = bundle.section
-    digest = content_sha256(Path(stream.name), place.offset, place.size)
-    manifest = dataclasses.replace(bundle.manifest, selection=selection, content_sha256=digest)
-    stream.seek(place.offset)
-    stream.write(encode_section(manifest.to_json(), place.size))
-    return manifest
+    manifest = dataclasses.replace(bundle.manifest, selection=selection)
+    return write_manifest(Path(stream.name), manifest, bundle.section.offset, bundle.section.size)

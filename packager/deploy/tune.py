@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from packager.deploy.bench_cuda import device_tensors
 from packager.deploy.cuda_memory import Device
 from packager.deploy.loader import Bundle, load
 from packager.deploy.machine import this_machine
@@ -218,13 +219,10 @@ class _GpuClock:
 def _make_tuner(
     bundle: Bundle, inputs: Mapping[str, NDArray[Any]], rounds: int, index: int, stack: ExitStack
 ) -> _Tuner:
-    manifest = bundle.manifest
     if not bundle.on_cuda:
         with bundle.session() as session:
             outputs = session.run(inputs)
         return _Tuner(bundle, _HostClock(), inputs, outputs, rounds, index, None)
     device = stack.enter_context(Device(index))
-    dims = {dim.name: dim.max for dim in manifest.dims}
-    given = {spec.name: device.upload(inputs[spec.name], spec.dtype) for spec in manifest.inputs}
-    results = {spec.name: device.empty(spec.extents(dims), spec.dtype) for spec in manifest.outputs}
+    given, results = device_tensors(device, bundle.manifest, inputs)
     return _Tuner(bundle, _GpuClock(device), given, results, rounds, index, device.stream)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -108,13 +109,18 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def record(bundle: Path, shape: list[int], driver: Path, arch: int) -> dict[str, list[list[str]]]:
-    """Return the launches of runs with 1, 5 and 5 rows on a GPU of this architecture."""
+def run_recorded(driver: Path, arch: int, script: str, *arguments: str) -> Any:
+    """Run a script with the stand-in's GPU of this architecture; return the JSON that it prints."""
     own = {"LD_LIBRARY_PATH": str(driver), "PYTHONPATH": str(ROOT), "RECORDER_ARCH": str(arch), "RECORDER_MAPS": "1"}
-    argv = [sys.executable, "-c", RECORDED, str(bundle), json.dumps(shape)]
+    argv = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(argv, env=os.environ | own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    logs = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def record(bundle: Path, shape: list[int], driver: Path, arch: int) -> dict[str, list[list[str]]]:
+    """Return the launches of runs with 1, 5 and 5 rows on a GPU of this architecture."""
+    logs = run_recorded(driver, arch, RECORDED, str(bundle), json.dumps(shape))
     assert logs.pop("left") == ""
     return {n: [[line for line in log if line.startswith("launch")] for log in runs] for n, runs in logs.items()}
 
@@ -210,11 +216,7 @@ print(json.dumps([result.to_json(), log, recorder.recorder_live().decode()]))
 
 def test_candidates_are_measured_in_graphs_of_their_own(several: Path, driver: Path) -> None:
     """The stand-in's GPU takes as long for all of them, so that nothing is changed."""
-    own = {"LD_LIBRARY_PATH": str(driver), "PYTHONPATH": str(ROOT), "RECORDER_ARCH": "80"}
-    argv = [sys.executable, "-c", TUNED, str(several)]
-    done = subprocess.run(argv, env=os.environ | own, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    result, log, left = json.loads(done.stdout)
+    result, log, left = run_recorded(driver, 80, TUNED, str(several))
     assert left == ""
     (entry,) = packager.inspect(several).manifest.selection
     (function,) = result["functions"]

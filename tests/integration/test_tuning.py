@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import packager
 from packager.deploy.tune import tune
 from packager.errors import BackendError, BundleError, UsageError
 from packager.manifest import SELECTION_SECTION
-from packager.manifest_section import content_sha256, encode_section
+from packager.manifest_section import write_manifest
 from packager.tuning import Record, Timing, make_records, read_records
 
 pytestmark = pytest.mark.slow
@@ -205,11 +204,7 @@ def test_a_section_that_is_not_the_manifests(bundle: Path, tmp_path: Path) -> No
     edited.write_bytes(content)
     with pytest.raises(BundleError, match="the file is damaged"):
         packager.verify(edited)
-    place = found.section
-    digest = content_sha256(bytes(content), place.offset, place.size)
-    manifest = dataclasses.replace(found.manifest, content_sha256=digest)
-    content[place.offset : place.offset + place.size] = encode_section(manifest.to_json(), place.size)
-    edited.write_bytes(content)
+    write_manifest(edited, found.manifest, found.section.offset, found.section.size)
     assert [finding.check for finding in packager.verify(edited).findings] == ["integrity.selection"]
 
 

@@ -206,8 +206,3 @@ def portfolio(
     tile = (64, 64, 64) if head_dim <= 64 else (64, 128, 128)
     aligned = dtype == "float32" or head_dim % 8 == 0
     return (Sm80Attention(dtype, *tile, causal, bias != "none", aligned),)
-
-
-def takes(kernel: AttentionKernel, problem: AttentionProblem) -> bool:
-    """Whether a kernel solves a problem; its fill function checks the same of pointers and strides at run time."""
-    return kernel.takes(problem)

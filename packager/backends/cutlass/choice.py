@@ -88,23 +88,26 @@ def rank_gemm(
         fast_math=options.use_fast_math,
     )
 
+    def time(tile: Tile) -> float:
+        return microseconds(tile, shape, TYPES[dtype].size)
+
     def tiles(family: str, alignment: int) -> list[Tile]:
         found = tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows)
         alone = [tile for tile in found if isinstance(tile, Sm90Tile) or tile.slices == 1]
-        return sorted(alone, key=lambda tile: microseconds(tile, shape, TYPES[dtype].size))
+        return sorted(alone, key=time)
 
     plain = [make(tile, alignment=width) for width in (alignment, *narrower) for tile in tiles("sm80", width)]
     aligned = alignment == full and divisor % (16 // ITEMSIZE[form.out]) == 0
     fitting = tiles("sm90", alignment) if aligned else []
-    times = [microseconds(tile, shape, TYPES[dtype].size) for tile in fitting]
-    newest = [make(t, alignment=alignment) for t, us in zip(fitting, times, strict=True) if us <= margin * times[0]]
+    newest = [make(tile, alignment=alignment) for tile in fitting if time(tile) <= margin * time(fitting[0])]
     newest += plain if newest and options.profile_all_alignments else []
-    problem = form.describe(shape, math.gcd(divisor, full))
+    problem = form.describe(shape, alignment)
     if options.split_k_slices == 1 or shape.batch != 1 or not plain:
         return rank(problem, options.arch, newest, plain)
     # Second, so that it is shipped: who asks for it wants it measured. Nothing estimates its time.
-    whole = next(tile for tile in tiles("sm80", alignment) if isinstance(tile, Sm80Tile))
-    sliced = make(replace(whole, slices=options.split_k_slices), alignment=alignment)
+    whole = plain[0].tile
+    assert isinstance(whole, Sm80Tile)
+    sliced = replace(plain[0], tile=replace(whole, slices=options.split_k_slices))
     ranking = rank(problem, options.arch, _with_second(newest, sliced), _with_second(plain, sliced))
     return replace(ranking, workspace=sliced.workspace_bytes(MOST_SMS))
 

@@ -15,7 +15,6 @@ from packager.backends.cutlass.attention_kernels import (
     Family,
     Sm90Attention,
     portfolio,
-    takes,
 )
 
 FAMILIES: tuple[Family, ...] = ("sm90", "sm80")
@@ -52,33 +51,33 @@ def test_the_portfolio_takes_what_it_is_asked_for(family: Family, depth: int, bi
     assert kernels
     problem = AttentionProblem("bfloat16", depth, depth, causal, 8, bias, 8)
     for kernel in kernels:
-        assert takes(kernel, problem)
-        assert not takes(kernel, replace(problem, causal=not causal))
-        assert not takes(kernel, replace(problem, dtype="float16"))
-        assert not takes(kernel, replace(problem, depth=136, value_depth=136))
-        assert not takes(kernel, replace(problem, alignment=2))
+        assert kernel.takes(problem)
+        assert not kernel.takes(replace(problem, causal=not causal))
+        assert not kernel.takes(replace(problem, dtype="float16"))
+        assert not kernel.takes(replace(problem, depth=136, value_depth=136))
+        assert not kernel.takes(replace(problem, alignment=2))
 
 
 def test_tensors_off_sixteen_bytes_take_the_other_form() -> None:
     problem = AttentionProblem("float16", 36, 36, False, 4)
     assert portfolio("sm90", "float16", 36, False) == ()
     (kernel,) = portfolio("sm80", "float16", 36, False)
-    assert takes(kernel, problem)
+    assert kernel.takes(problem)
     assert "align4" in kernel.name
 
 
 def test_a_bias_of_any_alignment_needs_sm_90a() -> None:
     problem = AttentionProblem("float16", 64, 64, False, 8, "dense", 1)
-    assert all(takes(kernel, problem) for kernel in portfolio("sm90", "float16", 64, False, "dense"))
-    assert not any(takes(kernel, problem) for kernel in portfolio("sm80", "float16", 64, False, "dense"))
+    assert all(kernel.takes(problem) for kernel in portfolio("sm90", "float16", 64, False, "dense"))
+    assert not any(kernel.takes(problem) for kernel in portfolio("sm80", "float16", 64, False, "dense"))
 
 
 def test_a_dense_bias_includes_one_of_keys() -> None:
     problem = AttentionProblem("float16", 64, 64, False, 8, "keys", 1)
     dense, *_ = portfolio("sm90", "float16", 64, False, "dense")
-    assert takes(dense, problem)
+    assert dense.takes(problem)
     keys, *_ = portfolio("sm90", "float16", 64, False, "keys")
-    assert not takes(keys, replace(problem, bias="dense"))
+    assert not keys.takes(replace(problem, bias="dense"))
 
 
 @pytest.mark.parametrize("head_dim", [136, 256, 30])
@@ -90,5 +89,5 @@ def test_other_head_dims_have_no_kernel(head_dim: int) -> None:
 def test_float32_has_kernels_of_one_form() -> None:
     assert not portfolio("sm90", "float32", 64, False)
     (kernel,) = portfolio("sm80", "float32", 64, False)
-    assert takes(kernel, AttentionProblem("float32", 64, 64, False, 4))
-    assert not takes(kernel, AttentionProblem("float32", 64, 64, False, 2))
+    assert kernel.takes(AttentionProblem("float32", 64, 64, False, 4))
+    assert not kernel.takes(AttentionProblem("float32", 64, 64, False, 2))
