@@ -1,7 +1,7 @@
 """What NVIDIA's estimator would choose of packager's tiles for matrix products, by the times of packager's own table.
 
-Needs packager[build,cutlass] and nvidia-matmul-heuristics; no GPU. The ratios are of estimates, by the numbers that were
-fitted to an H200 (docs/cutlass.md).
+Needs packager[build,cutlass] and nvidia-matmul-heuristics; no GPU. The ratios are of estimates, by the numbers that
+were fitted to an H200 (docs/cutlass.md).
 """
 
 from __future__ import annotations
