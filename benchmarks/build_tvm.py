@@ -1,6 +1,6 @@
 """Compile an ONNX or torch.export file with TVM's default pipeline into a library that its virtual machine runs.
 
-python benchmarks/build_tvm.py MODEL OUT.so [NAME=1,3,224,224]...
+python benchmarks/build_tvm.py [--mcpu LEVEL] MODEL OUT.so [NAME=1,3,224,224]...
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ TARGET = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}
 
 def main() -> None:
     """Compile as told by the command line."""
-    model, output, *shapes = sys.argv[1:]
+    words = sys.argv[1:]
+    target = TARGET | ({"mcpu": words[1]} if words[0] == "--mcpu" else {})
+    model, output, *shapes = words[2:] if words[0] == "--mcpu" else words
     pairs = (text.rsplit("=", 1) for text in shapes)
     shape_dict = {name: [int(extent) for extent in extents.split(",")] for name, extents in pairs}
     module = import_torch(model) if model.endswith(".pt2") else import_onnx(model, shape_dict)
-    tvm.compile(module, target=tvm.target.Target(TARGET)).export_library(output)
+    tvm.compile(module, target=tvm.target.Target(target)).export_library(output)
 
 
 def import_onnx(path: str, shapes: dict[str, list[int]]) -> Any:

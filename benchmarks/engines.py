@@ -1,4 +1,4 @@
-"""The C program that runs a model in several engines in turns: compile it, run it, read what it prints."""
+"""The C programs that run a model: compile them; run several engines in turns, read what is printed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from measure import ROOT
 from models import Bundle
 
 SOURCES = Path(__file__).parent / "c"
+PROGRAMS = ("compare", "serve")
 # The engines agree to this part of the greatest output, or what is measured is not the same thing.
 MAX_DIFFERENCE = 1e-3
 
@@ -26,13 +27,13 @@ class Run:
     rounds: dict[str, list[float]]
 
 
-def compile_program(workdir: Path) -> Path:
-    """Compile the C program and return its path."""
+def compile_program(workdir: Path, name: str = "compare") -> Path:
+    """Compile one of the C programs and return its path."""
     workdir.mkdir(parents=True, exist_ok=True)
-    program = workdir / "compare"
+    program = workdir / name
     includes = [f"-I{ROOT / 'runtime_stub' / 'include'}", "-isystem", str(_package("tvm_ffi") / "include")]
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
-    sources = sorted(map(str, SOURCES.glob("*.c")))
+    sources = [str(path) for path in sorted(SOURCES.glob("*.c")) if path.stem not in PROGRAMS or path.stem == name]
     subprocess.run(["gcc", *flags, *includes, *sources, "-o", str(program), "-ldl", "-lm"], check=True)
     return program
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from gpu_cutlass_problems import Attention, Conv, Problem, Product
 from tvm import relax
 
+from packager.attention.heads import Heads
 from packager.backends.base import Context
 from packager.backends.cutlass.attention import Attention as Found
 from packager.backends.cutlass.attention_calls import rank_attention
-from packager.backends.cutlass.attention_heads import Heads
 from packager.backends.cutlass.choice import ConvShape, GemmForm, GemmShape, rank_conv, rank_gemm
 from packager.backends.cutlass.functions import SM90A, KernelConfig, Ranking
 from packager.backends.cutlass.objects import KernelObject, compile_kernels, find_cutlass
@@ -88,7 +88,7 @@ def build(folder: Path, problems: Sequence[Problem], *, every_tile: bool, jobs: 
         context = Context(work, toolchain, Target("llvm", {}), jobs, Cache.of_user())
         sources = [(configs[name].source(ARCHS), 90) for name in sorted(configs)]
         objects = compile_kernels(sources, cutlass, toolkit, context)
-        _link(objects, toolchain.cc, work)
+        link(objects, toolchain.cc, work)
         for old in (folder / "kernels.json", *folder.glob("*.fatbin")):
             old.unlink(missing_ok=True)
         for file in (work / "kernels.so", *(made.fatbin for made in objects)):
@@ -146,10 +146,10 @@ def _of_convolution(problem: Conv) -> Ranking:
 
     window, padding, stride = pair(problem.window), pair(problem.padding), pair(problem.stride)
     shape = ConvShape(problem.rows, problem.channels, problem.filters, window, padding, stride, (1, 1))
-    return rank_conv(shape, DTYPE, OPTIONS, activation="relu", residual=False)
+    return rank_conv(shape, DTYPE, OPTIONS, activation="relu", residual=False, margin=math.inf)
 
 
-def _link(objects: Sequence[KernelObject], compiler: str, work: Path) -> None:
+def link(objects: Sequence[KernelObject], compiler: str, work: Path) -> None:
     """Link kernels.so: the host's halves of all kernels, and their table."""
     names = [made.source.name for made in objects]
     lines = [

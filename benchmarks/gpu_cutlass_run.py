@@ -50,10 +50,10 @@ class Bench:
         theirs = {rival: _try(calls[0], want) for rival, calls in case.rivals.items()}
         works |= {rival: _work_of(case.rivals[rival]) for rival in theirs if "errors" in theirs[rival]}
         repeats = -(-FEWEST_CALLS // len(case.structures))
-        graphs = {name: _capture(work, repeats) for name, work in works.items()}
+        graphs = {name: capture(work, repeats) for name, work in works.items()}
         samples = self._time({name: graph for name, (graph, _) in graphs.items()}, repeats * len(case.structures))
         for name, times in samples.items():
-            (ours if name in ours else theirs)[name]["us"] = _spread(times)
+            (ours if name in ours else theirs)[name]["us"] = spread(times)
             if name in ours:
                 ours[name]["errors"] = _worse(ours[name]["errors"], _errors_of_graph(graphs[name][0], case, want))
         timed = [rival for rival in case.counts if "us" in theirs[rival]]
@@ -142,7 +142,7 @@ def _work_of(calls: Sequence[Call]) -> Work:
     return lambda: [call() for call in calls]
 
 
-def _capture(work: Work, repeats: int) -> tuple[torch.cuda.CUDAGraph, list[torch.Tensor]]:
+def capture(work: Work, repeats: int) -> tuple[torch.cuda.CUDAGraph, list[torch.Tensor]]:
     """Return a graph of some work, several times over, and the tensors that it writes to."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -176,7 +176,7 @@ def _worse(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [a if math.isnan(a) or a > b else b for a, b in zip(first, second, strict=True)]
 
 
-def _spread(samples: Sequence[float]) -> dict[str, float]:
+def spread(samples: Sequence[float]) -> dict[str, float]:
     spread = {"median": statistics.median(samples), "least": min(samples), "most": max(samples)}
     return {name: round(value, 3) for name, value in spread.items()}
 

@@ -83,15 +83,18 @@ class Hidden(nn.Module):
         return self.model(tokens).last_hidden_state
 
 
-def export(module: nn.Module, example: torch.Tensor, path: Path, batch: tuple[int, int] | None = None) -> Made:
-    """Export with torch.export, the batch bounded if asked for."""
-    dynamic = ({0: torch.export.Dim("n", min=batch[0], max=batch[1])},) if batch else None
+def export(
+    module: nn.Module, example: torch.Tensor, path: Path, batch: tuple[int, int] | None = None, *others: torch.Tensor
+) -> Made:
+    """Export with torch.export, the batch of all inputs bounded if asked for."""
+    examples = (example, *others)
+    dynamic = tuple({0: torch.export.Dim("n", min=batch[0], max=batch[1])} for _ in examples) if batch else None
     with torch.no_grad():
-        program = torch.export.export(module, (example,), dynamic_shapes=dynamic)
-        expected = module(example)
+        program = torch.export.export(module, examples, dynamic_shapes=dynamic)
+        expected = module(*examples)
     torch.export.save(program, path)
     names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
-    return Made(path, {names[0]: example.numpy()}, {"": expected.numpy()})
+    return Made(path, dict(zip(names, (e.numpy() for e in examples), strict=True)), {"": expected.numpy()})
 
 
 def batched(batch: int) -> str:
@@ -123,6 +126,31 @@ def bert_tiny(folder: Path) -> Made:
     model = transformers.BertModel(config, add_pooling_layer=False)
     tokens = torch.from_numpy(np.random.default_rng(8).integers(0, 1000, (2, 32)))
     return export(Encoder(randomise(model)), tokens, folder / "bert_tiny.pt2")
+
+
+def bert_pad(folder: Path) -> Made:
+    """Two layers of BERT-base on sentences of 1 to 128 tokens, the rest of which is padding that a mask hides."""
+    config = transformers.BertConfig(num_hidden_layers=2, attn_implementation="eager")
+    model = randomise(transformers.BertModel(config, add_pooling_layer=False))
+    rng = np.random.default_rng(9)
+    tokens = torch.from_numpy(rng.integers(0, config.vocab_size, (8, 128)))
+    lengths = torch.from_numpy(rng.integers(1, 129, (8, 1)))
+    mask = (torch.arange(128).unsqueeze(0) < lengths).to(torch.int64)
+    return export(Padded(model), tokens, folder / "bert_pad.pt2", None, mask)
+
+
+class Padded(nn.Module):
+    """A BertModel whose mask, int64 ones and zeros [n, length], comes as the second input."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return hidden states [n, length, 768] for int64 ids [n, length]."""
+        hidden = self.model.embeddings(tokens)
+        hidden_mask = (1.0 - mask[:, None, None, :].to(torch.float32)) * torch.finfo(torch.float32).min
+        return self.model.encoder(hidden, attention_mask=hidden_mask).last_hidden_state
 
 
 def vit(folder: Path, batch: int = 1) -> Made:
@@ -185,6 +213,8 @@ def resnet50(folder: Path, batch: int = 1) -> Made:
             tensor.CopyFrom(numpy_helper.from_array(np.resize(array[:ROWS], array.shape), tensor.name))
         elif array.dtype == np.float32 and array.mean() > 0.2:  # ... and scales rows, by batch norms
             tensor.CopyFrom(numpy_helper.from_array(np.full_like(array, array.mean()), tensor.name))
+        elif array.dtype == np.int64 and array.tolist() == [1, 2048]:  # what the pooled features are reshaped to
+            tensor.CopyFrom(numpy_helper.from_array(np.array([batch, 2048]), tensor.name))
     for value in (*model.graph.input[:1], *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = batch
     path = folder / f"resnet50{batched(batch)}.onnx"
@@ -236,6 +266,7 @@ MODELS: dict[str, Callable[[Path], Made]] = {
     "bert": bert,
     "bert_tiny": bert_tiny,
     "bert2": lambda folder: bert(folder, layers=2),
+    "bert_pad": bert_pad,
     "bert_n": lambda folder: bert(folder, layers=2, batch=3, bounds=(1, 8)),
     "vit": vit,
     "gpt2": gpt2,

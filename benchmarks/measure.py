@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import platform
@@ -45,34 +46,42 @@ class Spread:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value that has to stay below a limit."""
+    """A value that has to stay below a limit, or to reach it."""
 
     what: str
     value: float
     limit: float
     unit: str
+    at_least: bool = False
 
     @property
     def met(self) -> bool:
         """Whether it does."""
-        return self.value < self.limit
+        return self.value >= self.limit if self.at_least else self.value < self.limit
 
     def __str__(self) -> str:
         verdict = "met" if self.met else "MISSED"
         return (
-            f"{verdict}: {self.what}: {_number(self.value)} {self.unit}, the bar is {_number(self.limit)} {self.unit}"
+            (f"{verdict}: {self.what}: {_number(self.value)} {self.unit}, the bar is {_number(self.limit)} {self.unit}")
+            .replace(" ,", ",")
+            .rstrip()
         )
 
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of one benchmark: a table for people, bars, and all figures for machines."""
+    """The outcome of one benchmark: a table for people, bars, and all figures for machines.
+
+    Notes stand under the table. Versions of ``packages`` are named where these are installed.
+    """
 
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     figures: dict[str, Any]
     bars: list[Bar] = field(default_factory=list)
+    notes: Sequence[str] = ()
+    packages: tuple[str, ...] = ()
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -91,29 +100,45 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 
 def finish(report: Report, arguments: argparse.Namespace) -> int:
     """Write and print a report. Returns the exit status: 1 if a bar is missed."""
-    name = Path(sys.argv[0]).stem
-    value = {
-        "schema_version": 1,
-        "benchmark": name,
-        "title": report.title,
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%MZ"),
-        "command": _command(),
-        "machine": _machine(),
-        "versions": _versions(),
-        "bars": [asdict(bar) | {"met": bar.met} for bar in report.bars],
-        "figures": report.figures,
-    }
-    text = json.dumps(value, indent=2, default=asdict) + "\n"
-    output = arguments.output or RESULTS / f"{name}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text)
+    text = write(report, output_path(arguments))
     if arguments.json:
         print(text, end="")
     else:
         print(f"{report.title}\n")
         print(format_table(report.header, report.rows))
-        print("".join(f"\n{bar}" for bar in report.bars))
+        print("".join(f"\n{line}" for line in (*report.notes, *report.bars)))
     return 0 if all(bar.met for bar in report.bars) else 1
+
+
+def output_path(arguments: argparse.Namespace) -> Path:
+    """Return the file that a report is written to."""
+    path: Path = arguments.output or RESULTS / f"{Path(sys.argv[0]).stem}.json"
+    return path
+
+
+def write(report: Report, output: Path) -> str:
+    """Write a report as JSON, and return the text."""
+    name = Path(sys.argv[0]).stem
+    value = {
+        "schema_version": 1,
+        "benchmark": name,
+        "title": report.title,
+        "date": date(),
+        "command": command(),
+        "machine": _machine(),
+        "versions": _versions(report.packages),
+        "bars": [asdict(bar) | {"met": bar.met} for bar in report.bars],
+        "figures": report.figures,
+    }
+    text = json.dumps(value, indent=2, default=asdict) + "\n"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text)
+    return text
+
+
+def date() -> str:
+    """Return the time in UTC, to the minute."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -136,7 +161,8 @@ def _number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _command() -> str:
+def command() -> str:
+    """Return the command that runs, without folders."""
     script = Path(sys.argv[0]).resolve().relative_to(ROOT)
     # Folders of the machine are nobody's business and change no figure.
     options, skip = [], False
@@ -153,7 +179,10 @@ def _machine() -> dict[str, Any]:
     return {"cpu": names[0] if names else platform.machine(), "cores": len(names), "shared": True}
 
 
-def _versions() -> dict[str, str]:
+def _versions(others: Sequence[str]) -> dict[str, str]:
     done = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True)
     versions = {name: metadata.version(name) for name in PACKAGES}
+    for name in others:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     return {"python": platform.python_version(), "gcc": done.stdout.strip(), **versions}

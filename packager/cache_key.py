@@ -32,7 +32,8 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
     large = request.model.stat().st_size > LARGE_MODEL_BYTES
     may_be_external = request.weights == "external" or (request.weights is None and large)
     targets = request.targets.to_json()
-    native = any("native" in target.values() for target in targets)  # as -mcpu, -march: what this machine's CPU has
+    # As -mcpu or -march it means what this machine's CPU has.
+    native = any(value in ("native", ("native",)) for target in targets for value in target.values())
     return digest(
         {
             "packager": [

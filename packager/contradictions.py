@@ -58,6 +58,29 @@ def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, st
     if manifest.form == "static" and (requirements.needed or requirements.glibc):
         yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"
     yield from _of_cuda(manifest)
+    yield from _of_cpu_levels(manifest)
+
+
+def _of_cpu_levels(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    requirements = manifest.requirements
+    path = "$.requirements.cpu_levels"
+    if requirements.cpu_levels and requirements.cuda is not None:
+        yield path, "stand there although the bundle runs on a GPU"
+    below = set(requirements.cpu_features)
+    for index, level in enumerate(requirements.cpu_levels):
+        if lacking := sorted(below - set(level.cpu_features)):
+            what = "the level below" if index else "every session"
+            yield f"{path}[{index}].cpu_features", f"lacks {', '.join(lacking)}, which {what} needs"
+        if not index and set(level.cpu_features) - below:
+            yield f"{path}[0].cpu_features", "differs from cpu_features, which are those of the least level"
+        below = set(level.cpu_features)
+    better = [level.name for level in requirements.cpu_levels[1:]]
+    for _, primitive in manifest.primitives():
+        if strange := [name for name in primitive.levels if name not in better]:
+            yield (
+                "$.backends",
+                f"{primitive.symbol} has a form for {strange[0]}, which is none of the better CPU levels",
+            )
 
 
 def _of_cuda(manifest: Manifest) -> Iterator[tuple[str, str]]:

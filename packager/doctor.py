@@ -100,7 +100,7 @@ def _backends() -> list[Examined]:
     findings = []
     for machine in MACHINES:
         target = parse_targets({"kind": "llvm", "mtriple": f"{machine}-linux-gnu"}).host
-        what, good = f"backend llvm for {machine}", f"default -mcpu={target.options.mcpu}"
+        what, good = f"backend llvm for {machine}", f"default -mcpu={','.join(target.cpus)}"
         findings.append(_backend(what, unavailable(target), good, required=machine == platform.machine()))
     for found in all_backends():
         if found.kind != "llvm":

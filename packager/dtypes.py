@@ -49,6 +49,8 @@ DTYPES: dict[str, DType] = {
         DType("bfloat16", "BF16", _BFLOAT, 16),
     )
 }
+INSIDE = DTYPES | {"float8_e4m3fn": DType("float8_e4m3fn", "F8_E4M3", 10, 8)}
+"""What tensors within a bundle may also be. Inputs, outputs and constants are of DTYPES."""
 BY_SAFETENSORS = {dtype.safetensors: dtype for dtype in DTYPES.values()}
 BY_DLPACK = {(dtype.code, dtype.bits): dtype for dtype in DTYPES.values()}
 

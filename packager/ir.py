@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packager.manifest import Constant, Dim, Model, Primitive, Selection, StaticLibrary, TensorSpec, Weights
+from packager.cpu_levels import form_name
+from packager.manifest import (
+    Constant,
+    CpuLevel,
+    Dim,
+    Model,
+    Primitive,
+    Selection,
+    StaticLibrary,
+    TensorSpec,
+    Weights,
+)
 from packager.primitives import BackendOutput, CallSite, CudaModule, FunctionGroup, Partition, PrimitiveFunction
 
 if TYPE_CHECKING:
@@ -231,7 +242,8 @@ class PreparedLibrary:
     """A static library of backend ``kind`` after its check: one object, in which all names but ``symbols`` are local.
 
     ``files`` are what it was made of, ``cpu_features`` what its code needs. ``uses_libgcc``: it leaves names undefined
-    that the compiler's own archive defines.
+    that the compiler's own archive defines. With a ``level`` its code lies in that level's section, and its functions
+    have the names of that level's forms (``packager.cpu_levels``).
     """
 
     kind: str
@@ -241,14 +253,26 @@ class PreparedLibrary:
     cpu_features: tuple[str, ...]
     uses_libgcc: bool
     cuda_modules: tuple[CudaModule, ...] = ()
+    level: str = ""
+
+    @property
+    def defined(self) -> tuple[str, ...]:
+        """The names in the linked file of what it provides, in the order of ``symbols``."""
+        return tuple(form_name(symbol, self.level) for symbol in self.symbols)
 
 
 @dataclass(frozen=True)
 class LinkedFile:
-    """A linked file, not sealed yet, and the CPU features that the code in it needs."""
+    """A linked file, not sealed yet, and the CPU features that the code in it needs.
+
+    ``levels`` are the CPU levels that a session can have, the least first; ``dispatched_features`` what code uses that
+    asks the CPU itself.
+    """
 
     path: Path
     cpu_features: tuple[str, ...]
+    levels: tuple[CpuLevel, ...] = ()
+    dispatched_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -276,4 +300,5 @@ class LinkPlan:
     weights_file: ExternalWeights | None
     toolchain: Mapping[str, str]
     manifest_room: int  # bytes of the manifest section
+    cpu_levels: tuple[CpuLevel, ...] = ()  # as the backends' libraries make them; none in a CUDA bundle
     cuda: CudaCode | None = None  # None: a CPU bundle

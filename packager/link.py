@@ -8,17 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from packager import isa
 from packager.cache import Cache
+from packager.cpu_levels import DISPATCHED_SECTION
+from packager.deploy.code import needs_of_code
 from packager.deploy.elf import read_elf
 from packager.digest import digest
 from packager.errors import BackendError
 from packager.ir import CallPlan, LinkedFile, LinkPlan
 from packager.libraries.objects import CONSTRUCTOR_SECTIONS
 from packager.libraries.sysroot import read_system_symbols
-from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
+from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION, CpuLevel
 from packager.manifest_section import SECTION_HEADER
-from packager.render import DataSection, render, render_data, render_entrypoint
+from packager.render import DataSection, EntryLevel, render, render_data, render_entrypoint
 from packager.resources import folder
 from packager.toolchain import Toolchain, run
 
@@ -94,7 +95,8 @@ class Linker:
         """
         plan = link_plan.plan
         _check_names(link_plan)
-        features = sorted({feature for library in link_plan.libraries for feature in library.cpu_features})
+        every = [library for library in link_plan.libraries if not library.level]
+        features = sorted({feature for library in every for feature in library.cpu_features})
         entry_source = self.workdir / "entrypoint.c"
         entry_source.write_text(
             render_entrypoint(
@@ -102,6 +104,7 @@ class Linker:
                 entry_symbol=link_plan.entry_symbol,
                 manifest_bytes=link_plan.manifest_room - SECTION_HEADER.size,
                 cpu_features=features,
+                levels=entry_levels(link_plan),
                 external=link_plan.weights_file,
                 cuda=link_plan.cuda,
                 cuda_modules=[module for library in link_plan.libraries for module in library.cuda_modules],
@@ -112,9 +115,7 @@ class Linker:
         data = self._assemble_data(link_plan, golden)
         objects = [entry, *(library.path for library in link_plan.libraries), data, *link_plan.runtime]
         output = self._link_archive(objects, link_plan) if link_plan.static else self._link_shared(objects, link_plan)
-        # Not of the linked file: there, code that runs only on CPUs that have what it uses cannot be told apart.
-        needed = {feature for code in (entry, *link_plan.runtime) for feature in isa.cpu_features(code)}
-        return LinkedFile(output, tuple(sorted(needed.union(features))))
+        return _read_back(output, link_plan, features)
 
     def _assemble_data(self, link_plan: LinkPlan, golden: bytes | None) -> Path:
         sections = [DataSection(SECTION_NAME, "a", ("pk_manifest",), f".zero {link_plan.manifest_room}")]
@@ -144,14 +145,15 @@ class Linker:
         return output
 
     def _passive_libgcc(self) -> str:
-        """Return a copy of libgcc without constructors.
+        """Return a copy of libgcc without constructors, its code in the section of what asks the CPU itself.
 
         It has some that ask early what the CPU can do. What they tell is asked for again where it is a matter of
         resolvers, and elsewhere chooses between code that is slower and faster.
         """
         libgcc = read_system_symbols(self.toolchain, self.workdir).libgcc_file
-        removals = [f"--remove-section={pattern}" for pattern in CONSTRUCTOR_SECTIONS]
-        run([self.toolchain.objcopy, *removals, str(libgcc), libgcc.name], cwd=self.workdir)
+        changes = [f"--remove-section={pattern}" for pattern in CONSTRUCTOR_SECTIONS]
+        changes += [f"--rename-section=.text={DISPATCHED_SECTION}"]
+        run([self.toolchain.objcopy, *changes, str(libgcc), libgcc.name], cwd=self.workdir)
         return libgcc.name
 
     def _link_archive(self, objects: Sequence[Path], link_plan: LinkPlan) -> Path:
@@ -166,6 +168,29 @@ class Linker:
         return output
 
 
+def entry_levels(link_plan: LinkPlan) -> tuple[EntryLevel, ...]:
+    """Return the levels as the entrypoint has them; a function without a form for one has that of the level below."""
+    levels: list[EntryLevel] = []
+    forms: dict[str, str] = {}
+    for level in link_plan.cpu_levels:
+        for library in link_plan.libraries:
+            if library.level == (level.name if levels else ""):
+                forms |= dict(zip(library.symbols, library.defined, strict=True))
+        levels.append(EntryLevel(level.name, level.cpu_features, dict(forms)))
+    return tuple(levels)
+
+
+def _read_back(output: Path, link_plan: LinkPlan, checked: Sequence[str]) -> LinkedFile:
+    """Read which CPU features the linked code needs. ``checked`` are those that every session asks for."""
+    needs = needs_of_code(read_elf(output), output)
+    features = needs.every.union(checked)
+    levels: list[CpuLevel] = []
+    for level in link_plan.cpu_levels:
+        below = levels[-1].cpu_features if levels else features
+        levels.append(CpuLevel(level.name, tuple(sorted(needs.of_levels.get(level.name, frozenset()).union(below)))))
+    return LinkedFile(output, tuple(sorted(features)), tuple(levels), tuple(sorted(needs.dispatched - features)))
+
+
 def _check_names(link_plan: LinkPlan) -> None:
     """Raise BackendError if a library provides a name that the runtime, or the entrypoint's C code, has for itself."""
     include = folder("runtime_stub")
@@ -178,7 +203,7 @@ def _check_names(link_plan: LinkPlan) -> None:
     taken = {name for text in texts for name in re.findall(r"[A-Za-z_]\w*", text.read_text())}
     taken.update(name for path in link_plan.runtime for name in read_elf(path).exports)
     for library in link_plan.libraries:
-        for symbol in library.symbols:
+        for symbol in library.defined:
             if symbol in taken or symbol.startswith(OWN_PREFIXES):
                 raise BackendError(
                     f"{library.kind}: it provides {symbol}, a name of packager's runtime or entrypoint",

@@ -6,7 +6,7 @@ bytes, shapes in elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -33,6 +33,7 @@ GlibcVersion = Annotated[str, Pattern(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", "a versi
 CudaVersion = Annotated[str, Pattern(r"[0-9]{1,3}\.[0-9]{1,2}", "a version of CUDA such as 13.0")]
 MachineCode = Annotated[str, Pattern(r"sm_[0-9]{2,3}[af]?", "a GPU architecture such as sm_90a")]
 Ptx = Annotated[str, Pattern(r"compute_[0-9]{2,3}[af]?", "a virtual GPU architecture such as compute_80")]
+LevelName = Annotated[str, Pattern(r"[A-Za-z0-9_.+-]+", "a CPU's name such as x86-64-v3")]
 FileName = Annotated[str, Pattern(r"(?!\.{1,2}$)[^/\x00]+", "a file name without a folder")]
 Count = Annotated[int, Range(0, 2**63 - 1)]
 DTypeName = Literal[
@@ -77,7 +78,10 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Primitive:
-    """A primitive function; ``flops`` and bytes are per call, at the maxima of the dims."""
+    """A primitive function; ``flops`` and bytes are per call, at the maxima of the dims.
+
+    ``levels`` are the CPU levels, beside the least, that it has a form of its own for.
+    """
 
     symbol: Symbol
     composite: str | None
@@ -87,6 +91,7 @@ class Primitive:
     bytes_read: Count
     bytes_written: Count
     calls: Count
+    levels: Annotated[tuple[Name, ...], Unique()] = ()
 
 
 @dataclass(frozen=True)
@@ -168,9 +173,22 @@ class CudaRequirements:
 
 
 @dataclass(frozen=True)
+class CpuLevel:
+    """A CPU that the bundle has code for, by the name that its Target gives it, and all that sessions of it need."""
+
+    name: LevelName
+    cpu_features: Annotated[tuple[Name, ...], Unique()]
+
+
+@dataclass(frozen=True)
 class Requirements:
     """What the machine and its dynamic linker must provide; ``undefined`` is empty but for static archives, ``cuda``
-    is null for bundles that run on the CPU."""
+    is null for bundles that run on the CPU.
+
+    ``cpu_features`` are what every session needs. Of ``cpu_levels``, the least first, a session uses the last that the
+    CPU has all features of; there are none in a CUDA bundle. ``dispatched_features`` are what code uses that asks the
+    CPU for them itself.
+    """
 
     machine: Name
     os: Literal["linux"]
@@ -180,6 +198,13 @@ class Requirements:
     exports: Annotated[tuple[Symbol, ...], Unique()]
     undefined: Annotated[tuple[Symbol, ...], Unique()]
     cuda: CudaRequirements | None = None
+    cpu_levels: Annotated[tuple[CpuLevel, ...], Unique("name")] = ()
+    dispatched_features: Annotated[tuple[Name, ...], Unique()] = ()
+
+    def best_level(self, cpu_features: Collection[str]) -> CpuLevel | None:
+        """Return the level that a session has on a CPU with these features; None if there is none."""
+        fitting = [level for level in self.cpu_levels if set(level.cpu_features) <= set(cpu_features)]
+        return fitting[-1] if fitting else None
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,8 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     dump.planned(call_plan, workdir, request.keep_workdir)
     progress(f"compiling {len(call_plan.functions)} primitive functions")
     compiled = (*placement.model.backends, _generate(request, call_plan, make_context))
-    libraries = check_libraries(compiled, toolchain, workdir, static=request.static)
+    cpus = request.targets.host.cpus if request.targets.device == "cpu" else ()
+    libraries = check_libraries(compiled, toolchain, workdir, static=request.static, cpus=cpus)
     progress("linking")
     linker = Linker(toolchain, workdir, store, request.jobs)
     link_plan = _plan_link(request, call_plan, compiled, libraries, linker, external=external)
@@ -290,6 +291,7 @@ def _plan_link(
 ) -> LinkPlan:
     """Gather everything that goes into the linked file, and reserve the room for its manifest."""
     from packager.ir import LinkPlan
+    from packager.libraries.levels import cpu_levels
     from packager.seal import manifest_room
     from packager.weights import describe_weights
 
@@ -310,6 +312,7 @@ def _plan_link(
         weights_file=weights_file,
         toolchain=toolchain,
         manifest_room=0,
+        cpu_levels=cpu_levels(libraries, request.targets.host.cpus) if request.targets.device == "cpu" else (),
         cuda=_cuda_code(request, toolchain),
     )
     return dataclasses.replace(link_plan, manifest_room=manifest_room(link_plan))

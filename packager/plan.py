@@ -15,7 +15,7 @@ from packager import symbolic
 from packager.arena import Request, place
 from packager.constants import ConstantBuilder
 from packager.cost import estimate
-from packager.dtypes import DTYPES
+from packager.dtypes import DTYPES, INSIDE
 from packager.errors import BackendError, ModelError
 from packager.ir import Call, CallPlan, CallSource, Copy, Extent, LoweredModel, NamedArray, Operand
 from packager.lower import called_function
@@ -106,7 +106,7 @@ class _Planner:
     def _tensor(self, operand: Operand | None, ty: Any) -> _Tensor:
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
             raise ModelError(f"a tensor of type {ty} has no static form", hint="shapes that depend on data are refused")
-        if str(ty.dtype) not in DTYPES:
+        if str(ty.dtype) not in (INSIDE if operand is None else DTYPES):
             raise ModelError(f"a tensor has the element type {ty.dtype}", hint="supported: " + ", ".join(DTYPES))
         return _Tensor(operand, tuple(ty.shape.values), str(ty.dtype))
 
@@ -246,6 +246,9 @@ class _Planner:
         for index, (name, tensor) in enumerate(zip(self.model.output_names, outputs, strict=True)):
             if tensor is None:
                 raise ModelError(f"output {name!r} is a shape with symbolic dims", hint="fix the dims with --dim")
+            if tensor.dtype not in DTYPES:
+                hint = "supported: " + ", ".join(DTYPES)
+                raise ModelError(f"output {name!r} has the element type {tensor.dtype}", hint=hint)
             shape = tuple(symbolic.to_extent(extent, self.names) for extent in tensor.shape)
             specs.append(TensorSpec(name, tensor.dtype, shape))
             operand = Operand("output", index)
@@ -265,7 +268,7 @@ class _Planner:
         return total
 
     def _nbytes(self, tensor: _Tensor) -> int:
-        size = DTYPES[tensor.dtype].itemsize
+        size = INSIDE[tensor.dtype].itemsize
         for extent in tensor.shape:
             size *= max(symbolic.maximum(extent, self.names, self.dims), 1)
         return size

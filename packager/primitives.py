@@ -172,6 +172,10 @@ class StaticLibrary:
     library cannot clash with those of another. ``dispatched_features`` are CPU features that its code uses only after
     it has asked the CPU for them: the bundle does not need them. A bundle runs nothing when it is loaded or unloaded:
     ``unneeded_constructors`` are functions that the files would have run then, and work without.
+
+    ``level`` is the CPU of the base Target (``Target.cpus``) that the code is for; empty: the least of them. What a
+    library for the least provides may be provided once more for each of the others. These forms have the same
+    parameters and compute the same; a session uses those of the last CPU on the list whose features its machine has.
     """
 
     name: str
@@ -180,6 +184,7 @@ class StaticLibrary:
     dispatched_features: tuple[str, ...] = ()
     unneeded_constructors: tuple[str, ...] = ()
     cuda_modules: tuple[CudaModule, ...] = ()
+    level: str = ""
 
 
 @dataclass(frozen=True)

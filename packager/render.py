@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from packager.constants import fixed_reason
+from packager.cpu_levels import level_identifier
 from packager.dtypes import DTYPES
 from packager.header import ENVIRONMENT, c_string, comment_text
 from packager.ir import Call, CallPlan, ConstantSlot, ConstantTable, Copy, CudaCode, Extent, ExternalWeights, Operand
@@ -27,6 +28,15 @@ class DataSection:
     content: str
 
 
+@dataclass(frozen=True)
+class EntryLevel:
+    """A CPU level as the entrypoint has it: what its sessions need, and the forms of all functions by their symbols."""
+
+    name: str
+    cpu_features: tuple[str, ...]
+    forms: Mapping[str, str]
+
+
 def render(template: str, **values: Any) -> str:
     """Render a template of ``templates/``."""
     return ENVIRONMENT.get_template(template).render(values)
@@ -38,13 +48,15 @@ def render_entrypoint(
     entry_symbol: str,
     manifest_bytes: int,
     cpu_features: Sequence[str],
+    levels: Sequence[EntryLevel] = (),
     external: ExternalWeights | None,
     cuda: CudaCode | None = None,
     cuda_modules: Sequence[CudaModule] = (),
 ) -> str:
     """Return the C source of the entrypoint. ``manifest_bytes`` is the room for the manifest's text.
 
-    With ``cuda`` the calls are launches on the GPU.
+    ``levels`` are the CPU levels, the least first, each with a run of its own: what a run calls is then decided before
+    it begins. With ``cuda`` the calls are launches on the GPU, and there are no levels.
     """
     on_gpu = cuda is not None
     dims = _dim_views(plan)
@@ -58,9 +70,10 @@ def render_entrypoint(
         name=comment_text(plan.source.name),
         c_name=c_string(plan.source.name),
         entry_symbol=entry_symbol,
-        functions=[_function_view(function, on_gpu) for function in plan.functions],
-        tasks=_task_views(plan.steps),
-        steps=[_step_text(i, step, on_gpu) for i, step in enumerate(plan.steps)],
+        functions=[view for function in plan.functions for view in _function_views(function, levels, on_gpu)],
+        tasks=_task_views(plan.steps, levels),
+        runs=_run_views(plan.steps, levels, on_gpu),
+        levels=_level_views(levels, cpu_features),
         step_names=[step.symbol if isinstance(step, Call) else "copy" for step in plan.steps],
         dims=dims,
         tensors=[*inputs, *outputs],
@@ -98,6 +111,46 @@ def _cuda_view(cuda: CudaCode, modules: Sequence[CudaModule]) -> dict[str, Any]:
         "driver": cuda.driver,
         "code": c_string(cuda.description),
     }
+
+
+def _level_views(levels: Sequence[EntryLevel], every: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the levels, each with what it asks of the CPU beside what ``every`` session does."""
+    return [
+        {
+            "name": c_string(level.name),
+            "number": number,
+            "features": [name for name in level.cpu_features if name not in every],
+            "run": _run_name(level, number),
+        }
+        for number, level in enumerate(levels)
+    ]
+
+
+def _run_name(level: EntryLevel, number: int) -> str:
+    return f"run_{level_identifier(level.name)}" if number else "run"
+
+
+def _run_views(steps: Sequence[Call | Copy], levels: Sequence[EntryLevel], on_gpu: bool) -> list[dict[str, Any]]:
+    """Return the function that calls everything, for each level."""
+    if not levels:
+        return [{"name": "run", "steps": [_step_text(i, step, {}, on_gpu) for i, step in enumerate(steps)]}]
+    return [
+        {
+            "name": _run_name(level, number),
+            "steps": [_step_text(i, step, level.forms, on_gpu) for i, step in enumerate(steps)],
+        }
+        for number, level in enumerate(levels)
+    ]
+
+
+def _forms(symbol: str, levels: Sequence[EntryLevel]) -> list[str]:
+    """Return the forms of a function, each once, the least first."""
+    return list(dict.fromkeys(level.forms.get(symbol, symbol) for level in levels)) or [symbol]
+
+
+def _function_views(function: PrimitiveFunction, levels: Sequence[EntryLevel], on_gpu: bool) -> list[dict[str, str]]:
+    view = _function_view(function, on_gpu)
+    return [view | {"symbol": form} for form in _forms(function.symbol, levels)]
 
 
 def _function_view(function: PrimitiveFunction, on_gpu: bool) -> dict[str, str]:
@@ -148,25 +201,25 @@ def _slot_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[str]]:
     return [view(slot) for slot in table.slots], forms
 
 
-def _task_views(steps: Sequence[Call | Copy]) -> list[dict[str, str]]:
+def _task_views(steps: Sequence[Call | Copy], levels: Sequence[EntryLevel]) -> list[dict[str, str]]:
     """Return one task per kernel that runs in parallel somewhere: calls differ in their arguments alone."""
     calls = {step.symbol: step for step in steps if isinstance(step, Call) and step.parallel}
-    return [_task_view(call) for call in calls.values()]
+    return [_task_view(call, form) for call in calls.values() for form in _forms(call.symbol, levels)]
 
 
-def _task_view(call: Call) -> dict[str, str]:
+def _task_view(call: Call, form: str) -> dict[str, str]:
     pointers = [f"p{i}" for i in range(len(call.operands))]
     scalars = [f"s{i}" for i in range(len(call.scalars) + (call.selection is not None))]
     fields = [f"void *{name};" for name in pointers] + [f"int64_t {name};" for name in scalars]
     return {
-        "name": f"task_{call.symbol}",
-        "symbol": call.symbol,
+        "name": f"task_{form}",
+        "symbol": form,
         "fields": " ".join(fields),
         "forwarded": ", ".join(f"a->{name}" for name in [*pointers, *scalars]),
     }
 
 
-def _step_text(index: int, step: Call | Copy, on_gpu: bool) -> str:
+def _step_text(index: int, step: Call | Copy, forms: Mapping[str, str], on_gpu: bool) -> str:
     failure = index + 1
     if on_gpu:
         return f"pk_cuda_step(call->cuda, {failure}); if ({_gpu_call(step)}) return {failure};"
@@ -174,17 +227,18 @@ def _step_text(index: int, step: Call | Copy, on_gpu: bool) -> str:
         target, source = _pointer(step.destination), _pointer(step.source)
         return f"memcpy({target}, {source}, (size_t)({_c_extent(step.nbytes)}));"
     arguments = _arguments(step)
+    symbol = forms.get(step.symbol, step.symbol)
     if step.parallel:
         values = ", ".join(arguments)
         extent = _c_extent(step.extent or 0)
-        name = f"task_{step.symbol}"
+        name = f"task_{symbol}"
         return (
             f"{{ const {name}_arguments a = {{ {values} }};"
             f" if (pk_for(call, {name}, &a, {extent})) return {failure}; }}"
         )
     if step.extent is not None:
         arguments += ["0", _c_extent(step.extent)]
-    return f"if ({step.symbol}({', '.join(arguments)})) return {failure};"
+    return f"if ({symbol}({', '.join(arguments)})) return {failure};"
 
 
 def _gpu_call(step: Call | Copy) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import packager
 from packager.contradictions import CUDA_KIND, target_names
 from packager.deploy.elf import ElfImage, read_elf
@@ -52,6 +54,8 @@ def seal(linked: LinkedFile, link_plan: LinkPlan, *, golden: Golden | None) -> M
         exports=image.exports,
         undefined=image.undefined if link_plan.static else (),
         cuda=cuda_requirements(fatbins_of(path, image.sections.get(FATBIN_SECTION)), link_plan),
+        cpu_levels=linked.levels,
+        dispatched_features=linked.dispatched_features,
     )
     sizes = Sizes(path.stat().st_size, image.code_bytes, constants.size if constants else 0)
     manifest = _manifest(link_plan, requirements, sizes, golden)
@@ -68,13 +72,14 @@ def _check(image: ElfImage, link_plan: LinkPlan) -> None:
             f"the linked file needs {', '.join(extra)}", hint="a backend has to declare it in what it `requires`"
         )
     called = {primitive.symbol for primitive in link_plan.plan.primitives}
+    provided = {symbol for library in link_plan.libraries for symbol in library.symbols}
     for library in link_plan.libraries:
-        lost = sorted(called.intersection(library.symbols) - image.functions)
+        names = dict(zip(library.symbols, library.defined, strict=True))
+        lost = sorted({names[symbol] for symbol in called.intersection(names)} - image.functions)
         if lost:
             raise BackendError(f"{library.kind}: the linked file does not define {', '.join(lost)}")
-        called -= set(library.symbols)
-    if called:
-        raise BackendError(f"no backend provides {', '.join(sorted(called))}")
+    if called - provided:
+        raise BackendError(f"no backend provides {', '.join(sorted(called - provided))}")
     if image.init_entries or image.fini_entries:
         raise BackendError("the linked file runs code when it is loaded or unloaded")
     if image.unversioned and set(image.needed) <= set(image.version_libraries):
@@ -123,7 +128,7 @@ def _wanted(link_plan: LinkPlan) -> CudaRequirements | None:
 
 
 def _nothing_read(link_plan: LinkPlan) -> Requirements:
-    features = {name for library in link_plan.libraries for name in library.cpu_features}
+    features = {name for library in link_plan.libraries for name in library.cpu_features if not library.level}
     return Requirements(
         machine=link_plan.machine,
         os="linux",
@@ -133,6 +138,7 @@ def _nothing_read(link_plan: LinkPlan) -> Requirements:
         exports=(link_plan.entry_symbol,),
         undefined=(),
         cuda=_wanted(link_plan),
+        cpu_levels=link_plan.cpu_levels,
     )
 
 
@@ -141,7 +147,14 @@ def _backend_record(kind: str, link_plan: LinkPlan) -> BackendRecord:
     provided = {symbol for library in libraries for symbol in library.symbols}
     return BackendRecord(
         kind=kind,
-        primitives=tuple(primitive for primitive in link_plan.plan.primitives if primitive.symbol in provided),
+        primitives=tuple(
+            dataclasses.replace(
+                primitive,
+                levels=tuple(one.level for one in libraries if one.level and primitive.symbol in one.symbols),
+            )
+            for primitive in link_plan.plan.primitives
+            if primitive.symbol in provided
+        ),
         static_libraries=tuple(file for library in libraries for file in library.files),
     )
 

@@ -10,9 +10,7 @@
  *     round ENGINE NANOSECONDS     per call
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,93 +22,10 @@
 #define MAX_ENGINES 4
 #define PAUSE_NS 20000000 /* worker threads of the last engine have stopped spinning after it */
 
-static const engine_t *const engines[] = {&packager_engine, &onnxruntime_engine, &tvm_engine, &kernel_engine};
-
 typedef struct {
-  const engine_t *engine;
-  const char *arguments[MAX_ARGUMENTS];
+  entrant_t entrant;
   int64_t spent;
 } contestant_t;
-
-void fail(const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  fputs("error: ", stderr);
-  vfprintf(stderr, format, arguments);
-  fputc('\n', stderr);
-  va_end(arguments);
-  exit(1);
-}
-
-void *library(const char *path, int flags) {
-  void *handle = dlopen(path, flags);
-  if (!handle) fail("%s", dlerror());
-  return handle;
-}
-
-void symbol(void *handle, const char *name, void *function) {
-  void *address = dlsym(handle, name);
-  if (!address) fail("%s", dlerror());
-  memcpy(function, &address, sizeof address);
-}
-
-static int64_t now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * (int64_t)1000000000 + time.tv_nsec;
-}
-
-static void fill(tensor_t *tensor) {
-  uint32_t state = 1;
-  uint64_t count = tensor->bytes / (tensor->view.dtype.bits / 8);
-  for (uint64_t i = 0; i < count; ++i) {
-    state = state * 1664525 + 1013904223;
-    if (tensor->view.dtype.code == kDLInt) {
-      ((int64_t *)tensor->view.data)[i] = 1; /* valid as a token and as a mask */
-    } else {
-      ((float *)tensor->view.data)[i] = (float)(state >> 8) / (1 << 23) - 1;
-    }
-  }
-}
-
-static void add_tensor(tensor_t *tensors, int32_t *count, char *text) {
-  char *rest = text;
-  const char *name = strsep(&rest, ":"), *dtype = strsep(&rest, ":");
-  if (*count == MAX_TENSORS || !dtype || !rest) fail("%s: not NAME:DTYPE:SHAPE, or too many tensors", text);
-  tensor_t *tensor = &tensors[(*count)++];
-  tensor->name = name;
-  if (!strcmp(dtype, "float32")) {
-    tensor->view.dtype = (DLDataType){kDLFloat, 32, 1};
-  } else if (!strcmp(dtype, "int64")) {
-    tensor->view.dtype = (DLDataType){kDLInt, 64, 1};
-  } else {
-    fail("%s: dtype is neither float32 nor int64", name);
-  }
-  tensor->bytes = tensor->view.dtype.bits / 8;
-  for (char *extent; (extent = strsep(&rest, ",")) != NULL; tensor->view.ndim++) {
-    if (tensor->view.ndim == MAX_RANK) fail("%s: more than %d axes", name, MAX_RANK);
-    tensor->shape[tensor->view.ndim] = atoll(extent);
-    tensor->bytes *= (uint64_t)atoll(extent);
-  }
-  tensor->view.device.device_type = kDLCPU;
-  tensor->view.shape = tensor->shape;
-  if (posix_memalign(&tensor->view.data, 64, tensor->bytes)) fail("out of memory");
-  fill(tensor);
-}
-
-static void add_engine(contestant_t *contestant, char *text) {
-  const char *name = strsep(&text, "=");
-  for (size_t i = 0; i < sizeof engines / sizeof *engines; ++i) {
-    if (!strcmp(name, engines[i]->name)) contestant->engine = engines[i];
-  }
-  if (!contestant->engine) fail("there is no engine %s", name);
-  int32_t count = 0;
-  for (char *argument; count < MAX_ARGUMENTS && (argument = strsep(&text, ",")) != NULL;) {
-    contestant->arguments[count++] = argument;
-  }
-  if (count != contestant->engine->num_arguments)
-    fail("%s takes %d argument(s)", name, contestant->engine->num_arguments);
-}
 
 static void print_phase(const engine_t *engine, const char *phase, int64_t *start) {
   int64_t end = now();
@@ -118,10 +33,10 @@ static void print_phase(const engine_t *engine, const char *phase, int64_t *star
   *start = now();
 }
 
-static void start_engine(const contestant_t *contestant, tensors_t *tensors, int32_t threads) {
-  const engine_t *engine = contestant->engine;
+static void start_engine(const entrant_t *entrant, tensors_t *tensors, int32_t threads) {
+  const engine_t *engine = entrant->engine;
   int64_t start = now();
-  engine->open(contestant->arguments, threads);
+  engine->open(entrant->arguments, threads);
   print_phase(engine, "open", &start);
   engine->load();
   print_phase(engine, "load", &start);
@@ -144,14 +59,14 @@ static void print_difference(const engine_t *engine, const tensor_t *output, flo
 }
 
 static void run_round(contestant_t *contestant, int64_t calls, int32_t threads) {
-  void (*run)(void) = contestant->engine->run;
+  void (*run)(void) = contestant->entrant.engine->run;
   if (threads > 1) nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
   run();
   int64_t start = now();
   for (int64_t i = 0; i < calls; ++i) run();
   int64_t elapsed = now() - start;
   contestant->spent += elapsed;
-  printf("round %s %.1f\n", contestant->engine->name, (double)elapsed / (double)calls);
+  printf("round %s %.1f\n", contestant->entrant.engine->name, (double)elapsed / (double)calls);
 }
 
 int main(int argc, char **argv) {
@@ -165,13 +80,13 @@ int main(int argc, char **argv) {
     if (option == 'r') rounds = atoi(optarg);
     if (option == 'n') calls = atoll(optarg);
     if (option == 'b') seconds = atof(optarg);
-    if (option == 'i') add_tensor(tensors.inputs, &tensors.num_inputs, optarg);
-    if (option == 'o') add_tensor(tensors.outputs, &tensors.num_outputs, optarg);
+    if (option == 'i') parse_tensor(tensors.inputs, &tensors.num_inputs, optarg);
+    if (option == 'o') parse_tensor(tensors.outputs, &tensors.num_outputs, optarg);
     if (option == '?') fail("unknown option");
   }
   for (; optind < argc; ++optind) {
     if (num_contestants == MAX_ENGINES) fail("more than %d engines", MAX_ENGINES);
-    add_engine(&contestants[num_contestants++], argv[optind]);
+    parse_engine(&contestants[num_contestants++].entrant, argv[optind]);
   }
   if (tensors.num_outputs != 1) fail("the model has to have one output");
 
@@ -179,8 +94,8 @@ int main(int argc, char **argv) {
   if (!expected) fail("out of memory");
   for (int32_t i = 0; i < num_contestants; ++i) {
     memset(tensors.outputs[0].view.data, 0xff, tensors.outputs[0].bytes); /* NaN: an engine that writes nothing shows */
-    start_engine(&contestants[i], &tensors, threads);
-    print_difference(contestants[i].engine, &tensors.outputs[0], expected, i == 0);
+    start_engine(&contestants[i].entrant, &tensors, threads);
+    print_difference(contestants[i].entrant.engine, &tensors.outputs[0], expected, i == 0);
   }
   for (int32_t round = 0; round < rounds; ++round) {
     for (int32_t i = 0; i < num_contestants; ++i) {

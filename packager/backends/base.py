@@ -70,8 +70,8 @@ NO_CACHE = Cache(Path(), enabled=False)
 class Context:
     """What a backend gets beside its Target.
 
-    ``base`` is the Target that compiles what no backend takes: it says for which machine and CPU (llvm: ``mtriple``,
-    ``mcpu``). ``workdir`` is the backend's own empty folder. ``cache`` keeps what is costly to make beyond this build,
+    ``base`` is the Target that compiles what no backend takes: it says for which machine and CPUs (``machine``,
+    ``cpus``). ``workdir`` is the backend's own empty folder. ``cache`` keeps what is costly to make beyond this build,
     by a key that says everything it depends on; it may keep nothing.
     """
 
@@ -181,6 +181,36 @@ class OperatorSource(PartitionBackend, Protocol):
 
     def op_libraries(self, target: Target) -> Sequence[OpLibrary]:
         """Return the libraries that its Target names. Raises UsageError."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a backend wants done to the whole model before any backend sees it; the wishes of all are fulfilled.
+
+    ``channels_last``: on the CPU too 2-D convolutions and poolings come in NHWC, with weights in OHWI.
+    ``integer_products``: what is quantised is computed by products of 8-bit integers, uint8 or int8 with constant int8
+    weights, summed in int32. ``float8_products``: likewise of 8-bit floats (e4m3), summed in float32, where 16 divides
+    the extents. ``window_products``: on the GPU convolutions of few channels become products of gathered windows.
+    """
+
+    channels_last: bool = False
+    integer_products: bool = False
+    float8_products: bool = False
+    window_products: bool = False
+
+    def __or__(self, other: Preparation) -> Preparation:
+        """Return what one of two wants."""
+        return Preparation(
+            *(mine or theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
+
+
+@runtime_checkable
+class Preparing(PartitionBackend, Protocol):
+    """A backend that wants the model in another form than that of its file."""
+
+    def preparation(self, target: Target) -> Preparation:
+        """Return what it wants done for ``target``."""
 
 
 @runtime_checkable

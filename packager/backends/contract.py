@@ -10,7 +10,7 @@ from packager.targets.attributes import attributes_of
 
 DEVICES = ("cpu", "cuda")
 # What everyone else reads from the base Target of the CPU.
-CPU_ATTRIBUTES = {"mtriple": "str", "mcpu": "str"}
+CPU_ATTRIBUTES = {"mtriple": ("str",), "mcpu": ("list of str", "str")}
 
 
 def violation(backend: Any, kind: str) -> str | None:
@@ -46,7 +46,7 @@ def _bad_options(backend: Any, *, compiles: bool) -> str | None:
     if compiles and not issubclass(backend.options, PartitionOptions):
         return "its options do not derive from PartitionOptions"
     if not compiles and backend.device == "cpu":
-        for name, type_name in CPU_ATTRIBUTES.items():
-            if name not in declared or declared[name].type != type_name:
-                return f"its options have no attribute {name!r} of type {type_name}"
+        for name, types in CPU_ATTRIBUTES.items():
+            if name not in declared or declared[name].type not in types:
+                return f"its options have no attribute {name!r} of type {' or '.join(types)}"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,28 @@ def machines() -> set[str]:
     return {str(name) for name in tvm.get_global_func("target.llvm_get_targets")()}
 
 
-def generate(kernels: Sequence[Kernel], triple: str, cpu: str, path: Path) -> BackendOutput:
-    """Compile kernels into one object at ``path``. Raises UsageError for a CPU that is not known, BackendError."""
-    target = tvm_target(triple, cpu)
+def generate(kernels: Sequence[Kernel], triple: str, cpus: Sequence[str], path: Path, jobs: int = 1) -> BackendOutput:
+    """Compile kernels into one object for each CPU: the least one's at ``path``, the others' beside it.
+
+    Raises UsageError for a CPU that is not known, BackendError.
+    """
+    targets = [tvm_target(triple, cpu) for cpu in cpus]
     version = str(tvm.get_global_func("target.llvm_version_major")())
     toolchain = {"tvm": tvm.__version__, "llvm": version}
     if not kernels:
         return BackendOutput("llvm", toolchain=toolchain)
+    paths = [path, *(path.with_name(f"{path.stem}-{cpu}{path.suffix}") for cpu in cpus[1:])]
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda target, place: _compile(kernels, target, place), targets, paths))
+    symbols = tuple(kernel.symbol for kernel in kernels)
+    levels = ("", *cpus[1:])
+    libraries = tuple(
+        StaticLibrary(place.name, (place,), symbols, level=level) for place, level in zip(paths, levels, strict=True)
+    )
+    return BackendOutput("llvm", libraries, licenses=(LICENSE,), toolchain=toolchain)
+
+
+def _compile(kernels: Sequence[Kernel], target: tvm.target.Target, path: Path) -> None:
     try:
         module = lower_kernels(tuple(kernels), target)
         code = tvm.get_global_func("target.build.llvm")(module, target)
@@ -38,8 +54,6 @@ def generate(kernels: Sequence[Kernel], triple: str, cpu: str, path: Path) -> Ba
     except tvm.error.InternalError as error:
         raise BackendError("llvm: TVM failed to generate code", detail=str(error).strip()) from error
     _refuse_runtime_calls(path)
-    library = StaticLibrary(path.name, (path,), tuple(kernel.symbol for kernel in kernels))
-    return BackendOutput("llvm", (library,), licenses=(LICENSE,), toolchain=toolchain)
 
 
 def _object_bytes(code: Any) -> bytes:

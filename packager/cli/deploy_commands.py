@@ -177,9 +177,7 @@ def bench(
     graph: Annotated[
         Literal["auto", "on", "off"], typer.Option(help="Whether a CUDA bundle's runs are replayed as a CUDA graph.")
     ] = "auto",
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Of a CUDA bundle: also measure each primitive function.")
-    ] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Also measure each primitive function.")] = False,
     profile_json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the profile as JSON; implies --profile.")
     ] = None,
@@ -187,7 +185,7 @@ def bench(
         Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto or Chrome; implies --profile.")
     ] = None,
     peak_tflops: Annotated[
-        float | None, typer.Option(help="What the GPU can do at most: the profile then has a floor for FLOPs too.")
+        float | None, typer.Option(help="What the GPU can do at most, for a floor of FLOPs; a CPU's is measured.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -208,11 +206,11 @@ def bench(
         profile=profile or bool(profile_json or trace),
         peak_tflops=peak_tflops,
     )
-    if result.cuda and result.cuda.profile:
+    if result.profile:
         if profile_json:
-            _write_json(profile_json, result.cuda.profile.to_json())
+            _write_json(profile_json, result.profile.to_json())
         if trace:
-            _write_json(trace, result.cuda.profile.trace_events(result.model, result.cuda.name))
+            _write_json(trace, result.profile.trace_events(result.model, result.cuda.name if result.cuda else "CPU"))
     if as_json:
         _print_json(result.to_json())
         return

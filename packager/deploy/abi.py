@@ -71,6 +71,7 @@ class SessionOptions(ctypes.Structure):
         ("device_arena", c_void_p),
         ("device_arena_bytes", c_uint64),
         ("selection", POINTER(c_uint8)),
+        ("cpu_level", c_char_p),
     )
 
 
@@ -112,7 +113,8 @@ class BundleTable(ctypes.Structure):
             "session_profile",
             ctypes.CFUNCTYPE(c_int32, c_void_p, _Tensors, c_int32, _Tensors, c_int32, ProfileReport, c_void_p),
         ),
-        ("reserved", c_void_p * 3),
+        ("session_cpu_level", ctypes.CFUNCTYPE(c_char_p, c_void_p)),
+        ("reserved", c_void_p * 2),
     )
 
 

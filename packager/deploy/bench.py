@@ -1,10 +1,10 @@
-"""Measures a bundle: loading, creating a session, running; of CUDA bundles also what each primitive function takes."""
+"""Measures a bundle: loading, creating a session, running, and what each primitive function takes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packager.deploy import bench_cuda
-from packager.deploy.bench_cuda import CudaFigures, CudaSettings, Measured
+from packager.deploy.bench_cuda import PROFILED_RUNS, CudaFigures, CudaSettings, Measured
+from packager.deploy.cpu_peak import measure_peak
 from packager.deploy.loader import Bundle, load
+from packager.deploy.profile import Profile, summarize
 from packager.deploy.randomdata import random_inputs
 from packager.errors import UsageError
 
@@ -22,7 +24,7 @@ from packager.errors import UsageError
 class BenchResult:
     """Times in milliseconds, sizes in bytes. ``load_ms`` reads the manifest and maps the file; nothing is warm-up.
 
-    ``cuda`` has what is measured of CUDA bundles alone.
+    ``profile`` is there if it was asked for; ``cuda`` has what is measured of CUDA bundles alone.
     """
 
     schema_version: int
@@ -48,6 +50,7 @@ class BenchResult:
     calls: int
     flops: int
     gflops_per_second: float
+    profile: Profile | None
     cuda: CudaFigures | None
 
     def to_json(self) -> dict[str, Any]:
@@ -71,8 +74,8 @@ def bench(
 
     The time of a run is that of ``Session.run`` with outputs given, about 20 microseconds more than the C call. For a
     CUDA bundle it is measured on the GPU, by events, with inputs and outputs in its memory; ``graph`` is that of
-    ``Bundle.session``, ``profile`` adds the times of primitive functions, which are held against ``peak_tflops``.
-    Raises UsageError, BundleError, RunError.
+    ``Bundle.session``. ``profile`` adds the times of primitive functions, which are held against what copies reach and
+    against ``peak_tflops``; on the CPU that is measured unless it is given. Raises UsageError, BundleError, RunError.
     """
     if runs < 1 or warmup < 0:
         raise UsageError("runs must be at least 1 and warmup at least 0")
@@ -88,10 +91,11 @@ def bench(
             measured = bench_cuda.measure(
                 bundle, inputs, runs, warmup, CudaSettings(device, graph, profile, peak_tflops)
             )
-        elif profile:
-            raise UsageError(f"{path} has no CUDA code, and only that can be profiled", hint="omit --profile")
         else:
             measured = _measure(bundle, inputs, runs, warmup, graph)
+            if profile:
+                found = _profile(bundle, inputs, min(runs, PROFILED_RUNS), max(threads, 1), peak_tflops)
+                measured = replace(measured, profile=found)
     times = measured.runs
     p5, median, p95 = (float(value) for value in np.percentile(times, (5, 50, 95)))
     primitives = [primitive for _, primitive in manifest.primitives()]
@@ -120,6 +124,7 @@ def bench(
         calls=sum(primitive.calls for primitive in primitives),
         flops=flops,
         gflops_per_second=flops / median / 1e6 if median else 0.0,
+        profile=measured.profile,
         cuda=measured.cuda,
     )
 
@@ -138,4 +143,16 @@ def _measure(bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, warm
         session.run(inputs, outputs=outputs)
         times[index] = time.perf_counter() - run_start
     session.close()
-    return Measured(times * 1e3, (created - create_start) * 1e3, (first - created) * 1e3, None)
+    return Measured(times * 1e3, (created - create_start) * 1e3, (first - created) * 1e3, None, None)
+
+
+def _profile(
+    bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, threads: int, peak_tflops: float | None
+) -> Profile:
+    with bundle.session() as session:
+        outputs = session.run(inputs)
+        steps = [session.profile(inputs, outputs=outputs) for _ in range(runs + 1)][1:]
+    peak = measure_peak(threads)
+    if peak_tflops is None and peak.flops_per_second:
+        peak_tflops = peak.flops_per_second / 1e12
+    return summarize(bundle.manifest, steps, peak.copy_bytes_per_second, peak_tflops)

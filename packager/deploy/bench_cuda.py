@@ -16,7 +16,7 @@ from packager.deploy.loader import Bundle
 from packager.deploy.profile import Profile, summarize
 from packager.manifest import Manifest
 
-_PROFILED_RUNS = 20
+PROFILED_RUNS = 20
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class CudaFigures:
     enqueue_us_p95: float
     latency_ms_median: float
     latency_ms_p95: float
-    profile: Profile | None
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,7 @@ class Measured:
     runs: NDArray[np.float64]
     session_create_ms: float
     first_run_ms: float
+    profile: Profile | None
     cuda: CudaFigures | None
 
 
@@ -86,12 +86,13 @@ def measure(
             enqueue_us, latency_ms = _one_by_one(device, enqueue, runs)
             profile = None
             if settings.profile:
-                steps = [session.profile(given, outputs=results) for _ in range(min(runs, _PROFILED_RUNS) + 1)][1:]
+                steps = [session.profile(given, outputs=results) for _ in range(min(runs, PROFILED_RUNS) + 1)][1:]
                 profile = summarize(manifest, steps, device.copy_bandwidth(), settings.peak_tflops)
         return Measured(
             runs=times,
             session_create_ms=(created - create_start) * 1e3,
             first_run_ms=(first - created) * 1e3,
+            profile=profile,
             cuda=CudaFigures(
                 device=settings.device,
                 name=device.name,
@@ -103,7 +104,6 @@ def measure(
                 enqueue_us_p95=float(np.percentile(enqueue_us, 95)),
                 latency_ms_median=float(np.median(latency_ms)),
                 latency_ms_p95=float(np.percentile(latency_ms, 95)),
-                profile=profile,
             ),
         )
 

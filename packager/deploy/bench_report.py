@@ -1,4 +1,4 @@
-"""The report of `packager bench` for people: what CUDA bundles add to it."""
+"""The report of `packager bench` for people: what profiles and CUDA bundles add to it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def all_tables(result: BenchResult) -> list[Table]:
     tables = bench_tables(result)
     if result.cuda:
         tables.append(_cuda_table(result.cuda))
-        if result.cuda.profile:
-            tables.append(_profile_table(result.cuda.profile))
+    if result.profile:
+        tables.append(_profile_table(result.profile))
     return tables
 
 
@@ -33,12 +33,12 @@ def _cuda_table(cuda: CudaFigures) -> Table:
 
 
 def _profile_table(profile: Profile) -> Table:
-    peak = f", {profile.peak_tflops:g} TFLOP/s" if profile.peak_tflops else ""
+    peak = f", {_flops(profile.peak_tflops)}" if profile.peak_tflops else ""
     shown = profile.primitives[:_TOP_PRIMITIVES]
     return Table(
         f"Primitives by time ({len(shown)} of {len(profile.primitives)}), {profile.total_us:.1f} us in all; "
         f"the floor: copies at {profile.copy_gb_per_second:.0f} GB/s{peak}",
-        ("symbol", "backend", "calls", "us", "share", "MB", "GB/s", "MFLOP", "of floor"),
+        ("symbol", "backend", "calls", "us", "share", "MB", "GB/s", "MFLOP", "GFLOP/s", "of floor"),
         tuple(_primitive_row(item) for item in shown),
     )
 
@@ -53,5 +53,10 @@ def _primitive_row(item: PrimitiveTime) -> tuple[str, ...]:
         "-" if item.bytes is None else f"{item.bytes / 1e6:.3f}",
         "-" if item.gb_per_second is None else f"{item.gb_per_second:.0f}",
         "-" if item.flops is None else f"{item.flops / 1e6:.3f}",
+        "-" if item.gflops_per_second is None else f"{item.gflops_per_second:.1f}",
         "-" if item.of_floor is None else f"{100 * item.of_floor:.1f} %",
     )
+
+
+def _flops(tera: float) -> str:
+    return f"{tera:g} TFLOP/s" if tera >= 1 else f"{tera * 1e3:.4g} GFLOP/s"

@@ -63,6 +63,7 @@ class ElfImage:
     exports: tuple[str, ...]
     symbols: Mapping[str, Symbol]  # the definitions of code and data in .symtab
     functions: frozenset[str]  # those among them that are functions, in executable sections
+    section_names: tuple[str, ...]  # by the index that symbols name a section by
     undefined: tuple[str, ...]
     unversioned: tuple[str, ...]  # undefined symbols that name no version, and so no library
     has_textrel: bool
@@ -74,6 +75,11 @@ class ElfImage:
     init_entries: int  # functions that run when it is loaded
     fini_entries: int  # functions that run when it is unloaded
     code_bytes: int
+
+    def section_of(self, name: str) -> str | None:
+        """Return the name of the section that defines a symbol; None if none does."""
+        symbol = self.symbols.get(name)
+        return self.section_names[symbol.section] if symbol and symbol.section < len(self.section_names) else None
 
 
 def read_elf(path: Path) -> ElfImage:
@@ -125,6 +131,7 @@ def image(table: SectionTable, file_size: int) -> ElfImage:
         functions=frozenset(
             symbol.name for symbol in defined if symbol.is_function and table.executable(symbol.section)
         ),
+        section_names=tuple(section.name for section in table.sections),
         undefined=tuple(sorted({s.name for s in linked_symbols if s.section == UNDEFINED and s.name})),
         unversioned=versions.unversioned,
         has_textrel=any(tag == _DT_TEXTREL for tag, _ in dynamic) or bool(flags & 4),

@@ -58,7 +58,8 @@ class ConstantInfo:
 class Settings:
     """What a session is created with. The arena is (address, bytes).
 
-    ``selection`` has the number of a candidate for each entry of the manifest's; empty: those of the bundle.
+    ``selection`` has the number of a candidate for each entry of the manifest's; empty: those of the bundle. Without a
+    ``cpu_level`` the session has the best one that the CPU has.
     """
 
     threads: int = 0
@@ -67,6 +68,7 @@ class Settings:
     launch_blocking: bool = False
     arena: tuple[int, int] | None = None
     selection: bytes = b""
+    cpu_level: str | None = None
 
 
 class Library:
@@ -161,6 +163,7 @@ class Library:
             device_arena_bytes=size,
             num_selected=len(settings.selection),
             selection=selection,
+            cpu_level=None if settings.cpu_level is None else settings.cpu_level.encode(),
         )
         handle = c_void_p()
         with self._lock:

@@ -86,11 +86,13 @@ class Bundle:
         launch_blocking: bool = False,
         arena: Any = None,
         selection: Mapping[str, str] | None = None,
+        cpu_level: str | None = None,
     ) -> Session:
         """Create a session: its own arena, for one thread at a time. ``threads`` limits its parallel loops.
 
         ``selection`` names the candidate to use of primitive functions, by symbol (``manifest.selection``); results do
-        not depend on it.
+        not depend on it. ``cpu_level`` names the level whose code to use (``manifest.requirements.cpu_levels``) in
+        place of the best that this machine's CPU has.
 
         The others are of CUDA bundles. ``device`` is the index of the GPU. ``graph`` says whether runs are captured as
         a CUDA graph and replayed: "on", "off", or "auto", which captures when a shape comes a second time.
@@ -102,7 +104,7 @@ class Bundle:
         does not have, and after ``close``.
         """
         device = self._device if device is None else device
-        session = Session(self._library, threads, device, graph, launch_blocking, arena, selection)
+        session = Session(self._library, threads, device, graph, launch_blocking, arena, selection, cpu_level)
         self._sessions.add(session)
         return session
 

@@ -10,7 +10,7 @@ from typing import TextIO
 from packager.deploy.bench import BenchResult
 from packager.deploy.findings import VerifyResult
 from packager.deploy.inspect import BundleFile
-from packager.manifest import CudaRequirements, Selection, TargetValue, TensorSpec
+from packager.manifest import CudaRequirements, Requirements, Selection, TargetValue, TensorSpec
 
 _TOP_PRIMITIVES = 10
 _TOP_CONSTANTS = 10
@@ -81,6 +81,18 @@ def _target_rows(targets: Sequence[Mapping[str, TargetValue]]) -> list[tuple[str
     for index, target in enumerate(targets):
         attributes = (f"-{key}={_attribute(value)}" for key, value in target.items() if key != "kind" and value != ())
         rows.append(("" if index else "targets", " ".join((str(target["kind"]), *attributes))))
+    return rows
+
+
+def _level_rows(requirements: Requirements) -> list[tuple[str, str]]:
+    """Return a row for each CPU level: what it needs beside what every session needs."""
+    every = set(requirements.cpu_features)
+    rows = []
+    for index, level in enumerate(requirements.cpu_levels):
+        more = _names(name for name in level.cpu_features if name not in every)
+        rows.append(("" if index else "CPU levels", f"{level.name}, with {more}" if index else level.name))
+    if requirements.dispatched_features:
+        rows.append(("asked for by code", _names(requirements.dispatched_features)))
     return rows
 
 
@@ -171,6 +183,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 ("glibc", requirements.glibc or "not needed"),
                 ("libraries", _names(requirements.needed)),
                 ("CPU features", _names(requirements.cpu_features)),
+                *_level_rows(requirements),
                 *_cuda_rows(requirements.cuda),
                 ("exports", _names(requirements.exports)),
             ),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from packager.cpu_levels import form_name
+from packager.deploy.code import level_findings
 from packager.deploy.elf_tables import SHF_ALLOC, SHF_WRITE, Section
 from packager.deploy.findings import Finding, error
 from packager.deploy.gpu_code import gpu_code_findings
 from packager.deploy.inspect import BundleFile
-from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
+from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION, Primitive
 
 _RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or relink it"
 _TEXT_LIMIT = 8
@@ -200,6 +202,7 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
     """Check what the manifest says of symbols, sections and sizes against the image."""
     manifest, elf = bundle.manifest, bundle.elf
     yield from _symbol_findings(bundle)
+    yield from level_findings(bundle)
     yield from gpu_code_findings(bundle)
     constants = elf.sections.get(CONSTANTS_SECTION)
     golden = elf.sections.get(GOLDEN_SECTION)
@@ -247,7 +250,7 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
 def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
     """Check that what backends provide is there: functions, and for no one else."""
     elf = bundle.elf
-    provided = {item.symbol for _, item in bundle.manifest.primitives()}
+    provided = {name for _, item in bundle.manifest.primitives() for name in _forms(item)}
     absent = tuple(sorted(provided - elf.symbols.keys()))
     if absent:
         yield error(
@@ -284,6 +287,10 @@ def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
                 why="nobody can tell where the code comes from",
                 hint=_RELINK,
             )
+
+
+def _forms(primitive: Primitive) -> list[str]:
+    return [form_name(primitive.symbol, level) for level in ("", *primitive.levels)]
 
 
 def _size(section: Section | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from packager.deploy.code import can_read_code, code_findings
 from packager.deploy.findings import Check, Finding, VerifyResult
 from packager.deploy.gpus import describe_cuda
 from packager.deploy.inspect import BundleFile, inspect
@@ -41,13 +42,13 @@ def verify(
     manifest = bundle.manifest
     requirements = manifest.requirements
     target = described or this_machine(gpus=requirements.cuda is not None)
-    where = _described(target, with_gpus=requirements.cuda is not None)
     outcomes = [
         _outcome("integrity", integrity_findings(bundle), f"SHA-256 {manifest.content_sha256[:16]}, constants, golden"),
         _outcome("elf", elf_findings(bundle), f"exports {', '.join(requirements.exports)}; hardening; dependencies"),
         _outcome("manifest", manifest_findings(bundle), _compared(manifest)),
+        _code(bundle),
         _outcome("policy", policy_findings(manifest, accepted), accepted.name),
-        _outcome("machine", machine_findings(manifest, target), where if described else f"this one: {where}"),
+        _outcome("machine", machine_findings(manifest, target), _runs(manifest, target, described is not None)),
     ]
     outcomes.append(_run(bundle, [found for _, group in outcomes for found in group], run, timeout))
     return VerifyResult(
@@ -59,6 +60,21 @@ def _compared(manifest: Manifest) -> str:
     cuda = manifest.requirements.cuda
     code = f", GPU code for {cuda.describe()}" if cuda else ""
     return f"{sum(1 for _ in manifest.primitives())} primitives, sizes{code}"
+
+
+def _code(bundle: BundleFile) -> tuple[Check, list[Finding]]:
+    if not can_read_code():
+        return Check("code", "skipped", "reading instructions needs capstone: pip install capstone"), []
+    return _outcome("code", code_findings(bundle), "CPU features of all instructions")
+
+
+def _runs(manifest: Manifest, machine: Machine, described: bool) -> str:
+    """Say which machine it is, and which of the bundle's levels its CPU has."""
+    requirements = manifest.requirements
+    text = _described(machine, with_gpus=requirements.cuda is not None)
+    level = requirements.best_level(machine.cpu_features) if machine.machine == requirements.machine else None
+    text = f"{text}, code for {level.name}" if level else text
+    return text if described else f"this one: {text}"
 
 
 def _described(machine: Machine, *, with_gpus: bool) -> str:

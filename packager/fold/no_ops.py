@@ -1,4 +1,5 @@
-"""Drop operators that do nothing: casts and broadcasts to what a tensor is, views of views, sums of one element.
+"""Drop operators that do nothing: casts and broadcasts to what a tensor is, views of views, sums of one element,
+dropout.
 
 Frontends write them wherever a rule of theirs might need one. Each would stand between what belongs together: a matrix
 product and its bias, or two calls that compute the same.
@@ -44,6 +45,9 @@ def _reduced(binding: Any, made: dict[int, Any]) -> Any:
     call = binding.value
     if not isinstance(binding, relax.VarBinding):
         return binding
+    if isinstance(call, relax.TupleGetItem) and int(call.index) == 0 and isinstance(call.tuple_value, relax.Var):
+        made_by: Any = made.get(call.tuple_value.__chandle__())
+        return relax.VarBinding(binding.var, made_by.args[0]) if _operator(made_by) == "relax.nn.dropout" else binding
     if _operator(call) in REDUCTIONS and structural_equal(call.args[0].ty, call.ty):
         return relax.VarBinding(binding.var, call.args[0])
     if _operator(call) not in SAME:
@@ -69,7 +73,7 @@ def _passed_through(call: Any, source: Any, made: dict[int, Any]) -> Any:
     if operator == "relax.reshape" and _operator(call) == "relax.reshape":
         return inner.args[0]
     if operator == "relax.astype" and _operator(call) == "relax.astype":
-        types = str(inner.args[0].ty.dtype), str(inner.ty.dtype)
+        types = str(inner.args[0].ty.dtype), str(source.ty.dtype)
         return inner.args[0] if types in EXACT else None
     return None
 

@@ -44,6 +44,16 @@ def _astype(call: relax.Call, array: Array) -> Array | None:
     return array.astype(str(call.ty.dtype)) if exact else None
 
 
+def _dequantize(call: relax.Call, array: Array, scale: Array, zero: Array) -> Array | None:
+    if array.dtype.kind not in "iu" or array.dtype.itemsize > 4 or scale.dtype != np.float32:
+        return None
+    shape = [1] * array.ndim
+    if array.ndim:
+        shape[int(call.attrs.axis) % array.ndim] = -1
+    scale, zero = (a.reshape(()) if a.size == 1 else a.reshape(shape) for a in (scale, zero))
+    return (array.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale
+
+
 def _full(call: relax.Call, *values: Array) -> Array:
     return np.full(_shape(call), values[-1], str(call.ty.dtype))
 
@@ -62,6 +72,14 @@ def _strided_slice(call: relax.Call, array: Array) -> Array | None:
     return array[tuple(key)]
 
 
+def _pad(call: relax.Call, array: Array) -> Array | None:
+    widths = [int(width) for width in call.attrs.pad_width]
+    if call.attrs.pad_mode != "constant" or min(widths, default=0) < 0:
+        return None
+    sides = list(zip(widths[::2], widths[1::2], strict=True))
+    return np.pad(array, sides, constant_values=float(call.attrs.pad_value))
+
+
 OPERATORS: dict[str, Callable[..., Array | None]] = {
     "relax.reshape": lambda call, a: a.reshape(_shape(call)),
     "relax.permute_dims": lambda call, a: a.transpose(_axes(call)),
@@ -69,11 +87,13 @@ OPERATORS: dict[str, Callable[..., Array | None]] = {
     "relax.squeeze": lambda call, a: a.reshape(_shape(call)),
     "relax.broadcast_to": lambda call, a: np.broadcast_to(a, _shape(call)),
     "relax.strided_slice": _strided_slice,
+    "relax.nn.pad": _pad,
     "relax.take": _take,
     "relax.arange": _arange,
     "relax.shape_of": lambda _, a: np.array(a.shape, np.int64),
     "relax.shape_to_tensor": lambda _, a: a,
     "relax.astype": _astype,
+    "relax.dequantize": _dequantize,
     "relax.add": lambda _, a, b: a + b,
     "relax.subtract": lambda _, a, b: a - b,
     "relax.multiply": lambda _, a, b: a * b,

@@ -22,6 +22,7 @@ from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.lift import stays_inline
 from packager.frontends.names import tag_bindings
+from packager.frontends.onnx_converters import CONVERTERS
 from packager.frontends.onnx_custom import CustomNode, convert, inline_functions, take_custom_nodes
 from packager.frontends.onnx_dims import fix_dims, name_dims
 from packager.frontends.onnx_limits import refused_use
@@ -140,7 +141,7 @@ def _override(graph: onnx.GraphProto, overrides: Overrides) -> None:
 
 
 def _check_operators(graph: onnx.GraphProto, types: Mapping[str, int], custom: Mapping[str, CustomNode]) -> None:
-    known = set(onnx_frontend._get_convert_map()) | {"Constant"}
+    known = set(onnx_frontend._get_convert_map()) | {"Constant", *CONVERTERS}
     scalars = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if not tensor.dims}
     refused: dict[str, list[str]] = {}
     for index, node in enumerate(graph.node):
@@ -203,11 +204,16 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return super()._parse_value_proto(value_proto)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+        def convert_standard(name: str, operands: Any, attributes: Any) -> Any:
+            return super(_Importer, self)._convert_operator(name, operands, attributes, opset)
+
         try:
             if op_name in self.custom:
                 result = convert(self.custom[op_name], [*inputs], self.analyzer)
+            elif op_name in CONVERTERS:
+                result = self.bb.normalize(CONVERTERS[op_name](self.bb, inputs, attrs, convert_standard))
             else:
-                result = super()._convert_operator(op_name, inputs, attrs, opset)
+                result = convert_standard(op_name, inputs, attrs)
         except ModelError:
             raise
         except Exception as error:  # the importer raises whatever its converters run into

@@ -20,10 +20,12 @@ from packager.fold.views import take
 from packager.frontends.lift import stays_inline
 from packager.frontends.onnx_custom import CustomNode, add_types
 
-# Operators whose result is not a function of their inputs alone, or that hold sub-graphs.
+# Operators whose result is not a function of their inputs alone, that hold sub-graphs, or that are folded later.
 NOT_FOLDABLE = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"),
     *("If", "Loop", "Scan", "SequenceMap"),
+    # Weights of 8 bits stay such: ``packager.quantized`` computes with them as they are.
+    "DequantizeLinear",
 }
 # Initialisers above this size, in bytes, are no shapes or axes.
 LARGE_BYTES = 4096

@@ -9,7 +9,7 @@ from typing import Any
 
 import capstone
 
-from packager.deploy.elf import read_elf
+from packager.deploy.elf import ElfImage, read_elf
 from packager.deploy.elf_tables import SHF_EXECINSTR
 from packager.errors import BackendError
 from packager.isa import arm64, x86
@@ -34,15 +34,20 @@ def cpu_features(path: Path) -> tuple[str, ...]:
 
     Raises BundleError for a file that is not ELF, BackendError for a machine that is not known.
     """
-    image = read_elf(path)
+    return tuple(sorted(frozenset().union(*features_by_section(read_elf(path), path).values())))
+
+
+def features_by_section(image: ElfImage, path: Path) -> dict[str, frozenset[str]]:
+    """Return the features that each executable section of the ELF file at ``path`` uses; raises as ``cpu_features``."""
     if image.machine not in MACHINES:
         raise BackendError(f"machine code for {image.machine!r} cannot be read")
-    data = path.read_bytes()
-    found: set[str] = set()
-    for section in image.sections.values():
-        if section.flags & SHF_EXECINSTR:
-            found |= _features(data[section.offset : section.offset + section.size], MACHINES[image.machine])
-    return tuple(sorted(found))
+    found: dict[str, frozenset[str]] = {}
+    with path.open("rb") as file:
+        for name, section in image.sections.items():
+            if section.flags & SHF_EXECINSTR:
+                file.seek(section.offset)
+                found[name] = frozenset(_features(file.read(section.size), MACHINES[image.machine]))
+    return found
 
 
 def _features(code: bytes, machine: Machine) -> set[str]:

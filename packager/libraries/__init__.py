@@ -12,11 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packager import isa
+from packager.cpu_levels import DISPATCHED_SECTION, code_section, form_name
 from packager.deploy.elf_symbols import INTERNAL, LOCAL, NOTYPE, PROTECTED, UNDEFINED
 from packager.digest import sha256_of_file
 from packager.errors import BackendError, BundleError, ToolchainError
 from packager.ir import PreparedLibrary
-from packager.libraries.objects import CONSTRUCTOR_SECTIONS, ObjectFile, forget_uniqueness, is_archive, read_objects
+from packager.libraries.levels import needed_libraries
+from packager.libraries.objects import (
+    CONSTRUCTOR_SECTIONS,
+    ObjectFile,
+    code_sections,
+    forget_uniqueness,
+    is_archive,
+    read_objects,
+)
 from packager.libraries.sysroot import SystemSymbols, read_system_symbols
 from packager.manifest import StaticLibrary as FileRecord
 from packager.primitives import BackendOutput, StaticLibrary
@@ -81,14 +90,21 @@ class _Job:
 
 
 def check_libraries(
-    outputs: Sequence[BackendOutput], toolchain: Toolchain, workdir: Path, *, static: bool = False
+    outputs: Sequence[BackendOutput],
+    toolchain: Toolchain,
+    workdir: Path,
+    *,
+    static: bool = False,
+    cpus: Sequence[str] = (),
 ) -> tuple[PreparedLibrary, ...]:
     """Check what all backends of a build have handed back and return their libraries, ready to be linked.
 
-    ``static`` is the form of the bundle: the shared one binds functions of the C library to versions. Writes into
-    ``workdir``. Raises BackendError; ToolchainError if a tool is at fault.
+    ``cpus`` are those of the base Target, which libraries may be for; ``static`` is the form of the bundle: the shared
+    one binds functions of the C library to versions. Writes into ``workdir``. Raises BackendError; ToolchainError if a
+    tool is at fault.
     """
     base = read_system_symbols(toolchain, workdir)
+    outputs = needed_libraries(outputs, cpus)
     _check_owners(outputs, base)
     prepared: list[PreparedLibrary] = []
     for output in outputs:
@@ -110,9 +126,10 @@ def _check_owners(outputs: Sequence[BackendOutput], system: SystemSymbols) -> No
                 place = (output.kind, library.name)
                 if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", symbol):
                     raise BackendError(f"{output.kind}: {library.name}: {symbol!r} is no C identifier")
-                if symbol in owners:
+                form = form_name(symbol, library.level)
+                if form in owners:
                     raise BackendError(
-                        f"{output.kind}: {library.name} provides {symbol}, which {' has in '.join(owners[symbol])}",
+                        f"{output.kind}: {library.name} provides {symbol}, which {' has in '.join(owners[form])}",
                         hint="start symbols with the name of the backend and of the partition",
                     )
                 if symbol in system.c_library:
@@ -120,7 +137,7 @@ def _check_owners(outputs: Sequence[BackendOutput], system: SystemSymbols) -> No
                         f"{output.kind}: {library.name} provides {symbol}, a name of the C library",
                         hint="rename it: the whole bundle would call it in place of the C library's",
                     )
-                owners[symbol] = place
+                owners[form] = place
         for name, group in output.groups.items():
             for function in group.functions:
                 if owners.get(function.symbol, ("", ""))[0] != output.kind:
@@ -141,8 +158,8 @@ def _prepare(job: _Job) -> PreparedLibrary:
     _check_provided(job, image)
     _check_undefined(job, undefined, linked)
     _check_position(job, list(image.position_faults()), linked)
-    _localise(job, prepared, undefined)
     features = set(isa.cpu_features(prepared)) - set(job.library.dispatched_features)
+    _localise(job, prepared, undefined)
     return PreparedLibrary(
         kind=job.kind,
         path=prepared,
@@ -154,6 +171,7 @@ def _prepare(job: _Job) -> PreparedLibrary:
         cpu_features=tuple(sorted(features)),
         uses_libgcc=bool((undefined & job.system.libgcc) - job.system.c_library),
         cuda_modules=job.library.cuda_modules,
+        level=job.library.level,
     )
 
 
@@ -282,13 +300,23 @@ def _check_position(job: _Job, faults: Sequence[str], linked: Mapping[Path, froz
 
 
 def _localise(job: _Job, prepared: Path, undefined: frozenset[str]) -> None:
-    """Make all names local but those that the library provides, and in the shared form choose versions."""
+    """Make all names local but those that the library provides, and in the shared form choose versions.
+
+    Code that does not run on every CPU that the bundle runs on goes into a section of its own.
+    """
+    level = job.library.level
+    forms = {symbol: form_name(symbol, level) for symbol in job.library.symbols}
+    section = code_section(level) if level else DISPATCHED_SECTION if job.library.dispatched_features else ""
+    moved = [f"--rename-section={name}={section}" for name in code_sections(prepared)] if section else []
+    renames = job.workdir / f"{job.stem}.forms"
+    renames.write_text("".join(f"{symbol} {form}\n" for symbol, form in forms.items() if form != symbol))
     forget_uniqueness(prepared)
     keep = job.workdir / f"{job.stem}.symbols"
-    keep.write_text("".join(f"{symbol}\n" for symbol in (*job.library.symbols, *job.data)))
+    keep.write_text("".join(f"{symbol}\n" for symbol in (*forms.values(), *job.data)))
     version = _FIRST_GLIBC[job.toolchain.machine]
     names = () if job.static else sorted(undefined.intersection(_NEWER_MATH))
-    argv = [job.toolchain.objcopy, f"--keep-global-symbols={keep.name}", "--strip-unneeded"]
+    argv = [job.toolchain.objcopy, f"--keep-global-symbols={keep.name}", "--strip-unneeded", *moved]
+    argv += [f"--redefine-syms={renames.name}"] if level else []
     run([*argv, *(f"--redefine-sym={name}={name}@{version}" for name in names), prepared.name], cwd=job.workdir)
 
 

@@ -163,6 +163,13 @@ def _relocations(table: SectionTable, symbols: Sequence[Symbol]) -> Iterator[Rel
             yield Relocation(table.sections[target], info & 0xFFFFFFFF, symbols[info >> 32], addend)
 
 
+def code_sections(path: Path) -> tuple[str, ...]:
+    """Return the names of an object's sections of code. Raises BundleError."""
+    with open_window(path) as window:
+        sections = read_sections(window).sections
+    return tuple(dict.fromkeys(section.name for section in sections if section.flags & SHF_EXECINSTR))
+
+
 def forget_uniqueness(path: Path) -> None:
     """Make ordinary global symbols of those that are to be one in the whole process: objcopy cannot make them local."""
     with open_window(path) as window:

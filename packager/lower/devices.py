@@ -10,9 +10,9 @@ import tvm
 from tvm.s_tir import dlight
 
 from packager.lower.accumulate import accumulate_in_float32
+from packager.lower.channels_last import to_channels_last
 from packager.lower.kernels import lower_kernels
 from packager.lower.kernels_cuda import lower_cuda_kernels
-from packager.lower.layout_cuda import to_channels_last
 from packager.lower.pack import pack_weights
 from packager.lower.schedule_cpu import schedule as schedule_cpu
 from packager.lower.schedule_cuda import schedule_cuda

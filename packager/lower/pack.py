@@ -1,8 +1,8 @@
 """Lay weights out for the CPU's vector units: conv2d and matmul read them packed, one vector of outputs at a time.
 
 The packing is written as Relax operators on the weights, so that folding runs it at build time; the computation reads
-``[O / V, I, KH, KW, V]`` and ``[N / V, K, V]``. Activations keep their layout. A block annotation tells the schedule
-which axis the vectors run along.
+``[O / V, I, KH, KW, V]`` (for NHWC ``[O / V, KH, KW, I, V]``) and ``[N / V, K, V]``. Activations keep their layout. A
+block annotation tells the schedule which axis the vectors run along.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from packager.lower.channels_last import computed_from_constants
+
 # Vector lengths in elements, best first: two 256-bit registers of floats, or one.
 VECTORS = (16, 8)
 VECTOR_AXIS = "packager.vector_axis"
+# Where channels are, by the layouts of data, weights and result.
+_CHANNEL_AXES = {("NCHW", "OIHW", "NCHW"): 1, ("NHWC", "OHWI", "NHWC"): 3}
 OUT_ELEMENTWISE_FUSABLE = 4  # relay/relax OpPatternKind: elementwise consumers fuse into the result
 
 
 def pack_weights(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     """Rewrite conv2d and matmul whose weight depends on no input of ``main`` to read it packed."""
     main = module["main"]
-    weights = {parameter.__chandle__() for parameter in main.params[num_inputs:]}
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            used = relax.analysis.free_vars(binding.value)
-            if used and all(variable.__chandle__() in weights for variable in used):
-                weights.add(binding.var.__chandle__())
-    rewriter = _Packer(module, weights)
+    rewriter = _Packer(module, computed_from_constants(main, num_inputs))
     module = tvm.IRModule(dict(module.functions), attrs=module.attrs)
     rewritten = rewriter.visit_expr(main)
     result = rewriter.builder_.get()
@@ -58,36 +56,42 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
     def _conv2d(self, call: relax.Call) -> relax.Expr | None:
         data, weight = call.args
         attrs = call.attrs
-        out_channels, in_channels, height, width = _static_shape(weight) or (0, 0, 0, 0)
-        vector = _vector(out_channels)
-        plain = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NCHW", "OIHW", "NCHW")
-        if not vector or not plain or attrs.groups != 1 or call.ty.dtype != data.ty.dtype:
+        layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
+        shape = _static_shape(weight)
+        if shape is None or layouts not in _CHANNEL_AXES or attrs.groups != 1 or call.ty.dtype != data.ty.dtype:
             return None
-        blocks = out_channels // vector
-        split = relax.op.reshape(weight, (blocks, vector, in_channels, height, width))
+        channel = _CHANNEL_AXES[layouts]
+        out_channels, vector = shape[0], _vector(shape[0])
+        if not vector:
+            return None
+        split = relax.op.reshape(weight, (out_channels // vector, vector, *shape[1:]))
         packed = self.builder_.emit(relax.op.permute_dims(split, [0, 2, 3, 4, 1]))
         strides, dilation = [int(v) for v in attrs.strides], [int(v) for v in attrs.dilation]
         top, left, bottom, right = (int(v) for v in attrs.padding)
+        height, width = shape[2:] if channel == 1 else shape[1:3]
+
+        def arrange(n: Any, c: Any, y: Any, x: Any) -> tuple[Any, ...]:
+            return (n, c, y, x) if channel == 1 else (n, y, x, c)
 
         def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-            padded = topi.nn.pad(x, [0, 0, top, left], [0, 0, bottom, right], name="pad_temp")
+            padded = topi.nn.pad(x, list(arrange(0, 0, top, left)), list(arrange(0, 0, bottom, right)), name="pad_temp")
             if not any((top, left, bottom, right)):
                 padded = x
-            rows = (padded.shape[2] - dilation[0] * (height - 1) - 1) // strides[0] + 1
-            columns = (padded.shape[3] - dilation[1] * (width - 1) - 1) // strides[1] + 1
-            rc = te.reduce_axis((0, in_channels), name="rc")
+            _, _, tall, wide = padded.shape if channel == 1 else (None, None, *padded.shape[1:3])
+            rows = (tall - dilation[0] * (height - 1) - 1) // strides[0] + 1
+            columns = (wide - dilation[1] * (width - 1) - 1) // strides[1] + 1
+            rc = te.reduce_axis((0, shape[channel]), name="rc")
             ry = te.reduce_axis((0, height), name="ry")
             rx = te.reduce_axis((0, width), name="rx")
-            return te.compute(
-                (x.shape[0], out_channels, rows, columns),
-                lambda n, f, y, c: te.sum(
-                    padded[n, rc, y * strides[0] + ry * dilation[0], c * strides[1] + rx * dilation[1]]
-                    * w[f // vector, rc, ry, rx, f % vector],
-                    axis=[rc, ry, rx],
-                ),
-                name="conv2d",
-                attrs={VECTOR_AXIS: 1},
-            )
+
+            def product(*place: Any) -> Any:
+                n, f, y, c = place if channel == 1 else (place[0], place[3], *place[1:3])
+                at = arrange(n, rc, y * strides[0] + ry * dilation[0], c * strides[1] + rx * dilation[1])
+                inner = (rc, ry, rx) if channel == 1 else (ry, rx, rc)
+                return te.sum(padded[at] * w[(f // vector, *inner, f % vector)], axis=list(inner))
+
+            extents = arrange(x.shape[0], out_channels, rows, columns)
+            return te.compute(extents, product, name="conv2d", attrs={VECTOR_AXIS: channel})
 
         return self._call(compute, data, packed, "conv2d")
 

@@ -13,36 +13,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import IRModule, relax, tirx
+from tvm.runtime import DataType
 
-from packager.backends import blamed, find_backend
+from packager.backends import blamed
 from packager.backends.base import Context, PartitionBackend
-from packager.errors import BackendError
-from packager.fold import fold_weights
-from packager.fold.inline import fold_inline
-from packager.fold.no_ops import drop_no_ops
 from packager.frontends.names import with_main
 from packager.ir import Extent, ImportedModel, NamedArray, PartitionedModel, PlacedPartition
-from packager.lower.layout_cuda import to_channels_last
 from packager.partition.answer import check_answer, result_types
 from packager.partition.grouping import Grouping
 from packager.partition.match import Candidate, FlatMain, find_candidates, is_closed
 from packager.partition.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
-from packager.passes import apply
+from packager.partition.prepare import backend_of, prepare
 from packager.primitives import BackendOutput, CallSite, FunctionGroup, Partition
 from packager.targets import Target
 
-_R = relax.transform
-SIMPLIFY = [
-    _R.FoldBatchnormToConv2D(),
-    _R.DecomposeOpsForInference(),
-    _R.CanonicalizeBindings(),
-]
-TIDY = [
-    _R.CanonicalizeBindings(),
-    _R.EliminateCommonSubexpr(),
-    _R.CanonicalizeBindings(),
-    _R.DeadCodeElimination(),
-]
+# What a value goes through before it is read in other units.
+SCALING = frozenset(f"relax.{name}" for name in ("astype", "multiply", "add", "subtract"))
 
 Compile = Callable[[Target, Sequence[Partition]], BackendOutput]
 
@@ -68,7 +54,7 @@ def compile_with(make_context: Callable[[Target], Context]) -> Compile:
     """Return the function by which ``partition`` has a Target's backend compile its partitions."""
 
     def compile_partitions(target: Target, partitions: Sequence[Partition]) -> BackendOutput:
-        backend = _backend_of(target)
+        backend = backend_of(target)
         with blamed(backend.kind):
             return backend.compile(partitions, target, make_context(target))
 
@@ -78,22 +64,12 @@ def compile_with(make_context: Callable[[Target], Context]) -> Compile:
 def partition(
     model: ImportedModel, targets: Sequence[Target], compile_partitions: Compile | None, device: str = "cpu"
 ) -> Placement:
-    """Simplify ``model``, fold its weights, and let the backends of ``targets`` take parts of it, in this order.
-
-    For the ``device`` ``cuda`` convolutions are channels last, before backends see them.
+    """Prepare ``model`` for ``device``, and let the backends of ``targets`` take parts of it, in this order.
 
     Without ``compile_partitions`` every partition counts as taken and nothing is compiled: to see what would go where.
     Raises BackendError and whatever a backend raises.
     """
-    bounds = {dim.name: dim.max for dim in model.dims}
-    module = model.module
-    if bounds:
-        module = with_main(module, module["main"].with_attr("tir_var_upper_bound", bounds))
-    module = fold_inline(apply(SIMPLIFY, module))
-    if device == "cuda":
-        module = to_channels_last(apply(TIDY, module))
-    module = apply(TIDY, drop_no_ops(module))
-    module, constants = fold_weights(module, model.constants())
+    module, constants = prepare(model, targets, device)
     placer = _Placer(model, module, constants)
     verdicts = []
     outputs = []
@@ -103,7 +79,7 @@ def partition(
         verdicts += judged
     placed = PartitionedModel(
         source=model.source,
-        module=_R.Normalize()(with_main(module, placer.main())) if placer.calls else module,
+        module=relax.transform.Normalize()(with_main(module, placer.main())) if placer.calls else module,
         inputs=model.inputs,
         output_names=model.output_names,
         dims=model.dims,
@@ -138,7 +114,7 @@ class _Placer:
 
     def place(self, target: Target, compile_partitions: Compile | None) -> tuple[BackendOutput, list[Verdict]]:
         """Let one backend take what it can of what is free."""
-        backend = _backend_of(target)
+        backend = backend_of(target)
         options: Any = target.options
         groups = self._group(backend, target, options.max_partition_depth)
         offered, verdicts = [], []
@@ -180,9 +156,14 @@ class _Placer:
         return taken
 
     def _merge(self, groups: list[Group], depth: int) -> list[Group]:
-        """Join groups with those that they read from, first those that come first."""
+        """Join groups with those that they read from, first those that come first.
+
+        Where an operator reads several values, casts of the earlier ones to wider elements come last: they belong to
+        the operator, so that memory holds narrow elements between here and there.
+        """
         group_of = {node: group for group in groups for node in group.nodes}
-        for reader in range(len(self.grouping.predecessors)):
+        late = self._late_casts()
+        for reader in sorted(range(len(self.grouping.predecessors)), key=lambda node: node in late):
             for producer in sorted(self.grouping.predecessors[reader]):
                 first, second = group_of.get(producer), group_of.get(reader)
                 if first is None or second is None or first is second:
@@ -196,6 +177,31 @@ class _Placer:
                     merged = Group(nodes, candidates, first.anchored or second.anchored)
                     group_of.update(dict.fromkeys(nodes, merged))
         return list({id(group): group for group in group_of.values()}.values())
+
+    def _late_casts(self) -> set[int]:
+        late = set()
+        for sources in self.grouping.predecessors:
+            chains = [self._scaled(source) for source in sources] if len(sources) > 1 else []
+            latest = max((chain[-1] for chain in chains), default=0)
+            late |= {node for chain in chains if chain[-1] < latest for node in chain if self._widens(node)}
+        return late
+
+    def _scaled(self, node: int) -> list[int]:
+        """Return the operators that cast and scale a value, last first, and in the end the one that computes it."""
+        chain = [node]
+        while self._operator(chain[-1]) in SCALING and len(self.grouping.predecessors[chain[-1]]) == 1:
+            chain += self.grouping.predecessors[chain[-1]]
+        return chain
+
+    def _widens(self, node: int) -> bool:
+        if self._operator(node) != "relax.astype":
+            return False
+        cast = self.graph.bindings[node].value
+        before, after = (DataType(str(ty.dtype)).bits for ty in (cast.args[0].ty, cast.ty))
+        return bool(after > before)
+
+    def _operator(self, node: int) -> str:
+        return str(getattr(getattr(self.graph.bindings[node].value, "op", None), "name", ""))
 
     def _outline(self, kind: str, groups: list[Group]) -> list[Outlined]:
         return outline(
@@ -241,13 +247,6 @@ class _Placer:
 
 def _single(candidate: Candidate) -> Group:
     return Group(candidate.nodes, (candidate,), candidate.pattern.anchor)
-
-
-def _backend_of(target: Target) -> PartitionBackend:
-    backend = find_backend(target.kind)
-    if not isinstance(backend, PartitionBackend):
-        raise BackendError(f"{target.kind}: the backend takes no partitions")
-    return backend
 
 
 def _complete(kind: str, part: Partition, group: FunctionGroup) -> FunctionGroup:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from packager.backends import all_backends, blamed, find_backend, known_kinds
 from packager.errors import UsageError
 from packager.suggestions import valid_names
-from packager.targets.attributes import Attribute, Value, attributes_of, has_type
+from packager.targets.attributes import Attribute, Value, attributes_of, has_type, quoted
 from packager.targets.text import Written, read_written
 
 if TYPE_CHECKING:
@@ -54,6 +54,12 @@ class Target:
     def machine(self) -> str:
         """Of a base Target of the CPU, the machine in the kernel's words: ``x86_64`` or ``aarch64``."""
         return str(self.options.mtriple).split("-", 1)[0]
+
+    @property
+    def cpus(self) -> tuple[str, ...]:
+        """Of a base Target of the CPU, the CPUs that there is code for; the bundle runs on the first, the least."""
+        named: str | tuple[str, ...] = self.options.mcpu
+        return (named,) if isinstance(named, str) else named
 
 
 @dataclass(frozen=True)
@@ -255,7 +261,7 @@ def _refuse_contradiction(base: Target, claimed: Target, claim: _Parsed) -> None
         ours, theirs = getattr(base.options, name), getattr(claimed.options, name)
         if ours != theirs:
             raise UsageError(
-                f"attribute {name!r} of Target {base.kind!r} is {ours!r}, but {theirs!r} in {claim.text}",
+                f"attribute {name!r} of Target {base.kind!r} is {quoted(ours)}, but {quoted(theirs)} in {claim.text}",
                 hint=f"all backends of a device share its Target; write -{name} once, in the {base.kind} Target",
             )
 
@@ -277,7 +283,8 @@ def _two_bases(device: str, given: Sequence[_Parsed]) -> UsageError:
             values = getattr(first.options, name), getattr(other.options, name)
             if values[0] != values[1]:
                 return UsageError(
-                    f"{what} contradict each other: attribute {name!r} is {values[0]!r} and {values[1]!r}", hint=hint
+                    f"{what} contradict each other: attribute {name!r} is {quoted(values[0])} and {quoted(values[1])}",
+                    hint=hint,
                 )
     return UsageError(f"{what} were given, which mean the same: {', '.join(one.text for one in given)}", hint=hint)
 

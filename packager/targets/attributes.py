@@ -170,3 +170,8 @@ def _spelt_choices(choices: Sequence[Value]) -> list[str]:
 def spelt(value: Value) -> str:
     """Return a value that is no list as on a command line."""
     return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def quoted(value: Value) -> str:
+    """Return a value as it stands in messages: a list as on a command line."""
+    return repr(",".join(value) if isinstance(value, tuple) else value)

@@ -98,6 +98,24 @@ _BODY_NORM = """
     m = ReduceMean<axes=[-1]>(x)  d = Sub(x, m)  q = Mul(d, d)  v = ReduceMean<axes=[-1]>(q)  e = Add(v, eps)
     s = Sqrt(e)  z = Div(d, s)  g = Mul(z, scale)  y = Add(g, shift)
 """
+_HEADS = """
+    a = Reshape(x, split) q = Transpose<perm=[0,2,1,3]>(a) b = Reshape(z, split) k = Transpose<perm=[0,2,3,1]>(b)
+    c = Reshape(u, split) v = Transpose<perm=[0,2,1,3]>(c) d = MatMul(q, k) s = Mul(d, scale)
+"""
+_WEIGHTED = "p = Softmax<axis=-1>(t) r = MatMul(p, v) m = Transpose<perm=[0,2,1,3]>(r) y = Reshape(m, joined)"
+
+
+def _attention(name: str, mask: str = "", **weights: Array) -> Case:
+    """Attention of 3 heads of 8 over 13 rows; ``mask`` is an input, a weight, or nothing."""
+    given = "" if mask in weights or not mask else f", float[2, 1, 1, 13] {mask}"
+    masked = f"t = Add(s, {mask})" if mask else "t = Identity(s)"
+    shapes = {"split": np.array([2, 13, 3, 8], np.int64), "joined": np.array([2, 13, 24], np.int64)}
+    return _f32(
+        name, "attention", f"float[2, 13, 24] x, float[2, 13, 24] z, float[2, 13, 24] u{given}",
+        f"{_HEADS} {masked} {_WEIGHTED}", "float[2, 13, 24] y",
+        scale=np.array(8**-0.5, np.float32), **shapes, **weights,
+    )  # fmt: skip
+
 
 CASES: tuple[Case, ...] = (
     # Matrix products. 1 row, extents that no tile divides, rows in several dims, both operands computed, bias.
@@ -145,6 +163,17 @@ CASES: tuple[Case, ...] = (
     _f32("average_pool", "pool", "float[2, 3, 8, 8] x", "y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x)",
          "float[2, 3, 4, 4] y"),
     _f32("global_average_pool", "pool", "float[n, 5, 6, 7] x", "y = GlobalAveragePool(x)", "float[n, 5, 1, 1] y"),
+    # What convolutional networks have between convolutions: channels joined, shuffled, normalised by their neighbours.
+    _f32("concat", "move", "float[2, 4, 20] x, float[2, 4, 7] z", "y = Concat<axis=-1>(x, z)", "float[2, 4, 27] y"),
+    _f32("concat_symbolic", "move", "float[n, 5] x, float[n, 3] z", "t = Concat<axis=1>(x, z, x) y = Relu(t)",
+         "float[n, 13] y"),
+    _f32("channel_shuffle", "move", "float[1, 4, 6, 5] x",
+         "a = Conv(x, w) b = Reshape(a, parts) c = Transpose<perm=[0,2,1,3,4]>(b) d = Reshape(c, whole) y = Relu(d)",
+         "float[1, 12, 6, 5] y", w=(12, 4, 1, 1), parts=np.array([1, 3, 4, 6, 5], np.int64),
+         whole=np.array([1, 12, 6, 5], np.int64)),
+    # As many images as channels: ONNX's evaluator takes the one for the other.
+    _f32("neighbouring_channels", "move", "float[12, 4, 3, 2] x",
+         "a = Conv(x, w) y = LRN<size=5, alpha=0.5, beta=0.75, bias=1.0>(a)", "float[12, 12, 3, 2] y", w=(12, 4, 1, 1)),
     # Normalisation over the last axis.
     _f32("softmax", "softmax", "float[3, 4, 17] x", "y = Softmax<axis=-1>(x)", "float[3, 4, 17] y"),
     _f32("softmax_symbolic", "softmax", "float[n, 9] x", "y = Softmax<axis=-1>(x)", "float[n, 9] y"),
@@ -153,6 +182,10 @@ CASES: tuple[Case, ...] = (
          "float[2, 5, 24] y", scale=(24,), shift=(24,)),
     _f32("layer_norm_written_out", "layer_norm", "float[n, 16] x", _BODY_NORM, "float[n, 16] y",
          scale=(16,), shift=(16,), eps=np.array([1e-5], np.float32)),
+    # Attention: no mask, one that the caller gives, one that the model's constants tell to be causal.
+    _attention("attention"),
+    _attention("attention_masked", "mask"),
+    _attention("attention_causal", "later", later=np.triu(np.full((13, 13), -1e9, np.float32), 1)),
     # Elementwise chains: broadcasting, an operand used twice, a large one, other types.
     _f32("chain", "elementwise", "float[4, 33] x, float[33] z", "t = Add(x, z) u = Sigmoid(t) y = Mul(u, x)",
          "float[4, 33] y"),

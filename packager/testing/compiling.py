@@ -79,7 +79,7 @@ def describe(output: BackendOutput) -> dict[str, Any]:
     """Return everything that an output says, files and arrays as hashes: equal for equal outputs."""
     return {
         "libraries": [
-            [library.name, [[file.name, _sha256(file.read_bytes())] for file in library.files], library.symbols]
+            [library.name, [[x.name, _sha256(x.read_bytes())] for x in library.files], library.symbols, library.level]
             for library in output.static_libraries
         ],
         "groups": {name: _describe_group(group) for name, group in output.groups.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,20 +95,23 @@ def runs_here(manifest: Manifest) -> bool:
 
 
 def check_numbers(bundle: Path, joined: Joined) -> None:
-    """Raise AssertionError unless a bundle computes what numpy does, on one thread and on several.
+    """Raise AssertionError unless a bundle computes what numpy does, on one thread and on several, at every CPU level.
 
-    The tensors that it is called with are aligned to their elements and no more, and may be read-only.
+    The tensors that it is called with are aligned to their elements and no more, and may be read-only. Levels that this
+    machine's CPU does not reach are left out.
     """
-    for threads in (1, 3):
-        with packager.load(bundle, threads=threads) as loaded:
+    here = set(this_machine(gpus=False).cpu_features)
+    levels = packager.inspect(bundle).manifest.requirements.cpu_levels
+    names = [level.name for level in levels if set(level.cpu_features) <= here]
+    for threads, level in itertools.product((1, 3), names or (None,)):
+        with packager.load(bundle, threads=threads) as loaded, loaded.session(cpu_level=level) as session:
             for inputs, outputs in joined.samples():
-                results = loaded.run({name: _barely_aligned(array) for name, array in inputs.items()})
+                results = session.run({name: _barely_aligned(array) for name, array in inputs.items()})
                 for name, (expected, case) in outputs.items():
                     actual = results[name]
                     assert actual.dtype == expected.dtype, f"{name}: {actual.dtype}, expected {expected.dtype}"
-                    np.testing.assert_allclose(
-                        actual, expected, rtol=case.rtol, atol=case.atol, err_msg=f"{name} on {threads} threads"
-                    )
+                    where = f"{name} on {threads} threads" + (f", code for {level}" if level else "")
+                    np.testing.assert_allclose(actual, expected, rtol=case.rtol, atol=case.atol, err_msg=where)
 
 
 def _barely_aligned(array: Array) -> Array:

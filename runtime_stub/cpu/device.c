@@ -1,8 +1,11 @@
 /* device.c: the CPU. Arena and constants are host memory, and primitive functions are called where they are needed. */
+#define _GNU_SOURCE
 #include "device.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <time.h>
 
 int32_t pk_device_check_options(const packager_session_options_t *options) {
   if (options->device_index != 0) {
@@ -70,19 +73,42 @@ int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs
   }
   session->call.threads = count_threads(session);
   pk_constants_use(session);
-  int32_t failed = pk_model.run(&session->call);
+  int32_t failed = (session->level ? session->level->run : pk_model.run)(&session->call);
   if (!failed) return PACKAGER_OK;
   return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed,
                  pk_call_name(failed));
 }
 
+int64_t pk_now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static int32_t count_calls(void) {
+  int32_t count = 0;
+  for (const char *name = pk_model.call_names; *name; name += strlen(name) + 1) ++count;
+  return count;
+}
+
+/* One run, in which the time is taken after each call. */
 int32_t pk_device_profile(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
                           packager_profile_fn *report, void *context) {
-  (void)inputs;
-  (void)outputs;
-  (void)report;
-  (void)context;
-  return pk_fail(session, PACKAGER_ERROR_ARGUMENT, "session_profile: a CPU bundle has no GPU to measure");
+  int32_t calls = count_calls();
+  void *memory;
+  if (pk_allocate(&session->allocator, ((uint64_t)calls + 1) * sizeof(int64_t), "the times of a run", &memory)) {
+    return pk_fail(session, PACKAGER_ERROR_MEMORY, "could not allocate the times of %" PRId32 " calls", calls);
+  }
+  int64_t *times = memory;
+  session->call.times = times;
+  times[0] = pk_now();
+  int32_t status = pk_device_run(session, inputs, outputs, NULL);
+  session->call.times = NULL;
+  for (int32_t i = 1; !status && i <= calls; ++i) {
+    report(context, pk_call_name(i), times[i - 1] - times[0], times[i] - times[i - 1]);
+  }
+  pk_release(&session->allocator, memory);
+  return status;
 }
 
 void *pk_device_stream(const packager_session_t *session) {

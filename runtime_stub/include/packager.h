@@ -142,6 +142,9 @@ typedef struct {
   /* For each entry of `selection` in the manifest, the number of the candidate to use: how fast the session is, never
    * what it computes. NULL: those that the bundle was sealed with. Read in session_create only. */
   const uint8_t *selection; /* [num_selected] */
+  /* The CPU level whose code to use, by its name in the manifest's `cpu_levels`: "x86-64-v3". NULL: the best one that
+   * this machine's CPU has. Read in session_create only. */
+  const char *cpu_level;
 } packager_session_options_t;
 
 typedef struct packager_session packager_session_t;
@@ -219,10 +222,13 @@ typedef struct {
   void *(*session_stream)(const packager_session_t *session);
 
   /* Runs the model as session_run does without a stream, measures each primitive function and tells `report` when all
-   * are done. Of CUDA bundles only: else PACKAGER_ERROR_ARGUMENT. */
+   * are done. */
   int32_t (*session_profile)(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                              DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report, void *context);
-  const void *reserved[3];
+
+  /* The name of the CPU level whose code the session uses; NULL for a CUDA bundle. */
+  const char *(*session_cpu_level)(const packager_session_t *session);
+  const void *reserved[2];
 } packager_bundle_v1_t;
 
 typedef const packager_bundle_v1_t *packager_bundle_v1_fn(void);

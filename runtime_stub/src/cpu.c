@@ -1,4 +1,5 @@
-/* cpu.c: does this machine have the features that the bundle's code uses? Names are those of /proc/cpuinfo.
+/* cpu.c: does this machine have the features that the bundle's code uses, and which of its levels is the best here?
+ * Names are those of /proc/cpuinfo.
  *
  * Not __builtin_cpu_supports: it brings a constructor of libgcc into the bundle. */
 #include <stdio.h>
@@ -161,18 +162,50 @@ static int has_feature(const char *name, const uint32_t words[NUM_WORDS], uint32
   return 0; /* newer than this file: it cannot be asserted, so it counts as missing */
 }
 
-int32_t pk_check_cpu(void) {
-  const char *const *name = pk_model.cpu_features;
-  if (!name || !*name) return PACKAGER_OK;
-  uint32_t words[NUM_WORDS] = {0};
-  uint32_t states = read_cpu(words);
-  char missing[PK_MESSAGE_BYTES / 2] = "";
+typedef struct {
+  uint32_t words[NUM_WORDS];
+  uint32_t states;
+} cpu_t;
+
+/* Writes those of the features that the CPU lacks, each after a blank, and returns how many bytes they have. */
+static size_t list_missing(const cpu_t *cpu, const char *const *name, char missing[PK_MESSAGE_BYTES / 2]) {
   size_t used = 0;
-  for (; *name; ++name) {
-    if (has_feature(*name, words, states) || used >= sizeof missing) continue;
-    used += (size_t)snprintf(missing + used, sizeof missing - used, " %s", *name);
+  missing[0] = 0;
+  for (; name && *name; ++name) {
+    if (has_feature(*name, cpu->words, cpu->states) || used >= PK_MESSAGE_BYTES / 2) continue;
+    used += (size_t)snprintf(missing + used, PK_MESSAGE_BYTES / 2 - used, " %s", *name);
   }
-  if (!used) return PACKAGER_OK;
-  return pk_fail(NULL, PACKAGER_ERROR_MACHINE, "this CPU (or its kernel) lacks what the bundle's code uses:%s",
-                 missing);
+  return used;
+}
+
+static int32_t refuse_unknown_level(const char *wanted) {
+  char known[PK_MESSAGE_BYTES / 2] = "";
+  size_t used = 0;
+  for (int32_t i = 0; i < pk_model.num_levels && used < sizeof known; ++i) {
+    used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", pk_model.levels[i].name);
+  }
+  return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: cpu_level is '%.64s', expected %s", wanted,
+                 pk_model.num_levels ? known : "NULL for a bundle without CPU levels");
+}
+
+int32_t pk_choose_level(const char *wanted, const pk_level_t **level) {
+  cpu_t cpu = {{0}, 0};
+  char missing[PK_MESSAGE_BYTES / 2];
+  const pk_level_t *levels = pk_model.levels;
+  *level = NULL;
+  cpu.states = read_cpu(cpu.words);
+  if (list_missing(&cpu, pk_model.cpu_features, missing)) {
+    return pk_fail(NULL, PACKAGER_ERROR_MACHINE, "this CPU (or its kernel) lacks what the bundle's code uses:%s",
+                   missing);
+  }
+  for (int32_t i = 0; i < pk_model.num_levels; ++i) {
+    if (wanted && strcmp(wanted, levels[i].name)) continue;
+    if (!list_missing(&cpu, levels[i].cpu_features, missing)) {
+      *level = &levels[i];
+    } else if (wanted) {
+      return pk_fail(NULL, PACKAGER_ERROR_MACHINE, "this CPU (or its kernel) lacks what the code for %s uses:%s",
+                     wanted, missing);
+    }
+  }
+  return wanted && !*level ? refuse_unknown_level(wanted) : PACKAGER_OK;
 }

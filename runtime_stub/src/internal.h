@@ -60,7 +60,15 @@ typedef struct {
   const uint8_t *selection; /* [num_selected] candidates to use */
   const pk_executor_t *executor;
   int32_t threads; /* 1: parallel loops run in this thread and the executor is not touched */
+  int64_t *times;  /* NULL unless the run is measured: [calls + 1] when it began, when each call returned */
 } pk_call_t;
+
+/* A CPU that there is code for: how its sessions run. */
+typedef struct {
+  const char *name;                /* as the Target has it: "x86-64-v4" */
+  const char *const *cpu_features; /* what its code uses beside pk_model.cpu_features, NULL-terminated */
+  int32_t (*run)(const pk_call_t *call);
+} pk_level_t;
 
 /* What the rendered entrypoint provides: one constant, pk_model. */
 typedef struct {
@@ -71,7 +79,7 @@ typedef struct {
   uint64_t constant_bytes;
   const uint8_t *embedded_constants;     /* NULL when there are none or they are external */
   const pk_external_weights_t *external; /* NULL unless the constants are in a file */
-  const char *const *cpu_features;       /* names that cpu.c knows, NULL-terminated */
+  const char *const *cpu_features;       /* of all code but that of better levels; names that cpu.c knows, then NULL */
   int32_t num_inputs;
   int32_t num_outputs;
   int32_t num_dims;
@@ -88,17 +96,25 @@ typedef struct {
   int32_t total_extents; /* how many extents `shapes` writes */
   /* Calls every primitive function in order. Returns 0, or the 1-based index of the call that failed. */
   int32_t (*run)(const pk_call_t *call);
+  int32_t num_levels;          /* 0 in a CUDA bundle */
+  const pk_level_t *levels;    /* [num_levels] the least first; its run is the above */
   const pk_cuda_model_t *cuda; /* NULL for a CPU bundle */
   int32_t num_selected;        /* functions that have candidates */
   const uint8_t *selection;    /* [num_selected] which one is used, unless a session says otherwise */
   const uint8_t *candidates;   /* [num_selected] how many there are */
-  const char *call_names;      /* of the calls of `run`, for messages: zero-terminated texts, one after the other */
+  const char *call_names; /* of the calls of `run`: zero-terminated texts, one after the other, then an empty one */
 } pk_model_t;
 
 extern const pk_model_t pk_model;
 
 /* In a CUDA bundle, said before each call of `run`: its 1-based number, for messages and profiles. */
 void pk_cuda_step(pk_cuda_t *cuda, int32_t number);
+
+/* In a CPU bundle, said after each call of `run`: its 1-based number. */
+int64_t pk_now(void);
+static inline void pk_returned(const pk_call_t *call, int32_t number) {
+  if (__builtin_expect(call->times != NULL, 0)) call->times[number] = pk_now();
+}
 
 /* The functions of the table. The rendered entrypoint fills a `static const packager_bundle_v1_t` with them and
  * with what pk_model says, so that the table is constant data, and returns its address. */
@@ -112,6 +128,7 @@ int32_t pk_session_set_constants(packager_session_t *session, const char *const 
                                  int32_t count);
 int32_t pk_session_destroy(packager_session_t *session);
 void *pk_session_stream(const packager_session_t *session);
+const char *pk_session_cpu_level(const packager_session_t *session);
 int32_t pk_session_profile(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                            DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report, void *context);
 const char *pk_session_error(const packager_session_t *session);

@@ -58,7 +58,8 @@ struct packager_session {
   atomic_int busy;
   int32_t max_threads; /* 0: no limit of its own */
   pk_constants_t constants;
-  pk_call_t call; /* all but `threads` is set once */
+  pk_call_t call;          /* all but `threads` is set once */
+  const pk_level_t *level; /* NULL where the model has none */
   pk_executor_t executor;
   void *device;          /* [pk_device_bytes()] the device's part of the session */
   int64_t *dims;         /* [num_dims] */
@@ -108,8 +109,9 @@ void pk_constants_release(packager_session_t *session);
 /* Writes to `target`, in host memory, what a slot has for this value of its source. */
 void pk_constants_gather(uint8_t *target, const pk_slot_t *slot, const DLTensor *value);
 
-/* Refuses a machine that lacks one of pk_model.cpu_features. */
-int32_t pk_check_cpu(void);
+/* Refuses a machine that lacks one of pk_model.cpu_features. Stores the level that sessions have there: the last that
+ * the CPU has all features of, or the one that is `wanted` if that is not NULL; NULL if the model has no levels. */
+int32_t pk_choose_level(const char *wanted, const pk_level_t **level);
 
 /* Locks what sessions share outside of runs: creating, destroying and resizing exclude each other. */
 void pk_lock(void);

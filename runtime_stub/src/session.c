@@ -11,12 +11,14 @@
 /* The ABI cannot change by accident. */
 _Static_assert(sizeof(DLTensor) == 48, "DLTensor is DLPack's");
 _Static_assert(sizeof(packager_tensor_info_t) == 48, "layout of packager_tensor_info_t");
-_Static_assert(sizeof(packager_session_options_t) == 104, "layout of packager_session_options_t");
+_Static_assert(sizeof(packager_session_options_t) == 112, "layout of packager_session_options_t");
 _Static_assert(sizeof(packager_bundle_v1_t) == 200, "layout of packager_bundle_v1_t");
 _Static_assert(sizeof(packager_constant_info_t) == 24, "layout of packager_constant_info_t");
 _Static_assert(offsetof(packager_bundle_v1_t, set_threads) == 72, "layout of packager_bundle_v1_t");
 _Static_assert(offsetof(packager_bundle_v1_t, session_stream) == 160, "layout of packager_bundle_v1_t");
 _Static_assert(offsetof(packager_session_options_t, graph) == 72, "layout of packager_session_options_t");
+_Static_assert(offsetof(packager_session_options_t, cpu_level) == 104, "layout of packager_session_options_t");
+_Static_assert(offsetof(packager_bundle_v1_t, session_cpu_level) == 176, "layout of packager_bundle_v1_t");
 
 #define MAX_OPTIONS_BYTES 4096 /* a larger struct_size can only be garbage */
 
@@ -176,10 +178,12 @@ static int32_t select_candidates(const packager_session_options_t *options, uint
 }
 
 static int32_t create(const packager_session_options_t *options, packager_session_t **session) {
-  int32_t status = pk_check_cpu();
+  const pk_level_t *level;
+  int32_t status = pk_choose_level(options->cpu_level, &level);
   if (status) return status;
   if ((status = allocate(options, session))) return status;
   fill(*session);
+  (*session)->level = level;
   status = select_candidates(options, (*session)->selection);
   if (!status) {
     pk_lock();
@@ -207,8 +211,9 @@ int32_t pk_session_create(const packager_session_options_t *given, packager_sess
   }
   char message[PK_MESSAGE_BYTES], device[PK_DEVICE_TEXT_BYTES];
   pk_device_describe(*session, device);
-  snprintf(message, sizeof message, "%s: session created, arena of %" PRIu64 " bytes, %s", pk_model.name,
-           pk_model.arena_bytes, device);
+  const pk_level_t *level = (*session)->level;
+  snprintf(message, sizeof message, "%s: session created, arena of %" PRIu64 " bytes, %s%s%s", pk_model.name,
+           pk_model.arena_bytes, device, level ? ", code for " : "", level ? level->name : "");
   options.log(options.log_context, PACKAGER_LOG_INFO, message);
   return status;
 }
@@ -261,6 +266,10 @@ int32_t pk_session_profile(packager_session_t *session, const DLTensor *const *i
 }
 
 void *pk_session_stream(const packager_session_t *session) { return session ? pk_device_stream(session) : NULL; }
+
+const char *pk_session_cpu_level(const packager_session_t *session) {
+  return session && session->level ? session->level->name : NULL;
+}
 
 int32_t pk_session_output_shape(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                                 int32_t output, int64_t *shape) {

@@ -44,14 +44,14 @@ using MatrixShape = Shape<int, int, Shape<int, int, int>, int>;
 
 /* The collective as CUTLASS builds it, but for the schedule. `Tile` is (M, N, (K)): a step takes K channels of one
  * place in the window. */
-template <class Element, class Tile, class Cluster, class Stages, class Schedule>
+template <class Element, class Weight, class Accumulator, class Tile, class Cluster, class Stages, class Schedule>
 struct Im2col {
   using Tensor = cutlass::layout::TensorNHWC;
   static constexpr auto kOperator = cutlass::conv::Operator::kFprop;
   static constexpr int kWide = 16 / sizeof(Element);
   using Built = typename cutlass::conv::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, kOperator, Element, Tensor, kWide, Element, Tensor, kWide,
-      float, Tile, Cluster, Stages, cutlass::conv::KernelImplicitTmaWarpSpecializedSm90>::CollectiveOp;
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, kOperator, Element, Tensor, kWide, Weight, Tensor, kWide,
+      Accumulator, Tile, Cluster, Stages, cutlass::conv::KernelImplicitTmaWarpSpecializedSm90>::CollectiveOp;
   /* Two warp groups of a cooperative kernel have a half of the tile's rows each. */
   static constexpr bool kHalves = is_base_of_v<cutlass::gemm::KernelTmaWarpSpecializedCooperative, Schedule>;
   using Groups = cute::Layout<Shape<conditional_t<kHalves, _2, _1>, _1, _1>>;
@@ -59,7 +59,7 @@ struct Im2col {
   using Collective =
       cutlass::conv::collective::CollectiveConv<cutlass::conv::MainloopSm90TmaGmmaWarpSpecializedImplicitGemm<
                                                     kOperator, Built::DispatchPolicy::Stages, 2, Cluster, Schedule>,
-                                                Tile, Element, Element, TiledMma,
+                                                Tile, Element, Weight, TiledMma,
                                                 cutlass::conv::collective::detail::Sm90ImplicitGemmTileTraits<
                                                     typename Built::GmemTiledCopyA, typename Built::SmemLayoutA>,
                                                 cutlass::conv::collective::detail::Sm90ImplicitGemmTileTraits<
@@ -67,9 +67,9 @@ struct Im2col {
 };
 
 /* The same with the interface of a GEMM's collective. */
-template <class Element, class Tile, class Cluster, class Stages, class Schedule>
-struct Windows : Im2col<Element, Tile, Cluster, Stages, Schedule>::Collective {
-  using Base = typename Im2col<Element, Tile, Cluster, Stages, Schedule>::Collective;
+template <class Element, class Weight, class Accumulator, class Tile, class Cluster, class Stages, class Schedule>
+struct Windows : Im2col<Element, Weight, Accumulator, Tile, Cluster, Stages, Schedule>::Collective {
+  using Base = typename Im2col<Element, Weight, Accumulator, Tile, Cluster, Stages, Schedule>::Collective;
   using typename Base::Params;
   /* GEMM kernels look at their rank only. */
   using StrideA = cute::Stride<int64_t, _1, int64_t>;
@@ -78,7 +78,8 @@ struct Windows : Im2col<Element, Tile, Cluster, Stages, Schedule>::Collective {
 
   struct Arguments {
     ConvShape shape;
-    const Element *x, *w;
+    const Element *x;
+    const Weight *w;
   };
 
   static Params to_underlying_arguments(MatrixShape const &, Arguments const &arguments, void *workspace) {
@@ -118,8 +119,10 @@ inline bool make_rows(pk_conv_t &conv, int64_t size) {
   return true;
 }
 
-template <class Kernel, class Element, bool kResidual, bool kRows>
-int32_t fill(const pk_cuda_device_t &device, const pk_conv_t &problem, void *arguments, pk_cuda_launch_t *launch) {
+/* `thread` is what the epilogue computes with. */
+template <class Kernel, class Element, class Weight, class ElementD, bool kResidual, bool kRows, class Thread>
+int32_t fill(const pk_cuda_device_t &device, const pk_conv_t &problem, const Thread &thread, void *arguments,
+             pk_cuda_launch_t *launch) {
   constexpr int kWide = 16 / sizeof(Element);
   pk_conv_t conv = problem;
   if (!takes(conv, sizeof(Element), kRows ? 1 : kWide, kWide, kResidual)) return -1;
@@ -142,16 +145,14 @@ int32_t fill(const pk_cuda_device_t &device, const pk_conv_t &problem, void *arg
   typename Kernel::Arguments args{};
   args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
   args.problem_shape = {rows, filters, {channels, window[1], window[0]}, 1};
-  args.mainloop = {shape, static_cast<const Element *>(conv.x), static_cast<const Element *>(conv.w)};
+  args.mainloop = {shape, static_cast<const Element *>(conv.x), static_cast<const Weight *>(conv.w)};
   if constexpr (kResidual) {
-    args.epilogue.ptr_C = static_cast<const Element *>(conv.residual);
+    args.epilogue.ptr_C = static_cast<const ElementD *>(conv.residual);
     args.epilogue.dC = {filters, {}, 0};
   }
-  args.epilogue.ptr_D = static_cast<Element *>(conv.y);
+  args.epilogue.ptr_D = static_cast<ElementD *>(conv.y);
   args.epilogue.dD = {filters, {}, 0};
-  args.epilogue.thread.alpha = 1.0f;
-  args.epilogue.thread.beta = kResidual ? 1.0f : 0.0f;
-  args.epilogue.thread.bias_ptr = static_cast<const Element *>(conv.bias);
+  args.epilogue.thread = thread;
   args.hw_info.sm_count = device.num_sms;
   if (!Kernel::can_implement(args)) return -1;
   const typename Kernel::Params params = Kernel::to_underlying_arguments(args, nullptr);

@@ -48,7 +48,8 @@ def run_benchmark(workdir: Path, tmp_path: Path) -> Callable[..., Figures]:
         assert result["benchmark"] == name
         assert str(workdir) not in output.read_text()
         assert str(ROOT) not in output.read_text()
-        assert all(bar["met"] == (bar["value"] < bar["limit"]) for bar in result["bars"])
+        for bar in result["bars"]:
+            assert bar["met"] == ((bar["value"] < bar["limit"]) != bar["at_least"])
         assert done.returncode == (0 if all(bar["met"] for bar in result["bars"]) else 1)
         figures: Figures = result["figures"]
         return figures
@@ -102,6 +103,121 @@ def test_latency(run_benchmark: Callable[..., Figures]) -> None:
 
 
 @pytest.mark.slow
+def test_cpu(run_benchmark: Callable[..., Figures]) -> None:
+    options = ["--models", "mlp", "--batch", 1, "--rounds", 2, "--block", 0.01]
+    engines = ["packager", "onnxruntime", "tvm", "iree"]
+    run_benchmark("cpu", *options, "--threads", 1, "--engines", *engines)
+    figures = run_benchmark("cpu", *options, "--threads", 2, "--engines", *engines[:2], "--append")
+    one, two = figures["configurations"]
+    places = [(record["model"], record["batch"], record["threads"]) for record in (one, two)]
+    assert places == [("mlp", 1, 1), ("mlp", 1, 2)]
+    assert list(one["engines"]) == engines
+    assert list(two["engines"]) == engines[:2]
+    for entry in [*one["engines"].values(), *two["engines"].values()]:
+        assert "not installed" in entry.get("failed", "") or (entry["ms"]["count"] == 2 and entry["difference"] < 1e-4)
+    assert "--append" in two["command"]
+    assert one["over_packager"]["onnxruntime"]["median"] > 0
+    assert set(figures["geomeans"]) == {"all", "batch 1, 1 thread(s)", "batch 1, 2 thread(s)"}
+
+
+@pytest.mark.slow
+def test_cpu_gemm(run_benchmark: Callable[..., Figures]) -> None:
+    figures = run_benchmark("cpu_gemm", "--problems", "8x32x16", "--rounds", 2, "--block", 0.01)["problems"]["8x32x16"]
+    assert set(figures["gflops"]) == {"peak", "packager", "onnxruntime"}
+    assert 0 < figures["share"]["packager"]["median"] < 100
+    assert not figures["failed"]
+
+
+@pytest.mark.slow
+def test_an_engine_that_fails_is_reported(workdir: Path) -> None:
+    from cpu import Plan, bars, measure, report
+    from cpu_engines import Settings, prepare
+    from cpu_models import make
+
+    settings = Settings(workdir, ("nothing",))
+    prepare(settings)
+    model = make("mlp", 1, workdir / "models")
+    record = measure(model, 1, ["packager", "onnxruntime"], settings, Plan(1, 0.01, 1))
+    assert "nothing" in record["engines"]["packager"]["failed"]
+    assert record["engines"]["onnxruntime"]["ms"]["median"] > 0
+    assert record["over_packager"] == {}
+    assert [bar.met for bar in bars([record])] == [False]
+    found = report([record], [record], ["packager", "onnxruntime"])
+    assert found.rows[0][3] == "failed"
+    assert "mlp, batch 1, 1 thread(s): packager failed" in found.notes[0]
+
+
+@pytest.mark.slow
+def test_an_engine_with_other_outputs_is_refused(workdir: Path) -> None:
+    from dataclasses import replace
+
+    from cpu_engines import EngineError, Settings, onnxruntime, prepare
+    from cpu_models import make
+
+    settings = Settings(workdir, ())
+    prepare(settings)
+    model = make("mlp", 1, workdir / "models")
+    wrong = replace(model, outputs={name: array + 1 for name, array in model.outputs.items()})
+    with pytest.raises(EngineError, match="outputs differ"):
+        onnxruntime(wrong, 1, settings)
+    assert not list(workdir.glob("turns-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits", "squeezenet", "shufflenet", "mobilenet_v2"])
+def test_an_onnx_file_in_torch(workdir: Path, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    import numpy as np
+    from cpu_models import make
+    from cpu_torch import from_onnx
+
+    model = make(name, 2, workdir / "models")
+    (image,), (expected,) = model.inputs.values(), model.outputs.values()
+    assert image.shape[0] == expected.shape[0] == 2
+    with torch.no_grad():
+        found = from_onnx(model.path)(torch.from_numpy(image)).numpy()
+    assert np.max(np.abs(found - expected)) < 1e-4 * np.max(np.abs(expected))
+
+
+def test_bars_of_whole_models() -> None:
+    from cpu import bars, geomeans
+
+    def record(model: str, ratio: float, batch: int = 1) -> dict[str, Any]:
+        return {
+            "model": model,
+            "batch": batch,
+            "threads": 1,
+            "engines": {"packager": {}, "onnxruntime": {}},
+            "over_packager": {"onnxruntime": {"median": ratio}},
+        }
+
+    records = [record("mlp", 4.0), record("bert", 1.0), record("bert", 0.9, batch=8), record("resnet50_qdq", 0.5)]
+    assert geomeans(records)["all"] == pytest.approx(3.6 ** (1 / 3))
+    assert geomeans(records)["without the small models"] == pytest.approx(0.9**0.5)
+    found = {bar.what.split(", ", 1)[1]: (bar.value, bar.met) for bar in bars(records)}
+    assert found["geometric mean of 3"] == (pytest.approx(3.6 ** (1 / 3)), True)
+    assert found["worst: bert, batch 8, 1 thread(s)"] == (0.9, False)
+    assert found["small: mlp, batch 1, 1 thread(s)"] == (4.0, True)
+    assert found["int8: resnet50_qdq, batch 1, 1 thread(s)"] == (0.5, False)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu_gemm"])
+def test_documented_commands_are_understood(name: str) -> None:
+    """Those of the README and of the script's own text."""
+    import importlib
+    import re
+    import shlex
+
+    module = importlib.import_module(name)
+    texts = (module.__doc__, (BENCHMARKS / "README.md").read_text())
+    commands = [line for text in texts for line in re.findall(rf"python benchmarks/{name}\.py([^`#\n]*)", text)]
+    assert len(commands) > 2
+    for command in commands:
+        module.parse(shlex.split(command))
+
+
+@pytest.mark.slow
 def test_engines_that_disagree_are_refused(workdir: Path, tmp_path: Path) -> None:
     from engines import compare, compile_program, onnxruntime_engine, packager_engine
     from models import build_bundle
@@ -146,6 +262,13 @@ def test_a_bar_is_missed_at_its_limit() -> None:
 
     assert Bar("load", 2.99, 3, "ms").met
     assert str(Bar("load", 3, 3, "ms")) == "MISSED: load: 3.00 ms, the bar is 3.00 ms"
+
+
+def test_a_bar_of_at_least_is_met_at_its_limit() -> None:
+    from measure import Bar
+
+    assert not Bar("speed", 1.14, 1.15, "", True).met
+    assert str(Bar("speed", 1.15, 1.15, "", True)) == "met: speed: 1.15, the bar is 1.15"
 
 
 def test_tables_are_markdown() -> None:

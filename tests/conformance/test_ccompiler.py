@@ -15,7 +15,8 @@ class TestCCompiler(PartitionConformance):
         "operators": ["conv2d", "softmax"],
         "header": ["<stdint.h>"],
         "opt_level": 1,
-        "march": "haswell",
+        "march": ["haswell"],
+        "winograd": False,
         "fast_math": True,
     }
     cases = tuple(case for case in CASES if case.name != "product_broadcast")

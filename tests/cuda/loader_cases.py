@@ -161,7 +161,7 @@ def measuring(path: Path) -> None:
         assert result.cuda
         assert (result.cuda.device, result.cuda.graph, result.dims) == (0, graph, {"n": 4096})
         assert result.median_ms == 1  # the stand-in's events are a millisecond apart
-        found = result.cuda.profile
+        found = result.profile
         assert found
         assert {item.symbol for item in found.primitives} == {"scale", "add", "keep"}
         assert sum(item.share for item in found.primitives) > 0.999

@@ -333,7 +333,7 @@ def test_bench(path: Path, graph: str) -> None:
     assert result.cuda
     assert result.cuda.graph == graph
     assert 0 < result.cuda.enqueue_us_median / 1e3 < result.cuda.latency_ms_median
-    profile = result.cuda.profile
+    profile = result.profile
     assert profile
     assert profile.copy_gb_per_second > 100
     assert sum(item.share for item in profile.primitives) == pytest.approx(1)

@@ -42,6 +42,13 @@ DENSE = """
 <ir_version: 8, opset_import: ["": 17]>
 net (float[n,64] x) => (float[n,128] y) { p = MatMul(x, w) a = Add(p, b) y = Relu(a) }
 """
+QUANTISED = """
+<ir_version: 10, opset_import: ["": 21]>
+net (float[n,64] x) => (float[n,32] y) {
+  q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear <axis = 1> (w, t, u)
+  p = MatMul(d, v) a = Add(p, b) r = Relu(a) c = QuantizeLinear(r, s, z) y = DequantizeLinear(c, s, z)
+}
+"""
 RECORDED = """
 import ctypes, json, sys
 import numpy as np
@@ -97,6 +104,19 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = save(DENSE, folder / "dense.onnx", w=(64, 128), b=(128,))
     targets = ["cuda -arch=sm_80", "cutlass -candidates=2"]
     return packager.build(model, folder / "dense.so", targets=targets, precision="fp16", dims={"n": (1, 8)})
+
+
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A product of int8 that is rounded to int8 again."""
+    folder, rng = tmp_path_factory.mktemp("quantised"), np.random.default_rng(0)
+    model = onnx.parser.parse_model(QUANTISED)
+    arrays = {"s": np.float32(0.1), "z": np.int8(0), "w": rng.integers(-127, 127, (64, 32)).astype(np.int8)}
+    arrays |= {"t": rng.random(32, np.float32), "u": np.zeros(32, np.int8), "b": rng.random(32, np.float32)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items())
+    onnx.save(model, folder / "quantised.onnx")
+    targets = ["cuda -arch=sm_80", "cutlass -candidates=1"]
+    return packager.build(folder / "quantised.onnx", folder / "quantised.so", targets=targets, dims={"n": (1, 8)})
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +182,14 @@ def test_launches_of_a_layer(layer: Path, driver: Path) -> None:
     assert logs["5"][0] == logs["5"][1], "the same launches for the same sizes"
     grids = {n: [re.search(r"grid=(\S+)", line)[1] for line in runs[0] if " pk_" in line] for n, runs in logs.items()}  # type: ignore[index]
     assert grids["1"] != grids["5"]
+
+
+def test_a_quantised_product_rounds_its_own_result(quantised: Path, driver: Path) -> None:
+    logs = record(quantised, [64], driver, 80)
+    names = [line.split()[1] for line in logs["5"][0]]
+    assert [name for name in names if name.startswith("pk_")] == [
+        "pk_gemm_sm80_s8_s8_scaled_64x64x64_w32x32_s4_a16x16_none"
+    ]
 
 
 @pytest.mark.parametrize(("arch", "family"), [(80, "sm80"), (90, "sm90")])

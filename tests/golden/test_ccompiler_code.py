@@ -44,6 +44,7 @@ def residual(e: Body, x: Any, w: Any, b: Any, r: Any) -> Any:
     return e(op.nn.relu(e(op.add(e(op.add(e(op.matmul(x, w)), b)), r))))
 
 
+LAYOUTS = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
 CASES: dict[str, tuple[list[relax.Var], Body, set[int]]] = {
     "elementwise": ([tensor("x", (N, 7, 40)), tensor("b", (40,)), tensor("s", (N, 1, 1))], chain, set()),
     "dense": (
@@ -62,21 +63,26 @@ CASES: dict[str, tuple[list[relax.Var], Body, set[int]]] = {
         set(),
     ),
     "conv2d": (
-        [tensor("x", (1, 3, 9, 9)), tensor("w", (20, 3, 3, 3)), tensor("b", (1, 20, 1, 1))],
-        lambda e, x, w, b: e(op.nn.relu(e(op.add(e(op.nn.conv2d(x, w, padding=(1, 1, 1, 1))), b)))),
+        [tensor("x", (1, 9, 9, 3)), tensor("w", (20, 3, 3, 3)), tensor("b", (20,))],
+        lambda e, x, w, b: e(op.nn.relu(e(op.add(e(op.nn.conv2d(x, w, padding=(1, 1, 1, 1), **LAYOUTS)), b)))),
         {1, 2},
     ),
+    "winograd": (
+        [tensor("x", (N, 24, 22, 32)), tensor("w", (48, 3, 3, 32))],
+        lambda e, x, w: e(op.nn.relu(e(op.nn.conv2d(x, w, padding=(1, 1, 1, 1), **LAYOUTS)))),
+        {1},
+    ),
     "depthwise": (
-        [tensor("x", (N, 6, 12, 12)), tensor("w", (6, 1, 3, 3))],
-        lambda e, x, w: e(op.nn.conv2d(x, w, strides=(2, 2), groups=6)),
+        [tensor("x", (N, 12, 12, 6)), tensor("w", (6, 3, 3, 1))],
+        lambda e, x, w: e(op.nn.conv2d(x, w, strides=(2, 2), groups=6, **LAYOUTS)),
         {1},
     ),
     "max_pool2d": (
-        [tensor("x", (N, 3, 8, 8), "int8")],
-        lambda e, x: e(op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1))),
+        [tensor("x", (N, 8, 8, 3), "int8")],
+        lambda e, x: e(op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1), layout="NHWC")),
         set(),
     ),
-    "plane_mean": ([tensor("x", (N, 3, 7, 7))], lambda e, x: e(op.mean(x, [2, 3], keepdims=True)), set()),
+    "plane_mean": ([tensor("x", (N, 7, 7, 3))], lambda e, x: e(op.mean(x, [1, 2], keepdims=True)), set()),
     "softmax": (
         [tensor("x", (N, 6, 24)), tensor("m", (N, 1, 24))],
         lambda e, x, m: e(op.nn.softmax(e(op.add(x, m)), -1)),

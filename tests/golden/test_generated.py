@@ -64,6 +64,11 @@ CASES = {
         {"w": (1,)},
         {"static": True, "prefix": "half"},
     ),
+    "one_level": Case(
+        "one_level (float[4] x) => (float[4] y) { [half] y = Mul(x, w) }",
+        {"w": (1,)},
+        targets=("llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3",),
+    ),
     "gpu": Case(
         """gpu (float[n,1,8,8] image) => (float[n,3] y) {
           [conv] c = Conv<pads=[1,1,1,1]>(image, k, u)  [relu] r = Relu(c)

@@ -38,6 +38,7 @@ def batches() -> dict[str, object]:
 
 
 CONV = "ccompiler.conv2d+ccompiler.elementwise"
+FIRST = f"ccompiler.channels_last+{CONV}"
 DENSE = "ccompiler.dense+ccompiler.elementwise"
 CASES = {
     "multi-layer perceptron": Case(
@@ -59,13 +60,15 @@ CASES = {
     "residual block with Sum": Case(
         """g (float[1,8,5,5] x) => (float[1,8,5,5] y) { a = Conv(x, w, b)  s = Sum(a, x)  y = Relu(s) }""",
         {"w": normal(8, 8, 1, 1), "b": normal(8)},
-        composites=frozenset({CONV}),
+        composites=frozenset({FIRST}),
+        left=True,  # the result is a transposition
     ),
     "depthwise separable": Case(
         """g (float[1,6,8,8] x) => (float[1,10,4,4] y) {
           a = Conv<group=6, strides=[2,2], pads=[1,1,1,1]>(x, w)  r = LeakyRelu(a)  y = Conv(r, v) }""",
         {"w": normal(6, 1, 3, 3), "v": normal(10, 6, 1, 1)},
-        composites=frozenset({CONV, "ccompiler.conv2d"}),
+        composites=frozenset({FIRST, "ccompiler.conv2d"}),
+        left=True,
     ),
     "attention": Case(
         """g (float[n,6,16] x, float[n,1,6] m) => (float[n,6,16] y) {
@@ -114,7 +117,7 @@ CASES = {
             "v": normal(8, 9, dtype="float16"),
         },
         **batches(),
-        composites=frozenset({CONV, "ccompiler.avg_pool2d", "ccompiler.dense", "ccompiler.softmax"}),
+        composites=frozenset({FIRST, "ccompiler.avg_pool2d", "ccompiler.dense", "ccompiler.softmax"}),
     ),
     "integers": Case(
         "g (int32[n,5] x, int32[5] z) => (int32[n,4] y, int32[n,5] m) { m = Mul(x, z)  y = MatMul(m, w) }",

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from runtime_builder import Builder
 
-TENSORS = ["arguments", "kinds", "shapes", "layouts", "memory", "overlaps", "empty", "output_shape"]
+TENSORS = ["arguments", "kinds", "shapes", "layouts", "memory", "overlaps", "empty", "output_shape", "profile"]
 LIFECYCLE = ["table", "options", "allocator", "flaky_allocator", "logging", "two_bundles"]
 THREADS = [
     "busy",

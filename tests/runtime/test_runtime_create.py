@@ -62,6 +62,35 @@ def test_features_on_aarch64(builder: Builder) -> None:
 
 
 @pytest.fixture
+def leveled(builder: Builder) -> Path:
+    """A bundle with levels, the better of which this machine has."""
+    has = "asimd" if builder.flavour.name == "aarch64" else min(set(known_features()) & kernel_features())
+    return builder.bundle("leveled", "-DMODEL_STATIC", f'-DBETTER="{has}",')
+
+
+def test_the_best_level_that_the_machine_has(builder: Builder, leveled: Path) -> None:
+    builder.run("create", "levels", leveled)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "message"),
+    [
+        ("best", MACHINE, "this CPU (or its kernel) lacks what the code for best uses: avx9999"),
+        ("worst", "-1", "options: cpu_level is 'worst', expected least, better, best"),
+        ("", "-1", "options: cpu_level is '', expected least, better, best"),
+    ],
+)
+def test_a_level_that_cannot_be_had(builder: Builder, leveled: Path, wanted: str, status: str, message: str) -> None:
+    builder.run("create", "no_level", leveled, wanted, status, message)
+
+
+def test_a_bundle_without_levels(builder: Builder) -> None:
+    bundle = builder.bundle("plain", "-DMODEL_STATIC")
+    message = "options: cpu_level is 'better', expected NULL for a bundle without CPU levels"
+    builder.run("create", "no_level", bundle, "better", "-1", message)
+
+
+@pytest.fixture
 def external(builder: Builder, tmp_path: Path) -> Path:
     """A bundle in a folder of its own, whose weights are to stand beside it in w.safetensors."""
     header = builder.folder / "weights_header.inc"

@@ -24,10 +24,11 @@ def best_core(base: Target | None) -> str:
     """Return the core whose kernels run on every CPU that the base Target means; empty if there is none."""
     if base is None or base.machine != "x86_64":
         return ""
-    if base.options.mcpu == "native":
+    cpu = base.cpus[0]  # the least that the bundle runs on
+    if cpu == "native":
         has = set(this_machine().cpu_features)
         return next((core for core, features in FEATURES.items() if features <= has), "")
-    return next((core for core, names in CPUS.items() if base.options.mcpu in names), "")
+    return next((core for core, names in CPUS.items() if cpu in names), "")
 
 
 def kernel_names(core: str) -> dict[str, str]:

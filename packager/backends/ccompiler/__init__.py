@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packager.backends.base import API_VERSION, Context, PartitionOptions, Unavailable, attribute
+from packager.backends.base import API_VERSION, Context, PartitionOptions, Preparation, Unavailable, attribute
 from packager.errors import ToolchainError, UsageError
 from packager.toolchain import find_toolchain
 
 if TYPE_CHECKING:
-    from packager.backends.base import Pattern
+    from packager.backends.base import Pattern, Search
     from packager.primitives import BackendOutput, Partition
     from packager.targets import Target
 
-OPERATORS = ("elementwise", "dense", "conv2d", "pool2d", "softmax", "layer_norm")
+OPERATORS = ("elementwise", "dense", "conv2d", "pool2d", "softmax", "layer_norm", "attention")
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,16 @@ class CCompilerOptions(PartitionOptions):
     operators: tuple[str, ...] = attribute(OPERATORS, "Groups of operators to take", choices=OPERATORS)
     header: tuple[str, ...] = attribute((), "Headers to include first: an absolute path, or <name>", is_path=True)
     opt_level: int = attribute(3, "The compiler's -O level", choices=(0, 1, 2, 3))
-    march: str = attribute("", "The compiler's -march; default: what the base Target's mcpu means to it")
+    march: tuple[str, ...] = attribute(
+        (),
+        "The compiler's -march: one for all CPUs of the base Target, or one for each; default: what -mcpu means to it",
+    )
+    winograd: bool = attribute(True, "Compute 3x3 convolutions of many places by Winograd's algorithm")
     fast_math: bool = attribute(False, "Let the compiler break IEEE 754: no NaN, no infinity, any order of additions")
 
 
 class CCompilerBackend:
-    """Takes elementwise chains, and dense, conv2d, pooling, softmax and layer norm with what is fused to them."""
+    """Takes elementwise chains, dense, conv2d, pooling, softmax, layer norm, attention, and what is fused to each."""
 
     api_version = API_VERSION
     kind = "ccompiler"
@@ -57,10 +61,18 @@ class CCompilerBackend:
                     f"attribute 'header' of Target 'ccompiler' is {text!r}, which cannot stand after #include",
                     hint="write -header=/path/to/file.h or -header=<stdint.h>",
                 )
-        if not re.fullmatch(r"[\w.+=-]*", options.march):
-            raise UsageError(f"attribute 'march' of Target 'ccompiler' is {options.march!r}, expected a CPU's name")
+        for text in options.march:
+            if not re.fullmatch(r"[\w.+=-]+", text):
+                raise UsageError(f"attribute 'march' of Target 'ccompiler' is {text!r}, expected a CPU's name")
         machine = base.machine if base else platform.machine()
-        march = options.march or default_march(machine, str(base.options.mcpu) if base else "")
+        march = options.march or tuple(default_march(machine, cpu) for cpu in (base.cpus if base else ("",)))
+        expected = (1, len(base.cpus) if base else 1)
+        if len(march) not in expected or len(set(march)) < len(march):
+            raise UsageError(
+                f"attribute 'march' of Target 'ccompiler' is {','.join(march)}, but the base Target has"
+                f" {expected[1]} CPU{'s' if expected[1] > 1 else ''}",
+                hint="give one -march for all, or another one for each, in the order of -mcpu",
+            )
         chosen = tuple(name for name in OPERATORS if name in options.operators)
         return dataclasses.replace(options, march=march, operators=chosen)
 
@@ -76,14 +88,21 @@ class CCompilerBackend:
         """Return the headers that the result depends on; those of the system belong to the compiler."""
         return [Path(name) for name in target.options.header if not name.startswith("<")]
 
-    def patterns(self, target: Target) -> Sequence[Pattern]:
+    def patterns(self, target: Target) -> Sequence[Pattern | Search]:
         """Return the patterns of the groups of operators that the Target names."""
         from packager.backends.ccompiler.patterns import make_patterns
 
         return make_patterns(target.options.operators)
 
+    def preparation(self, target: Target) -> Preparation:
+        """Return that it takes convolutions and poolings in NHWC alone, and both sorts of products in integers."""
+        taken = set(target.options.operators)
+        return Preparation(
+            channels_last=bool({"conv2d", "pool2d"} & taken), integer_products={"conv2d", "dense"} <= taken
+        )
+
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
-        """Render ``ccompiler.c`` and compile it to ``ccompiler.o``.
+        """Render ``ccompiler.c`` and compile it to ``ccompiler.o``, once for each CPU.
 
         Raises BackendError with the compiler's message, UsageError for a ``march`` that the compiler does not know.
         """

@@ -1,65 +1,134 @@
-"""Depthwise conv2d over NCHW: each plane has a filter of its own, and vectors run along a line of the output."""
+"""Depthwise conv2d over NHWC: each channel has a filter of its own, and vectors run along the channels.
+
+A tile is a few places of a line and one or two vectors of channels, whose sums stay in registers. A table says where
+each place that their windows meet begins in memory; what lies beyond the edges begins at zeros. Where channels are
+fewer than a vector, or have several filters each, sums are taken one by one.
+"""
 
 from __future__ import annotations
 
-from packager.backends.ccompiler.conv2d import groups_of, prepare, window_of
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packager.backends.ccompiler.conv2d import groups_of, window_of
 from packager.backends.ccompiler.dense import total_value
 from packager.backends.ccompiler.expressions import DTYPES
 from packager.backends.ccompiler.functions import GroupDraft
-from packager.backends.ccompiler.graph import Operation
+from packager.backends.ccompiler.graph import CannotRender, Operation, Use
 from packager.backends.ccompiler.program import make_program
-from packager.backends.ccompiler.shapes import c_text, equal, product
+from packager.backends.ccompiler.shapes import Extent, c_text, equal, product
 from packager.backends.ccompiler.stages import Stage
 from packager.backends.ccompiler.tiles import KINDS
 
-# Places of a line of the output that are summed at once.
-CHUNK = 64
+if TYPE_CHECKING:
+    from packager.primitives import Array
+
+# Places of a tile: as many as have their sums in registers. 7 divides the lines of most networks.
+PLACES = 7
+# Products of a tile's line that are written out one by one.
+PRODUCTS = 80
+# Channels of which lines stay in the first-level cache while all windows of a tile are summed.
+CHUNK = 192
+MOST_LANES = 16
+# Products of bytes are summed as floats, which is exact for windows of this many places.
+BYTES = ("uint8", "int8")
+MOST_BYTES = 2**24 // (255 * 128)
 
 
 def is_depthwise(anchor: Operation) -> bool:
-    """Whether a convolution has one input channel per output channel, and sums that are floats."""
+    """Whether a convolution has one input channel per group, and sums that floats hold exactly if they are integers."""
     data, weight = anchor.uses
-    return groups_of(anchor) > 1 and equal(weight.shape[1], 1) and data.tensor.dtype in ("float32", "float16")
+    if groups_of(anchor) < 2 or not equal(weight.shape[3], 1):
+        return False
+    if data.tensor.dtype in BYTES:
+        return weight.tensor.dtype == "int8" and anchor.result.dtype == "int32" and _places_of(weight) <= MOST_BYTES
+    return data.tensor.dtype in ("float32", "float16")
+
+
+def _places_of(weight: Use) -> int:
+    return int(product(weight.shape[1:3]))
 
 
 def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
-    """Add the functions of a stage to its group: padding where it is needed, then the convolution."""
+    """Add the function of a stage to its group. Raises CannotRender."""
     data, weight = anchor.uses
-    kind, window = KINDS[data.tensor.dtype], window_of(weight.shape[2:], anchor.attributes)
-    image = prepare(anchor, window, kind, groups_of(anchor), group)
+    argument = weight.tensor.argument
+    if argument is None or argument not in group.graph.constants:
+        raise CannotRender("conv2d with weights that are no constant")
+    kind, window = KINDS[data.tensor.dtype].name, window_of(weight.shape[1:3], anchor.attributes)
+    is_bytes = data.tensor.dtype in BYTES
+    channels = int(stage.inner)
+    per_channel = channels // int(data.shape[3])
+    lines, width = anchor.result.shape[1:3]
+    places, chunk = _places(width, window.size[1]), _chunk(channels)
+    lanes = group.machine.vector_bytes // 4
     draft = group.function("depthwise")
     program = make_program(
         stage.after,
-        inner=stage.inner,
+        inner=channels,
         given=[(anchor.result, total_value(anchor.result, "sums[j]"))],
         stored=stage.stored,
         pointer_of=draft.tensor,
     )
-    value = "pk_widen(f[{0}])" if data.tensor.dtype == "float16" else "f[{0}]"
-    out_lines, out_width = anchor.result.shape[2:]
+    stored = DTYPES[data.tensor.dtype].stored
+    weight_stored = "float" if is_bytes else stored
+    w = group.packing(argument, "hwo_f32", _pack_floats) if is_bytes else group.packing(argument, "hwo", _pack)
+    vectors = 2 if group.machine.registers == 32 else 1
     draft.finish(
         "depthwise",
-        product((stage.rows, out_lines)),
+        product((data.shape[0], lines)),
         {
             "program": program,
-            "x": draft.tensor(data.tensor, False)
-            if image.workspace is None
-            else draft.workspace(image.workspace, kind.data, False),
-            "filter_type": DTYPES[weight.tensor.dtype].stored,
-            "filter": draft.tensor(weight.tensor, False),
-            "weight": value.format(f"ky * {window.size[1]} + kx"),
-            "channels": int(weight.shape[0]),
-            "per_channel": int(weight.shape[0]) // int(data.shape[1]),
-            "lines": c_text(out_lines),
-            "width": c_text(out_width),
-            "plane": c_text(image.plane),
-            "pitch": c_text(image.width),
-            "window_height": window.size[0],
-            "window_width": window.size[1],
-            "stride_y": image.strides[0],
-            "stride_x": image.strides[1],
-            "dilation_y": window.dilation[0],
-            "dilation_x": window.dilation[1],
-            "chunk": CHUNK,
+            "kind": f"{kind}_f32" if is_bytes else kind,
+            "weight_kind": "f32" if is_bytes else kind,
+            "weight_stored": weight_stored,
+            "stored": stored,
+            "widen": "pk_widen" if data.tensor.dtype == "float16" else "",
+            "x": draft.tensor(data.tensor, False),
+            "w": draft.packed(w, weight_stored),
+            "channels": channels,
+            "in_channels": channels // per_channel,
+            "lines": c_text(lines),
+            "width": c_text(width),
+            "in_height": c_text(data.shape[1]),
+            "in_width": c_text(data.shape[2]),
+            "window": window,
+            "places": places,
+            "columns": (places - 1) * window.strides[1] + (window.size[1] - 1) * window.dilation[1] + 1,
+            "chunk": chunk,
+            "count": str(chunk) if channels % chunk == 0 else f"pk_min_i64({chunk}, {channels} - start)",
+            "lanes": lanes,
+            "per_channel": per_channel,
+            "tiles": [size for size in range(vectors, 0, -1) if size * lanes <= channels and per_channel == 1],
         },
     )
+
+
+def _places(width: Extent, window: int) -> int:
+    """Return how many places a tile has: those that leave the fewest unused in the last tile of a line."""
+    most = max(1, min(PLACES, PRODUCTS // window))
+    if not isinstance(width, int):
+        return most
+    sizes = range(min(most, width), max(0, min(most, width) // 2), -1)
+    return min(sizes, key=lambda size: -(-width // size) * (size + 1))
+
+
+def _chunk(channels: int) -> int:
+    """Return how many channels are summed before the next ones: a last chunk has as many as a vector at least."""
+    if channels <= CHUNK:
+        return channels
+    sizes = [
+        size for size in range(CHUNK, CHUNK // 2, -MOST_LANES) if channels % size == 0 or channels % size >= MOST_LANES
+    ]
+    return min(sizes, key=lambda size: (-(-channels // size), size))
+
+
+def _pack(array: Array) -> Array:
+    """Return [channels, height, width, 1] as [height, width, channels]."""
+    return np.asarray(array).transpose(1, 2, 3, 0)
+
+
+def _pack_floats(array: Array) -> Array:
+    """Return integers so, as floats."""
+    return _pack(array).astype(np.float32)

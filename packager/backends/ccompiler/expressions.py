@@ -47,8 +47,8 @@ _FLOAT_ONLY = {
     "exp": "pk_exp_{s}(a)",
     "tanh": "pk_tanh_{s}(a)",
     "erf": "pk_erf_{s}(a)",
-    "sigmoid": "1 / (1 + pk_exp_{s}(-a))",
-    "nn.silu": "a / (1 + pk_exp_{s}(-a))",
+    "sigmoid": "pk_sigmoid_{s}(a)",
+    "nn.silu": "a * pk_sigmoid_{s}(a)",
     "nn.gelu": "a * (({t})0.5 + ({t})0.5 * pk_erf_{s}(a * ({t})0.70710678118654752))",
     "nn.gelu_tanh": (
         "a * (({t})0.5 + ({t})0.5 * pk_tanh_{s}(a * ({t})0.79788456080286536 * (1 + ({t})0.044715 * a * a)))"
@@ -222,8 +222,8 @@ def _special(
     if name in ("isnan", "isinf", "isfinite"):
         plain = {"isnan": "0", "isinf": "0", "isfinite": "1"}[name]
         return f"__builtin_{name}({a})" if ctype.is_float else plain
-    if name == "power" and ctype.is_float and operands[1] == literal(2.0, dtypes[1]):
-        return f"{a} * {a}"
+    if name == "power" and ctype.is_float:
+        return _power(a, operands[1], dtype)
     if name == "sum_of_tensors":
         if ctype.is_float:
             return " + ".join(operands)
@@ -232,6 +232,13 @@ def _special(
             total = f"pk_add_{ctype.suffix}({total}, {operand})"
         return total
     return None
+
+
+def _power(a: str, exponent: str, dtype: str) -> str | None:
+    """Return the expression of a power whose exponent is one of a few numbers, which needs no call."""
+    one = "1.0f" if DTYPES[dtype].value == "float" else "1.0"
+    texts = {2.0: f"{a} * {a}", 3.0: f"{a} * {a} * {a}", 1.0: a, -1.0: f"{one} / {a}", -2.0: f"{one} / ({a} * {a})"}
+    return next((text for number, text in texts.items() if exponent == literal(number, dtype)), None)
 
 
 def _bound(number: float, dtype: str) -> str:

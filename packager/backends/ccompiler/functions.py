@@ -22,11 +22,15 @@ ITEMSIZE = {"float16": 2, "int16": 2, "float32": 4, "int32": 4, "float64": 8, "i
 
 @dataclass(frozen=True)
 class Machine:
-    """What the compiler's options give: bytes of a vector register, how many there are, and their kind."""
+    """What the compiler's options give: bytes of a vector register, how many there are, and their kind.
+
+    With ``quads`` there is an instruction that adds up four products of bytes (AVX-512 VNNI).
+    """
 
     vector_bytes: int
     registers: int
     name: str  # "sse2", "avx2", "avx512", "aarch64"
+    quads: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class GroupDraft:
     name: str
     graph: Graph
     machine: Machine
+    winograd: bool = True  # whether convolutions may be computed so
     functions: list[CFunction] = field(default_factory=list)
     workspaces: list[Extent] = field(default_factory=list)
     packings: list[Packing] = field(default_factory=list)

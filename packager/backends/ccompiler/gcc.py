@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from packager.toolchain import run
 
 # IEEE 754 as numpy has it: no errno, no traps, no vector math library; contraction into fused multiply-add is allowed.
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+# GCC 12 keeps what a loop reuses in more registers than there are.
+TUNING = ("-fno-predictive-commoning",)
 QUIET = ("-g0", "-fno-ident", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-Wno-psabi")
 
 
@@ -21,23 +24,18 @@ def cpu_flag(march: str, machine: str) -> str:
     return f"-mcpu={march}" if is_cpu else f"-march={march}"
 
 
-def predefined(context: Context, options: Any) -> set[str]:
+def predefined(context: Context, march: str) -> set[str]:
     """Return the macros that the compiler predefines for the CPU. Raises UsageError for one that it does not know."""
     toolchain = context.toolchain
-    source = context.workdir / "empty.c"
-    source.write_text("")
+    asked = [toolchain.cc, cpu_flag(march, toolchain.machine), "-dM", "-E", "-x", "c", os.devnull]
     try:
-        text = run(
-            [toolchain.cc, cpu_flag(options.march, toolchain.machine), "-dM", "-E", source.name], cwd=context.workdir
-        )
+        text = run(asked, cwd=context.workdir)
     except ToolchainError as error:
         raise UsageError(
-            f"attribute 'march' of Target 'ccompiler' is {options.march!r}, which the C compiler does not know for"
+            f"attribute 'march' of Target 'ccompiler' is {march!r}, which the C compiler does not know for"
             f" {toolchain.machine}",
             hint="; ".join(line for line in error.stderr.splitlines() if "note:" in line) or "name another CPU",
         ) from error
-    finally:
-        source.unlink()
     return {line.split()[1] for line in text.splitlines()}
 
 
@@ -46,20 +44,19 @@ def machine_of(macros: set[str]) -> Machine:
     if "__x86_64__" not in macros:
         return Machine(16, 32, "aarch64")
     if "__AVX512F__" in macros:
-        return Machine(64, 32, "avx512")
+        return Machine(64, 32, "avx512", quads="__AVX512VNNI__" in macros)
     if "__AVX2__" in macros and "__F16C__" in macros:
         return Machine(32, 16, "avx2")
     return Machine(16, 16, "sse2")
 
 
-def compile_module(source: Path, options: Any, context: Context) -> Path:
-    """Compile to an object beside the source. Raises BackendError with the compiler's message."""
+def compile_module(source: Path, target: Path, march: str, options: Any, context: Context) -> Path:
+    """Compile for a CPU. Raises BackendError with the compiler's message."""
     toolchain = context.toolchain
-    target = source.with_suffix(".o")
-    argv = [toolchain.cc, *FLAGS, *QUIET, f"-O{options.opt_level}", cpu_flag(options.march, toolchain.machine)]
+    argv = [toolchain.cc, *FLAGS, *TUNING, *QUIET, f"-O{options.opt_level}", cpu_flag(march, toolchain.machine)]
     argv += ["-ffast-math"] if options.fast_math else []
     try:
-        run([*argv, "-c", source.name, "-o", target.name], cwd=context.workdir)
+        run([*argv, "-c", source.name, "-o", str(target)], cwd=source.parent)
     except ToolchainError as error:
         missing = "No such file or directory" in error.stderr and bool(options.header)
         raise BackendError(

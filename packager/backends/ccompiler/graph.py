@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import relax, tirx
 from tvm.ir import is_prim_expr
 
+from packager.attention import Attention
+from packager.backends.ccompiler.attention_search import find_attentions
 from packager.backends.ccompiler.expressions import ARITIES
 from packager.backends.ccompiler.shapes import Shape, equal_shapes
 
-ROW_ANCHORS = frozenset({"nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm"})
+ROW_ANCHORS = frozenset({"nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
+MOVES = frozenset({"concat", "permute_dims"})
 POOLS = frozenset({"nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean"})
 # Operators with a loop nest of their own.
-ANCHORS = frozenset({"matmul", "nn.conv2d"}) | ROW_ANCHORS | POOLS
+ANCHORS = frozenset({"matmul", "nn.conv2d", "attention"}) | ROW_ANCHORS | POOLS | MOVES
 OPERATORS = frozenset({"sum", "stack"}) | ANCHORS | ARITIES.keys()
 # Operators that leave every element where it is.
 VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})
@@ -80,14 +84,17 @@ class Graph:
     constants: frozenset[int] = field(default_factory=frozenset)
 
 
-def read_graph(function: relax.Function, constants: frozenset[int]) -> Graph:
-    """Return the operations of a partition's function. Raises CannotRender."""
-    return _Reader(function).read(constants)
+def read_graph(function: relax.Function, constants: frozenset[int], composites: Iterable[str] = ()) -> Graph:
+    """Return the operations of a partition's function, made of these composites. Raises CannotRender."""
+    return _Reader(function, composites).read(constants)
 
 
 class _Reader:
-    def __init__(self, function: relax.Function) -> None:
+    def __init__(self, function: relax.Function, composites: Iterable[str]) -> None:
         self.function = function
+        attentions = find_attentions(function, composites)
+        self.attentions = {attention.result.__chandle__(): attention for attention in attentions}
+        self.covered = {variable.__chandle__() for found in attentions for variable in found.variables}
         self.values: dict[int, Any] = {}  # variable -> Use, or a list of operands for a tuple
         self.operations: list[Operation] = []
         self.count = 0
@@ -100,12 +107,16 @@ class _Reader:
             self.values[parameter.__chandle__()] = Use(tensor, tensor.shape)
         for block in self.function.body.blocks:
             for binding in block.bindings:
-                self.values[binding.var.__chandle__()] = self._value(binding.value)
+                handle = binding.var.__chandle__()
+                if handle in self.attentions:
+                    self.values[handle] = self._attention(self.attentions[handle])
+                elif handle not in self.covered:
+                    self.values[handle] = self._value(binding.value)
         body = self._value(self.function.body.body)
         results = self._results(body if isinstance(body, list) else [body], len(inputs))
         return Graph(
             inputs=tuple(inputs),
-            operations=tuple(_contract(self.operations, results)),
+            operations=tuple(_contract(_multiplied(self.operations, results), results)),
             results=tuple(results),
             variables=_variables(self.function),
             constants=constants,
@@ -143,6 +154,17 @@ class _Reader:
         if isinstance(expr, relax.Call):
             return self._call(expr)
         raise CannotRender(f"an expression of type {type(expr).__name__}")
+
+    def _attention(self, attention: Attention) -> Use:
+        """Append what stands for all bindings of an attention: its tensors are where its operands lie, then masks."""
+        sources = [heads.source for heads in (attention.q, attention.k, attention.v)]
+        masks = [mask for mask in (attention.mask, attention.keep) if mask is not None]
+        operands = [self._value(source) for source in (*sources, *masks)]
+        if not all(isinstance(operand, Use) for operand in operands):
+            raise CannotRender("an attention of numbers")
+        result = self._tensor(attention.result.ty)
+        self.operations.append(Operation("attention", tuple(operands), result, attention))
+        return Use(result, result.shape)
 
     def _literal(self, expr: Any) -> Literal:
         array = expr.value.numpy()
@@ -199,6 +221,25 @@ def _variables(function: relax.Function) -> tuple[tirx.Var, ...]:
             if isinstance(extent, tirx.Var):
                 found.setdefault(extent.__chandle__(), extent)
     return tuple(found.values())
+
+
+def _multiplied(operations: list[Operation], results: list[Tensor]) -> list[Operation]:
+    """Replace divisions by a number whose results only ``erf`` reads, as in GELU, by products: it is no more exact."""
+    readers: dict[int, set[str]] = {tensor.index: {"result"} for tensor in results}
+    for operation in operations:
+        for use in operation.uses:
+            readers.setdefault(use.tensor.index, set()).add(operation.name)
+
+    def multiplied(operation: Operation) -> Operation:
+        number = operation.operands[-1] if operation.operands else None
+        read_by_erf = readers.get(operation.result.index) == {"erf"}
+        if operation.name != "divide" or not read_by_erf or not isinstance(number, Literal) or not number.value:
+            return operation
+        return replace(
+            operation, name="multiply", operands=(operation.operands[0], replace(number, value=1 / number.value))
+        )
+
+    return list(map(multiplied, operations))
 
 
 def _contract(operations: list[Operation], results: list[Tensor]) -> list[Operation]:

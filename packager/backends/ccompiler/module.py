@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from packager.backends.base import Context
+from packager.backends.ccompiler.attention import add_attention, tile_values
 from packager.backends.ccompiler.conv2d import add_conv2d
 from packager.backends.ccompiler.dense import add_dense
 from packager.backends.ccompiler.depthwise import add_depthwise, is_depthwise
 from packager.backends.ccompiler.elementwise import add_elementwise
+from packager.backends.ccompiler.forms import require_equal_groups
 from packager.backends.ccompiler.functions import CFunction, GroupDraft, Machine
 from packager.backends.ccompiler.gcc import compile_module, machine_of, predefined
-from packager.backends.ccompiler.graph import POOLS, ROW_ANCHORS, CannotRender, Operation, read_graph
+from packager.backends.ccompiler.graph import MOVES, POOLS, ROW_ANCHORS, CannotRender, Operation, read_graph
+from packager.backends.ccompiler.moves import add_move
+from packager.backends.ccompiler.neighbours import add_neighbours
 from packager.backends.ccompiler.pool2d import add_pool2d
 from packager.backends.ccompiler.rows import add_rows
 from packager.backends.ccompiler.shapes import c_name
 from packager.backends.ccompiler.stages import Stage, make_stages
-from packager.backends.ccompiler.tiles import COLUMNS, KINDS, Tile
+from packager.backends.ccompiler.tiles import render_tiles
+from packager.backends.ccompiler.winograd import render_transforms
 from packager.header import ENVIRONMENT, MARK
 from packager.primitives import BackendOutput, FunctionGroup, Partition, StaticLibrary
 from packager.targets import Target
@@ -43,6 +51,17 @@ HALF_STORES = {
     "aarch64": "__builtin_convertvector(pk_load_f32(from + i), pk_uh)",
     "sse2": "",
 }
+# The greater of two floats in each lane, by one instruction.
+VECTOR_MAXIMA = {
+    "avx2": "__builtin_ia32_maxps256(a, b)",
+    "avx512": "__builtin_ia32_maxps512_mask(a, b, a, -1, 4)",
+    "sse2": "__builtin_ia32_maxps(a, b)",
+}
+# As many bytes as a vector has words, as words; the letter says whether with their sign.
+BYTE_LOADS = {
+    "avx2": "__builtin_ia32_pmov{}xbd256((pk_chars)(pk_longs){{*(const pk_long *)p, 0}})",
+    "avx512": "__builtin_ia32_pmov{}xbd512_mask(*(const pk_chars *)p, (pk_words){{0}}, -1)",
+}
 PAIR_PRODUCTS = {
     "avx2": "(pk_vi32)__builtin_ia32_pmaddwd256((pk_wi8)pairs, w)",
     "avx512": "(pk_vi32)__builtin_ia32_pmaddwd256((pk_wi8)pairs, w)",
@@ -52,42 +71,64 @@ PAIR_PRODUCTS = {
 
 
 def compile_partitions(partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
-    """Render all partitions and compile them. Raises BackendError, UsageError."""
+    """Render all partitions and compile them, once for each CPU. Raises BackendError, UsageError."""
     if not partitions:
         return BackendOutput(target.kind)
     options: Any = target.options
-    machine = machine_of(predefined(context, options))
-    source, groups, given_back = render_module(partitions, options.header, machine)
+    machines = [machine_of(predefined(context, march)) for march in options.march]
+    # A level above the least may ask for more than its name says: CPUs without it run the code of the level below.
+    machines[1:] = [replace(machine, quads=machine.name == "avx512") for machine in machines[1:]]
+    forms = [
+        (march, *render_module(partitions, options.header, machine, winograd=options.winograd))
+        for march, machine in zip(options.march, machines, strict=True)
+    ]
+    _, _, groups, given_back = forms[0]
+    for march, _, others, not_taken in forms[1:]:
+        require_equal_groups({**groups, **given_back}, {**others, **not_taken}, options.march[0], march)
     if not groups:
         return BackendOutput(target.kind, given_back=given_back)
-    path = context.workdir / "ccompiler.c"
-    path.write_text(source)
+    with ThreadPoolExecutor(context.jobs) as pool:
+        compiled = list(pool.map(lambda form: _compile_form(form[0], form[1], target, context), forms))
     symbols = tuple(function.symbol for group in groups.values() for function in group.functions)
-    library = StaticLibrary("ccompiler.o", (compile_module(path, options, context),), symbols)
+    levels = ("", *context.base.cpus[1:])
     return BackendOutput(
         target.kind,
-        static_libraries=(library,),
+        static_libraries=tuple(
+            StaticLibrary(path.name, (path,), symbols, level=level)
+            for path, level in zip(compiled, levels, strict=False)  # a march that is given may be for all levels
+        ),
         groups=groups,
         given_back=given_back,
         toolchain={"ccompiler": context.toolchain.versions["cc"]},
     )
 
 
+def _compile_form(march: str, source: str, target: Target, context: Context) -> Path:
+    """Compile the C of one CPU. Its file has the same name for all, since the object has that name in it."""
+    first = march == target.options.march[0]
+    folder = context.workdir if first else context.workdir / march
+    folder.mkdir(exist_ok=True)
+    path = folder / "ccompiler.c"
+    path.write_text(source)
+    made = context.workdir / ("ccompiler.o" if first else f"ccompiler-{march}.o")
+    return compile_module(path, made, march, target.options, context)
+
+
 def render_module(
-    partitions: Sequence[Partition], headers: Sequence[str], machine: Machine
+    partitions: Sequence[Partition], headers: Sequence[str], machine: Machine, *, winograd: bool = True
 ) -> tuple[str, dict[str, FunctionGroup], dict[str, str]]:
     """Return the C file, the group of each partition, and the reasons for which others are given back."""
     made: list[CFunction] = []
     groups, given_back = {}, {}
     for partition in partitions:
         try:
-            draft = draft_group(partition, machine)
+            draft = draft_group(partition, machine, winograd=winograd)
         except CannotRender as reason:
             given_back[partition.name] = f"ccompiler cannot render {reason}"
             continue
         made += draft.functions
         groups[partition.name] = draft.group()
-    tiles = sorted({tile for function in made for tile in function.tiles})
+    sources = [function.source for function in made]
     lanes = machine.vector_bytes // 4
     values = {
         "mark": MARK,
@@ -96,24 +137,33 @@ def render_module(
         "integers": INTEGERS,
         "lanes": lanes,
         "bytes": machine.vector_bytes,
+        "halves": [lanes >> step for step in range(1, lanes.bit_length())],
+        "vector_max": VECTOR_MAXIMA.get(machine.name, ""),
+        "quads": machine.quads,
         "integer_bytes": min(machine.vector_bytes, 32),
         "half_load": HALF_LOADS[machine.name],
         "half_store": HALF_STORES[machine.name],
+        "byte_load": BYTE_LOADS.get(machine.name, ""),
         "half_type": "_Float16" if machine.name == "aarch64" else "int16_t",
         "pair_product": PAIR_PRODUCTS[machine.name],
-        "tiles": [_tile(tile) for tile in tiles],
-        "sources": [function.source for function in made],
+        "tiles": [
+            *render_tiles(machine, {tile for function in made for tile in function.tiles}),
+            *render_transforms(sources),
+        ],
+        "sources": sources,
+        "attention": tile_values(machine, sources) if any("pk_attend_" in source for source in sources) else None,
     }
     return ENVIRONMENT.get_template("ccompiler/module.c.j2").render(values), groups, given_back
 
 
-def draft_group(partition: Partition, machine: Machine) -> GroupDraft:
+def draft_group(partition: Partition, machine: Machine, *, winograd: bool) -> GroupDraft:
     """Return the functions of a partition. Raises CannotRender."""
-    graph = read_graph(partition.function, partition.constant_arguments)
+    composites = [composite.name for composite in partition.composites]
+    graph = read_graph(partition.function, partition.constant_arguments, composites)
     names = [c_name(variable) for variable in graph.variables]
     if len(set(names)) < len(names):
         raise CannotRender("two shape variables of one name")
-    group = GroupDraft(partition.name, graph, machine)
+    group = GroupDraft(partition.name, graph, machine, winograd)
     for stage in make_stages(graph):
         if stage.anchor is None:
             add_elementwise(stage, group)
@@ -123,27 +173,19 @@ def draft_group(partition: Partition, machine: Machine) -> GroupDraft:
 
 
 def _adder(anchor: Operation) -> Callable[[Stage, Operation, GroupDraft], None]:
+    layout = getattr(anchor.attributes, "data_layout", getattr(anchor.attributes, "layout", "NHWC"))
+    if anchor.name in ("nn.conv2d", *POOLS) and layout != "NHWC":
+        raise CannotRender(f"{anchor.name} over {layout}")
+    if anchor.name == "nn.avg_pool1d":
+        return add_neighbours
+    if anchor.name in MOVES:
+        return add_move
     if anchor.name in ROW_ANCHORS:
         return add_rows
+    if anchor.name == "attention":
+        return add_attention
     if anchor.name in POOLS:
         return add_pool2d
     if anchor.name == "nn.conv2d":
         return add_depthwise if is_depthwise(anchor) else add_conv2d
     return add_dense
-
-
-def _tile(tile: Tile) -> str:
-    kind = next(kind for kind in KINDS.values() if kind.name == tile.kind)
-    return ENVIRONMENT.get_template("ccompiler/tile.c.j2").render(
-        name=tile.name,
-        kind=kind.name,
-        data=kind.data,
-        weight=kind.weight,
-        total=kind.total,
-        step=COLUMNS * kind.pair,
-        rows=tile.rows,
-        panels=tile.panels,
-        vectors=tile.vectors,
-        height=tile.height,
-        width=tile.width,
-    )

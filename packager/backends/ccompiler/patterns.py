@@ -9,19 +9,22 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.relax.dpl import is_op, is_tuple, wildcard
 
-from packager.backends.base import Match, Pattern
+from packager.backends.base import Match, Pattern, Search
+from packager.backends.ccompiler.attention_search import make_searches
 from packager.backends.ccompiler.expressions import ARITIES, DTYPES
 from packager.backends.ccompiler.graph import VIEWS
 
 # Element types that the operators other than elementwise ones are rendered for.
 FLOATS = ("float32", "float16")
 NUMBERS = (*FLOATS, "int8", "int32")
+# Groups of channels that are interleaved by a loop that writes them out.
+MOST_GROUPS = 16
 
 
-def make_patterns(groups: Sequence[str]) -> list[Pattern]:
+def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
     """Return the patterns of these groups of operators."""
-    makers: dict[str, Callable[[], list[Pattern]]] = {
-        "elementwise": _elementwise,
+    makers: dict[str, Callable[[], Sequence[Pattern | Search]]] = {
+        "elementwise": lambda: [*_elementwise(), *_moves()],
         "dense": lambda: [_anchor("dense", is_op("relax.matmul")(wildcard(), wildcard()), _is_dense)],
         "conv2d": lambda: [_anchor("conv2d", is_op("relax.nn.conv2d")(wildcard(), wildcard()), _is_conv2d)],
         "pool2d": _pool2d,
@@ -29,6 +32,7 @@ def make_patterns(groups: Sequence[str]) -> list[Pattern]:
             _anchor(name, is_op(f"relax.nn.{name}")(wildcard()), _is_softmax) for name in ("softmax", "log_softmax")
         ],
         "layer_norm": _layer_norm,
+        "attention": make_searches,
     }
     return [pattern for group in groups for pattern in makers[group]()]
 
@@ -58,6 +62,15 @@ def _elementwise() -> list[Pattern]:
     return patterns
 
 
+def _moves() -> list[Pattern]:
+    """Return the patterns of what moves elements along rows, and is fused with what works on these."""
+    return [
+        Pattern("ccompiler.concat", is_op("relax.concat")(wildcard()), check=_is_concat),
+        Pattern("ccompiler.interleave", is_op("relax.permute_dims")(wildcard()), check=_is_interleaving),
+        Pattern("ccompiler.channels_last", is_op("relax.permute_dims")(wildcard()), check=_is_channels_last),
+    ]
+
+
 def _broadcast() -> Any:
     return is_op("relax.broadcast_to")(wildcard(), varg_default_wildcard=True)
 
@@ -71,8 +84,10 @@ def _any(first: Any, *others: Any) -> Any:
 def _pool2d() -> list[Pattern]:
     pools = [_anchor(name, is_op(f"relax.nn.{name}")(wildcard()), _is_pool2d) for name in ("max_pool2d", "avg_pool2d")]
     adaptive = is_op("relax.nn.adaptive_avg_pool2d")(wildcard())
+    rows = is_op("relax.reshape")(wildcard(), wildcard())
     return [
         *pools,
+        _anchor("avg_pool1d", is_op("relax.nn.avg_pool1d")(rows), _is_mean_of_neighbours),
         _anchor("avg_pool2d", adaptive, _is_global_pool),
         _anchor("avg_pool2d", is_op("relax.mean")(wildcard()), _is_spatial_mean),
     ]
@@ -142,10 +157,7 @@ def _is_sum_of_tensors(match: Match) -> bool:
 def _is_dense(match: Match) -> bool:
     (call,) = match.calls
     left, right = (shape_of(arg) for arg in call.args)
-    dtype, result = str(call.args[0].ty.dtype), str(call.ty.dtype)
-    if not left or not right or len(left) < 2 or len(right) < 2 or str(call.args[1].ty.dtype) != dtype:
-        return False
-    if dtype not in NUMBERS or result not in _results(dtype):
+    if not left or not right or len(left) < 2 or len(right) < 2 or not _is_product(call):
         return False
     if all(isinstance(extent, tirx.IntImm) and int(extent) == 1 for extent in right[:-2]):
         return True
@@ -153,42 +165,92 @@ def _is_dense(match: Match) -> bool:
     return len(left) == len(right) and all(str(a) == str(b) for a, b in zip(left[:-2], right[:-2], strict=True))
 
 
-def _results(dtype: str) -> tuple[str, ...]:
-    return {"int8": ("int8", "int32"), "float16": ("float16", "float32")}.get(dtype, (dtype,))
+def _is_product(call: Any) -> bool:
+    """Whether there are tiles for the element types of a product."""
+    data, weight = (str(arg.ty.dtype) for arg in call.args)
+    results = {"int8": ("int8", "int32"), "uint8": ("int32",), "float16": ("float16", "float32")}.get(data, (data,))
+    same = weight == data if data in NUMBERS else (data, weight) == ("uint8", "int8")
+    return same and str(call.ty.dtype) in results
 
 
 def _is_conv2d(match: Match) -> bool:
     (call,) = match.calls
     data, weight = call.args
     attrs, extents = call.attrs, shape_of(weight)
-    plain = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NCHW", "OIHW", "NCHW")
-    if not plain or extents is None or not _is_static(extents) or not match.is_constant(weight):
+    last = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NHWC", "OHWI", "NHWC")
+    if not last or extents is None or not _is_static(extents) or not match.is_constant(weight):
         return False
-    channels = (shape_of(data) or (None, None))[1]
-    dtype = str(data.ty.dtype)
-    same = str(weight.ty.dtype) == dtype and dtype in NUMBERS and str(call.ty.dtype) in _results(dtype)
-    return same and isinstance(channels, tirx.IntImm) and shape_of(call) is not None
+    channels = (shape_of(data) or (None,))[-1]
+    return _is_product(call) and isinstance(channels, tirx.IntImm) and shape_of(call) is not None
+
+
+def _is_concat(match: Match) -> bool:
+    """Whether it makes rows of known length of such rows."""
+    (call,) = match.calls
+    fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
+    shapes = [shape_of(value) for value in (*fields, call)]
+    if len(fields) < 2 or not all(isinstance(field, relax.Var) for field in fields):
+        return False
+    if not all(shape and len(shape) > 1 and _is_static(shape[-1:]) for shape in shapes):
+        return False
+    is_last = call.attrs.axis is not None and int(call.attrs.axis) % len(shapes[-1] or ()) == len(shapes[-1] or ()) - 1
+    return is_last and {str(value.ty.dtype) for value in (*fields, call)} <= DTYPES.keys()
+
+
+def _is_interleaving(match: Match) -> bool:
+    """Whether it swaps groups of channels and the channels of a group, as shuffles do, and groups are few."""
+    (call,) = match.calls
+    shape, axes = shape_of(call), list(map(int, call.attrs.axes or ()))
+    if not shape or len(shape) != 5 or not _is_static(shape[-2:]) or not _dtypes(call) <= DTYPES.keys():
+        return False
+    return axes == [0, 1, 2, 4, 3] and 1 < int(shape[-1]) <= MOST_GROUPS
+
+
+def _is_channels_last(match: Match) -> bool:
+    """Whether it makes NHWC of few planes."""
+    (call,) = match.calls
+    shape, axes = shape_of(call), list(map(int, call.attrs.axes or ()))
+    if not shape or not _is_static(shape[-1:]) or not _dtypes(call) <= DTYPES.keys():
+        return False
+    return axes == [0, 2, 3, 1] and int(shape[-1]) <= MOST_GROUPS
+
+
+def _is_mean_of_neighbours(match: Match) -> bool:
+    """Whether it is along rows, and all neighbours count, those beyond the ends too."""
+    call = match.calls[-1]
+    attrs, shape = call.attrs, shape_of(call)
+    plain = attrs.layout == "NCW" and int(attrs.strides[0]) == 1 and int(attrs.dilation[0]) == 1
+    same = shape is not None and str(shape) == str(shape_of(call.args[0])) and _is_static(shape[1:])
+    counted = attrs.count_include_pad or not any(map(int, attrs.padding))
+    return plain and same and int(shape[1]) == 1 and counted and _dtypes(call) == {"float32"}  # type: ignore[index]
 
 
 def _is_pool2d(match: Match) -> bool:
     (call,) = match.calls
     attrs = call.attrs
-    plain = attrs.layout == "NCHW" and attrs.out_layout in ("", "NCHW")
-    return plain and shape_of(call.args[0]) is not None and shape_of(call) is not None and _dtypes(call) <= set(NUMBERS)
+    last = attrs.layout == "NHWC" and attrs.out_layout in ("", "NHWC")
+    shapes = (shape_of(call.args[0]), shape_of(call))
+    taken = {*NUMBERS, "uint8"} if call.op.name == "relax.nn.max_pool2d" else set(NUMBERS)
+    return last and None not in shapes and _has_channels(shapes[0]) and _dtypes(call) <= taken
+
+
+def _has_channels(shape: tuple[Any, ...] | None) -> bool:
+    """Whether the number of channels of NHWC is known."""
+    return shape is not None and isinstance(shape[-1], tirx.IntImm)
 
 
 def _is_global_pool(match: Match) -> bool:
     (call,) = match.calls
     shape = shape_of(call)
-    size = [int(extent) for extent in shape[2:] if isinstance(extent, tirx.IntImm)] if shape else []
-    return size == [1, 1] and call.attrs.layout == "NCHW" and _dtypes(call) <= set(FLOATS)
+    size = [int(extent) for extent in shape[1:3] if isinstance(extent, tirx.IntImm)] if shape else []
+    return size == [1, 1] and call.attrs.layout == "NHWC" and _has_channels(shape) and _dtypes(call) <= set(FLOATS)
 
 
 def _is_spatial_mean(match: Match) -> bool:
     (call,) = match.calls
     shape = shape_of(call.args[0])
     axes = sorted(int(axis) % 4 for axis in call.attrs.axis or ())
-    return shape is not None and len(shape) == 4 and axes == [2, 3] and _dtypes(call) <= set(FLOATS)
+    return _has_channels(shape) and len(shape or ()) == 4 and axes == [1, 2] and _dtypes(call) <= set(FLOATS)
 
 
 def _is_softmax(match: Match) -> bool:

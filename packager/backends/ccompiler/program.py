@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from packager.backends.ccompiler.expressions import DTYPES, expression, literal
 from packager.backends.ccompiler.graph import CannotRender, Literal, Operation, Tensor, Use
 from packager.backends.ccompiler.shapes import Extent, Shape, c_text, equal, product
@@ -65,6 +67,8 @@ class _Writer:
         self.body: list[str] = []
         self.widened: list[str] = []
         self.narrowed: list[str] = []
+        self.ranges: dict[int, tuple[float, float]] = {}  # of values that have been clipped
+        self.wider: dict[int, str] = {}  # the int32 that a narrower value is equal to
 
     def compute(self, operation: Operation) -> None:
         """Append the statement of an operator."""
@@ -78,12 +82,34 @@ class _Writer:
                 operands.append(self.value(operand, operation.result.shape))
                 dtypes.append(operand.tensor.dtype)
         result = operation.result
+        if operation.name == "astype":
+            dtypes[0] = self._cast(operation, operands, dtypes[0])
+        elif operation.name == "clip":
+            self.ranges[result.index] = (operation.numbers[0], operation.numbers[1])
         text = expression(
             operation.name, operands, dtypes or [partner], result.dtype, operation.attributes, operation.numbers
         )
         if text is None:
             raise CannotRender(f"{operation.name} of {', '.join(dtypes)}")
         self.define(result, text)
+
+    def _cast(self, operation: Operation, operands: list[str], dtype: str) -> str:
+        """Let a cast of an integer that has been narrowed without loss read what that was; return its type.
+
+        GCC 12 does not turn the way down and up again into vector instructions.
+        """
+        source = operation.operands[0]
+        if not isinstance(source, Use):
+            return dtype
+        if source.tensor.index in self.wider:
+            operands[0] = self.wider[source.tensor.index]
+            return "int32"
+        if dtype == "int32" and operation.result.dtype in ("int8", "uint8") and source.tensor.index in self.ranges:
+            low, high = self.ranges[source.tensor.index]
+            limits = np.iinfo(operation.result.dtype)
+            if limits.min <= low and high <= limits.max:
+                self.wider[operation.result.index] = operands[0]
+        return dtype
 
     def define(self, tensor: Tensor, text: str) -> None:
         """Append the declaration of a value, which is computed once."""

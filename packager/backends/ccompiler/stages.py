@@ -186,14 +186,15 @@ def anchor_inner(anchor: Operation) -> Extent:
     """Return the length of the rows that an anchor makes."""
     shape = anchor.result.shape
     match anchor.name:
-        case "nn.conv2d":
-            return product(shape[2:])
+        case "permute_dims" if anchor.attributes.axes[-1] == len(shape) - 2:
+            return product(shape[-2:])
         case "nn.layer_norm":
             return product(shape[len(shape) - len(anchor.attributes.axes) :])
         case "nn.softmax" | "nn.log_softmax":
             return shape[int(anchor.attributes.axis) % len(shape)]
-        case "mean" | "nn.adaptive_avg_pool2d":
-            return 1
+        case "attention":
+            attention = anchor.attributes
+            return attention.value_depth * (attention.heads if attention.out.head else 1)
     return shape[-1]
 
 

@@ -1,109 +1,146 @@
 """The inner loops of dense and conv2d: a tile of rows x columns that accumulates in vector registers.
 
-One kernel serves both: for every step of the sum it reads one number per row of the tile, from where ``offsets`` says,
-and one vector of weights, which are packed 16 columns wide. A step of dense is one k; of conv2d, one input channel at
-one place of the window. For int8 a step is a pair of these, whose products are added at once.
+The rows of a tile have been gathered into a buffer, one ``PITCH`` after the other; its columns are panels of packed
+weights, 16 columns wide whatever the CPU. A step of the sum reads one element per row and one row of each panel. For
+int8 a step is a pair of products that are added at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Set
 from dataclasses import dataclass
 
 from packager.backends.ccompiler.functions import Machine
-from packager.backends.ccompiler.shapes import Extent, ceil_div
+from packager.backends.ccompiler.shapes import Extent
+from packager.header import ENVIRONMENT
 
-COLUMNS = 16  # of a panel of packed weights, whatever the machine: a layout that does not depend on -march
+COLUMNS = 16  # of a panel of packed weights
+# Steps of a sum that are taken before the next columns: their weights, two panels wide, and the rows of a tile stay in
+# the first-level cache. Rows of the buffer are a little further apart, so that they do not meet in one set of it.
+CHUNK = 256
+PITCH = CHUNK + 16
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Element types of a tile: of the data that it reads, of weights, and of sums; ``pair`` steps are one."""
+    """Element types of data as stored and as tiles read it, of weights, of sums; ``pair`` products are one step."""
 
     name: str
+    stored: str
     data: str
     weight: str
     total: str
     pair: int = 1
 
+    @property
+    def converts(self) -> bool:
+        """Whether data is not read as it is stored."""
+        return self.name in ("f16", "i8")
+
 
 KINDS = {
-    "float32": Kind("f32", "float", "float", "float"),
-    "float16": Kind("f16", "float", "uint16_t", "float"),
-    "int32": Kind("i32", "uint32_t", "uint32_t", "uint32_t"),
-    "int8": Kind("i8", "int32_t", "int8_t", "uint32_t", pair=2),
+    "float32": Kind("f32", "float", "float", "float", "float"),
+    "float16": Kind("f16", "uint16_t", "float", "uint16_t", "float"),
+    "int32": Kind("i32", "int32_t", "uint32_t", "uint32_t", "uint32_t"),
+    "int8": Kind("i8", "int8_t", "int32_t", "int8_t", "uint32_t", pair=2),
+    "uint8": Kind("u8", "uint8_t", "uint32_t", "int8_t", "uint32_t", pair=4),  # with weights of int8
 }
 
 
 @dataclass(frozen=True, order=True)
 class Tile:
-    """A tile function: rows x panels of 16 columns, for a window of height x width."""
+    """A tile function: rows x panels of 16 columns."""
 
     kind: str
     rows: int
     panels: int
     vectors: int  # of a panel
-    height: int
-    width: int
 
     @property
     def name(self) -> str:
         """Its name in C."""
-        return f"pk_tile_{self.kind}_{self.rows}x{self.panels * COLUMNS}_{self.height}x{self.width}"
+        return f"pk_tile_{self.kind}_{self.rows}x{self.panels * COLUMNS}"
 
 
 @dataclass(frozen=True)
-class Tiling:
-    """The tiles that cover an extent of rows: the first is the largest, the others are for what it leaves."""
+class Registers:
+    """How tiles of a kind use a CPU's registers: at most ``rows`` rows, and for few rows more panels."""
 
-    tiles: tuple[Tile, ...]
+    vectors: int
+    rows: int
+    widths: tuple[int, ...]  # panels of a tile of 1, 2, ... rows; the last one also of more
 
-    @property
-    def rows(self) -> int:
-        """Rows of the largest tile."""
-        return self.tiles[0].rows
-
-    @property
-    def columns(self) -> int:
-        """Columns of every tile."""
-        return self.tiles[0].panels * COLUMNS
-
-    def cases(self) -> list[dict[str, str]]:
-        """Return for each tile, largest first, the C condition on the rows that are left, and its name."""
-        smaller = [*(tile.rows for tile in self.tiles[1:]), 0]
-        leads = ["if", *["else if"] * (len(self.tiles) - 1)]
-        return [
-            {"when": f"{lead} (left > {rows})", "tile": tile.name}
-            for lead, rows, tile in zip(leads, smaller, self.tiles, strict=True)
-        ]
+    def panels(self, rows: int) -> int:
+        """Return how many panels a tile has if all of the data is ``rows`` rows."""
+        return self.widths[min(rows, len(self.widths)) - 1]
 
 
-def choose_tiling(
-    machine: Machine, kind: Kind, rows: Extent, columns: Extent, window: Sequence[int] = (1, 1)
-) -> Tiling:
-    """Return tiles that keep their sums in registers, for ``rows`` rows and ``columns`` columns."""
-    bytes_ = min(machine.vector_bytes, 32) if kind.name in ("i8", "i32") else machine.vector_bytes
+def registers_of(machine: Machine, kind: str) -> Registers:
+    """Return the shapes of tiles that keep their sums in registers, and have enough of them in flight."""
+    narrow = kind in ("i8", "i32") or (kind == "u8" and not machine.quads)
+    bytes_ = min(machine.vector_bytes, 32) if narrow else machine.vector_bytes
     vectors = COLUMNS * 4 // bytes_
-    most, panels = {1: (12, 2), 2: (6 if machine.registers == 16 else 12, 1)}.get(
-        vectors, (2 if machine.registers == 16 else 6, 1)
-    )
-    if isinstance(rows, int) and rows <= 2:  # few sums in flight: make up for it with more columns
-        most, panels = rows, 8 // vectors
-    elif isinstance(rows, int):
-        least = 8 // (vectors * panels)
-        most = min(range(min(most, rows), 0, -1), key=lambda size: _cost(rows, size, least))
-    available = ceil_div(columns, COLUMNS)
-    if isinstance(available, int):
-        panels = max(1, min(panels, available))
-    sizes = [most]
-    for size in (most // 2, 1):
-        useful = not isinstance(rows, int) or 0 < rows % most <= size
-        if 0 < size < sizes[-1] and useful:
-            sizes.append(size)
-    return Tiling(tuple(Tile(kind.name, size, panels, vectors, *window) for size in sizes))
+    if vectors == 1:
+        return Registers(vectors, 14, (8, 4, 4, 4, 2))
+    if vectors == 2 and kind == "u8":
+        return Registers(vectors, 4 if machine.registers == 16 else 10, (2, 2, 1))
+    if vectors == 2:
+        return Registers(vectors, 6 if machine.registers == 16 else 12, (4, 2, 1))
+    return Registers(vectors, 2 if machine.registers == 16 else 5, (2, 1))
 
 
-def _cost(rows: int, size: int, least: int) -> int:
-    """Return what tiles of ``size`` rows cost for a step, in rows; small ones wait for their sums."""
-    rest = rows % size
-    return rows // size * max(size, least) + (max(rest, least) if rest else 0)
+def heights_of(rows: int, most: int) -> frozenset[int]:
+    """Return how many rows the tiles have that cover ``rows`` rows evenly."""
+    tiles = -(-rows // most)
+    return frozenset({rows // tiles, -(-rows // tiles)})
+
+
+def tiles_of(machine: Machine, kind: Kind, blocks: tuple[int, ...] | None, columns: Extent) -> frozenset[Tile]:
+    """Return the tiles for blocks of these numbers of rows, of any number for None, and ``columns`` columns."""
+    registers = registers_of(machine, kind.name)
+    panels = -(-columns // COLUMNS) if isinstance(columns, int) else None
+    made = set()
+    for block in range(1, registers.rows * 4) if blocks is None else blocks:
+        widest = registers.panels(block)
+        widths = {widest >> shift for shift in range(widest.bit_length())}
+        if panels is not None:
+            odd = panels & -panels  # the least width that divides them
+            widths = {width for width in widths if min(odd, widest) <= width <= panels}
+        made |= {
+            Tile(kind.name, height, width, registers.vectors)
+            for height in heights_of(block, registers.rows)
+            for width in widths
+        }
+    return frozenset(made)
+
+
+def render_tiles(machine: Machine, tiles: Set[Tile]) -> list[str]:
+    """Return the C of tiles and of the functions that call them, and before it that of what gathers their rows."""
+    kinds = [kind for kind in KINDS.values() if any(tile.kind == kind.name for tile in tiles)]
+    if not kinds:
+        return []
+    values = {"gathered": PITCH, "bytes": machine.vector_bytes}
+    made = [ENVIRONMENT.get_template("ccompiler/gather.h.j2").render(values, kinds=kinds)]
+    for kind in kinds:
+        registers = registers_of(machine, kind.name)
+        types = {"kind": kind.name, "data": kind.data, "weight": kind.weight, "total": kind.total}
+        own = sorted(tile for tile in tiles if tile.kind == kind.name)
+        for tile in own:
+            made.append(
+                ENVIRONMENT.get_template("ccompiler/tile.c.j2").render(
+                    values,
+                    **types,
+                    step=COLUMNS * kind.pair,
+                    feature="PK_QUADS" if machine.quads and kind.name == "u8" else "",
+                    name=tile.name,
+                    rows=tile.rows,
+                    panels=tile.panels,
+                    vectors=tile.vectors,
+                )
+            )
+        made.append(
+            ENVIRONMENT.get_template("ccompiler/products.c.j2").render(
+                values, **types, step=COLUMNS * kind.pair, most=registers.rows, widths=registers.widths, tiles=own
+            )
+        )
+    return [text.strip("\n") for text in made]

@@ -3,7 +3,8 @@
 ``patterns`` says what it takes: ``chains`` and ``attention`` find it in a model, ``activations`` tells what an
 elementwise tail computes. ``gemm`` and ``attention_calls`` turn a partition into problems (``templates/cutlass/
 problems.h``) and ``choice`` ranks the kernels for each. ``gemm_kernels`` and ``attention_kernels`` are the kernels,
-``objects`` compiles them, ``module`` puts all together.
+``objects`` compiles them, ``module`` puts all together. The modules ``quantized`` and ``quantized_*`` are the same for
+products and convolutions of 8 bits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packager.backends.base import API_VERSION, Context, Unavailable
+from packager.backends.base import API_VERSION, Context, Preparation, Unavailable
 from packager.backends.cutlass.options import OPERATORS, CutlassOptions
 from packager.errors import ToolchainError
 from packager.tuning import read_records
@@ -56,6 +57,14 @@ class CutlassBackend:
         except ToolchainError as error:
             return Unavailable(error.message, error.hint or "pip install 'packager[cutlass]'")
         return None
+
+    def preparation(self, target: Target) -> Preparation:
+        """Return that what is quantised is to be computed so, and which convolutions are better solved as products."""
+        return Preparation(
+            integer_products=True,
+            float8_products=set(target.options.arch) == {"sm_90a"},
+            window_products={"dense", "conv2d"} <= set(target.options.operators),
+        )
 
     def patterns(self, target: Target) -> Sequence[Search]:
         """Return what it takes."""

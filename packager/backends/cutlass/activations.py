@@ -14,8 +14,9 @@ from packager.dataflow import Dataflow, operator_of
 
 Array = NDArray[np.float64]
 
-# Far enough out that forms which differ in the tails only are told apart, fine enough to see where pieces meet.
-SAMPLES: Array = np.concatenate([np.linspace(-12, 12, 481), [-60.0, -25.5, 25.5, 60.0]])
+# Far enough out that forms which differ in the tails only are told apart, and bounds are seen; fine enough to see where
+# pieces meet.
+SAMPLES: Array = np.concatenate([np.linspace(-12, 12, 481), [-1e30, -60.0, -25.5, 25.5, 60.0, 1e30]])
 # Constants of exporters are rounded to float32 or shorter: 0.7071 for sqrt(1/2).
 TOLERANCE = 2e-4
 erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packager.attention.heads import Heads
 from packager.backends.cutlass.attention import Attention
-from packager.backends.cutlass.attention_heads import Heads
 from packager.backends.cutlass.attention_kernels import AttentionKernel, AttentionProblem, Bias, Family, portfolio
 from packager.backends.cutlass.choice import ITEMSIZE, GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.functions import GroupDraft, Ranking, rank

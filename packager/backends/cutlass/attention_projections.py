@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from packager.backends.cutlass.attention_heads import Heads
+from packager.attention.heads import Heads
 from packager.backends.cutlass.chains import Chain, chains
 from packager.backends.cutlass.graph import shape_of
 from packager.dataflow import Dataflow, operator_of

@@ -42,28 +42,34 @@ class Convolution:
 
 def read_convolution(flow: Dataflow, chain: Chain) -> Convolution | None:
     """Return the convolution of a chain, or None if it is none that a kernel solves."""
-    call = flow.value(chain.anchor)
+    conv = read_geometry(flow, chain.anchor)
+    if conv is None or conv.dtype not in ITEMSIZE:
+        return None
+    others = [chain.result] if chain.residual is None else [chain.result, chain.residual]
+    types = {str(other.ty.dtype) for other in (flow.value(chain.anchor).args[1], *others)}
+    if types != {conv.dtype} or chain.scale != 1.0 or len(shape_of(chain.result) or ()) != 4:
+        return None
+    if chain.bias is not None and str(chain.bias.ty.dtype) != conv.dtype and not flow.is_constant(chain.bias):
+        return None
+    return conv
+
+
+def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
+    """Return the convolution that a variable is bound to, whatever its types; None if no kernel has its form."""
+    call = flow.value(anchor)
     data, weight = call.args
     attrs = call.attrs
-    image, filters, result = shape_of(data), shape_of(weight), shape_of(chain.anchor)
+    image, filters, result = shape_of(data), shape_of(weight), shape_of(anchor)
     if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NHWC", "OHWI", "NHWC") or attrs.groups != 1:
         return None
     if not image or not filters or not result or not flow.is_constant(weight):
         return None
     top, left, bottom, right = (int(extent) for extent in attrs.padding)
     known = all(isinstance(extent, int) and extent > 0 for extent in (*image[1:], *filters, *result[1:]))
-    dtype = str(data.ty.dtype)
-    types = {dtype, str(weight.ty.dtype), str(chain.result.ty.dtype)}
-    if chain.residual is not None:
-        types.add(str(chain.residual.ty.dtype))
-    if not known or (top, left) != (bottom, right) or types != {dtype} or dtype not in ITEMSIZE:
-        return None
-    if chain.scale != 1.0 or shape_of(chain.result) is None or len(shape_of(chain.result) or ()) != 4:
-        return None
-    if chain.bias is not None and str(chain.bias.ty.dtype) != dtype and not flow.is_constant(chain.bias):
+    if not known or (top, left) != (bottom, right):
         return None
     return Convolution(
-        dtype,
+        str(data.ty.dtype),
         image[0],
         (image[1], image[2]),
         image[3],
@@ -89,9 +95,8 @@ def add_convolution(
     conv = read_convolution(flow, chain)
     assert conv is not None  # the pattern has checked it
     data, weight = flow.value(chain.anchor).args
-    work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels
-    batch = conv.batch if isinstance(conv.batch, int) else max(1, flops // work)
-    draft = group.add("gemm" if conv.is_product else "conv", _rank(conv, chain, options, batch))
+    rows = most_places(conv, flops)
+    draft = group.add("gemm" if conv.is_product else "conv", _rank(conv, chain, options, rows))
     x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
     draft.pointer(x, Parameter("argument", arguments[data.__chandle__()]))
     draft.pointer(w, Parameter("argument", arguments[weight.__chandle__()]))
@@ -100,27 +105,25 @@ def add_convolution(
     if chain.residual is not None:
         draft.pointer(residual, Parameter("argument", arguments[chain.residual.__chandle__()]))
     draft.pointer(y, Parameter("argument", len(arguments), written=True))
+    set_geometry(draft, conv)
     if conv.is_product:
-        _set_product(draft, conv, residual=chain.residual is not None)
-    else:
-        _set_convolution(draft, conv)
+        draft.set_float("alpha", 1.0)
+        if chain.residual is not None:
+            draft.set_float("beta", 1.0)
 
 
-def _set_product(draft: FunctionDraft, conv: Convolution, *, residual: bool) -> None:
-    draft.set("m", conv.batch, *conv.result)
-    draft.set("n", conv.filters)
-    draft.set("k", conv.channels)
-    draft.set("batch", 1)
-    draft.set("lda", conv.channels)
-    draft.set("ldb", conv.channels)
-    draft.set("ldd", conv.filters)
-    draft.set_float("alpha", 1.0)
-    if residual:
-        draft.set("ldc", conv.filters)
-        draft.set_float("beta", 1.0)
-
-
-def _set_convolution(draft: FunctionDraft, conv: Convolution) -> None:
+def set_geometry(draft: FunctionDraft, conv: Convolution) -> None:
+    """Set the extents of the problem that a convolution is: a matrix product or a pk_conv_t."""
+    if conv.is_product:
+        draft.set("m", conv.batch, *conv.result)
+        draft.set("n", conv.filters)
+        draft.set("k", conv.channels)
+        draft.set("batch", 1)
+        draft.set("lda", conv.channels)
+        draft.set("ldb", conv.channels)
+        for name in ("ldc", "ldd"):
+            draft.set(name, conv.filters)
+        return
     draft.set("batch", conv.batch)
     draft.set("channels", conv.channels)
     draft.set("filters", conv.filters)
@@ -132,8 +135,14 @@ def _set_convolution(draft: FunctionDraft, conv: Convolution) -> None:
             draft.set(f"{name}[{index}]", extent)
 
 
-def _rank(conv: Convolution, chain: Chain, options: CutlassOptions, batch: int) -> Ranking:
-    rows = batch * math.prod(conv.result)
+def most_places(conv: Convolution, flops: int) -> int:
+    """Return how many places a convolution has at the largest batch, which so many operations of a call say."""
+    work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels
+    batch = conv.batch if isinstance(conv.batch, int) else max(1, flops // work)
+    return batch * math.prod(conv.result)
+
+
+def _rank(conv: Convolution, chain: Chain, options: CutlassOptions, rows: int) -> Ranking:
     activation, residual = chain.activation or "none", chain.residual is not None
     if conv.is_product:
         shape = GemmShape(rows, conv.filters, conv.channels, 1)

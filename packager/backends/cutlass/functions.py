@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -68,7 +68,10 @@ class Ranking:
 
 @dataclass
 class FunctionDraft:
-    """A primitive function: it fills in a structure of ``templates/cutlass/problems.h`` and launches a kernel."""
+    """A primitive function: it fills in a structure of ``templates/cutlass/problems.h`` and launches a kernel.
+
+    ``member`` is where the fields lie that are set from then on, as ``gemm.``.
+    """
 
     symbol: str
     problem: str
@@ -77,6 +80,7 @@ class FunctionDraft:
     scalars: list[Any] = field(default_factory=list)
     fields: list[tuple[str, str]] = field(default_factory=list)
     zeros: str = ""
+    member: str = ""
 
     def work_in(self, workspace: int) -> None:
         """Give the problem a workspace, and what its barriers are made zero by."""
@@ -91,15 +95,18 @@ class FunctionDraft:
         text = f"p{self.parameters.index(parameter)}"
         if offset:
             text = f"(const char *){text} + {offset * itemsize}"
-        self.fields.append((name, text))
+        self._field(name, text)
 
     def set(self, name: str, *factors: Any) -> None:
         """Let an integer field be the product of these extents."""
-        self.fields.append((name, self.extent(*factors)))
+        self._field(name, self.extent(*factors))
 
     def set_float(self, name: str, value: float) -> None:
         """Let a float field have this value."""
-        self.fields.append((name, f"{value!r}f"))
+        self._field(name, f"{value!r}f")
+
+    def _field(self, name: str, text: str) -> None:
+        self.fields.append((f"{self.member}{name}", text))
 
     def extent(self, *factors: Any) -> str:
         """Return a product of extents as C."""
@@ -156,9 +163,14 @@ class GroupDraft:
         """Return a new function."""
         draft = FunctionDraft(f"{self.name}_{problem}_{len(self.functions)}", f"pk_{problem}_t", ranking)
         self.functions.append(draft)
-        if ranking.workspace:
-            draft.work_in(self.workspace(ranking.workspace))
         return draft
+
+    def reserve(self, shipped: Callable[[FunctionDraft], Sequence[Candidate]]) -> None:
+        """Give a workspace to each function of whose candidates in the bundle one needs it."""
+        for draft in self.functions:
+            kernels = [choice.kernel for candidate in shipped(draft) for choice in candidate.choices]
+            if any(kernel.barrier_bytes for kernel in kernels):
+                draft.work_in(self.workspace(draft.ranking.workspace))
 
     def packed(self, packing: Packing) -> Parameter:
         """Return the parameter that is a packed constant."""

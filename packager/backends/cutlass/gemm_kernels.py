@@ -24,17 +24,16 @@ STREAM_BLOCKS_PER_SM = 2
 class ElementType:
     """A type of a and b: what CUTLASS calls it, its short name, its size in bytes, and the types that d may have.
 
-    ``instruction`` and ``math`` are how sm80 kernels multiply it, None where they cannot. ``sm90`` says whether sm90
-    kernels do, and ``rows`` whether they do where b is [k, n].
+    ``instruction`` and ``math`` are how sm80 kernels multiply it. ``sm90`` says whether sm90 kernels do, and ``rows``
+    whether they do where b is [k, n].
     """
 
     cutlass: str
     short: str
     size: int
     outputs: tuple[str, ...]
-    instruction: tuple[int, int, int] | None
+    instruction: tuple[int, int, int]
     math: str = "OpMultiplyAdd"
-    accumulator: str = "float"
     sm90: bool = True
     rows: bool = False
 
@@ -46,15 +45,16 @@ TYPES = {
     "bfloat16": ElementType("cutlass::bfloat16_t", "bf16", 2, ("bfloat16", "float32"), (16, 8, 16), rows=True),
     "float32": ElementType("float", "f32", 4, ("float32",), (16, 8, 8), "OpMultiplyAddFastF32", sm90=False),
     "tfloat32": ElementType("float", "tf32", 4, ("float32",), (16, 8, 8)),
-    "int8": ElementType("int8_t", "s8", 1, ("int32", "float32"), (16, 8, 32), "OpMultiplyAddSaturate", "int32_t"),
-    "float8_e4m3fn": ElementType("cutlass::float_e4m3_t", "e4m3", 1, ("float16", "bfloat16", "float32"), None),
 }
-# Types of bias, c and d: CUTLASS's name, the short name and the size.
+# Types of bias, c and d: CUTLASS's name, the short name and the size. Those below float32 are of quantized kernels.
 OUTPUTS = {
     "float16": ("cutlass::half_t", "f16", 2),
     "bfloat16": ("cutlass::bfloat16_t", "bf16", 2),
     "float32": ("float", "f32", 4),
     "int32": ("int32_t", "s32", 4),
+    "int8": ("int8_t", "s8", 1),
+    "uint8": ("uint8_t", "u8", 1),
+    "float8_e4m3fn": ("cutlass::float_e4m3_t", "e4m3", 1),
 }
 # Each activation, and whether it has forms of other accuracy (templates/cutlass/activations.h).
 ACTIVATIONS = {
@@ -185,8 +185,6 @@ class GemmConfig:
         element = TYPES[self.dtype]
         if self.out not in element.outputs:
             return f"{self.dtype} makes {', '.join(element.outputs)}"
-        if self.out == "int32" and self.activation != "none":
-            return "int32 has no activation"
         if isinstance(self.tile, Sm90Tile):
             if not element.sm90:
                 return f"sm90 kernels do not multiply {self.dtype}"
@@ -195,10 +193,6 @@ class GemmConfig:
             if not fits(self.tile, self.out):
                 return f"the epilogue's tile has no layout of {self.out}"
             return "" if element.rows or not self.b_rows else f"b of {self.dtype} is [n, k]"
-        if element.instruction is None:
-            return f"sm80 kernels do not multiply {self.dtype}"
-        if self.b_rows and element.size == 1:
-            return f"b of {self.dtype} is [n, k]"
         # Asynchronous copies are of 4, 8 or 16 bytes.
         widths = (4, 8, 16) if self.tile.stages > 2 or element.size != 2 else (2, 4, 8, 16)
         return "" if self.alignment * element.size in widths else f"{self.alignment} elements cannot be copied"
@@ -244,8 +238,8 @@ class GemmConfig:
             "name": self.name,
             "element": element.cutlass,
             "element_d": OUTPUTS[self.out][0],
-            "accumulator": element.accumulator,
-            "compute": "int32_t" if self.out == "int32" else "float",
+            "accumulator": "float",
+            "compute": "float",
             "tile": self.tile.shape,
             "stages": self.tile.stages,
             "b_rows": self.b_rows,

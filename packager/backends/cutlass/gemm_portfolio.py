@@ -11,7 +11,7 @@ from dataclasses import replace
 from packager.backends.cutlass.gemm_kernels import TYPES, Sm80Tile, Sm90Tile, Tile, fits
 
 # K is in elements of 16 bits.
-_SM90 = (
+SM90 = (
     Sm90Tile((64, 128, 64), (2, 1)),
     Sm90Tile((128, 128, 64), (2, 1)),
     Sm90Tile((64, 64, 128)),
@@ -39,10 +39,7 @@ _SM80 = {
         Sm80Tile((64, 64, 16), (32, 32), 4, slices=0),
         Sm80Tile((128, 128, 16), (32, 64), 3),
     ),
-    1: (Sm80Tile((64, 64, 64), (32, 32), 4), Sm80Tile((128, 128, 64), (64, 64), 3)),
 }
-# As many as fit twice into a thread's registers, beside the epilogue.
-PROMOTED_ACCUMULATORS = 80
 # What cannot be copied asynchronously: single elements of 16 bits.
 _SM80_NARROW = (Sm80Tile((64, 64, 32), (32, 32), 2),)
 
@@ -53,28 +50,12 @@ def portfolio(family: str, dtype: str, out: str, *, alignment: int, b_rows: bool
     ``alignment`` is how many elements of a and b are accessed at a time, ``b_rows`` whether b is [k, n].
     """
     element = TYPES[dtype]
-    if b_rows and (element.size == 1 or (family == "sm90" and not element.rows)):
-        return ()
     if family == "sm90":
-        if not element.sm90 or alignment * element.size != 16:
+        if not element.sm90 or alignment * element.size != 16 or (b_rows and not element.rows):
             return ()
-        tiles = tuple(
+        return tuple(
             replace(tile, shape=(*tile.shape[:2], tile.shape[2] * 2 // element.size))
-            for tile in _SM90
+            for tile in SM90
             if fits(tile, out)
         )
-        return _promoted(tiles) if dtype == "float8_e4m3fn" else tiles
-    if element.instruction is None or (element.size == 1 and alignment < 4):
-        return ()
     return _SM80_NARROW if alignment * element.size == 2 else _SM80[element.size]
-
-
-def _promoted(tiles: tuple[Sm90Tile, ...]) -> tuple[Sm90Tile, ...]:
-    """Return the tiles as fp8 can have them: threads keep accumulators twice, and add them up in float32."""
-    made = [replace(tile, schedule="cooperative") if tile.shape[:2] == (128, 128) else tile for tile in tiles]
-    return tuple(tile for tile in made if _accumulators(tile) <= PROMOTED_ACCUMULATORS)
-
-
-def _accumulators(tile: Sm90Tile) -> int:
-    """Return how many elements of its tile a thread of the warp groups that multiply has."""
-    return tile.shape[0] * tile.shape[1] // (256 if tile.schedule == "cooperative" else 128)

@@ -21,6 +21,8 @@ from packager.backends.cutlass.kernel import KernelSource
 from packager.backends.cutlass.objects import KernelObject, compile_kernels, find_cutlass, templates_digest
 from packager.backends.cutlass.options import CutlassOptions
 from packager.backends.cutlass.patterns import CAUSAL, UNMASKED
+from packager.backends.cutlass.quantized import add_quantized
+from packager.backends.cutlass.quantized_chains import quantized_chains
 from packager.backends.cutlass.shipping import Shipping, ship
 from packager.cuda_toolkit import find_cuda_toolkit
 from packager.dataflow import Dataflow
@@ -48,6 +50,8 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
     drafts = [draft_group(partition, options) for partition in partitions]
     revision = f"cutlass {cutlass.version} {templates_digest()} nvcc {toolkit.version}"
     shipping = ship(drafts, options.candidates, read_records(options.tuning), revision)
+    for group in drafts:
+        group.reserve(shipping.of)
     objects = compile_kernels(_kernels(drafts, shipping, options.arch), cutlass, toolkit, context, options)
     module = _compile_module(drafts, shipping, objects, context)
     functions = [draft for group in drafts for draft in group.functions]
@@ -90,6 +94,10 @@ def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
                 return group
     for variable in flow.variables:
         if flow.call(variable, "matmul", "nn.conv2d") is not None:
+            quantized = next((c for c in quantized_chains(flow, variable) if _covers(c.variables, flow)), None)
+            if quantized is not None:
+                add_quantized(flow, quantized, arguments, group, options, partition.cost.flops)
+                return group
             chain = next((c for c in chains(flow, variable) if _covers(c.variables, flow)), None)
             if chain is not None:
                 add = add_gemm if flow.call(variable, "matmul") is not None else add_convolution

@@ -12,6 +12,8 @@ from packager.backends.cutlass.chains import chains
 from packager.backends.cutlass.conv_calls import takes_convolution
 from packager.backends.cutlass.gemm import takes_product
 from packager.backends.cutlass.options import CutlassOptions
+from packager.backends.cutlass.quantized import takes_quantized
+from packager.backends.cutlass.quantized_chains import quantized_chains
 from packager.dataflow import Dataflow
 
 CAUSAL = "cutlass.attention_causal"
@@ -34,6 +36,7 @@ def make_searches(options: CutlassOptions) -> list[Search]:
             for chain in chains(flow, anchor):
                 if takes_product(flow, chain, options):
                     yield chain.variables
+            yield from _quantized(flow, anchor, options)
 
         searches.append(Search("cutlass.dense", "matmul", find, anchor=True))
     if "conv2d" in operators:
@@ -42,9 +45,16 @@ def make_searches(options: CutlassOptions) -> list[Search]:
             for chain in chains(flow, anchor):
                 if takes_convolution(flow, chain, options):
                     yield chain.variables
+            yield from _quantized(flow, anchor, options)
 
         searches.append(Search("cutlass.conv2d", "nn.conv2d", find_convolution, anchor=True))
     return searches
+
+
+def _quantized(flow: Dataflow, anchor: Any, options: CutlassOptions) -> Iterator[Sequence[Any]]:
+    for chain in quantized_chains(flow, anchor):
+        if takes_quantized(flow, chain, options):
+            yield chain.variables
 
 
 def _attention(

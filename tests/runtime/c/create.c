@@ -44,6 +44,50 @@ static void works(char **arguments) {
   CHECK_EQ(dlclose(bundle.handle), 0);
 }
 
+static packager_session_t *at_level(const packager_bundle_v1_t *t, const char *name) {
+  packager_session_options_t options = {.struct_size = sizeof options, .cpu_level = name};
+  return session_open(t, &options);
+}
+
+static void computes(const packager_bundle_v1_t *t, packager_session_t *session, const char *level, float bias) {
+  CHECK_TEXT(t->session_cpu_level(session), level);
+  float x[6] = {0, 1, 2, 3, 4, 5}, y[6];
+  int64_t shape[] = {2, 3};
+  DLTensor input = {x, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, NULL, 0}, output = input;
+  output.data = y;
+  const DLTensor *inputs[] = {&input};
+  DLTensor *outputs[] = {&output};
+  CHECK_OK(t, t->session_run(session, inputs, 1, outputs, 1, NULL));
+  for (int i = 0; i < 6; ++i) CHECK(y[i] == 2 * x[i] + bias);
+}
+
+/* Arguments: a bundle with levels, all of whose features but avx9999 are here. Sessions differ in their level. */
+static void levels(char **arguments) {
+  bundle_t bundle = bundle_open(arguments[0]);
+  const packager_bundle_v1_t *t = bundle.table;
+  packager_session_t *chosen = session_open(t, NULL), *least = at_level(t, "least"), *better = at_level(t, "better");
+  for (int i = 0; i < 2; ++i) {
+    computes(t, chosen, "better", 2);
+    computes(t, least, "least", 1);
+    computes(t, better, "better", 2);
+  }
+  CHECK_OK(t, t->session_destroy(chosen));
+  CHECK_OK(t, t->session_destroy(least));
+  CHECK_OK(t, t->session_destroy(better));
+  CHECK_EQ(dlclose(bundle.handle), 0);
+}
+
+/* Arguments: bundle, level, status, message. */
+static void no_level(char **arguments) {
+  bundle_t bundle = bundle_open(arguments[0]);
+  const packager_session_options_t options = {.struct_size = sizeof options, .cpu_level = arguments[1]};
+  packager_session_t *session;
+  CHECK_EQ(bundle.table->session_create(&options, &session), atoi(arguments[2]));
+  CHECK(session == NULL);
+  CHECK_TEXT(bundle.table->thread_error(), arguments[3]);
+  CHECK_EQ(dlclose(bundle.handle), 0);
+}
+
 /* Arguments: a bundle whose pthread_create is not found, as in a program of old glibc without -lpthread. */
 static void no_pthread(char **arguments) {
   static const char message[] =
@@ -64,6 +108,7 @@ static void no_pthread(char **arguments) {
 }
 
 int main(int argc, char **argv) {
-  static const case_t cases[] = {{"refused", refused}, {"works", works}, {"no_pthread", no_pthread}};
+  static const case_t cases[] = {
+      {"refused", refused}, {"works", works}, {"no_pthread", no_pthread}, {"levels", levels}, {"no_level", no_level}};
   return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

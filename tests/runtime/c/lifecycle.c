@@ -16,7 +16,8 @@ static void table(char **arguments) {
   CHECK_EQ(t->inputs[0].shape[0], PACKAGER_DIM_SYMBOLIC);
   CHECK_EQ(t->inputs[0].max_shape[0], 4096);
   CHECK_TEXT(t->outputs[1].dims[0], "2*n+1");
-  for (int i = 0; i < 3; ++i) CHECK(t->reserved[i] == NULL);
+  for (int i = 0; i < 2; ++i) CHECK(t->reserved[i] == NULL);
+  CHECK(t->session_cpu_level(NULL) == NULL);
   CHECK(t->session_stream(NULL) == NULL);
   CHECK_EQ(t->num_constants, 1);
   CHECK_TEXT(t->constants[0].name, "w");
@@ -109,7 +110,7 @@ static void options(char **arguments) {
   } newer = {.known = {.struct_size = sizeof newer}, .future = {0, 0}};
   CHECK_OK(t, t->session_destroy(session_open(t, &newer.known)));
   newer.future[1] = 1;
-  refuse_options(t, &newer, "options: byte 112 is set, which this bundle does not know (it knows 104 bytes)");
+  refuse_options(t, &newer, "options: byte 120 is set, which this bundle does not know (it knows 112 bytes)");
 
   /* From an older header: what stands behind struct_size is not read. */
   options = (packager_session_options_t){.struct_size = 16, .selection = selection, .allocate = allocate_64};

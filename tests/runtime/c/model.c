@@ -5,7 +5,8 @@
  * and for the dynamic one, optionally,
  *   -DDIM_MIN=1 -DDIM_MAX=32    bounds of n (default 0..4096)
  *   -DWEIGHTS_FILE='"w.bin"'    weights in this file, whose header stands in weights_header.inc
- * and for the static one -DSELECTION=0,1: its second function's candidate 1 computes -2 * x + 1
+ * and for the static one -DSELECTION=0,1: its second function's candidate 1 computes -2 * x + 1, or -DBETTER='"avx2",':
+ *   it has levels "least", "better", which needs that, and "best", which needs avx9999 too; they add 1, 2 and 3
  * and for both -DFEATURES='"avx2", "fma",' and -DENTRY=name_bundle_v1. */
 #include "internal.h"
 
@@ -52,15 +53,26 @@ static const char *const no_dims[] = {NULL, NULL};
 static const packager_tensor_info_t inputs[] = {{"x", {kDLFloat, 32, 1}, 2, shape, shape, shape, no_dims}};
 static const packager_tensor_info_t outputs[] = {{"y", {kDLFloat, 32, 1}, 2, shape, shape, shape, no_dims}};
 
-static int32_t run(const pk_call_t *call) {
+static int32_t run_with(const pk_call_t *call, float bias) {
   const float *x = call->inputs[0];
   float *doubled = (float *)call->arena, *y = call->outputs[0];
   float factor = NUM_SELECTED && call->selection[1] ? -2 : 2; /* a real candidate would compute the same */
   for (int i = 0; i < 6; ++i) doubled[i] = factor * x[i];
-  for (int i = 0; i < 6; ++i) y[i] = doubled[i] + 1;
+  for (int i = 0; i < 6; ++i) y[i] = doubled[i] + bias;
+  pk_returned(call, 1);
   return 0;
 }
-static const char call_names[] = "affine";
+static int32_t run(const pk_call_t *call) { return run_with(call, 1); }
+
+#ifdef BETTER
+static int32_t run_better(const pk_call_t *call) { return run_with(call, 2); }
+static int32_t run_best(const pk_call_t *call) { return run_with(call, 3); }
+static const char *const none[] = {NULL}, *const better[] = {BETTER NULL}, *const best[] = {BETTER "avx9999", NULL};
+static const pk_level_t levels[] = {{"least", none, run}, {"better", better, run_better}, {"best", best, run_best}};
+#define NUM_LEVELS COUNT(levels)
+#define LEVELS levels
+#endif
+static const char call_names[] = "affine\0";
 #endif
 
 #ifdef MODEL_DYNAMIC
@@ -143,16 +155,18 @@ static _Thread_local int32_t add_error;
 
 static int32_t run(const pk_call_t *call) {
   if (pk_for(call, scale, call, call->dims[0])) return 1;
+  pk_returned(call, 1);
   int32_t error = pk_for(call, add, call, call->dims[0]);
   if (error) {
     add_error = error; /* only now: the first access to a thread-local may allocate */
     return 2;
   }
+  pk_returned(call, 2);
   int64_t *grid = call->outputs[1];
   for (int64_t i = 0; i < 2 * call->dims[0] + 1; ++i) grid[i] = i;
   return 0;
 }
-static const char call_names[] = "scale\0add";
+static const char call_names[] = "scale\0add\0";
 
 __attribute__((visibility("default"))) int32_t test_add_error(void);
 int32_t test_add_error(void) { return add_error; }
@@ -236,9 +250,15 @@ static int32_t run(const pk_call_t *call) {
   uint8_t *y = copy_slots(call, call->outputs[0]);
   for (volatile int32_t i = 0; i < *(const int32_t *)call->inputs[0];) ++i;
   copy_slots(call, y);
+  pk_returned(call, 1);
   return 0;
 }
-static const char call_names[] = "copy";
+static const char call_names[] = "copy\0";
+#endif
+
+#ifndef LEVELS
+#define NUM_LEVELS 0
+#define LEVELS NULL
 #endif
 
 const pk_model_t pk_model = {
@@ -264,6 +284,8 @@ const pk_model_t pk_model = {
     .shapes = SHAPES,
     .total_extents = TOTAL_EXTENTS,
     .run = run,
+    .num_levels = NUM_LEVELS,
+    .levels = LEVELS,
     .num_selected = NUM_SELECTED,
     .selection = SELECTED,
     .candidates = CANDIDATES,
@@ -295,6 +317,7 @@ static const packager_bundle_v1_t bundle = {
     .session_set_constants = pk_session_set_constants,
     .session_stream = pk_session_stream,
     .session_profile = pk_session_profile,
+    .session_cpu_level = pk_session_cpu_level,
 };
 
 __attribute__((visibility("default"))) const packager_bundle_v1_t *ENTRY(void);

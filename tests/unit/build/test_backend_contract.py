@@ -109,7 +109,7 @@ def test_a_code_generator_of_the_cpu_says_for_which_machine() -> None:
     class Generator(LlvmBackend):
         options = dataclasses.make_dataclass("O", [("mtriple", str, attribute("", "x"))], frozen=True)  # type: ignore[assignment]
 
-    assert violation(Generator(), "llvm") == "its options have no attribute 'mcpu' of type str"
+    assert violation(Generator(), "llvm") == "its options have no attribute 'mcpu' of type list of str or str"
     Generator.device = "cuda"
     assert violation(Generator(), "llvm") is None
 

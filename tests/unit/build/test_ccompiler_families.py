@@ -91,16 +91,23 @@ def test_tiles_of_other_machines(machine: str, dtype: str, tmp_path: Path) -> No
     if machine == "avx512" and not has_avx512():
         pytest.skip("this machine has no AVX-512")
     result = "int32" if dtype == "int8" else dtype
-    arguments = [variable("x", (symbol(), 13, 6, 5), dtype), variable("f", (40, 13, 3, 3), dtype)]
+    arguments = [variable("x", (symbol(), 6, 5, 13), dtype), variable("f", (40, 3, 3, 13), dtype)]
 
     def body(e, x, f):
-        return e(op.nn.conv2d(x, f, padding=(1, 1, 1, 1), out_dtype=result))
+        return e(op.nn.conv2d(x, f, padding=(1, 1, 1, 1), out_dtype=result, **LAYOUTS))
 
     chosen = {"aarch64": Machine(16, 32, "aarch64"), "avx512": Machine(64, 32, "avx512")}[machine]
     target = "ccompiler -march=x86-64-v4" if machine == "avx512" else "ccompiler -march=x86-64-v2"
     run = Runner(partition(arguments, body, [1]), tmp_path / "conv", target, machine=chosen)
     data, weights = random((2, 13, 6, 5), dtype), random((40, 13, 3, 3), dtype)
-    close(run(data, weights), conv2d(data, weights, padding=(1, 1, 1, 1)), 117)
+    got = first(run(last(data), last(weights)))
+    close(got, conv2d(data, weights, padding=(1, 1, 1, 1)), 117)
+
+    arguments = [variable("x", (symbol(), 6, 5, 37), dtype), variable("f", (37, 3, 3, 1), dtype)]
+    deep = partition(arguments, lambda e, x, f: e(op.nn.conv2d(x, f, groups=37, out_dtype=result, **LAYOUTS)), [1])
+    run = Runner(deep, tmp_path / "depthwise", target, machine=chosen)
+    data, weights = random((2, 37, 6, 5), dtype), random((37, 1, 3, 3), dtype)
+    close(first(run(last(data), last(weights))), conv2d(data, weights, groups=37), 9)
 
     product = partition(
         [variable("x", (symbol(), 33), dtype), variable("w", (33, 70), dtype)],
@@ -122,6 +129,23 @@ def test_dense_of_two_tensors_in_batches(dtype: str, tmp_path: Path) -> None:
         batch, rows, depth = sizes
         left, right = random((batch, 3, rows, depth), dtype), random((batch, 3, depth, rows), dtype)
         close(run(left, right), wide(left) @ wide(right), depth)
+
+
+@pytest.mark.parametrize("march", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("rows", [1, 57, 131])
+def test_dense_in_chunks_bands_and_blocks(rows: int, march: str, tmp_path: Path) -> None:
+    """What is split is put together again, however units of work are handed out, and has equal bits then."""
+    if march == "x86-64-v4" and not has_avx512():
+        pytest.skip("this machine has no AVX-512")
+    arguments = [variable("x", (rows, 700)), variable("w", (700, 600)), variable("b", (600,))]
+    part = partition(arguments, lambda e, x, w, b: e(op.nn.relu(e(op.add(e(op.matmul(x, w)), b)))), [1, 2])
+    data, weights, bias = random((rows, 700)), random((700, 600)), random((600,))
+    results = []
+    for split in (1, 2, 5, 1000):
+        run = Runner(part, tmp_path / str(split), f"ccompiler -march={march}", split=split)
+        results.append(run(data, weights, bias))
+        np.testing.assert_array_equal(results[-1], results[0])
+    close(results[0], np.maximum(wide(data) @ wide(weights) + bias, 0), 700)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 5), (1, 1, 8, 5)])
@@ -180,6 +204,23 @@ def test_dense_is_followed_through_a_reshape(tmp_path: Path) -> None:
 
 # conv2d
 
+LAYOUTS = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
+
+
+def last(array: np.ndarray) -> np.ndarray:
+    """Return NCHW as NHWC."""
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
+
+
+def first(array: np.ndarray) -> np.ndarray:
+    """Return NHWC as NCHW."""
+    return array.transpose(0, 3, 1, 2)
+
+
+def last_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of NCHW as that of NHWC."""
+    return (shape[0], *shape[2:], shape[1])
+
 
 def conv2d(x: np.ndarray, w: np.ndarray, strides=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1) -> np.ndarray:
     """NCHW, OIHW, term by term."""
@@ -206,8 +247,17 @@ CONVOLUTIONS = {
     "groups": ((1, 6, 6, 5), (20, 3, 3, 3), {"groups": 2, "padding": (1, 1, 1, 1)}),
     "depthwise": ((2, 6, 9, 70), (6, 1, 3, 3), {"groups": 6, "padding": (1, 1, 1, 1)}),
     "depthwise, two each, strided": ((1, 4, 9, 9), (8, 1, 5, 3), {"groups": 4, "strides": (2, 2)}),
+    "depthwise, many channels": ((1, 211, 8, 7), (211, 1, 3, 3), {"groups": 211, "padding": (1, 1, 1, 1)}),
+    "depthwise, all attributes": (
+        (2, 33, 11, 12),
+        (33, 1, 5, 4),
+        {"groups": 33, "strides": (2, 3), "padding": (2, 1, 0, 3), "dilation": (1, 2)},
+    ),
     "one place": ((3, 20, 1, 1), (70, 20, 1, 1), {}),
     "large window": ((1, 3, 20, 20), (17, 3, 7, 7), {"strides": (2, 2), "padding": (3, 3, 3, 3)}),
+    "many channels": ((1, 300, 7, 8), (40, 300, 1, 1), {}),
+    "many channels, strided": ((2, 300, 7, 8), (330, 300, 1, 1), {"strides": (2, 2)}),
+    "chunks that end within a window": ((1, 70, 8, 9), (70, 70, 3, 3), {"padding": (1, 1, 1, 1), "strides": (2, 1)}),
     "many places": ((1, 2, 30, 31), (16, 2, 3, 3), {"padding": (1, 1, 1, 1)}),
 }
 
@@ -217,35 +267,90 @@ CONVOLUTIONS = {
 def test_conv2d(case: str, dtype: str, tmp_path: Path) -> None:
     shape, weight, attributes = CONVOLUTIONS[case]
     result = "int32" if dtype == "int8" else dtype
-    x, w = variable("x", shape, dtype), variable("w", weight, dtype)
-    run = Runner(
-        partition([x, w], lambda e, x, w: e(op.nn.conv2d(x, w, **attributes, out_dtype=result)), [1]), tmp_path
-    )
+    x, w = variable("x", last_shape(shape), dtype), variable("w", last_shape(weight), dtype)
+    part = partition([x, w], lambda e, x, w: e(op.nn.conv2d(x, w, **attributes, **LAYOUTS, out_dtype=result)), [1])
+    run = Runner(part, tmp_path)
     data, weights = random(shape, dtype), random(weight, dtype)
-    close(run(data, weights), conv2d(data, weights, **attributes), math.prod(weight[1:]))
+    close(first(run(last(data), last(weights))), conv2d(data, weights, **attributes), math.prod(weight[1:]))
+
+
+@pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
+@pytest.mark.parametrize(
+    ("shape", "outer", "padding"), [((1, 32, 22, 23), 48, (1, 1, 1, 1)), ((2, 64, 27, 21), 272, (0, 2, 1, 0))]
+)
+def test_winograd(shape: tuple[int, ...], outer: int, padding: tuple[int, ...], machine: str, tmp_path: Path) -> None:
+    if machine == "avx512" and not has_avx512():
+        pytest.skip("this machine has no AVX-512")
+    chosen = Machine(16, 32, "aarch64") if machine == "aarch64" else None
+    march = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}[machine]
+    arguments = [variable("x", last_shape((symbol(), *shape[1:]))), variable("w", (outer, 3, 3, shape[1]))]
+    arguments += [variable("b", (outer,))]
+
+    def body(e, x, w, b):
+        return e(op.nn.relu(e(op.add(e(op.nn.conv2d(x, w, padding=padding, **LAYOUTS)), b))))
+
+    run = Runner(partition(arguments, body, [1, 2]), tmp_path, f"ccompiler -march={march}", machine=chosen)
+    assert [function.symbol.rpartition("_")[2] for function in run.group.functions] == ["data", "winograd", "result"]
+    data, weights, bias = random(shape), random((outer, shape[1], 3, 3)), random((outer,))
+    wanted = np.maximum(conv2d(data, weights, padding=padding) + bias[:, None, None], 0)
+    got = first(run(last(data), last(weights), bias))
+    assert np.abs(got - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+def test_winograd_can_be_left_out(tmp_path: Path) -> None:
+    arguments = [variable("x", (1, 24, 24, 32)), variable("w", (32, 3, 3, 32))]
+    part = partition(arguments, lambda e, x, w: e(op.nn.conv2d(x, w, **LAYOUTS)), [1])
+    run = Runner(part, tmp_path, "ccompiler -winograd=0")
+    assert [function.symbol for function in run.group.functions] == ["pkc_part_0_conv2d"]
+    data, weights = random((1, 32, 24, 24)), random((32, 32, 3, 3))
+    close(first(run(last(data), last(weights))), conv2d(data, weights), 288)
 
 
 def test_conv2d_with_symbolic_sides_bias_and_residual(tmp_path: Path) -> None:
     n, h, w = symbol("n"), symbol("h"), symbol("w")
     padding = {"padding": (1, 1, 1, 1)}
     arguments = [
-        variable("x", (n, 3, h, w)),
+        variable("x", (n, h, w, 3)),
         variable("f", (20, 3, 3, 3)),
-        variable("b", (1, 20, 1, 1)),
-        variable("r", (n, 20, h, w)),
+        variable("b", (1, 1, 1, 20)),
+        variable("r", (n, h, w, 20)),
     ]
 
     def body(e, x, f, b, r):
-        biased = e(op.add(e(op.nn.conv2d(x, f, **padding)), b))
+        biased = e(op.add(e(op.nn.conv2d(x, f, **padding, **LAYOUTS)), b))
         return e(op.nn.relu(e(op.add(r, biased))))
 
     run = Runner(partition(arguments, body, [1, 2]), tmp_path)
-    assert len(run.group.functions) == 2
+    assert len(run.group.functions) == 1
     for sizes in ((1, 1, 1), (2, 5, 7), (1, 14, 14)):
         batch, height, width = sizes
         x, f, b = random((batch, 3, height, width)), random((20, 3, 3, 3)), random((1, 20, 1, 1))
         r = random((batch, 20, height, width))
-        close(run(x, f, b, r), np.maximum(conv2d(x, f, **padding) + b + r, 0), 27)
+        got = first(run(last(x), last(f), last(b), last(r)))
+        close(got, np.maximum(conv2d(x, f, **padding) + b + r, 0), 27)
+
+
+def test_depthwise_with_symbolic_sides_bias_and_residual(tmp_path: Path) -> None:
+    n, h, w = symbol("n"), symbol("h"), symbol("w")
+    arguments = [
+        variable("x", (n, h, w, 40)),
+        variable("f", (40, 3, 3, 1)),
+        variable("b", (1, 1, 1, 40)),
+        variable("r", (n, h, w, 40)),
+    ]
+
+    def body(e, x, f, b, r):
+        biased = e(op.add(e(op.nn.conv2d(x, f, padding=(1, 1, 1, 1), groups=40, **LAYOUTS)), b))
+        return e(op.clip(e(op.add(r, biased)), 0, 6))
+
+    run = Runner(partition(arguments, body, [1, 2]), tmp_path)
+    assert len(run.group.functions) == 1
+    for sizes in ((1, 1, 1), (2, 5, 7), (1, 14, 14), (1, 3, 20)):
+        batch, height, width = sizes
+        x, f, b = random((batch, 40, height, width)), random((40, 1, 3, 3)), random((1, 40, 1, 1))
+        r = random((batch, 40, height, width))
+        got = first(run(last(x), last(f), last(b), last(r)))
+        close(got, np.clip(conv2d(x, f, padding=(1, 1, 1, 1), groups=40) + b + r, 0, 6), 9)
 
 
 # pooling
@@ -275,6 +380,7 @@ POOLINGS = {
     "odd": ((1, 2, 9, 10), (3, 2), {"strides": (1, 3), "padding": (1, 0, 0, 1), "dilation": (2, 1)}),
     "ceil": ((1, 2, 8, 8), (3, 3), {"strides": (2, 2), "ceil_mode": True}),
     "all of it": ((1, 5, 7, 7), (7, 7), {}),
+    "many channels": ((1, 300, 5, 4), (3, 3), {"padding": (1, 1, 1, 1)}),
 }
 
 
@@ -285,11 +391,11 @@ def test_pool2d(kind: str, case: str, dtype: str, tmp_path: Path) -> None:
     shape, size, attributes = POOLINGS[case]
     include = kind == "avg with padding"
     operator = op.nn.max_pool2d if kind == "max" else op.nn.avg_pool2d
-    x = variable("x", shape, dtype)
-    part = partition([x], lambda e, x: e(operator(x, size, **attributes, count_include_pad=include)))
+    x = variable("x", last_shape(shape), dtype)
+    part = partition([x], lambda e, x: e(operator(x, size, **attributes, count_include_pad=include, layout="NHWC")))
     run = Runner(part, tmp_path)
     data = random(shape, dtype)
-    got = run(data)
+    got = first(run(last(data)))
     rest = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)} | attributes
     rest.pop("ceil_mode", None)
     close(got, pool(data, size, **rest, shape=got.shape, kind=kind[:3], include=include), math.prod(size))
@@ -298,18 +404,18 @@ def test_pool2d(kind: str, case: str, dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_means_of_planes(dtype: str, tmp_path: Path) -> None:
     n, h = symbol("n"), symbol("h")
-    data = random((2, 5, 9, 7), dtype)
-    wanted = wide(data).mean((2, 3), keepdims=True)
+    data = random((2, 9, 7, 70), dtype)
+    wanted = wide(data).mean((1, 2), keepdims=True)
     for number, body in enumerate(
         (
-            lambda e, x: e(op.mean(x, [2, 3], keepdims=True)),
-            lambda e, x: e(op.mean(x, [-1, -2])),
-            lambda e, x: e(op.nn.relu(e(op.nn.adaptive_avg_pool2d(x, (1, 1))))),
+            lambda e, x: e(op.mean(x, [1, 2], keepdims=True)),
+            lambda e, x: e(op.mean(x, [-2, -3])),
+            lambda e, x: e(op.nn.relu(e(op.nn.adaptive_avg_pool2d(x, (1, 1), layout="NHWC")))),
         )
     ):
-        run = Runner(partition([variable("x", (n, 5, h, 7), dtype)], body), tmp_path / str(number))
+        run = Runner(partition([variable("x", (n, h, 7, 70), dtype)], body), tmp_path / str(number))
         got = run(data)
-        close(got.reshape(2, 5, 1, 1), np.maximum(wanted, 0) if number == 2 else wanted, 63)
+        close(got.reshape(2, 1, 1, 70), np.maximum(wanted, 0) if number == 2 else wanted, 63)
 
 
 # softmax and layer norm

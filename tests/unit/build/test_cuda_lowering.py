@@ -18,8 +18,8 @@ from tvm import relax
 import packager
 from packager.lower import lower
 from packager.lower.accumulate import accumulate_in_float32
+from packager.lower.channels_last import to_channels_last
 from packager.lower.kernels_cuda import lower_cuda_kernels
-from packager.lower.layout_cuda import to_channels_last
 from packager.partition import partition
 from packager.pipeline import import_model
 from packager.primitives import Kernel
@@ -74,7 +74,8 @@ def test_channels_last_computes_the_same(change: Callable[[Any], Any], tmp_path:
     text = changed["main"].script()
     assert text.count('data_layout="NHWC"') == 2
     assert text.count('layout="NHWC"') >= 4, "poolings follow"
-    assert text.count("permute_dims") == 9, "inputs, weights, results; what stands between convolutions follows too"
+    assert text.count("permute_dims") == 7, "inputs, weights, results; what stands between convolutions follows too"
+    assert text.count("R.reshape") == 3, "what has one place or one channel is a view of itself in the other layout"
     for got, want in zip(run(changed, [x, *constants]), run(placed.module, [x, *constants]), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 

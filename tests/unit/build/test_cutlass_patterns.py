@@ -11,7 +11,10 @@ import onnx
 import onnx.parser
 import pytest
 
-from packager.pipeline import place
+from packager.dataflow import operator_of
+from packager.partition import partition
+from packager.pipeline import import_model, place
+from packager.request import make_build_request
 
 TARGETS = ("cuda -arch=sm_90a", "cutlass")
 BATCH, LENGTH, HEADS, DEPTH = 2, 16, 4, 8
@@ -30,8 +33,8 @@ def taken(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], **options:
     onnx.checker.check_model(model)
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    options.setdefault("precision", "fp16")
-    table = place(path, targets=TARGETS, **options)
+    options = {"precision": "fp16", "targets": TARGETS, **options}
+    table = place(path, **options)
     return [(part["composite"], part["operators"]) for part in table["partitions"]]
 
 
@@ -229,14 +232,81 @@ def conv(
         conv(32, s=2),
         conv(32, size=1, pad="0, 0, 0, 0"),
         conv(16, after="r = Add(a, x) y = Relu(r)"),
-        conv(16, c=3),
+        conv(16, c=17),
+        conv(12, c=3),
+        conv(16, c=1),
     ],
-    ids=["3x3", "stride", "1x1", "residual", "3 channels"],
+    ids=["3x3", "stride", "1x1", "residual", "17 channels", "12 filters", "1 channel"],
 )
 def test_convolutions(tmp_path: Path, model: Any) -> None:
     ((name, ops),) = taken(tmp_path, *model)
     assert name == "cutlass.conv2d"
     assert ops[-1] in ("nn.relu", "astype")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", None])
+@pytest.mark.parametrize(
+    "model",
+    [
+        conv(16, c=3),
+        conv(8, c=3, size=7, s=2, pad="3, 3, 3, 3"),
+        conv(16, c=1, size=5, pad="1, 2, 2, 1"),
+        conv(16, c=10, after="r = Sigmoid(a) y = Mul(a, r)"),
+    ],
+    ids=["3 channels", "7x7", "1 channel", "10 channels"],
+)
+def test_convolutions_of_few_channels_are_products(tmp_path: Path, model: Any, precision: str | None) -> None:
+    ((name, ops),) = taken(tmp_path, *model, precision=precision)
+    assert name == "cutlass.dense"
+    assert ops[0] == "matmul"
+    assert "add" in ops
+    assert ops[-1] in ("nn.relu", "multiply", "astype")
+
+
+@pytest.mark.parametrize("operators", ["conv2d", "dense"])
+def test_they_are_convolutions_unless_products_are_taken_too(tmp_path: Path, operators: str) -> None:
+    targets = ("cuda -arch=sm_90a", f"cutlass -operators={operators}")
+    found = [name for name, _ in taken(tmp_path, *conv(16, c=3), targets=targets)]
+    assert found == ["cutlass.conv2d"] * (operators == "conv2d")
+
+
+STEM = """
+<ir_version: 8, opset_import: ["": 17]>
+net (float[n,3,34,34] x) => (float[n,64,9,9] y) {
+  a = Conv <pads = [3, 3, 3, 3], strides = [2, 2]> (x, w, b) r = Relu(a)
+  m = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (r)
+  c = Conv <pads = [1, 1, 1, 1]> (m, v, b) y = Relu(c)
+}
+"""
+PATCHES = """
+<ir_version: 8, opset_import: ["": 17]>
+net (float[n,3,32,32] x) => (float[n,4,32] y) {
+  a = Conv <strides = [16, 16]> (x, w, b) f = Reshape(a, flat) t = Transpose <perm = [0, 2, 1]> (f) y = Relu(t)
+}
+"""
+
+
+def operators_of(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], dims: dict[str, Any]) -> list[str]:
+    """Return the operators that the placed model calls; partitions by their composites."""
+    path = tmp_path / "model.onnx"
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(tensors)
+    onnx.save(model, path)
+    request = make_build_request(path, targets=TARGETS, precision="fp16", dims=dims)
+    placed = partition(import_model(request), request.targets.specialised, None, "cuda").model
+    calls = [b.value for block in placed.module["main"].body.blocks for b in block.bindings]
+    names = {name: part.partition.composites[0].name for name, part in placed.partitions.items()}
+    return [names[c.args[0].global_symbol] if operator_of(c) == "call_dps_packed" else operator_of(c) for c in calls]
+
+
+@pytest.mark.parametrize("dims", [{"n": 1}, {"n": (1, 4)}], ids=["1", "n"])
+def test_what_follows_such_a_product_is_not_transposed(tmp_path: Path, dims: dict[str, Any]) -> None:
+    stem = operators_of(tmp_path, STEM, weights(w=(64, 3, 7, 7), v=(64, 64, 3, 3), b=(64,)), dims)
+    want = ["call_tir", "cutlass.dense", "nn.max_pool2d", "cutlass.conv2d", "astype", "permute_dims"]
+    assert [name for name in stem if name] == ["astype", *want], "the last is of the model's own layout"
+    flat = [onnx.numpy_helper.from_array(np.array([0, 32, 4], np.int64), "flat")]
+    patches = operators_of(tmp_path, PATCHES, weights(w=(32, 3, 16, 16), b=(32,)) + flat, dims)
+    assert [name for name in patches if name] == ["astype", "call_tir", "cutlass.dense", "astype"]
 
 
 @pytest.mark.parametrize("model", [conv(16, group=16), conv(16, pad="1, 1, 0, 0")], ids=["depthwise", "one side"])

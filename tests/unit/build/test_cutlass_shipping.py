@@ -119,3 +119,12 @@ def test_a_winner_of_another_list_of_architectures_is_found() -> None:
     found = ship([both], 3, make_records([record(group, 0, 3)]), REVISION)
     ((winner,),) = shipped(found, both)
     assert winner.split("+")[0] == names(group.functions[0].ranking)[3]
+
+
+@pytest.mark.parametrize(("count", "workspaces"), [(1, 0), (2, 1)])
+def test_a_workspace_is_for_kernels_that_are_shipped(count: int, workspaces: int) -> None:
+    group = GroupDraft("part")
+    group.add("gemm", rank_gemm(SHAPE, FORM, 768, replace(HOPPER, split_k_slices=4)))
+    group.reserve(ship([group], count, make_records([]), REVISION).of)
+    assert len(group.workspaces) == workspaces
+    assert bool(group.functions[0].zeros) == bool(workspaces)

@@ -36,6 +36,9 @@ def chain(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var) -> list[relax
     scaled = builder.emit(op.divide(builder.emit(op.multiply(a, wide)), builder.emit(op.sqrt(wide))))
     shifted = builder.emit(op.subtract(builder.emit(op.add(scaled, relax.const(1.5, "float32"))), op.negative(b)))
     part = builder.emit(op.strided_slice(a, [0, 1], [1, 0], [100, -1], [2, 1]))
+    padded = op.nn.pad(a, [1, 0, 2, 3], pad_value=0.5)
+    steps = relax.const(np.int8([[-128, 3], [7, 127]]), "int8")
+    scaled_back = op.dequantize(steps, relax.const([0.5, 0.1], "float32"), relax.const([3, -4], "int8"), axis=1)
     rows = builder.emit(op.astype(builder.emit(op.arange(1, 4, 1, "int64")), "int32"))
     some = builder.emit(op.take(a, rows, axis=0))
     mixed = builder.emit(op.take(a, relax.const([[5, 0], [0, 2]], "int64"), axis=1))
@@ -47,7 +50,7 @@ def chain(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var) -> list[relax
     either = builder.emit(op.logical_or(inside, builder.emit(op.equal(a, zeros))))
     other = builder.emit(op.logical_not(builder.emit(op.greater_equal(b, a))))
     masks = [either, other, builder.emit(op.astype(inside, "float32"))]
-    return [packed, shifted, a, part, some, mixed, extents, halved, smaller, op.isnan(a), *masks]
+    return [packed, shifted, a, part, some, mixed, extents, halved, smaller, op.isnan(a), *masks, padded, scaled_back]
 
 
 def test_every_operator_equals_tvm() -> None:

@@ -51,7 +51,7 @@ class Acme:
             return dataclasses.replace(options, rows="many")
         if options.cpu == "foreign":
             return base.options
-        return dataclasses.replace(options, cpu=options.cpu or base.options.mcpu)
+        return dataclasses.replace(options, cpu=options.cpu or base.cpus[0])
     def probe(self, target):
         if target.options.cpu == "broken":
             raise RuntimeError("probing failed")
@@ -126,8 +126,9 @@ def refused(*texts: object, error: type[UsageError | BackendError] = UsageError)
 
 
 def test_no_target_means_this_machine_at_its_portable_baseline() -> None:
-    cpu = {"x86_64": "x86-64-v3", "aarch64": "generic"}[HERE]
-    assert canonical() == {"kind": "llvm", "mtriple": f"{HERE}-linux-gnu", "mcpu": cpu}
+    cpus = {"x86_64": ("x86-64-v3", "x86-64-v4"), "aarch64": ("generic",)}[HERE]
+    assert canonical() == {"kind": "llvm", "mtriple": f"{HERE}-linux-gnu", "mcpu": cpus}
+    assert parse_targets([]).host.cpus == cpus
     assert canonical("llvm") == canonical()
 
 
@@ -143,20 +144,20 @@ def test_no_target_takes_no_backend_that_happens_to_be_installed() -> None:
         "llvm -mcpu=x86-64-v4 -mtriple=x86_64-linux-gnu",
         "llvm --mcpu=x86-64-v4 --mtriple=x86_64-linux-gnu",
         "  llvm   -mtriple=x86_64-linux-gnu '-mcpu=x86-64-v4' ",
-        '{"kind": "llvm", "mcpu": "x86-64-v4", "mtriple": "x86_64-linux-gnu"}',
-        ' {"mtriple": "x86_64-linux-gnu", "kind": "llvm", "mcpu": "x86-64-v4"}',
-        ' [ {"mtriple": "x86_64-linux-gnu", "kind": "llvm", "mcpu": "x86-64-v4"}]',
-        {"kind": "llvm", "mcpu": "x86-64-v4", "mtriple": "x86_64-linux-gnu"},
+        '{"kind": "llvm", "mcpu": ["x86-64-v4"], "mtriple": "x86_64-linux-gnu"}',
+        ' {"mtriple": "x86_64-linux-gnu", "kind": "llvm", "mcpu": ["x86-64-v4"]}',
+        ' [ {"mtriple": "x86_64-linux-gnu", "kind": "llvm", "mcpu": ["x86-64-v4"]}]',
+        {"kind": "llvm", "mcpu": ["x86-64-v4"], "mtriple": "x86_64-linux-gnu"},
     ],
 )
 def test_all_spellings_mean_the_same(text: object) -> None:
-    assert canonical(text) == {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4"}
+    assert canonical(text) == {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": ("x86-64-v4",)}
     assert parse_targets(text) == parse_targets([text])  # type: ignore[arg-type, list-item]
 
 
 def test_the_baseline_follows_the_triple() -> None:
-    assert canonical("llvm -mtriple=aarch64-linux-gnu")["mcpu"] == "generic"
-    assert canonical("llvm -mtriple=x86_64-linux-gnu")["mcpu"] == "x86-64-v3"
+    assert canonical("llvm -mtriple=aarch64-linux-gnu")["mcpu"] == ("generic",)
+    assert canonical("llvm -mtriple=x86_64-linux-gnu")["mcpu"] == ("x86-64-v3", "x86-64-v4")
     assert parse_targets(["llvm -mtriple=aarch64-linux-gnu"]).host.machine == "aarch64"
 
 
@@ -177,7 +178,8 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
         ("llvm -mcp=x", "Target 'llvm' has no attribute 'mcp'", "did you mean 'mcpu'? valid attributes: mcpu, mtriple"),
         ("llvm mcpu=x", "cannot read 'mcpu=x'", "attributes are written -name=value"),
         ("llvm -mcpu", "cannot read '-mcpu'", "-name=value"),
-        ("llvm -mcpu=a -mcpu=b", "attribute 'mcpu' stands twice in Target 'llvm': 'a' and 'b'", "only lists"),
+        ("llvm -mtriple=a -mtriple=b", "attribute 'mtriple' stands twice in Target 'llvm': 'a' and 'b'", "only lists"),
+        ("llvm -mcpu=a,b,a", "attribute 'mcpu' of Target 'llvm' is a,b,a, which names a CPU twice", "the least first"),
         ("llvm -kind=acme", "the kind stands twice", "in front"),
         ("", "has no kind", "llvm -mcpu="),
         ("-mcpu=x", "has no kind", "llvm -mcpu="),
@@ -189,13 +191,15 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
         ('["llvm"]', "is not a list of objects", '[{"kind": "llvm"}]'),
         ('{"mcpu": "x"}', "has no 'kind'", '{"kind": "llvm"}'),
         ('{"kind": 3}', "has no 'kind'", '{"kind": "llvm"}'),
-        ('{"kind": "llvm", "mcpu": 3}', "attribute 'mcpu' of Target 'llvm' is 3, expected type str", "write a text"),
-        ('{"kind": "llvm", "mcpu": null}', "is None, expected type str", ""),
-        ('{"kind": "llvm", "mcpu": "a\\u0000"}', "expected type str", ""),
-        ("llvm -mcpu=\udc80", "expected type str", ""),
+        ('{"kind": "llvm", "mcpu": 3}', "attribute 'mcpu' of Target 'llvm' is 3, expected type list of str", LIST_HINT),
+        ('{"kind": "llvm", "mtriple": 3}', "is 3, expected type str", "write a text"),
+        ('{"kind": "llvm", "mcpu": null}', "is None, expected type list of str", ""),
+        ('{"kind": "llvm", "mcpu": "x86-64-v3"}', "is 'x86-64-v3', expected type list of str", LIST_HINT),
+        ('{"kind": "llvm", "mcpu": ["a\\u0000"]}', "expected type list of str", ""),
+        ("llvm -mcpu=\udc80", "expected type list of str", ""),
         (3, "Target 3 is neither a text nor an object", "llvm"),
         ({1: 2, "kind": "llvm"}, "Target 'llvm' has no attribute 1", "valid attributes: mcpu, mtriple"),
-        ({"kind": "llvm", "mcpu": Path("x")}, "expected type str", ""),
+        ({"kind": "llvm", "mtriple": Path("x")}, "expected type str", ""),
         (
             "llvm -mtriple=riscv64-linux-gnu",
             "'riscv64-linux-gnu', which packager cannot build for",
@@ -261,8 +265,17 @@ def test_errors_name_what_is_wrong_and_what_is_right(text: object, message: str,
 
 
 def test_an_mcpu_of_native_is_of_this_machine() -> None:
-    assert canonical("llvm -mcpu=native")["mcpu"] == "native"
+    assert canonical("llvm -mcpu=native")["mcpu"] == ("native",)
+    assert "means one CPU and nothing else" in refused("llvm -mcpu=native,x86-64-v3").message
     assert "-mcpu=native means this machine" in refused(f"llvm -mcpu=native -mtriple={OTHER}-linux-gnu").message
+
+
+@pytest.mark.parametrize("given", ["x86-64-v4,x86-64-v2", "x86-64-v2,x86-64-v4", "x86-64-v4 -mcpu=x86-64-v2"])
+def test_levels_of_x86_64_stand_in_their_order(given: str) -> None:
+    """Other CPUs are not compared: they stand as they are given."""
+    host = parse_targets(f"llvm -mtriple=x86_64-linux-gnu -mcpu={given}").host
+    assert host.cpus == ("x86-64-v2", "x86-64-v4")
+    assert parse_targets("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4,haswell").host.cpus == ("znver4", "haswell")
 
 
 def test_two_base_targets_of_one_device_contradict() -> None:
@@ -342,7 +355,7 @@ def test_specialised_targets_have_one_canonical_form(texts: list[Any]) -> None:
         "style": "plain",
         "header": ("a.h", "b.h"),
         "parts": ("all",),
-        "cpu": targets.host.options.mcpu,
+        "cpu": targets.host.cpus[0],
     }
     assert hash(targets) == hash(parse_targets(["acme -level=3 -fast=1 -header=a.h,b.h"]))
     assert parse_targets(json.dumps(targets.to_json())) == targets
@@ -354,14 +367,14 @@ def test_specialised_targets_have_one_canonical_form(texts: list[Any]) -> None:
         ["llvm -mcpu=x86-64-v4", "llvm -compiler=ccompiler -opt_level=2 -header=<a.h>,<b.h>"],
         ["ccompiler -opt_level=2 -header=<a.h> -header=<b.h>", "llvm -mcpu=x86-64-v4"],
         ["llvm -mcpu=x86-64-v4 -compiler=ccompiler -opt_level=2 -header=<a.h>,<b.h>"],
-        [{"kind": "llvm", "mcpu": "x86-64-v4"}, {"kind": "ccompiler", "opt_level": 2, "header": ["<a.h>", "<b.h>"]}],
+        [{"kind": "llvm", "mcpu": ["x86-64-v4"]}, {"kind": "ccompiler", "opt_level": 2, "header": ["<a.h>", "<b.h>"]}],
     ],
 )
 @pytest.mark.skipif(HERE != "x86_64", reason="names a CPU of x86-64")
 def test_the_ccompiler_in_all_spellings(texts: list[Any]) -> None:
     (ccompiler,) = parse_targets(texts).specialised
     assert parse_targets(texts) == parse_targets(parse_targets(texts).to_json())
-    assert parse_targets(texts).host.options.mcpu == "x86-64-v4"
+    assert parse_targets(texts).host.options.mcpu == ("x86-64-v4",)
     assert (ccompiler.options.opt_level, ccompiler.options.header) == (2, ("<a.h>", "<b.h>"))
     assert parse_targets(texts) == parse_targets(
         ["llvm -mcpu=x86-64-v4", {"kind": "ccompiler", "opt_level": 2, "header": ["<a.h>", "<b.h>"]}]
@@ -393,7 +406,7 @@ def test_a_specialised_target_may_set_what_its_base_has() -> None:
     ("texts", "message"),
     [
         (["llvm -mcpu=x86-64-v2", "llvm -mcpu=x86-64-v4 -compiler=acme"], "is 'x86-64-v2', but 'x86-64-v4' in 'llvm"),
-        (["llvm -mcpu=x86-64-v4 -compiler=acme", "llvm"], "is 'x86-64-v3', but 'x86-64-v4' in 'llvm"),
+        (["llvm -mcpu=x86-64-v4 -compiler=acme", "llvm"], "is 'x86-64-v3,x86-64-v4', but 'x86-64-v4' in 'llvm"),
         (
             ["llvm -mcpu=x86-64-v2 -compiler=acme", "llvm -mcpu=x86-64-v4 -compiler=second"],
             "attribute 'mcpu' of Target 'llvm' is 'x86-64-v2', but 'x86-64-v4' in 'llvm -mcpu=x86-64-v4",

@@ -46,8 +46,9 @@ struct packager_session {
   char message[64];
 };
 static __thread char thread_message[64];
-static int live_sessions;
-static int threads = 1;
+static struct {
+  int live_sessions, threads;
+} counts = {0, 1};
 
 /* With -DCUDA the manifest may say that the bundle is of CUDA. Its "device memory" is memory of the host; what the
  * tests look at is what it was given. */
@@ -78,7 +79,7 @@ static int32_t check(packager_session_t *session, const DLTensor *x) {
 
 static int32_t set_threads(int32_t count) {
   if (count > 64) return fail(thread_message, "too many threads", PACKAGER_ERROR_THREADS);
-  threads = count;
+  counts.threads = count;
   return PACKAGER_OK;
 }
 
@@ -94,7 +95,7 @@ static int32_t session_create(const packager_session_options_t *options, package
 #endif
   if (options) seen.options = *options;
   *session = calloc(1, sizeof **session);
-  live_sessions += 1;
+  counts.live_sessions += 1;
   return *session ? PACKAGER_OK : PACKAGER_ERROR_MEMORY;
 }
 
@@ -140,7 +141,9 @@ static void *session_stream(const packager_session_t *session) {
   (void)session;
   return (void *)(uintptr_t)OWN_STREAM;
 }
+#endif
 
+#if defined(CUDA) || defined(PROFILE)
 static int32_t session_profile(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                                DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report,
                                void *context) {
@@ -153,7 +156,7 @@ static int32_t session_profile(packager_session_t *session, const DLTensor *cons
 #endif
 
 static int32_t session_destroy(packager_session_t *session) {
-  live_sessions -= session != NULL;
+  counts.live_sessions -= session != NULL;
   free(session);
   return PACKAGER_OK;
 }
@@ -210,11 +213,13 @@ static packager_bundle_v1_t table = {.struct_size = sizeof table,
                                      .status_name = status_name,
 #ifdef CUDA
                                      .session_stream = session_stream,
+#endif
+#if defined(CUDA) || defined(PROFILE)
                                      .session_profile = session_profile,
 #endif
                                      /* For the tests: how many sessions are alive, the size of the pool, and what
                                         the last call was given. */
-                                     .reserved = {&live_sessions, &threads, &seen}};
+                                     .reserved = {&counts, &seen}};
 
 #ifndef ENTRY
 #define ENTRY packager_bundle_v1

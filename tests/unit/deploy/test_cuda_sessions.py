@@ -90,14 +90,14 @@ def bundle(path: Path) -> Any:
 
 
 def seen(bundle: Bundle) -> Seen:
-    return Seen.from_address(bundle._library.table.reserved[2])
+    return Seen.from_address(bundle._library.table.reserved[1])
 
 
 def test_options(path: Path, bundle: Bundle) -> None:
     assert bundle.on_cuda
     with bundle.session(2):
         options = seen(bundle).options
-        assert options.struct_size == ctypes.sizeof(SessionOptions) == 104
+        assert options.struct_size == ctypes.sizeof(SessionOptions) == 112
         assert (options.device_index, options.max_threads, options.graph, options.launch_blocking) == (0, 2, 0, 0)
         assert (options.device_arena, options.device_arena_bytes) == (None, 0)
         assert (options.num_selected, bool(options.selection)) == (0, False)
@@ -225,7 +225,7 @@ def test_a_cpu_bundle_has_no_streams(good: Path) -> None:
     with packager.load(good) as on_cpu:
         with on_cpu.session() as session:
             assert session.stream is None
-            with pytest.raises(RunError, match="only CUDA bundles can be profiled"):
+            with pytest.raises(RunError, match="the bundle cannot measure itself"):
                 session.profile([X])
         with pytest.raises(RunError, match="stream: only for CUDA bundles"):
             on_cpu.run([X], stream=5)
@@ -321,6 +321,7 @@ def test_summary_and_trace(bundle: Bundle) -> None:
     assert (scale.symbol, scale.backend, scale.calls, scale.us) == ("pk_scale", "llvm", 2, 0.06)
     assert (scale.bytes, scale.flops, scale.share) == (256, 16, pytest.approx(6 / 7))
     assert scale.gb_per_second == pytest.approx(256 / 60)
+    assert scale.gflops_per_second == pytest.approx(16 / 60)
     assert scale.of_floor == pytest.approx(25.6 / 60)
     assert (copy.symbol, copy.backend, copy.us, copy.of_floor) == ("copy", None, 0.01, None)
     assert found.trace == (("pk_scale", 0.0, 0.03), ("copy", 0.03, 0.01), ("pk_scale", 0.04, 0.03))
@@ -335,15 +336,15 @@ def test_summary_and_trace(bundle: Bundle) -> None:
 
 def test_the_report(bundle: Bundle, good: Path) -> None:
     found = profile.summarize(bundle.manifest, [[Step("pk_scale", 0, 20), Step("copy", 20, 10)]], 10e9, 0.5)
-    figures = CudaFigures(0, "a GPU", "sm_90", "13.0", "auto", 100.0, 1.5, 2.0, 0.01, 0.02, found)
-    result = dataclasses.replace(bench(good, runs=1, warmup=0), cuda=figures)
+    figures = CudaFigures(0, "a GPU", "sm_90", "13.0", "auto", 100.0, 1.5, 2.0, 0.01, 0.02)
+    result = dataclasses.replace(bench(good, runs=1, warmup=0), cuda=figures, profile=found)
     _, cuda, primitives = bench_report.all_tables(result)
     assert cuda.title == "a GPU (sm_90), driver of CUDA 13.0, device 0, graph auto"
     assert cuda.rows[0] == ("enqueue, median, p95", "1.50, 2.00 us")
-    assert "copies at 10 GB/s, 0.5 TFLOP/s" in primitives.title
+    assert "copies at 10 GB/s, 500 GFLOP/s" in primitives.title
     assert primitives.rows == (
-        ("pk_scale", "llvm", "1", "0.02", "66.7 %", "0.000", "6", "0.000", "64.0 %"),
-        ("copy", "-", "1", "0.01", "33.3 %", "-", "-", "-", "-"),
+        ("pk_scale", "llvm", "1", "0.02", "66.7 %", "0.000", "6", "0.000", "0.4", "64.0 %"),
+        ("copy", "-", "1", "0.01", "33.3 %", "-", "-", "-", "-", "-"),
     )
     assert all(len(row) == len(primitives.columns) for row in primitives.rows)
 
@@ -377,8 +378,6 @@ def test_bench_without_a_driver(path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("bench", "--profile"), "only that can be profiled"),
-        (("bench", "--trace", "trace.json"), "only that can be profiled"),
         (("bench", "--graph", "on"), "graph: only for CUDA bundles"),
         (("bench", "--device", "1"), "has no CUDA code"),
         (("bench", "--peak-tflops", "-1"), "peak_tflops must be positive"),

@@ -35,7 +35,7 @@ def live_sessions(bundle: Bundle) -> int:
 
 
 def pool(bundle: Bundle) -> int:
-    return ctypes.c_int.from_address(bundle._library.table.reserved[1]).value
+    return ctypes.c_int.from_address(bundle._library.table.reserved[0] + 4).value
 
 
 def test_what_it_says_of_itself(bundle: Bundle) -> None:

@@ -69,7 +69,7 @@ def test_good_bundle_passes_everything(good: Path) -> None:
     assert result.ok
     assert result.findings == ()
     assert {check.name: check.status for check in result.checks} == dict.fromkeys(
-        ("integrity", "elf", "manifest", "policy", "machine", "run"), "passed"
+        ("integrity", "elf", "manifest", "code", "policy", "machine", "run"), "passed"
     )
 
 

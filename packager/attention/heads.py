@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,7 @@ from tvm import relax, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_map
 
-from packager.backends.cutlass.graph import same, shape_of
-from packager.dataflow import Dataflow, operator_of
+from packager.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
 
 MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
 # What stands for symbolic extents where views are taken: different primes, so that no two extents are equal by chance.
@@ -39,22 +38,30 @@ class Heads:
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand of a product as [batch, heads, rows, depth]: the views from ``source`` to it, first to last."""
+    """An operand of a product as [batch, heads, rows, depth]: the views from ``source`` to it, first to last.
+
+    Its elements are those of ``source`` times ``scale``.
+    """
 
     source: Any
     views: tuple[Any, ...]
     shape: tuple[Any, ...]
     swapped: bool = False
+    scale: float = 1.0
 
     def transposed(self) -> Operand:
         """Return the operand with its last two axes exchanged."""
         b, h, s, d = self.shape
-        return Operand(self.source, self.views, (b, h, d, s), True)
+        return replace(self, shape=(b, h, d, s), swapped=True)
 
 
-def follow_views(flow: Dataflow, variable: Any) -> Operand | None:
-    """Follow an operand back through views; one whose batch and heads are one axis is taken before that."""
+def follow_views(flow: Dataflow, variable: Any, *, scaled: bool = False) -> Operand | None:
+    """Follow an operand back through views; one whose batch and heads are one axis is taken before that.
+
+    If it may be ``scaled``, products with numbers count as views.
+    """
     views: list[Any] = []
+    scale = 1.0
     extents = shape_of(variable)
     if extents and len(extents) == 3:
         inner = shape_of(flow.value(variable).args[0]) if flow.call(variable, "reshape") is not None else None
@@ -72,8 +79,26 @@ def follow_views(flow: Dataflow, variable: Any) -> Operand | None:
         elif isinstance(value, relax.TupleGetItem) and flow.call(value.tuple_value, "split") is not None:
             views += [variable, value.tuple_value]
             variable = flow.value(value.tuple_value).args[0]
+        elif scaled and (factor := scaled_by(value)) is not None:
+            views.append(variable)
+            variable, number = factor
+            scale *= number
         else:
-            return Operand(variable, tuple(reversed(views)), extents)
+            return Operand(variable, tuple(reversed(views)), extents, scale=scale)
+
+
+def scaled_by(call: Any) -> tuple[Any, float] | None:
+    """Return the operand that a call multiplies by a number or divides by one, and the factor; None for any other."""
+    name = operator_of(call)
+    if name not in ("multiply", "divide"):
+        return None
+    first, second = call.args
+    number = scalar_of(second)
+    if number is None and name == "multiply":
+        first, number = second, scalar_of(first)
+    if not number:
+        return None
+    return first, number if name == "multiply" else 1 / number
 
 
 def locate(flow: Dataflow, operand: Operand) -> Heads | None:
@@ -104,6 +129,8 @@ def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int]
             pending = _split(array, value)
         elif isinstance(value, relax.TupleGetItem):
             array = pending[int(value.index)]
+        elif name in ("multiply", "divide"):
+            continue
         elif name == "permute_dims":
             array = array.transpose([int(axis) for axis in value.attrs.axes])
         elif len(shape_of(view) or ()) == 3 and view.same_as(operand.views[-1]):

@@ -11,65 +11,72 @@ from typing import Any
 
 from tvm import relax
 
-from packager.backends.cutlass.graph import same, scalar_of, shape_of
-from packager.dataflow import Dataflow, operator_of
+from packager.attention.heads import scaled_by
+from packager.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
 
 
 @dataclass(frozen=True)
 class Scores:
     """What is computed between the first product and the softmax: ``scale * product + mask``.
 
-    ``covered`` are the variables between the two; ``mask`` is None where nothing is added.
+    ``covered`` are the variables between the two; ``mask`` is None where nothing is added. Where ``keep`` is false, a
+    score is ``fill`` before the mask is added; where it is true if ``inverted``.
     """
 
     product: Any
     covered: tuple[Any, ...]
     scale: float
     mask: Any
+    keep: Any = None
+    inverted: bool = False
+    fill: float = 0.0
 
 
-def find_scores(flow: Dataflow, softmax: Any) -> Scores | None:
-    """Follow the operand of a softmax back to the product of queries and keys."""
+def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores | None:
+    """Follow the operand of a softmax back to the product of queries and keys; ``widely`` through a choice, too."""
     variable, scale, mask = flow.value(softmax).args[0], 1.0, None
+    keep, inverted, fill = None, False, 0.0
     covered: list[Any] = []
     for _ in range(12):
         call = flow.value(variable)
         name = operator_of(call)
         if name == "matmul":
-            return Scores(variable, tuple(covered), scale, mask)
+            return Scores(variable, tuple(covered), scale, mask, keep, inverted, fill)
         covered.append(variable)
         if name in ("astype", "reshape"):
             variable = call.args[0]
-        elif name in ("multiply", "divide"):
-            number = scalar_of(call.args[1])
-            first = 0
-            if number is None and name == "multiply":
-                number, first = scalar_of(call.args[0]), 1
-            if not number:
-                return None
-            scale *= number if name == "multiply" else 1 / number
-            variable = call.args[first]
-        elif name == "add" and mask is None and scale == 1.0:
+        elif (factor := scaled_by(call)) is not None:
+            variable, number = factor
+            scale *= number
+        elif name == "add" and mask is None and keep is None and scale == 1.0:
             sides = [side for side in call.args if _comes_from_product(flow, side)]
             if len(sides) != 1:
                 return None
             mask = call.args[1] if sides[0].same_as(call.args[0]) else call.args[0]
             variable = sides[0]
+        elif name == "where" and widely and keep is None and scale == 1.0:
+            keep, first, second = call.args
+            inverted = scalar_of(first) is not None
+            filled = scalar_of(first if inverted else second)
+            if filled is None:
+                return None
+            variable, fill = second if inverted else first, filled
         else:
             return None
     return None
 
 
 def _comes_from_product(flow: Dataflow, variable: Any) -> bool:
-    """Whether a value is a product, but for views, casts and a scale."""
+    """Whether a value is a product, but for views, casts, a scale and a choice."""
     for _ in range(8):
         call = flow.value(variable)
         name = operator_of(call)
         if name == "matmul":
             return True
-        if name not in ("astype", "reshape", "multiply", "divide"):
+        if name not in ("astype", "reshape", "multiply", "divide", "where"):
             return False
-        tensors = [argument for argument in call.args[:2] if isinstance(argument, relax.Var)]
+        arguments = call.args[1:] if name == "where" else call.args[:2]
+        tensors = [argument for argument in arguments if isinstance(argument, relax.Var)]
         if len(tensors) != 1:
             return False
         (variable,) = tensors

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from packager.backends.cutlass.graph import shape_of
-from packager.dataflow import Dataflow
+from packager.dataflow import Dataflow, shape_of
 from packager.fold.numpy_ops import evaluate_call
 
 LARGEST_MASK = 2**26  # elements

@@ -1,0 +1,139 @@
+"""Matrix products in a bundle, one thread, as shares of what the core's multiply-adds reach in the same run.
+
+    python benchmarks/cpu_gemm.py
+    python benchmarks/cpu_gemm.py --problems 1024x1024x1024 --rounds 31
+
+A problem is MxNxK: x[M, K] times a constant w[K, N], float32. The peak is that of c/engine_fma.c, which has a turn in
+each round, as packager and onnxruntime have; shares are of turns of the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+from cpu_engines import EngineError, Settings, Worker, level, onnxruntime, packager, prepare, timed
+from cpu_models import Model
+from measure import ROOT, Bar, Report, Spread, finish, make_parser
+from onnx import numpy_helper
+
+BARRED, LIMIT = "1024x1024x1024", 85.0
+# The products of BERT and ViT, and what ResNet-50's 1x1 convolutions and its last layer come down to.
+PROBLEMS = (
+    BARRED, "128x768x768", "128x3072x768", "128x768x3072", "197x768x768", "197x3072x768", "128x384x384",
+    "3136x64x256", "784x128x512", "196x256x1024", "49x512x2048", "1x1000x2048",
+)  # fmt: skip
+ENGINES = {"packager": packager, "onnxruntime": onnxruntime}
+ROUNDS, ACCUMULATORS = 100_000, 12  # of c/engine_fma.c
+LANES = {"x86-64-v3": 8, "x86-64-v4": 16}
+
+
+def make(problem: str, folder: Path) -> Model:
+    """Return a model of one product."""
+    m, n, k = map(int, problem.split("x"))
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((m, k), dtype=np.float32), rng.standard_normal((k, n), dtype=np.float32)
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> gemm (float[{m},{k}] x) => (float[{m},{n}] y) {{ y = MatMul(x, w) }}'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"gemm_{problem}.onnx"
+    onnx.save(model, path)
+    return Model(problem, 1, path, {"x": x}, {"y": x @ w})
+
+
+def measure(problem: str, settings: Settings, rounds: int, block_s: float) -> dict[str, Any]:
+    """Return GFLOP/s of the peak and of each engine, and the engines' shares of the peak in percent."""
+    m, n, k = map(int, problem.split("x"))
+    model = make(problem, settings.workdir / "models")
+    nothing = Model("fma", 1, model.path, {}, {})
+    workers: dict[str, Worker] = {}
+    failed: dict[str, str] = {}
+    try:
+        workers["peak"] = Worker(nothing, [settings.workdir / "serve", f"fma={level()}"], settings, {})
+        for name, start in ENGINES.items():
+            try:
+                workers[name] = start(model, 1, settings)
+            except EngineError as error:
+                failed[name] = str(error)
+        flops = dict.fromkeys(workers, 2 * m * n * k) | {"peak": 2 * ROUNDS * ACCUMULATORS * LANES[level()]}
+        speeds: dict[str, list[float]] = {name: [] for name in workers}
+        for index in range(rounds):
+            for name in list(workers)[:: 1 if index % 2 == 0 else -1]:
+                speeds[name].append(flops[name] / timed(workers[name], block_s)[0] / 1e9)
+    finally:
+        for worker in workers.values():
+            worker.close()
+    shares = {
+        name: asdict(Spread.of([100 * own / peak for own, peak in zip(speeds[name], speeds["peak"], strict=True)]))
+        for name in speeds
+        if name != "peak"
+    }
+    return {
+        "gflops": {name: asdict(Spread.of(values)) for name, values in speeds.items()},
+        "share": shares,
+        "failed": failed,
+    }
+
+
+def row(problem: str, found: dict[str, Any]) -> tuple[str, ...]:
+    """Return a line of the table."""
+    speeds = [
+        str(Spread(**found["gflops"][name])) if name in found["gflops"] else "failed" for name in ("peak", *ENGINES)
+    ]
+    shares = [str(Spread(**found["share"][name])) if name in found["share"] else "-" for name in ENGINES]
+    return (problem, *speeds, *shares)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options."""
+    parser = make_parser("Matrix products on one core, beside its peak.")
+    parser.set_defaults(workdir=ROOT / "build" / "cpu")
+    parser.add_argument("--problems", nargs="+", default=PROBLEMS, metavar="MxNxK", help="default: all")
+    parser.add_argument("--target", action="append", default=[], help="as of packager build; default: its own")
+    parser.add_argument("--rounds", type=int, default=15, help="default: 15")
+    parser.add_argument("--block", type=float, default=0.1, help="seconds of a turn; default: 0.1")
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    """Measure and report."""
+    arguments = parse()
+    settings = Settings(arguments.workdir, tuple(arguments.target))
+    prepare(settings)
+    figures = {}
+    for problem in arguments.problems:
+        figures[problem] = measure(problem, settings, arguments.rounds, arguments.block)
+        if not arguments.json:
+            print(" ".join(row(problem, figures[problem])), flush=True)
+    bars = [
+        Bar(f"share of the peak, {problem}", found["share"]["packager"]["median"], LIMIT, "%", True)
+        for problem, found in figures.items()
+        if problem == BARRED and "packager" in found["share"]
+    ]
+    notes = [
+        f"{problem}: {name} failed: {why}"
+        for problem, found in figures.items()
+        for name, why in found["failed"].items()
+    ]
+    report = Report(
+        title=f"Matrix products on {level()}, GFLOP/s of one thread and % of the peak, median (quartiles)",
+        header=("M x N x K", "peak", *ENGINES, *(f"{name}, %" for name in ENGINES)),
+        rows=[row(problem, found) for problem, found in figures.items()],
+        figures={"cpu_level": level(), "problems": figures},
+        bars=bars,
+        notes=notes,
+    )
+    return finish(report, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""What dense and conv2d share: rows of data, gathered block by block, times packed columns.
+
+A unit of work is a block of rows times a band of columns. Units that a call is given in a row share the gathered
+rows, up to ``SPAN`` bands. Nothing here depends on the CPU but the tiles that are named in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packager.backends.ccompiler.expressions import DTYPES
+from packager.backends.ccompiler.functions import FunctionDraft
+from packager.backends.ccompiler.graph import Operation, Tensor
+from packager.backends.ccompiler.program import make_program
+from packager.backends.ccompiler.shapes import Extent, c_text, ceil_div, product
+from packager.backends.ccompiler.stages import Stage
+from packager.backends.ccompiler.tiles import CHUNK, COLUMNS, PITCH, Kind, tiles_of
+
+if TYPE_CHECKING:
+    from packager.primitives import Array
+
+# Rows of a block at most: with their sums, as many as leave room for weights in the second-level cache.
+BLOCK = 56
+# Columns of a band, the least that threads share, and bands that are computed at once.
+BAND = 64
+SPAN = 4
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sizes of a product: for each of ``batch`` matrices of weights ``rows`` x ``depth`` times ``depth`` x ``columns``.
+
+    ``gather`` is C that copies ``taken`` elements from ``done`` on of ``count`` rows from ``first`` on to ``a``.
+    ``row`` is C for the row of the result for row ``r`` of a block, ``offset`` what is added to its column.
+    ``setup`` are declarations. Sums go to ``target``, if there is one, and not through what follows the product.
+    """
+
+    batch: Extent
+    rows: Extent
+    depth: Extent
+    columns: Extent
+    gather: str
+    row: str
+    offset: str = ""
+    setup: str = ""
+    target: str = ""
+
+
+def add_product(
+    draft: FunctionDraft, name: str, sizes: Product, stage: Stage, anchor: Operation, kind: Kind, weights: str
+) -> None:
+    """Finish a function that computes a product and what follows it. Raises CannotRender."""
+    group = draft.group
+    rows, columns = sizes.rows, sizes.columns
+    steps = ceil_div(sizes.depth, kind.pair)
+    blocks, bands = ceil_div(rows, BLOCK), ceil_div(columns, BAND)
+    block = -(-rows // blocks) if isinstance(rows, int) else None
+    last = (rows - (blocks - 1) * block,) if block is not None else ()
+    most = min(SPAN * BAND, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN * BAND
+    pitch = most + COLUMNS
+    program = (
+        None
+        if sizes.target
+        else make_program(
+            stage.after,
+            inner=stage.inner,
+            given=[(anchor.result, total_value(anchor.result, f"c[r * {pitch} + j]"))],
+            stored=stage.stored,
+            pointer_of=draft.tensor,
+        )
+    )
+    values = {
+        "program": program,
+        "kind": kind,
+        "sizes": sizes,
+        "w": weights,
+        "rows": c_text(rows),
+        "columns": c_text(columns),
+        "steps": c_text(steps),
+        "chunk": c_text(_chunk(steps)),
+        "one_chunk": isinstance(steps, int) and steps <= CHUNK,
+        "depth": c_text(sizes.depth),
+        "block": block or BLOCK,
+        "blocks": c_text(blocks),
+        "even_block": c_text(block) if block is not None else f"pk_ceil_div({c_text(rows)}, {c_text(blocks)})",
+        "bands": c_text(bands),
+        "band": BAND,
+        "span": SPAN,
+        "panels": c_text(ceil_div(columns, COLUMNS)),
+        "panel": c_text(product((steps, COLUMNS * kind.pair))),
+        "step": COLUMNS * kind.pair,
+        "pitch": pitch,
+        "gathered": PITCH,
+    }
+    extent = product((sizes.batch, blocks, bands))
+    tiles = tiles_of(group.machine, kind, (block, *last) if block is not None else None, columns)
+    draft.finish(name, extent, values, tiles)
+
+
+def _chunk(steps: Extent) -> Extent:
+    """Return how many steps are taken at once: as many for all chunks, as far as that is possible."""
+    if isinstance(steps, int):
+        return -(-steps // -(-steps // CHUNK))
+    return CHUNK
+
+
+def total_value(result: Tensor, total: str) -> str:
+    """Return a sum of a tile as a value of the result's type."""
+    return f"pk_round_half({total})" if result.dtype == "float16" else f"({DTYPES[result.dtype].value}){total}"
+
+
+def packer(shape: tuple[int, int, int], pair: int) -> Callable[[Array], Array]:
+    """Return the function that packs [batch, depth, columns]; its result is a view if nothing has to be padded."""
+
+    def pack(array: Array) -> Array:
+        batch, depth, columns = shape
+        padded = pad(np.asarray(array).reshape(shape), (1, pair, COLUMNS))
+        split = padded.reshape(batch, -(-depth // pair), pair, -(-columns // COLUMNS), COLUMNS)
+        return split.transpose(0, 3, 1, 4, 2)
+
+    return pack
+
+
+def pad(array: Array, multiples: tuple[int, ...]) -> Array:
+    """Return an array with zeros up to multiples of these extents; the array itself if it has them."""
+    missing = [(0, -extent % multiple) for extent, multiple in zip(array.shape, multiples, strict=True)]
+    return np.asarray(np.pad(array, missing)) if any(after for _, after in missing) else array

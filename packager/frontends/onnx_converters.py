@@ -1,0 +1,40 @@
+"""Operators of ONNX that packager imports by itself.
+
+TVM's importer lacks them, or writes them in a form that no backend takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst
+
+from packager.frontends.onnx_quantized import QUANTIZED, Convert, Converter
+
+
+def _clip(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Clip by operators, where TVM calls functions of its own. A bound that is NaN is none, as onnxruntime has it."""
+    data, *bounds = inputs
+    if bounds:
+        low, high = [*bounds, None][:2]
+        if not all(bound is None or _is_number(bound) for bound in (low, high)):
+            return convert("Clip", [data, low, high], attributes)
+        numbers = [None if bound is None else bound.value.numpy().reshape(()).item() for bound in (low, high)]
+    else:
+        numbers = [attributes.get("min"), attributes.get("max")]
+    operators = zip(numbers, (relax.op.maximum, relax.op.minimum), strict=True)
+    for number, operator in operators:
+        if number is not None and not np.isnan(number):
+            operand = builder.emit(data) if isinstance(data, relax.Call) else data
+            data = operator(operand, relax.const(number, str(operand.ty.dtype)))
+    return data
+
+
+def _is_number(bound: Any) -> bool:
+    return isinstance(bound, GenericConst) and bound.value.numpy().size == 1
+
+
+CONVERTERS: Mapping[str, Converter] = {**QUANTIZED, "Clip": _clip}

@@ -1,0 +1,82 @@
+"""What happens to a model before backends see it: it is simplified, laid out for them, and its weights are folded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import IRModule, relax
+
+from packager.backends import blamed, find_backend
+from packager.backends.base import PartitionBackend, Preparation, Preparing
+from packager.errors import BackendError
+from packager.fold import fold_weights
+from packager.fold.arithmetic import simplify_arithmetic
+from packager.fold.inline import fold_inline
+from packager.fold.no_ops import drop_no_ops
+from packager.fold.reshapes import sink_reshapes
+from packager.frontends.names import with_main
+from packager.ir import ImportedModel, NamedArray
+from packager.lower.channels_last import to_channels_last
+from packager.passes import apply
+from packager.quantized import to_integers
+from packager.quantized.float8 import to_float8_products
+from packager.targets import Target
+
+_R = relax.transform
+SIMPLIFY = [
+    _R.FoldBatchnormToConv2D(),
+    _R.DecomposeOpsForInference(),
+    _R.CanonicalizeBindings(),
+]
+TIDY = [
+    _R.CanonicalizeBindings(),
+    _R.EliminateCommonSubexpr(),
+    _R.CanonicalizeBindings(),
+    _R.DeadCodeElimination(),
+]
+
+
+def prepare(model: ImportedModel, targets: Sequence[Target], device: str) -> tuple[IRModule, dict[str, NamedArray]]:
+    """Return the module that the backends of ``targets`` are shown, and the constants that its ``main`` takes.
+
+    It is prepared as the backends want it. For the ``device`` ``cuda`` convolutions are always channels last.
+    """
+    wanted = _preparation(targets)
+    bounds = {dim.name: dim.max for dim in model.dims}
+    module = model.module
+    if bounds:
+        module = with_main(module, module["main"].with_attr("tir_var_upper_bound", bounds))
+    module, constants = fold_inline(apply(SIMPLIFY, module)), model.constants()
+    if wanted.integer_products:
+        module, constants = to_integers(apply(TIDY, module), len(model.inputs), constants)
+    if wanted.float8_products:
+        module = to_float8_products(apply(TIDY, module), len(model.inputs))
+    if device == "cuda":
+        products_after = len(model.inputs) if wanted.window_products else None
+        module = to_channels_last(apply(TIDY, module), products_after=products_after)
+    elif wanted.channels_last:
+        module = simplify_arithmetic(apply(TIDY, drop_no_ops(module)), len(model.inputs))
+        module = to_channels_last(apply(TIDY, module), len(model.inputs))
+    module = apply(TIDY, drop_no_ops(module))
+    if device == "cpu" and targets:
+        module = apply(TIDY, drop_no_ops(sink_reshapes(module)))
+    module, constants = fold_weights(module, constants)
+    return module, constants
+
+
+def backend_of(target: Target) -> PartitionBackend:
+    """Return the backend of a specialised Target."""
+    backend = find_backend(target.kind)
+    if not isinstance(backend, PartitionBackend):
+        raise BackendError(f"{target.kind}: the backend takes no partitions")
+    return backend
+
+
+def _preparation(targets: Sequence[Target]) -> Preparation:
+    """Return what the backends of the Targets want together."""
+    wanted = Preparation()
+    for target in targets:
+        backend = backend_of(target)
+        with blamed(backend.kind):
+            wanted |= backend.preparation(target) if isinstance(backend, Preparing) else Preparation()
+    return wanted
