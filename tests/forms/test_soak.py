@@ -52,7 +52,7 @@ def relink(work: Path, folder: Path, flavour: Flavour) -> Path:
         objects.append(target)
     bundle = folder / "bundle.so"
     link = [*LINK_FLAGS, *flavour.flags, f"-Wl,--version-script={work / 'exports.map'}"]
-    kernels = [work / "prepared-llvm-0.o", work / "data.o"]
+    kernels = [*sorted(work.glob("prepared-*.o")), work / "data.o"]
     execute(["gcc", *link, "-o", bundle, *objects, *kernels, *LIBRARIES])
     for weights in work.glob("*.safetensors"):
         shutil.copy(weights, folder)
