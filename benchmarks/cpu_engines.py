@@ -229,7 +229,7 @@ def torch(model: Model, threads: int, settings: Settings) -> Worker:
 
 def iree(model: Model, threads: int, settings: Settings) -> Worker:
     """IREE's compiler for this CPU with all its optimisations, and its runtime through Python."""
-    if not all(map(importlib.util.find_spec, ("iree.compiler", "iree.runtime"))):
+    if not all(map(importlib.util.find_spec, ("iree", "iree.compiler", "iree.runtime"))):
         raise EngineError("not installed: pip install iree-base-compiler iree-base-runtime")
     tools = Path(sys.executable).parent
 
