@@ -18,15 +18,14 @@ from packager.backends.ccompiler.graph import Operation, Tensor
 from packager.backends.ccompiler.program import make_program
 from packager.backends.ccompiler.shapes import Extent, c_text, ceil_div, product
 from packager.backends.ccompiler.stages import Stage
-from packager.backends.ccompiler.tiles import CHUNK, COLUMNS, PITCH, Kind, tiles_of
+from packager.backends.ccompiler.tiles import BAND, CHUNK, COLUMNS, PITCH, Kind, tiles_of
 
 if TYPE_CHECKING:
     from packager.primitives import Array
 
 # Rows of a block at most: with their sums, as many as leave room for weights in the second-level cache.
 BLOCK = 56
-# Columns of a band, the least that threads share, and bands that are computed at once.
-BAND = 64
+# Bands that are computed at once.
 SPAN = 4
 
 

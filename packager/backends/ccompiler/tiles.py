@@ -19,6 +19,7 @@ COLUMNS = 16  # of a panel of packed weights
 # the first-level cache. Rows of the buffer are a little further apart, so that they do not meet in one set of it.
 CHUNK = 256
 PITCH = CHUNK + 16
+BAND = 64  # columns that threads share at least: a multiple of panels
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def tiles_of(machine: Machine, kind: Kind, blocks: tuple[int, ...] | None, colum
         widest = registers.panels(block)
         widths = {widest >> shift for shift in range(widest.bit_length())}
         if panels is not None:
-            odd = panels & -panels  # the least width that divides them
+            # The least width that divides them, and those of a unit: a band, where threads share the columns.
+            odd = min(panels & -panels, BAND // COLUMNS)
             widths = {width for width in widths if min(odd, widest) <= width <= panels}
         made |= {
             Tile(kind.name, height, width, registers.vectors)

@@ -1,0 +1,31 @@
+"""Whether there is a tile for every part of a product that a thread may be given."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tvm")
+
+from packager.backends.ccompiler.functions import Machine
+from packager.backends.ccompiler.tiles import BAND, COLUMNS, KINDS, heights_of, registers_of, tiles_of
+
+MACHINES = [Machine(64, 32, "avx512"), Machine(32, 16, "avx2"), Machine(16, 16, "sse2"), Machine(16, 32, "aarch64")]
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize("columns", [16, 37, 64, 96, 128, 200, 512])
+@pytest.mark.parametrize("rows", [1, 2, 5, 14, 15, 56])
+def test_units_of_any_bands_have_their_tiles(machine: Machine, kind: str, columns: int, rows: int) -> None:
+    """Tiles are as wide as they can be, and half of that while columns are left: products.c.j2 does the same."""
+    registers = registers_of(machine, KINDS[kind].name)
+    tiles = {(tile.rows, tile.panels) for tile in tiles_of(machine, KINDS[kind], (rows,), columns)}
+    whole, band = -(-columns // COLUMNS), BAND // COLUMNS
+    for first in range(0, whole, band):
+        for last in {*range(first + band, whole, band), whole}:
+            left, wide = last - first, registers.panels(rows)
+            while left > 0:
+                while wide > left:
+                    wide //= 2
+                assert all((height, wide) in tiles for height in heights_of(rows, registers.rows))
+                left -= wide
