@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,8 +86,8 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
         require_equal_groups({**groups, **given_back}, {**others, **not_taken}, options.march[0], march)
     if not groups:
         return BackendOutput(target.kind, given_back=given_back)
-    with ThreadPoolExecutor(context.jobs) as pool:
-        compiled = list(pool.map(lambda form: _compile_form(form[0], form[1], target, context), forms))
+    # One after the other: an interrupt ends the compiler that the main thread waits for, and none of other threads.
+    compiled = [_compile_form(form[0], form[1], target, context) for form in forms]
     symbols = tuple(function.symbol for group in groups.values() for function in group.functions)
     levels = ("", *context.base.cpus[1:])
     return BackendOutput(
