@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gpu_cutlass_problems import Attention, Conv, Problem, Product
 from tvm import relax
@@ -80,29 +81,34 @@ def build(folder: Path, problems: Sequence[Problem], *, every_tile: bool, jobs: 
         configs |= {config.name: config for config in kernels}
         names = [config.name for config in kernels]
         plan.append({"name": problem.name, "choice": names[0], "kernels": names})
-    toolkit, cutlass, toolchain = find_cuda_toolkit(""), find_cutlass(), find_toolchain("x86_64")
     print(f"{len(plan)} problems, {len(configs)} kernels; those that the cache lacks take a minute each", flush=True)
+    make_kernels(
+        folder,
+        configs,
+        {"arch": SM90A, "tiles": "all" if every_tile else "heuristic", "problems": plan},
+        jobs=jobs,
+    )
+    nbytes = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"{folder}: {nbytes / 1e6:.1f} MB")
+
+
+def make_kernels(folder: Path, configs: Mapping[str, Any], described: Mapping[str, Any], *, jobs: int) -> None:
+    """Compile kernels, by their names, and link their host's halves; kernels.json, which comes last, describes them."""
+    toolkit, cutlass, toolchain = find_cuda_toolkit(""), find_cutlass(), find_toolchain("x86_64")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         work = Path(temporary)
         context = Context(work, toolchain, Target("llvm", {}), jobs, Cache.of_user())
         sources = [(configs[name].source(ARCHS), 90) for name in sorted(configs)]
         objects = compile_kernels(sources, cutlass, toolkit, context)
-        link(objects, toolchain.cc, work)
+        _link(objects, toolchain.cc, work)
         for old in (folder / "kernels.json", *folder.glob("*.fatbin")):
             old.unlink(missing_ok=True)
         for file in (work / "kernels.so", *(made.fatbin for made in objects)):
             shutil.move(file, folder / file.name)
-    described = {
-        "schema_version": 1,
-        "arch": SM90A,
-        "tiles": "all" if every_tile else "heuristic",
-        "versions": {"cutlass": cutlass.version, "nvcc": toolkit.version, "python": sys.version.split()[0]},
-        "problems": plan,
-    }
-    (folder / "kernels.json").write_text(json.dumps(described, indent=1) + "\n")
-    nbytes = sum(file.stat().st_size for file in folder.iterdir())
-    print(f"{folder}: {nbytes / 1e6:.1f} MB")
+    versions = {"cutlass": cutlass.version, "nvcc": toolkit.version, "python": sys.version.split()[0]}
+    record = {"schema_version": 1, "versions": versions, **described}
+    (folder / "kernels.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 def candidates(problem: Problem) -> list[KernelConfig]:
@@ -149,7 +155,7 @@ def _of_convolution(problem: Conv) -> Ranking:
     return rank_conv(shape, DTYPE, OPTIONS, activation="relu", residual=False, margin=math.inf)
 
 
-def link(objects: Sequence[KernelObject], compiler: str, work: Path) -> None:
+def _link(objects: Sequence[KernelObject], compiler: str, work: Path) -> None:
     """Link kernels.so: the host's halves of all kernels, and their table."""
     names = [made.source.name for made in objects]
     lines = [

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_cutlass_build import link
+from gpu_cutlass_build import make_kernels
 from gpu_int8_problems import Problem, Product
 
-from packager.backends.base import Context
 from packager.backends.cutlass.choice import ConvShape, GemmShape
 from packager.backends.cutlass.functions import SM90A, KernelConfig
-from packager.backends.cutlass.objects import compile_kernels, find_cutlass
 from packager.backends.cutlass.options import CutlassOptions
 from packager.backends.cutlass.quantized_choice import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
-from packager.cache import Cache
-from packager.cuda_toolkit import find_cuda_toolkit
-from packager.targets import Target
-from packager.toolchain import find_toolchain
 
 
 def build(folder: Path, problems: Sequence[tuple[str, Problem]], *, kernels: int, jobs: int) -> None:
@@ -31,22 +21,8 @@ def build(folder: Path, problems: Sequence[tuple[str, Problem]], *, kernels: int
         chosen = candidates(problem)[:kernels]
         configs |= {config.name: config for config in chosen}
         plan[problem.name] = [config.name for config in chosen]
-    toolkit, cutlass, toolchain = find_cuda_toolkit(""), find_cutlass(), find_toolchain("x86_64")
     print(f"{len(plan)} problems, {len(configs)} kernels; those that the cache lacks take a minute each", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        work = Path(temporary)
-        context = Context(work, toolchain, Target("llvm", {}), jobs, Cache.of_user())
-        sources = [(configs[name].source((SM90A,)), 90) for name in sorted(configs)]
-        objects = compile_kernels(sources, cutlass, toolkit, context)
-        link(objects, toolchain.cc, work)
-        for old in (folder / "kernels.json", *folder.glob("*.fatbin")):
-            old.unlink(missing_ok=True)
-        for file in (work / "kernels.so", *(made.fatbin for made in objects)):
-            shutil.move(file, folder / file.name)
-    versions = {"cutlass": cutlass.version, "nvcc": toolkit.version, "python": sys.version.split()[0]}
-    described = {"schema_version": 1, "versions": versions, "kernels": plan}
-    (folder / "kernels.json").write_text(json.dumps(described, indent=1) + "\n")
+    make_kernels(folder, configs, {"kernels": plan}, jobs=jobs)
 
 
 def candidates(problem: Problem) -> list[KernelConfig]:
