@@ -13,7 +13,7 @@ from typing import Any
 from packager.errors import UsageError
 from packager.frontends import check_suffix
 from packager.frontends.dims import DimRequest, make_request
-from packager.targets import TargetList, parse_targets, with_attribute
+from packager.targets import DEFAULT_TARGETS, TargetList, parse_targets, with_attribute
 
 ENTRY_SYMBOL = "packager_bundle_v1"
 PRECISIONS = ("fp16", "bf16")
@@ -91,7 +91,7 @@ def make_build_request(
         raise UsageError(f"--jobs {jobs}: at least 1")
     if isinstance(golden, str) and re.fullmatch(r"[0-9]{1,18}", golden):
         golden = int(golden)
-    parsed = parse_targets([*_op_library_targets(op_libraries), *_listed(targets, Mapping)])
+    parsed = parse_targets([*_op_library_targets(op_libraries), *(_listed(targets, Mapping) or DEFAULT_TARGETS)])
     parsed.require_one_device()
     requests = {
         key: make_request(key, *(value if isinstance(value, tuple) else (value, value)))

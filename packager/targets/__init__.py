@@ -28,6 +28,9 @@ HOST_DEVICE = "cpu"
 # packager's own base Target of each device. The host's needs no attribute, so that a list may leave it out.
 DEFAULT_BASE = {HOST_DEVICE: "llvm", "cuda": "cuda"}
 
+# What a build uses that names no Target (docs/adr/0022-default-targets-are-fast.md).
+DEFAULT_TARGETS = ("llvm", "ccompiler")
+
 
 @dataclass(frozen=True)
 class Target:

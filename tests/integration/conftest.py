@@ -53,7 +53,7 @@ def mlp(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def batched(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of batched.onnx for n in 1..8, without golden pairs. Not to be written to."""
     return packager.build(
-        models / "batched.onnx", tmp_path_factory.mktemp("batched") / "batched.so", dims={"n": (1, 8)}
+        models / "batched.onnx", tmp_path_factory.mktemp("batched") / "batched.so", dims={"n": (1, 8)}, targets=["llvm"]
     )
 
 

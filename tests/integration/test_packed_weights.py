@@ -64,6 +64,7 @@ def test_matmul(shape: str, columns: int, tmp_path: Path) -> None:
         tmp_path,
         dict.fromkeys(names, (1, 9)),
         points,
+        targets=["llvm"],
     )
     (weights,) = bundle.manifest.constants
     packed = columns % 8 == 0

@@ -31,6 +31,8 @@ def predefined(context: Context, march: str) -> set[str]:
     try:
         text = run(asked, cwd=context.workdir)
     except ToolchainError as error:
+        if march not in error.stderr:  # it is the compiler that does not work
+            raise
         raise UsageError(
             f"attribute 'march' of Target 'ccompiler' is {march!r}, which the C compiler does not know for"
             f" {toolchain.machine}",

@@ -19,7 +19,7 @@ def primitive_of(graph: str, weights: dict[str, tuple[int, ...]], tmp_path: Path
     for name, shape in weights.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), name))
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    out = packager.build(tmp_path / "m.onnx", tmp_path / "m.so", **options)  # type: ignore[arg-type]
+    out = packager.build(tmp_path / "m.onnx", tmp_path / "m.so", targets=["llvm"], **options)  # type: ignore[arg-type]
     (backend,) = packager.inspect(out).manifest.backends
     return max(backend.primitives, key=lambda primitive: primitive.flops)
 
