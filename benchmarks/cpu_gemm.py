@@ -3,8 +3,9 @@
     python benchmarks/cpu_gemm.py
     python benchmarks/cpu_gemm.py --problems 1024x1024x1024 --rounds 31
 
-A problem is MxNxK: x[M, K] times a constant w[K, N], float32. The peak is that of c/engine_fma.c, which has a turn in
-each round, as packager and onnxruntime have; shares are of turns of the same round.
+A problem is MxNxK: x[M, K] times a constant w[K, N], float32. The peaks are those of c/engine_fma.c: multiply-adds
+alone, and with the loads of a tile. They have a turn in each round, as packager and onnxruntime have; shares are of
+turns of the same round, of multiply-adds alone if nothing else is said.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ PROBLEMS = (
 ENGINES = {"packager": packager, "onnxruntime": onnxruntime}
 ROUNDS, ACCUMULATORS = 100_000, 12  # of c/engine_fma.c
 LANES = {"x86-64-v3": 8, "x86-64-v4": 16}
+ROWS = {"x86-64-v3": 6, "x86-64-v4": 14}  # of its tile, of two vectors
 
 
 def make(problem: str, folder: Path) -> Model:
@@ -64,7 +66,10 @@ def measure(problem: str, settings: Settings, rounds: int, block_s: float) -> di
                 workers[name] = start(model, 1, settings)
             except EngineError as error:
                 failed[name] = str(error)
-        flops = dict.fromkeys(workers, 2 * m * n * k) | {"peak": 2 * ROUNDS * ACCUMULATORS * LANES[level()]}
+        workers["loads"] = Worker(nothing, [settings.workdir / "serve", f"fma={level()}+loads"], settings, {})
+        flops = dict.fromkeys(workers, 2 * m * n * k)
+        flops["peak"] = 2 * ROUNDS * ACCUMULATORS * LANES[level()]
+        flops["loads"] = 4 * ROUNDS * ROWS[level()] * LANES[level()]
         speeds: dict[str, list[float]] = {name: [] for name in workers}
         for index in range(rounds):
             for name in list(workers)[:: 1 if index % 2 == 0 else -1]:
@@ -75,11 +80,13 @@ def measure(problem: str, settings: Settings, rounds: int, block_s: float) -> di
     shares = {
         name: asdict(Spread.of([100 * own / peak for own, peak in zip(speeds[name], speeds["peak"], strict=True)]))
         for name in speeds
-        if name != "peak"
+        if name not in ("peak", "loads")
     }
+    of_loads = [100 * own / peak for own, peak in zip(speeds.get("packager", []), speeds["loads"], strict=False)]
     return {
         "gflops": {name: asdict(Spread.of(values)) for name, values in speeds.items()},
         "share": shares,
+        "share_with_loads": asdict(Spread.of(of_loads)) if of_loads else None,
         "failed": failed,
     }
 
@@ -87,10 +94,12 @@ def measure(problem: str, settings: Settings, rounds: int, block_s: float) -> di
 def row(problem: str, found: dict[str, Any]) -> tuple[str, ...]:
     """Return a line of the table."""
     speeds = [
-        str(Spread(**found["gflops"][name])) if name in found["gflops"] else "failed" for name in ("peak", *ENGINES)
+        str(Spread(**found["gflops"][name])) if name in found["gflops"] else "failed"
+        for name in ("peak", "loads", *ENGINES)
     ]
     shares = [str(Spread(**found["share"][name])) if name in found["share"] else "-" for name in ENGINES]
-    return (problem, *speeds, *shares)
+    of_loads = found["share_with_loads"]
+    return (problem, *speeds, *shares, str(Spread(**of_loads)) if of_loads else "-")
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -126,7 +135,7 @@ def main() -> int:
     ]
     report = Report(
         title=f"Matrix products on {level()}, GFLOP/s of one thread and % of the peak, median (quartiles)",
-        header=("M x N x K", "peak", *ENGINES, *(f"{name}, %" for name in ENGINES)),
+        header=("M x N x K", "peak", "with loads", *ENGINES, *(f"{name}, %" for name in ENGINES), "of loads, %"),
         rows=[row(problem, found) for problem, found in figures.items()],
         figures={"cpu_level": level(), "problems": figures},
         bars=bars,

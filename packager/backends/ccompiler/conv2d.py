@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packager.backends.ccompiler.blocks import Blocks, Data, even_blocks, gathered, rows_of
 from packager.backends.ccompiler.functions import GroupDraft
 from packager.backends.ccompiler.graph import CannotRender, Operation
+from packager.backends.ccompiler.lines import windows_in_lines
 from packager.backends.ccompiler.products import Product, add_product, packer
-from packager.backends.ccompiler.shapes import c_text, product
+from packager.backends.ccompiler.shapes import Shape, c_text, product
 from packager.backends.ccompiler.stages import Stage
-from packager.backends.ccompiler.tiles import COLUMNS, KINDS
+from packager.backends.ccompiler.tiles import COLUMNS, KINDS, Kind
 from packager.backends.ccompiler.winograd import add_winograd, is_winograd
 
 if TYPE_CHECKING:
@@ -70,22 +72,28 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     layout = f"ohwi{COLUMNS}" + (f"p{kind.pair}" if kind.pair > 1 else "")
     pack = _packer((groups, out_channels, depth), kind.pair)
     w = draft.packed(group.packing(argument, layout, pack), kind.weight)
-    taken = f"pk_min_i64(taken * {kind.pair}, {depth} - done * {kind.pair})"
-    all_channels = groups * in_channels
-    source = f"{x} + batch * {in_channels}" if groups > 1 else x
-    if window.is_place:
-        at = f"{source} + first * {all_channels} + done * {kind.pair}"
-        gather = f"pk_gather_{kind.name}(a, {at}, {all_channels}, count, {taken});"
-        setup = ""
-    else:
-        gather = f"pk_gather_windows_{kind.name}(a, {source}, &window, first, count, done * {kind.pair}, {taken});"
-        fields = [*data.shape[1:3], *anchor.result.shape[1:3], all_channels, in_channels, window.size[1]]
-        fields += [*window.strides, *window.dilation, *window.padding[:2]]
-        setup = f"const pk_window_t window = {{ {', '.join(map(c_text, fields))} }};"
-    rows = product(anchor.result.shape[:3])
+    blocks, rows, setup = _rows(x, data.shape, anchor.result.shape, window, groups, kind)
     offset = f"batch * {out_channels} + " if groups > 1 else ""
-    sizes = Product(groups, rows, depth, out_channels, gather, "first + r", offset, setup)
+    sizes = Product(groups, blocks, depth, out_channels, rows, "first + r", offset, setup)
     add_product(draft, "product", sizes, stage, anchor, kind, w)
+
+
+def _rows(x: str, data: Shape, result: Shape, window: Window, groups: int, kind: Kind) -> tuple[Blocks, Data, str]:
+    """Return how places are shared out, where what their windows meet is, and declarations for that."""
+    blocks, channels, in_channels = even_blocks(product(result[:3])), data[3], int(data[3]) // groups
+    if window.is_place and groups == 1:
+        return blocks, rows_of(x, "first", channels, channels, kind, blocks), ""
+    lines = windows_in_lines(x, data, result, window) if groups == 1 and kind.name == "f32" else None
+    if lines is not None:
+        return *lines, ""
+    fields = [*data[1:3], *result[1:3], channels, in_channels, window.size[1]]
+    fields += [*window.strides, *window.dilation, *window.padding[:2]]
+    setup = f"const pk_window_t window = {{ {', '.join(map(c_text, fields))} }};"
+    depth = in_channels * window.size[0] * window.size[1]
+    taken = f"pk_min_i64(taken * {kind.pair}, {depth} - done * {kind.pair})"
+    source = f"{x} + batch * {in_channels}" if groups > 1 else x
+    gather = f"pk_gather_windows_{kind.name}(a, {source}, &window, first, count, done * {kind.pair}, {taken});"
+    return blocks, gathered(gather, blocks), setup
 
 
 def _packer(shape: tuple[int, int, int], pair: int) -> Callable[[Array], Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packager.backends.ccompiler.blocks import even_blocks, rows_of
 from packager.backends.ccompiler.functions import ITEMSIZE, GroupDraft
 from packager.backends.ccompiler.graph import Operation, Use
 from packager.backends.ccompiler.products import Product, add_product, packer, total_value
@@ -26,11 +27,8 @@ def add_dense(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     x = draft.tensor(data.tensor, False)
     w = draft.packed(index, kind.weight) if is_packed else draft.workspace(index, kind.weight, False)
     first = f"batch * {c_text(rows)} + first" if batched else "first"
-    gather = (
-        f"pk_gather_{kind.name}(a, {x} + ({first}) * {c_text(depth)} + done * {kind.pair},"
-        f" {c_text(depth)}, count, pk_min_i64(taken * {kind.pair}, {c_text(depth)} - done * {kind.pair}));"
-    )
-    sizes = Product(batch, rows, depth, columns, gather, f"{first} + r")
+    blocks = even_blocks(rows)
+    sizes = Product(batch, blocks, depth, columns, rows_of(x, first, depth, depth, kind, blocks), f"{first} + r")
     add_product(draft, "product", sizes, stage, anchor, kind, w)
 
 

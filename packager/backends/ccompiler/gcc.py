@@ -14,7 +14,8 @@ from packager.toolchain import run
 # IEEE 754 as numpy has it: no errno, no traps, no vector math library; contraction into fused multiply-add is allowed.
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 # GCC 12 keeps what a loop reuses in more registers than there are.
-TUNING = ("-fno-predictive-commoning",)
+# It would turn loops over rows of known lengths into calls and string instructions, which start slowly.
+TUNING = ("-fno-predictive-commoning", "-fno-tree-loop-distribute-patterns")
 QUIET = ("-g0", "-fno-ident", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-Wno-psabi")
 
 

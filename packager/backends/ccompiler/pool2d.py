@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from packager.backends.ccompiler.conv2d import Window, window_of
 from packager.backends.ccompiler.dense import total_value
 from packager.backends.ccompiler.expressions import DTYPES, literal
 from packager.backends.ccompiler.functions import GroupDraft
 from packager.backends.ccompiler.graph import CannotRender, Operation
 from packager.backends.ccompiler.program import make_program
-from packager.backends.ccompiler.shapes import c_text, ceil_div, product
+from packager.backends.ccompiler.shapes import Shape, c_text, ceil_div, plain, product
 from packager.backends.ccompiler.stages import Stage
 
 # Channels that are accumulated at once: of a place, and of a plane, whose blocks of channels are shared among threads.
@@ -16,6 +18,8 @@ CHUNK = 256
 BAND = 64
 # Places of a plane that are summed before they are added to the rest: sums of few numbers are more exact.
 BLOCK = 64
+# Places of a window that are written out.
+MOST_TAPS = 9
 LEAST = {"uint8": 0, "int8": -(2**7), "int32": -(2**31)}
 
 
@@ -35,6 +39,10 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     ctype = DTYPES[dtype]
     total = ctype.value if is_max or ctype.is_float else "int32_t"
     suffix = ctype.suffix if is_max else "i32"
+    channels = int(stage.inner)
+    chunk = min(CHUNK, channels)
+    lanes = group.machine.vector_bytes // 4
+    written_out = dtype == "float32" and channels % lanes == 0 and 1 < product(window.size) <= MOST_TAPS
     draft = group.function("pool2d")
     program = make_program(
         stage.after,
@@ -54,11 +62,11 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
             "total": total,
             "first": literal(LEAST.get(dtype, float("-inf")), dtype) if is_max else "0",
             "next": (
-                f"pk_max_{suffix}(sums[j], from[j])"
+                f"pk_max_{suffix}({{0}}, {{1}})"
                 if is_max
-                else "sums[j] + from[j]"
+                else "{0} + {1}"
                 if ctype.is_float
-                else "pk_add_i32(sums[j], from[j])"
+                else "pk_add_i32({0}, {1})"
             ),
             "lines": c_text(anchor.result.shape[1]),
             "width": c_text(anchor.result.shape[2]),
@@ -67,9 +75,30 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
             "in_width": c_text(data.shape[2]),
             "window": window,
             "counted": not is_max and not anchor.attributes.count_include_pad,
-            "chunk": min(CHUNK, int(stage.inner)),
+            "chunk": chunk,
+            "count": str(chunk) if channels % chunk == 0 else f"pk_min_i64({chunk}, {channels} - start)",
+            "lanes": lanes,
+            "next_vector": "pk_maximum_f32(sum, {0})" if is_max else "sum + {0}",
+            **(_taps(data.shape, anchor.result.shape, window) if written_out else {"taps": (), "inside": False}),
         },
     )
+
+
+def _taps(data: Shape, result: Shape, window: Window) -> dict[str, Any]:
+    """Return where the places of a window are from its first, to write them out, and whether all windows are inside.
+
+    Windows that begin at ``most_top`` and ``most_left`` at most do not reach beyond the edges there.
+    """
+    height, width, channels = data[1:]
+    (tall, wide), (below, beside) = window.size, window.dilation
+    steps = [(y * below * channels, x * beside * channels) for y in range(tall) for x in range(wide)]
+    last = [plain(height - 1 - (tall - 1) * below), plain(width - 1 - (wide - 1) * beside)]
+    inside = not window.is_padded and all(
+        isinstance(most, int) and isinstance(count, int) and (count - 1) * stride <= most
+        for most, count, stride in zip(last, result[1:3], window.strides, strict=True)
+    )
+    taps = [f"{c_text(width)} * {lines} + {places}" for lines, places in steps[1:]]
+    return {"taps": taps, "inside": inside, "most_top": c_text(last[0]), "most_left": c_text(last[1])}
 
 
 def _mean(anchor: Operation, window: Window, is_max: bool) -> str:

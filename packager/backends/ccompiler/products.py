@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from packager.backends.ccompiler.blocks import BLOCK, CHUNK, Blocks, Data
 from packager.backends.ccompiler.expressions import DTYPES
 from packager.backends.ccompiler.functions import FunctionDraft
 from packager.backends.ccompiler.graph import Operation, Tensor
 from packager.backends.ccompiler.program import make_program
-from packager.backends.ccompiler.shapes import Extent, c_text, ceil_div, product
+from packager.backends.ccompiler.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.stages import Stage
-from packager.backends.ccompiler.tiles import BAND, CHUNK, COLUMNS, PITCH, Kind, tiles_of
+from packager.backends.ccompiler.tiles import BAND, COLUMNS, Kind, tiles_of
 
 if TYPE_CHECKING:
     from packager.primitives import Array
 
-# Rows of a block at most: with their sums, as many as leave room for weights in the second-level cache.
-BLOCK = 56
 # Bands that are computed at once.
 SPAN = 4
 
@@ -33,16 +32,15 @@ SPAN = 4
 class Product:
     """Sizes of a product: for each of ``batch`` matrices of weights ``rows`` x ``depth`` times ``depth`` x ``columns``.
 
-    ``gather`` is C that copies ``taken`` elements from ``done`` on of ``count`` rows from ``first`` on to ``a``.
     ``row`` is C for the row of the result for row ``r`` of a block, ``offset`` what is added to its column.
     ``setup`` are declarations. Sums go to ``target``, if there is one, and not through what follows the product.
     """
 
     batch: Extent
-    rows: Extent
+    blocks: Blocks
     depth: Extent
     columns: Extent
-    gather: str
+    data: Data
     row: str
     offset: str = ""
     setup: str = ""
@@ -54,11 +52,9 @@ def add_product(
 ) -> None:
     """Finish a function that computes a product and what follows it. Raises CannotRender."""
     group = draft.group
-    rows, columns = sizes.rows, sizes.columns
+    columns, blocks, data = sizes.columns, sizes.blocks, sizes.data
     steps = ceil_div(sizes.depth, kind.pair)
-    blocks, bands = ceil_div(rows, BLOCK), ceil_div(columns, BAND)
-    block = -(-rows // blocks) if isinstance(rows, int) else None
-    last = (rows - (blocks - 1) * block,) if block is not None else ()
+    bands = ceil_div(columns, BAND)
     most = min(SPAN * BAND, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN * BAND
     pitch = most + COLUMNS
     program = (
@@ -77,31 +73,34 @@ def add_product(
         "kind": kind,
         "sizes": sizes,
         "w": weights,
-        "rows": c_text(rows),
+        "rows": c_text(product((blocks.runs, blocks.run))),
         "columns": c_text(columns),
         "steps": c_text(steps),
-        "chunk": c_text(_chunk(steps)),
-        "one_chunk": isinstance(steps, int) and steps <= CHUNK,
-        "depth": c_text(sizes.depth),
-        "block": block or BLOCK,
-        "blocks": c_text(blocks),
-        "even_block": c_text(block) if block is not None else f"pk_ceil_div({c_text(rows)}, {c_text(blocks)})",
+        "chunk": c_text(_chunk(steps, data.stretch)),
+        "block": blocks.size or BLOCK,
+        "blocks": c_text(blocks.count),
+        "place": blocks.place,
+        "data": data,
         "bands": c_text(bands),
+        # Rows of a known width; GCC 12 warns of the loops that convert some of those.
+        "one_band": equal(bands, 1) and not (program and (program.widened or program.narrowed)),
         "band": BAND,
         "span": SPAN,
         "panels": c_text(ceil_div(columns, COLUMNS)),
         "panel": c_text(product((steps, COLUMNS * kind.pair))),
         "step": COLUMNS * kind.pair,
         "pitch": pitch,
-        "gathered": PITCH,
     }
-    extent = product((sizes.batch, blocks, bands))
-    tiles = tiles_of(group.machine, kind, (block, *last) if block is not None else None, columns)
+    extent = product((sizes.batch, blocks.count, bands))
+    tiles = tiles_of(group.machine, kind, data.groups or blocks.counts, columns, grouped=bool(data.groups))
     draft.finish(name, extent, values, tiles)
 
 
-def _chunk(steps: Extent) -> Extent:
+def _chunk(steps: Extent, stretch: int) -> Extent:
     """Return how many steps are taken at once: as many for all chunks, as far as that is possible."""
+    if stretch:
+        lines, most = steps // stretch, max(1, CHUNK // stretch)
+        return -(-lines // -(-lines // most)) * stretch
     if isinstance(steps, int):
         return -(-steps // -(-steps // CHUNK))
     return CHUNK

@@ -1,24 +1,22 @@
 """The inner loops of dense and conv2d: a tile of rows x columns that accumulates in vector registers.
 
-The rows of a tile have been gathered into a buffer, one ``PITCH`` after the other; its columns are panels of packed
-weights, 16 columns wide whatever the CPU. A step of the sum reads one element per row and one row of each panel. For
-int8 a step is a pair of products that are added at once.
+The rows of a tile lie at one distance; its columns are panels of packed weights, 16 columns wide whatever the CPU. A
+step of the sum reads one element per row and one row of each panel. For int8 a step is a pair of products, added at
+once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
+from typing import Any
 
+from packager.backends.ccompiler.blocks import PITCH
 from packager.backends.ccompiler.functions import Machine
 from packager.backends.ccompiler.shapes import Extent
 from packager.header import ENVIRONMENT
 
 COLUMNS = 16  # of a panel of packed weights
-# Steps of a sum that are taken before the next columns: their weights, two panels wide, and the rows of a tile stay in
-# the first-level cache. Rows of the buffer are a little further apart, so that they do not meet in one set of it.
-CHUNK = 256
-PITCH = CHUNK + 16
 BAND = 64  # columns that threads share at least: a multiple of panels
 
 
@@ -96,13 +94,19 @@ def heights_of(rows: int, most: int) -> frozenset[int]:
     return frozenset({rows // tiles, -(-rows // tiles)})
 
 
-def tiles_of(machine: Machine, kind: Kind, blocks: tuple[int, ...] | None, columns: Extent) -> frozenset[Tile]:
-    """Return the tiles for blocks of these numbers of rows, of any number for None, and ``columns`` columns."""
+def tiles_of(
+    machine: Machine, kind: Kind, blocks: tuple[int, ...] | None, columns: Extent, *, grouped: bool = False
+) -> frozenset[Tile]:
+    """Return the tiles for blocks of these numbers of rows, of any number for None, and ``columns`` columns.
+
+    With ``grouped`` blocks are groups of so many rows, two of which may be a tile.
+    """
     registers = registers_of(machine, kind.name)
     panels = -(-columns // COLUMNS) if isinstance(columns, int) else None
     made = set()
     for block in range(1, registers.rows * 4) if blocks is None else blocks:
-        widest = registers.panels(block)
+        both = grouped and 2 * block <= registers.rows
+        widest = registers.panels(2 * block if both else block)
         widths = {widest >> shift for shift in range(widest.bit_length())}
         if panels is not None:
             # The least width that divides them, and those of a unit: a band, where threads share the columns.
@@ -110,10 +114,22 @@ def tiles_of(machine: Machine, kind: Kind, blocks: tuple[int, ...] | None, colum
             widths = {width for width in widths if min(odd, widest) <= width <= panels}
         made |= {
             Tile(kind.name, height, width, registers.vectors)
-            for height in heights_of(block, registers.rows)
+            for height in ({block, 2 * block} if both else heights_of(block, registers.rows))
             for width in widths
         }
     return frozenset(made)
+
+
+def _rows_of(tile: Tile) -> dict[str, Any]:
+    """Return the rows at which pointers to data begin, for three rows of a half each, and C for elements of rows."""
+    halves = (0, (tile.rows + 1) // 2)
+    starts, data_of = [], []
+    for row in range(tile.rows):
+        in_half = row - halves[row >= halves[1]]
+        if in_half % 3 == 0:
+            starts.append(row)
+        data_of.append(f"a{starts[-1]}[{('0', 'apart', '2 * apart')[in_half % 3]}]")
+    return {"halves": halves, "starts": starts, "data_of": data_of}
 
 
 def render_tiles(machine: Machine, tiles: Set[Tile]) -> list[str]:
@@ -136,6 +152,7 @@ def render_tiles(machine: Machine, tiles: Set[Tile]) -> list[str]:
                     feature="PK_QUADS" if machine.quads and kind.name == "u8" else "",
                     name=tile.name,
                     rows=tile.rows,
+                    **_rows_of(tile),
                     panels=tile.panels,
                     vectors=tile.vectors,
                 )

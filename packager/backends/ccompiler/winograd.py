@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packager.backends.ccompiler.blocks import even_blocks, rows_of
 from packager.backends.ccompiler.functions import GroupDraft
 from packager.backends.ccompiler.graph import Operation
 from packager.backends.ccompiler.products import Product, add_product, packer
@@ -90,8 +91,9 @@ def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDr
     assert argument is not None
     v, m = draft.workspace(values, "float", False), draft.workspace(sums, "float", True)
     w = draft.packed(group.packing(argument, f"winograd{COLUMNS}", transform), "float")
-    gather = f"pk_gather_f32(a, {v} + (batch * {c_text(tiles)} + first) * {inner} + done, {inner}, count, taken);"
-    sizes = Product(VALUES, tiles, inner, outer, gather, "", target=m)
+    blocks = even_blocks(tiles)
+    rows = rows_of(v, f"batch * {c_text(tiles)} + first", inner, inner, kind, blocks)
+    sizes = Product(VALUES, blocks, inner, outer, rows, "", target=m)
     add_product(draft, "product", sizes, stage, anchor, kind, w)
 
     after = group.function("winograd_result")

@@ -1,0 +1,102 @@
+"""How the rows of a product are shared out in blocks, and where the rows of a block are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packager.backends.ccompiler.shapes import Extent, c_text, ceil_div, equal, product
+
+if TYPE_CHECKING:
+    from packager.backends.ccompiler.tiles import Kind
+
+# Rows of a block at most: with their sums, as many as leave room for weights in the second-level cache.
+BLOCK = 56
+# Steps of a sum that are taken before the next columns: their weights, two panels wide, and the rows of a tile stay in
+# the first-level cache. Rows of the buffer are a little further apart, so that they do not meet in one set of it.
+CHUNK = 256
+PITCH = CHUNK + 16
+# Rows that are so many floats apart meet in few sets of the first-level cache.
+ALIASED = 512
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of ``size`` rows each in ``runs`` runs of ``run`` rows, the last block of a run being smaller.
+
+    ``size`` is None where the number of rows is not known: blocks have then sizes that are as even as can be.
+    """
+
+    runs: Extent
+    run: Extent
+    size: int | None
+
+    @property
+    def per_run(self) -> Extent:
+        """Return how many blocks a run has."""
+        return ceil_div(self.run, self.size or BLOCK)
+
+    @property
+    def count(self) -> Extent:
+        """Return how many blocks there are."""
+        return product((self.runs, self.per_run))
+
+    @property
+    def counts(self) -> tuple[int, ...] | None:
+        """Return how many rows a block may have, None for any number."""
+        if self.size is None or not isinstance(self.run, int):
+            return None
+        return (self.size, self.run - (-(-self.run // self.size) - 1) * self.size)
+
+    @property
+    def place(self) -> str:
+        """C that declares the ``first`` row of block ``block``, and their ``count``."""
+        run, per = c_text(self.run), c_text(self.per_run)
+        size = str(self.size) if self.size else f"pk_ceil_div({run}, {per})"
+        if equal(self.runs, 1):
+            return f"const int64_t first = block * {size}, count = pk_min_i64({size}, {run} - first);"
+        return (
+            f"const int64_t within = block % {per} * {size}, first = block / {per} * {run} + within;\n"
+            f"        const int64_t count = pk_min_i64({size}, {run} - within);"
+        )
+
+
+def even_blocks(rows: Extent) -> Blocks:
+    """Return blocks of equal sizes, as far as that is possible."""
+    return Blocks(1, rows, -(-rows // -(-rows // BLOCK)) if isinstance(rows, int) else None)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the rows of a block are; texts are C.
+
+    ``source`` is a pointer to what a chunk of a block begins with: steps ``done`` to ``done + taken`` of its rows from
+    ``first`` on. ``layout`` are the fields of a ``pk_rows_t``. A row is in one piece, or in stretches of ``stretch``
+    steps. ``prepare`` is done before the first chunk of a block, ``gather`` before each; they have a buffer ``a`` of
+    ``buffer`` elements. ``groups`` are numbers of rows that follow one another at one distance: of a whole block, if
+    there are none.
+    """
+
+    source: str
+    layout: str
+    buffer: int = 0
+    gather: str = ""
+    prepare: str = ""
+    stretch: int = 0
+    groups: tuple[int, ...] = ()
+
+
+def gathered(gather: str, blocks: Blocks) -> Data:
+    """Return rows that are copied to the buffer, chunk by chunk."""
+    return Data("a", f"count, 1, {PITCH}, 0, 1, 0", (blocks.size or BLOCK) * PITCH, gather)
+
+
+def rows_of(x: str, first: str, pitch: Extent, depth: Extent, kind: Kind, blocks: Blocks) -> Data:
+    """Return rows of ``depth`` elements that are ``pitch`` apart: read where they are, or copied if that is faster."""
+    start = f"{x} + ({first}) * {c_text(pitch)} + done"
+    is_apart = isinstance(pitch, int) and (pitch % ALIASED != 0 or blocks.counts == (1, 1))
+    if is_apart and kind.stored == kind.data and kind.pair == 1:
+        return Data(start, f"count, 1, {pitch}, 0, 1, 0")
+    taken = f"pk_min_i64(taken * {kind.pair}, {c_text(depth)} - done * {kind.pair})"
+    pairs = f" * {kind.pair}" if kind.pair > 1 else ""
+    return gathered(f"pk_gather_{kind.name}(a, {start}{pairs}, {c_text(pitch)}, count, {taken});", blocks)
