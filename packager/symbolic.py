@@ -74,6 +74,11 @@ def _combine(operator: str, left: Extent, right: Extent) -> Extent:
         raise ModelError("a shape is divided by zero")
     if isinstance(left, int) and isinstance(right, int):
         return _FUNCTIONS[operator](left, right)
+    # The text has no negative numbers.
+    if operator == "+" and isinstance(left, int):
+        left, right = right, left
+    if operator in ("+", "-") and isinstance(right, int) and right < 0:
+        operator, right = "-" if operator == "+" else "+", -right
     if (operator in ("*", "//") and right == 1) or (operator in ("+", "-") and right == 0):
         return left
     if (operator == "*" and left == 1) or (operator == "+" and left == 0):

@@ -34,6 +34,14 @@ def _arange(call: relax.Call) -> Array | None:
     return np.arange(*(int(argument) for argument in call.args), dtype=str(call.ty.dtype))
 
 
+def _shape_to_tensor(call: relax.Call, *known: Array) -> Array | None:
+    """Return a shape as an array; it stands in the call itself, or was known before."""
+    extents = call.args[0].values if isinstance(call.args[0], relax.ShapeExpr) else ()
+    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return None
+    return known[0] if known else np.array([int(extent) for extent in extents], np.int64)
+
+
 def _take(call: relax.Call, array: Array, indices: Array) -> Array | None:
     return views.take(array, indices, None if call.attrs.axis is None else int(call.attrs.axis))
 
@@ -91,7 +99,7 @@ OPERATORS: dict[str, Callable[..., Array | None]] = {
     "relax.take": _take,
     "relax.arange": _arange,
     "relax.shape_of": lambda _, a: np.array(a.shape, np.int64),
-    "relax.shape_to_tensor": lambda _, a: a,
+    "relax.shape_to_tensor": _shape_to_tensor,
     "relax.astype": _astype,
     "relax.dequantize": _dequantize,
     "relax.add": lambda _, a, b: a + b,

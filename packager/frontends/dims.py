@@ -10,6 +10,14 @@ from packager.errors import UsageError
 from packager.manifest import Dim
 
 
+class UnknownDimError(UsageError):
+    """A model does not have dims that are asked for: ``names``."""
+
+    def __init__(self, names: Sequence[str], have: str) -> None:
+        super().__init__(f"--dim {names[0]}: the model has no such dim", hint=f"its symbolic dims: {have}")
+        self.names = tuple(names)
+
+
 @dataclass(frozen=True)
 class DimRequest:
     """One ``--dim``: inclusive bounds; equal bounds fix the dim."""
@@ -56,7 +64,7 @@ def resolve_dims(
     unknown = sorted(set(requests) - set(found))
     if unknown:
         have = ", ".join(sorted(found)) or "none"
-        raise UsageError(f"--dim {unknown[0]}: the model has no such dim", hint=f"its symbolic dims: {have}")
+        raise UnknownDimError(unknown, have)
     dims = []
     unbounded = []
     for name, where in found.items():

@@ -25,6 +25,7 @@ from packager.frontends.names import tag_bindings
 from packager.frontends.onnx_converters import CONVERTERS
 from packager.frontends.onnx_custom import CustomNode, convert, inline_functions, take_custom_nodes
 from packager.frontends.onnx_dims import fix_dims, name_dims
+from packager.frontends.onnx_extents import SymbolicExtents
 from packager.frontends.onnx_limits import refused_use
 from packager.frontends.onnx_simplify import simplify
 from packager.frontends.operator_sets import CONTRIB_DOMAINS, STANDARD_DOMAINS
@@ -172,6 +173,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self.custom = custom
         self.bounds = {dim.name: dim for dim in dims}
         self.analyzer = Analyzer()
+        self.extents = SymbolicExtents(self.analyzer)
         self.node_of_variable: dict[str, str] = {}
         self.current_node = ""
 
@@ -210,6 +212,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         try:
             if op_name in self.custom:
                 result = convert(self.custom[op_name], [*inputs], self.analyzer)
+            elif (decided := self.extents.convert(self.bb, op_name, inputs, attrs)) is not None:
+                result = self.bb.normalize(decided)
             elif op_name in CONVERTERS:
                 result = self.bb.normalize(CONVERTERS[op_name](self.bb, inputs, attrs, convert_standard))
             else:

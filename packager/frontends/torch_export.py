@@ -1,4 +1,4 @@
-"""torch.export: a ``.pt2`` file of an ExportedProgram. torch is imported here and nowhere else."""
+"""torch.export: a ``.pt2`` file of an ExportedProgram. torch is imported when one is loaded, and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tvm
 from numpy.typing import NDArray
 
 from packager.digest import sha256_of_file
-from packager.errors import ModelError, UnsupportedOperatorsError, UsageError, last_line
+from packager.errors import ModelError, PackagerError, UsageError, last_line
 from packager.frontends.dims import DimRequest, make_request, resolve_dims
 from packager.frontends.lift import dims_of, fix_dims, input_specs, lift_constants, output_names
 from packager.frontends.names import tag_bindings
@@ -30,6 +30,8 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
         import torch
     except ImportError:
         raise UsageError(f"{path}: reading .pt2 needs torch", hint="pip install 'packager[torch]'") from None
+    from packager.frontends.torch_program import check_conditions
+
     program = _read(path, torch)
     _override(program, overrides, torch)
     module, node_of_variable, buffer_names = _import(program)
@@ -38,6 +40,8 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
     inputs = [str(variable.name) for variable in main.params[: len(main.params) - len(parameters)]]
     specs = input_specs(main, inputs)
     resolved = resolve_dims(dims_of(specs), dims, _declared_bounds(program))
+    fixed = {dim: (request.min, request.max) for dim, request in dims.items() if request.fixed}
+    check_conditions(program, fixed | {dim.name: (dim.min, dim.max) for dim in resolved})
     module = fix_dims(module, dims)
     module, constants = lift_constants(module, buffer_names, parameters)
     module["main"] = module["main"].without_attr("params")
@@ -54,10 +58,12 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
 
 
 def _read(path: Path, torch: Any) -> Any:
+    from packager.frontends.torch_program import decompose
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of its own deprecated calls
-            return torch.export.load(path).run_decompositions()
+            return decompose(torch.export.load(path))
     except Exception as error:  # torch raises whatever its archive reader runs into
         raise ModelError(
             f"{path}: cannot be read as a torch.export program",
@@ -86,19 +92,13 @@ def _override(program: Any, overrides: Overrides, torch: Any) -> None:
 
 def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], dict[int, str]]:
     """Return the module, the node of each variable, and the names of buffers by the handle of their TVM tensor."""
-    from tvm.relax.frontend.torch import exported_program_translator
+    from packager.frontends.torch_importer import Importer
+    from packager.frontends.torch_program import check_operators, check_signature, known_values
 
-    importer = exported_program_translator.ExportedProgramImporter()
-    node_of_variable: dict[str, str] = {}
-    importer.convert_map = {key: _recording(f, node_of_variable) for key, f in importer.convert_map.items()}
-    refused: dict[str, list[str]] = {}
-    for node in program.graph.nodes:
-        if node.op == "call_function":
-            operator = str(getattr(node.target, "__name__", node.target))
-            if operator not in importer.convert_map:
-                refused.setdefault(operator, []).append(node.name)
-    if refused:
-        raise UnsupportedOperatorsError(refused)
+    check_signature(program)
+    known = known_values(program)
+    importer = Importer(known)
+    check_operators(program, known, importer.converters)
     tensors = {**dict(program.named_buffers()), **program.constants}
     names = {id(value): str(key) for key, value in tensors.items()}
     handles: dict[int, str] = {}
@@ -113,25 +113,15 @@ def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], dict[int, str]]
     importer._convert_pytorch_tensor_to_tvm = convert
     try:
         module = importer.from_exported_program(program, True, True, False, None)
+    except PackagerError:
+        raise
     except Exception as error:  # the importer raises whatever its converters run into
         raise ModelError(
             "the program cannot be imported",
             detail=last_line(error),
             hint="it uses an operator in a way that is not supported",
         ) from error
-    return module, node_of_variable, handles
-
-
-def _recording(convert: Any, node_of_variable: dict[str, str]) -> Any:
-    """Wrap a converter so that it tells which variable its result is."""
-
-    def wrapped(node: Any) -> Any:
-        result = convert(node)
-        if isinstance(result, tvm.relax.Var):
-            node_of_variable[result.name] = node.name
-        return result
-
-    return wrapped
+    return module, importer.node_of_variable, handles
 
 
 def _parameters(program: Any, torch: Any) -> dict[str, Array]:

@@ -61,7 +61,8 @@ def prepare(model: ImportedModel, targets: Sequence[Target], device: str) -> tup
     if device == "cpu" and targets:
         module = apply(TIDY, drop_no_ops(sink_reshapes(module)))
     module, constants = fold_weights(module, constants)
-    return module, constants
+    # What only folded weights have read is read by nobody now, and a partition of it would have no result.
+    return apply([_R.DeadCodeElimination()], module), constants
 
 
 def backend_of(target: Target) -> PartitionBackend:

@@ -1,0 +1,91 @@
+"""Extents of torch's tensors as TVM's: torch writes those that are no numbers as sympy expressions over symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+from tvm import tirx
+from tvm.ir import is_prim_expr
+
+from packager.errors import ModelError
+
+
+class Symbols:
+    """``variables`` maps the names of torch's symbols to the shape variables of the function's inputs."""
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        self.variables = dict(variables)
+
+    def shape(self, meta: Any) -> list[Any]:
+        """Return the extents of a tensor that torch describes: integers, or expressions over ``variables``."""
+        return [self.extent(extent) for extent in meta.shape]
+
+    def extent(self, value: Any) -> Any:
+        """Return an int for an int, an expression for a SymInt. Raises ModelError for what depends on data."""
+        if isinstance(value, int):
+            return value
+        return self._convert(sympy.sympify(value.node.expr))
+
+    def _convert(self, expr: Any) -> Any:
+        if expr.is_Integer:
+            return int(expr)
+        if expr.is_Symbol:
+            if str(expr) not in self.variables:
+                raise ModelError(
+                    f"a shape depends on {str(expr)!r}, which is not a dim of any input",
+                    hint="shapes that depend on data are not supported",
+                )
+            return self.variables[str(expr)]
+        if expr.is_Mul:
+            return self._product(expr)
+        name = type(expr).__name__
+        if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
+            return _reduce("Mul", [self._convert(expr.base)] * int(expr.exp))
+        if name in _FOLDS:
+            return _reduce(name, [self._convert(argument) for argument in expr.args])
+        raise ModelError(f"a shape is computed by {expr}, which is not supported")
+
+    def _product(self, expr: Any) -> Any:
+        """Return a product; torch writes exact quotients as products with fractions."""
+        numerator, denominator = expr.as_numer_denom()
+        if denominator == 1:
+            return _reduce("Mul", [self._convert(argument) for argument in expr.args])
+        return _reduce("FloorDiv", [self._convert(numerator), self._convert(denominator)])
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    return tirx.Min(_expression(a), _expression(b))
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    return tirx.Max(_expression(a), _expression(b))
+
+
+def _expression(value: Any) -> Any:
+    return tirx.IntImm("int64", value) if isinstance(value, int) else value
+
+
+_FOLDS: Mapping[str, Any] = {
+    "Add": lambda a, b: a + b,
+    "Mul": lambda a, b: a * b,
+    "FloorDiv": lambda a, b: tirx.floordiv(_expression(a), _expression(b)),
+    "CleanDiv": lambda a, b: tirx.floordiv(_expression(a), _expression(b)),
+    "Mod": lambda a, b: tirx.floormod(_expression(a), _expression(b)),
+    "PythonMod": lambda a, b: tirx.floormod(_expression(a), _expression(b)),
+    "Min": _minimum,
+    "Max": _maximum,
+}
+
+
+def _reduce(name: str, values: Sequence[Any]) -> Any:
+    result = values[0]
+    for value in values[1:]:
+        result = _FOLDS[name](result, value)
+    return result
+
+
+def is_extent(value: Any) -> bool:
+    """Whether a value is an extent: an integer, or an expression of TVM."""
+    return (isinstance(value, int) and not isinstance(value, bool)) or is_prim_expr(value)

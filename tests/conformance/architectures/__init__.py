@@ -1,0 +1,1 @@
+"""Architectures that people export, in small configurations with random weights, through the whole of packager."""

@@ -1,0 +1,145 @@
+"""Operators of torch.export programs through the whole of packager, against torch: many in one bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import packager
+from packager.errors import ModelError, UnsupportedOperatorsError
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+
+def check(forward: Any, inputs: tuple[Any, ...], folder: Path, dynamic: Any = None, others: Any = ()) -> None:
+    """Build ``forward`` and compare every output with torch."""
+
+    class Module(torch.nn.Module):
+        def forward(self, *tensors: Any) -> Any:
+            return forward(*tensors)
+
+    program = torch.export.export(Module(), inputs, dynamic_shapes=None if dynamic is None else (dynamic,))
+    torch.export.save(program, folder / "m.pt2")
+    with packager.load(packager.build(folder / "m.pt2", folder / "m.so", targets=["llvm"])) as bundle:
+        for tensors in (inputs, *others):
+            feeds = {spec.name: tensor.numpy() for spec, tensor in zip(bundle.inputs, tensors, strict=True)}
+            results = bundle.run(feeds).values()
+            for number, (result, wanted) in enumerate(zip(results, forward(*tensors), strict=True)):
+                assert result.dtype == wanted.numpy().dtype, number
+                np.testing.assert_allclose(result, wanted.numpy(), 1e-5, 1e-5, err_msg=f"output {number}")
+
+
+def test_element_types_follow_torch(tmp_path: Path) -> None:
+    def forward(x: Any, i: Any) -> Any:
+        flags = i > 1
+        return (
+            torch.add(x, i, alpha=3),
+            torch.rsub(x, i, alpha=2),
+            i / 2,
+            i // 2,
+            torch.div(x, 0.7, rounding_mode="trunc"),
+            torch.remainder(i, -3),
+            x * flags,
+            i.mean(dtype=torch.float32),
+            flags.sum(-1),
+            torch.where(flags, x, 2),
+            i.to(torch.bool) ^ flags,
+            i.clamp(min=-1),
+            x.var(1),
+            x.std(0, correction=0),
+            x.amax(1, keepdim=True),
+            x.max(1).indices,
+            i.cumsum(1),
+            torch.linalg.vector_norm(x, dim=1),
+            (x > 0.5).any(1),
+            torch.sqrt(i.abs()),
+            2**x,
+        )
+
+    check(forward, (torch.randn(3, 5), torch.randint(-4, 5, (3, 5))), tmp_path)
+
+
+def test_views_of_dynamic_extents(tmp_path: Path) -> None:
+    def forward(x: Any, places: Any) -> Any:
+        n = x.shape[0]
+        return (
+            x[1:, -3:].flatten(),
+            x[-1],
+            x.unsqueeze(1).expand(-1, 2, -1).reshape(2 * n, -1),
+            torch.cat([torch.tensor([]), x, x.new_ones(2, 6)]),
+            x.repeat(2, 1, 2),
+            torch.arange(n, 2 * n) * 2,
+            x[places],
+            x[places, places + 1],
+            F.pad(x, (1, -2, 0, 3), value=0.5),
+            torch.stack(x.split([2, 4], 1)[::-1][:1]),
+            x / n,
+        )
+
+    n = torch.export.Dim("n", min=3, max=9)
+    places = torch.tensor([0, -2, 1])
+    other = (torch.randn(7, 6), torch.tensor([2, -1, 0]))
+    check(forward, (torch.randn(4, 6), places), tmp_path, ({0: n}, {}), (other,))
+
+
+def test_attention_of_rows_that_see_nothing(tmp_path: Path) -> None:
+    def forward(q: Any, k: Any, keep: Any, bias: Any) -> Any:
+        grouped = F.scaled_dot_product_attention(q, k[:, :1], k[:, :1], enable_gqa=True, scale=0.3)
+        return (
+            F.scaled_dot_product_attention(q, k, k, attn_mask=keep),
+            F.scaled_dot_product_attention(q, k, k, attn_mask=bias),
+            F.scaled_dot_product_attention(q, k, k, is_causal=True),
+            grouped,
+        )
+
+    keep = torch.tensor([[True, False, True, False], [False] * 4, [True] * 4])
+    bias = torch.zeros(3, 4).masked_fill(~keep, -torch.inf)
+    check(forward, (torch.randn(1, 2, 3, 8), torch.randn(1, 2, 4, 8), keep, bias), tmp_path)
+
+
+def test_images(tmp_path: Path) -> None:
+    def forward(x: Any) -> Any:
+        return (
+            F.interpolate(x, size=(9, 7), mode="bilinear"),
+            F.interpolate(x, size=(9, 7), mode="bilinear", align_corners=True),
+            F.interpolate(x, size=(11, 7), mode="nearest"),
+            F.interpolate(x, size=(9, 7), mode="bicubic"),
+            F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+            F.avg_pool2d(x, 3, 2, 1),
+            F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+            F.avg_pool2d(x, 64, ceil_mode=True),
+            F.group_norm(x, 2),
+            F.instance_norm(x),
+        )
+
+    check(forward, (torch.randn(2, 4, 6, 5),), tmp_path)
+
+
+class Counter(torch.nn.Module):
+    """Counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return x + self.calls
+
+
+@pytest.mark.parametrize(
+    ("module", "error", "words"),
+    [
+        (Counter(), ModelError, "buffer 'calls'"),
+        (torch.nn.Dropout(), UnsupportedOperatorsError, "not supported"),
+        (torch.nn.Upsample(scale_factor=1.3, mode="bilinear"), ModelError, "upsample_bilinear2d"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(module: Any, error: Any, words: str, tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(module, (torch.randn(1, 2, 5, 5),)), tmp_path / "m.pt2")
+    with pytest.raises(error, match=words):
+        packager.build(tmp_path / "m.pt2", tmp_path / "m.so")
