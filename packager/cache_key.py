@@ -29,7 +29,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
     """Return the key of a build."""
     golden = request.golden
     # The name of the weights file stands in the bundle; a large model may get one unasked.
-    large = request.model.stat().st_size > LARGE_MODEL_BYTES
+    large = any(model.stat().st_size > LARGE_MODEL_BYTES for model in request.models)
     may_be_external = request.weights == "external" or (request.weights is None and large)
     targets = request.targets.to_json()
     # As -mcpu or -march it means what this machine's CPU has.
@@ -45,12 +45,14 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
             "distributions": {name: _version(name) for name in DISTRIBUTIONS},
             "toolchain": dict(toolchain.versions),
             "machine": this_machine().to_json() if native else None,
-            "model": _model_files(request.model),
+            "models": [_model_files(model) for model in request.models],
+            "entries": [model.stem for model in request.more_models],
             "name": request.name,
             "targets": targets,
             "backends": [_backend(t) for t in (*request.targets.bases, *request.targets.specialised)],
             "entry": request.entry,
             "precision": request.precision,
+            "states": dict(request.states),
             "constants": _file(request.constants) if request.constants else None,
             "dims": {name: [dim.min, dim.max] for name, dim in request.dims.items()},
             "form": ["static" if request.static else "shared", request.entry_symbol],

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packager.arena import align
-from packager.ir import ConstantForm, ConstantSlot, ConstantTable
+from packager.call_plan import ConstantForm, ConstantSlot, ConstantTable
 from packager.manifest import Constant, TensorSpec
 
 Array = NDArray[Any]
@@ -85,6 +85,10 @@ class ConstantBuilder:
         digest = _sha256(array)
         shape = "x".join(map(str, array.shape)) or "scalar"
         return self.add_derived(f"constant.{array.dtype.name}.{shape}.{digest[:12]}", array)
+
+    def name_of(self, slot: int) -> str:
+        """Return the name that the manifest has for what is in a slot: the first that its content got."""
+        return self._entries[self._slots[slot].entry].names[0]
 
     def build(self, *, packed: bool, originals: Mapping[str, Array]) -> ConstantTable:
         """Return the table: records in offset order, and the slots by number.

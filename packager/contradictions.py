@@ -10,7 +10,7 @@ from packager import shape_expr, strict_json
 from packager.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from packager.manifest import Manifest
+    from packager.manifest import Entry, Manifest
 
 CUDA_KIND = "cuda"
 """The kind of the Target that every CUDA bundle has."""
@@ -21,25 +21,8 @@ def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, st
 
     ``alignment`` is that of embedded constants, in bytes.
     """
-    dims = {dim.name: dim.max for dim in manifest.dims}
-    for index, dim in enumerate(manifest.dims):
-        if dim.min > dim.max:
-            yield f"$.dims[{index}]", f"min {dim.min} is greater than max {dim.max}"
-    for kind, tensors in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
-        for index, tensor in enumerate(tensors):
-            for axis, extent in enumerate(tensor.shape):
-                path = f"$.{kind}[{index}].shape[{axis}]"
-                if isinstance(extent, int):
-                    continue
-                if kind == "inputs" and extent not in dims:
-                    yield path, f"{strict_json.shown(extent)} is not one of the dims"
-                try:
-                    unknown = sorted(shape_expr.names(extent) - dims.keys())
-                except shape_expr.ShapeExpressionError as error:
-                    yield path, str(error)
-                    continue
-                if unknown:
-                    yield path, f"unknown dims: {', '.join(unknown)}"
+    yield from _of_tensors(manifest, "$")
+    yield from _of_entries(manifest)
     yield from _of_constants(manifest, alignment)
     seen: set[str] = set()
     for kind, primitive in manifest.primitives():
@@ -57,8 +40,83 @@ def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, st
         yield "$.requirements.undefined", "must be empty for a shared library"
     if manifest.form == "static" and (requirements.needed or requirements.glibc):
         yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"
+    yield from _of_states(manifest, alignment)
     yield from _of_cuda(manifest)
     yield from _of_cpu_levels(manifest)
+
+
+def _of_tensors(model: Manifest | Entry, where: str) -> Iterator[tuple[str, str]]:
+    dims = {dim.name: dim.max for dim in model.dims}
+    for index, dim in enumerate(model.dims):
+        if dim.min > dim.max:
+            yield f"{where}.dims[{index}]", f"min {dim.min} is greater than max {dim.max}"
+    for kind, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
+        for index, tensor in enumerate(tensors):
+            for axis, extent in enumerate(tensor.shape):
+                path = f"{where}.{kind}[{index}].shape[{axis}]"
+                if isinstance(extent, int):
+                    continue
+                if kind == "inputs" and extent not in dims:
+                    yield path, f"{strict_json.shown(extent)} is not one of the dims"
+                try:
+                    unknown = sorted(shape_expr.names(extent) - dims.keys())
+                except shape_expr.ShapeExpressionError as error:
+                    yield path, str(error)
+                    continue
+                if unknown:
+                    yield path, f"unknown dims: {', '.join(unknown)}"
+
+
+def _of_entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    if not manifest.entries:
+        return
+    first = manifest.entries[0]
+    for key in ("dims", "inputs", "outputs"):
+        if getattr(manifest, key) != getattr(first, key):
+            yield f"$.entries[0].{key}", f"differs from {key}, which are those of the first entry"
+    states = {state.name for state in manifest.states}
+    for index, entry in enumerate(manifest.entries):
+        path = f"$.entries[{index}]"
+        if index:
+            yield from _of_tensors(entry, path)
+        for name in entry.states:
+            if name not in states:
+                yield f"{path}.states", f"{strict_json.shown(name)} is no state"
+    for name in sorted(states - {name for entry in manifest.entries for name in entry.states}):
+        yield "$.entries", f"no entry has the state {strict_json.shown(name)}"
+
+
+def _of_states(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
+    entries = manifest.every_entry()
+    constants = {name: c for c in manifest.constants for name in (c.name, *c.aliases)}
+    end = 0
+    next_values: set[str] = set()
+    for index, state in enumerate(manifest.states):
+        path = f"$.states[{index}]"
+        for entry in entries:
+            if state.name not in entry.states:
+                continue
+            if state.name in {tensor.name for tensor in entry.inputs}:
+                yield f"{path}.name", f"{strict_json.shown(state.name)} is an input"
+            if state.output in {tensor.name for tensor in entry.outputs}:
+                yield f"{path}.output", f"{strict_json.shown(state.output)} is an output"
+        if state.output in next_values:
+            yield f"{path}.output", f"{strict_json.shown(state.output)} is the next value of another state"
+        next_values.add(state.output)
+        if state.bytes != math.prod(state.shape) * DTYPES[state.dtype].itemsize:
+            yield f"{path}.bytes", f"{state.bytes} bytes do not fit the dtype and the shape"
+        if state.offset < end:
+            yield f"{path}.offset", f"overlaps the state before, which ends at {end}"
+        if state.offset % alignment:
+            yield f"{path}.offset", f"{state.offset} is not a multiple of {alignment}"
+        end = state.offset + state.bytes
+        if state.initial is None:
+            continue
+        constant = constants.get(state.initial)
+        if constant is None:
+            yield f"{path}.initial", f"{strict_json.shown(state.initial)} is no constant"
+        elif (constant.dtype, constant.shape) != (state.dtype, state.shape):
+            yield f"{path}.initial", f"{strict_json.shown(state.initial)} has another dtype or shape"
 
 
 def _of_cpu_levels(manifest: Manifest) -> Iterator[tuple[str, str]]:

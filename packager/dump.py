@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from packager.ir import CallPlan, ImportedModel, LoweredModel
+from packager.call_plan import CallPlan
+from packager.ir import ImportedModel, LoweredModel
 from packager.partition import Placement
 from packager.partition.table import partition_table
 from packager.primitives import Kernel
@@ -45,9 +46,10 @@ def planned(plan: CallPlan, workdir: Path, keep: Path | None) -> None:
         return
     document: dict[str, Any] = {
         "arena_bytes": plan.arena_bytes,
-        "steps": [dataclasses.asdict(step) for step in plan.steps],
+        "steps": [{"entry": entry.name, **dataclasses.asdict(step)} for entry in plan.entries for step in entry.steps],
         "primitives": [dataclasses.asdict(primitive) for primitive in plan.primitives],
         "constants": [dataclasses.asdict(record) for record in plan.constants.records],
+        "states": [dataclasses.asdict(state) for state in plan.states],
         "slots": [dataclasses.asdict(slot) for slot in plan.constants.slots],
     }
     (workdir / "4-plan.json").write_text(json.dumps(document, indent=1))

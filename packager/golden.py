@@ -6,6 +6,7 @@ import hashlib
 import platform
 import zipfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +36,37 @@ def make_golden(
     give ``<output name>`` arrays, which the bundle must reproduce. Raises UsageError for a file that does not fit,
     or when the bundle must run but this is another machine, and BackendError if the bundle gives other outputs.
     """
-    inputs, expected = _read(request, manifest) if isinstance(request, Path) else (random_inputs(manifest, request), {})
+    if isinstance(request, Path):
+        cases = [GoldenCase(*_read(request, manifest))]  # of one model: several have seeds alone
+    else:
+        several = len(manifest.entries) > 1
+        cases = [
+            GoldenCase(random_inputs(entry, request), {}, entry.name if several else None)
+            for entry in manifest.every_entry()
+        ]
     runs_on = manifest.requirements
     runnable = manifest.form == "shared" and runs_on.machine == platform.machine() and bundle.is_file()
     tolerance = HALF_TOLERANCE.get(precision or "", 0.0)
     rtol, atol = max(RTOL, tolerance), max(ATOL, tolerance)
-    if not runnable and len(expected) < len(manifest.outputs):
+    if not runnable and len(cases[0].outputs) < len(manifest.outputs):
         raise UsageError(
             f"--golden {request}: this machine cannot run the bundle to compute the outputs",
             hint="give a file that has all inputs and all outputs by name",
         )
     if runnable:
-        computed = run_apart(bundle, inputs)
-        for name, array in expected.items():
-            problem = compare(name, computed[name], array, rtol, atol)
-            if problem:
-                raise BackendError(f"the bundle does not reproduce the golden outputs: {problem}")
-        expected = {**computed, **expected}
-    image = encode_golden([GoldenCase(inputs, expected)])
-    return image, Golden(1, rtol, atol, len(image), hashlib.sha256(image).hexdigest())
+        cases = [_computed(bundle, case, rtol, atol) for case in cases]
+    image = encode_golden(cases)
+    return image, Golden(len(cases), rtol, atol, len(image), hashlib.sha256(image).hexdigest())
+
+
+def _computed(bundle: Path, case: GoldenCase, rtol: float, atol: float) -> GoldenCase:
+    """Return a case with all outputs. Raises BackendError if the bundle does not give those that it has."""
+    computed = run_apart(bundle, case.inputs, case.entry)
+    for name, array in case.outputs.items():
+        problem = compare(name, computed[name], array, rtol, atol)
+        if problem:
+            raise BackendError(f"the bundle does not reproduce the golden outputs: {problem}")
+    return replace(case, outputs={**computed, **case.outputs})
 
 
 def _read(path: Path, manifest: Manifest) -> tuple[Arrays, Arrays]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import jinja2
 
 from packager.deploy.inspect import inspect
-from packager.manifest import TensorSpec
+from packager.manifest import StateSpec, TensorSpec
 from packager.resources import folder
 
 MARK = "compiled by packager"
@@ -47,6 +47,11 @@ def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: 
         prefix=prefix,
         inputs=_tensors(manifest.inputs),
         outputs=_tensors(manifest.outputs),
+        states=_tensors(manifest.states),
+        entries=[
+            {"macro": macro(entry.name), "inputs": _tensors(entry.inputs), "outputs": _tensors(entry.outputs)}
+            for entry in manifest.entries
+        ],
     )
 
 
@@ -69,7 +74,7 @@ def c_string(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, str]]:
+def _tensors(specs: Sequence[TensorSpec | StateSpec]) -> list[dict[str, str]]:
     names = [macro(spec.name) for spec in specs]
     views = []
     for index, (spec, name) in enumerate(zip(specs, names, strict=True)):

@@ -12,19 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packager.call_plan import CallPlan
 from packager.cpu_levels import form_name
-from packager.manifest import (
-    Constant,
-    CpuLevel,
-    Dim,
-    Model,
-    Primitive,
-    Selection,
-    StaticLibrary,
-    TensorSpec,
-    Weights,
-)
-from packager.primitives import BackendOutput, CallSite, CudaModule, FunctionGroup, Partition, PrimitiveFunction
+from packager.manifest import CpuLevel, Dim, Model, StaticLibrary, TensorSpec, Weights
+from packager.primitives import BackendOutput, CallSite, CudaModule, FunctionGroup, Partition
+from packager.states import State
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,12 +42,26 @@ class NamedArray:
 
 
 @dataclass(frozen=True)
+class ModelEntry:
+    """One of the models in a merged one: ``inputs`` and ``outputs`` count what it has of these, after those of the
+    entries before it. ``states`` are those that it reads or writes."""
+
+    name: str
+    source: Model
+    inputs: int
+    outputs: int
+    dims: tuple[Dim, ...]
+    states: tuple[State, ...]
+
+
+@dataclass(frozen=True)
 class ImportedModel:
     """A model as one Relax function ``main``: its inputs are the first parameters, its weights the others.
 
     ``weights`` are in parameter order. ``nodes`` maps the name of a Relax variable to the source graph's node that
     it stands for. ``module`` is a ``tvm.IRModule``. ``sources`` tells of weights that were computed at import from
-    which of the ``originals``; all others are constants of the model as they are.
+    which of the ``originals``; all others are constants of the model as they are. ``states`` name inputs and outputs
+    that the session keeps; until the plan these stand among the others.
     """
 
     source: Model
@@ -67,6 +73,8 @@ class ImportedModel:
     nodes: Mapping[str, str]
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     originals: Mapping[str, Array] = field(default_factory=dict)
+    states: tuple[State, ...] = ()
+    entries: tuple[ModelEntry, ...] = ()  # none: it is one model
 
     def constants(self) -> dict[str, NamedArray]:
         """Return the weights, in order, with the model's constants that each comes from."""
@@ -106,6 +114,8 @@ class PartitionedModel:
     partitions: Mapping[str, PlacedPartition]
     sites: Mapping[str, CallSite]
     backends: tuple[BackendOutput, ...]
+    states: tuple[State, ...] = ()
+    entries: tuple[ModelEntry, ...] = ()  # none: it is one model
 
 
 @dataclass(frozen=True)
@@ -134,98 +144,13 @@ class LoweredModel:
     constants: Mapping[str, NamedArray]
     tables: Mapping[str, Array]
     call_sources: tuple[CallSource, ...]
+    states: tuple[State, ...] = ()
+    entries: tuple[ModelEntry, ...] = ()  # none: it is one model
 
-
-@dataclass(frozen=True)
-class Operand:
-    """Where a call's argument lies: ``input``/``output`` number ``value``, byte offset ``value`` in the ``arena``, or
-    slot ``value`` of the session's ``constants``."""
-
-    space: str
-    value: int
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a kernel. ``scalars`` and ``extent`` are expressions over the dims.
-
-    ``selection`` is the number of the plan's selection that says which candidate computes it, if there are several.
-    """
-
-    symbol: str
-    operands: tuple[Operand, ...]
-    scalars: tuple[Extent, ...]
-    extent: Extent | None
-    parallel: bool
-    selection: int | None = None
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A plain copy of ``nbytes``: an output that is an input, a constant or another output."""
-
-    source: Operand
-    destination: Operand
-    nbytes: Extent
-
-
-@dataclass(frozen=True)
-class ConstantForm:
-    """How a slot reads ``source``, one of the model's constants: element by element over ``extents``, from element
-    ``offset`` on, with ``strides`` in elements of the constant as the model has it."""
-
-    source: str
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-
-
-@dataclass(frozen=True)
-class ConstantSlot:
-    """A constant as the code sees it: pointer number i of a session, at first ``offset`` bytes into the constants.
-
-    Slots of equal content share an offset. ``sources`` are the model's constants that it comes from. ``form`` says how
-    it follows from one of them; None where it was computed in another way.
-    """
-
-    name: str
-    offset: int
-    nbytes: int
-    sources: tuple[str, ...]
-    form: ConstantForm | None
-
-
-@dataclass(frozen=True)
-class ConstantTable:
-    """All constants of a bundle: records sorted by offset, the arrays in the same order, and the code's slots.
-
-    ``named`` are the model's own constants that some slot comes from: what a session may be asked to swap.
-    """
-
-    records: tuple[Constant, ...]
-    arrays: tuple[Array, ...]
-    nbytes: int
-    slots: tuple[ConstantSlot, ...]
-    named: tuple[TensorSpec, ...]
-
-
-@dataclass(frozen=True)
-class CallPlan:
-    """Everything that the entrypoint does in one run: the flat call sequence over one statically planned arena.
-
-    ``functions`` are all primitive functions that it calls; those among them that are kernels are still to be compiled.
-    """
-
-    source: Model
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    dims: tuple[Dim, ...]
-    steps: tuple[Call | Copy, ...]
-    functions: tuple[PrimitiveFunction, ...]
-    primitives: tuple[Primitive, ...]
-    arena_bytes: int
-    constants: ConstantTable
-    selection: tuple[Selection, ...] = ()
+    def every_entry(self) -> tuple[ModelEntry, ...]:
+        """Return the models that it holds."""
+        whole = (self.source, len(self.inputs), len(self.output_names), self.dims, self.states)
+        return self.entries or (ModelEntry(self.source.name, *whole),)
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packager.cache import Cache
+from packager.call_plan import CallPlan
 from packager.cpu_levels import DISPATCHED_SECTION
 from packager.deploy.code import needs_of_code
 from packager.deploy.elf import read_elf
 from packager.digest import digest
 from packager.errors import BackendError
-from packager.ir import CallPlan, LinkedFile, LinkPlan
+from packager.ir import LinkedFile, LinkPlan
 from packager.libraries.objects import CONSTRUCTOR_SECTIONS
 from packager.libraries.sysroot import read_system_symbols
 from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION, CpuLevel
 from packager.manifest_section import SECTION_HEADER
-from packager.render import DataSection, EntryLevel, render, render_data, render_entrypoint
+from packager.render import DataSection, render, render_data, render_entrypoint
+from packager.render_runs import EntryLevel
 from packager.resources import folder
 from packager.toolchain import Toolchain, run
 
@@ -42,7 +44,14 @@ LINK_FLAGS = (
     *("-Wl,--hash-style=gnu", "-Wl,--exclude-libs,ALL", "-Wl,--discard-all"),
 )
 LIBRARIES = ("-lm",)
-OWN_PREFIXES = ("task_", "dim_", "input_", "output_")  # what the entrypoint calls the model's own things
+OWN_PREFIXES = (
+    "task_",
+    "dim_",
+    "input_",
+    "output_",
+    "state_",
+    "entry_",
+)  # what the entrypoint calls the model's own things
 
 
 @dataclass(frozen=True)

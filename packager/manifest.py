@@ -77,6 +77,35 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class StateSpec:
+    """A tensor that a session keeps between runs: the model's input ``name``, of which its output ``output`` is the
+    next value. It lies ``offset`` bytes into the session's memory for states.
+
+    ``initial`` is the constant that it begins with; null: zeros.
+    """
+
+    name: Name
+    output: Name
+    dtype: DTypeName
+    shape: tuple[Count, ...]
+    offset: Count
+    bytes: Count
+    initial: Name | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of several models of a bundle; ``states`` are those of the bundle's states that it reads or writes."""
+
+    name: Name
+    model: Model
+    dims: Annotated[tuple[Dim, ...], Unique("name")]
+    inputs: Annotated[tuple[TensorSpec, ...], Unique("name")]
+    outputs: Annotated[tuple[TensorSpec, ...], Unique("name")]
+    states: Annotated[tuple[Name, ...], Unique()]
+
+
+@dataclass(frozen=True)
 class Primitive:
     """A primitive function; ``flops`` and bytes are per call, at the maxima of the dims.
 
@@ -237,7 +266,11 @@ class Golden:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that is known about a bundle without executing it."""
+    """All that is known about a bundle without executing it.
+
+    ``dims``, ``inputs`` and ``outputs`` are those of the first of its ``entries``, of which there are none in the
+    bundle of one model.
+    """
 
     schema_version: Literal[1]
     packager_version: Name
@@ -248,6 +281,8 @@ class Manifest:
     dims: Annotated[tuple[Dim, ...], Unique("name")]
     inputs: Annotated[tuple[TensorSpec, ...], Unique("name")]
     outputs: Annotated[tuple[TensorSpec, ...], Unique("name")]
+    states: Annotated[tuple[StateSpec, ...], Unique("name")]
+    entries: Annotated[tuple[Entry, ...], Unique("name")]
     targets: tuple[Annotated[dict[str, TargetValue], HasKey("kind")], ...]
     backends: Annotated[tuple[BackendRecord, ...], Unique("kind")]
     constants: tuple[Constant, ...]
@@ -281,6 +316,11 @@ class Manifest:
                 f"the manifest is damaged: {mismatch}", hint="copy the bundle again, or rebuild it"
             ) from None
         return manifest
+
+    def every_entry(self) -> tuple[Entry, ...]:
+        """Return the models of the bundle; that of one model is its only entry, by the model's name."""
+        states = tuple(state.name for state in self.states)
+        return self.entries or (Entry(self.model.name, self.model, self.dims, self.inputs, self.outputs, states),)
 
     def primitives(self) -> Iterator[tuple[str, Primitive]]:
         """Yield (backend kind, primitive) for all primitives."""

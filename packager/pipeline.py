@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from packager import cache_key
 from packager.backends import blamed, find_backend
-from packager.backends.base import CodeGenerator, Context, OperatorSource
+from packager.backends.base import CodeGenerator, Context
 from packager.cache import Cache
 from packager.doctor import require_build_packages
+from packager.errors import UsageError
+from packager.importing import import_model
 from packager.outputs import Outputs, results, work_folder
 from packager.request import Request, make_build_request
 from packager.targets import require_available
 from packager.toolchain import Toolchain, find_toolchain
 
 if TYPE_CHECKING:
-    from packager.ir import CallPlan, CudaCode, ImportedModel, LinkPlan, LoweredModel, PreparedLibrary
+    from packager.call_plan import CallPlan
+    from packager.ir import CudaCode, LinkPlan, LoweredModel, PreparedLibrary
     from packager.link import Linker
-    from packager.op_library import OpLibrary
     from packager.partition import Placement
     from packager.primitives import BackendOutput
     from packager.targets import Target
@@ -37,7 +39,7 @@ Progress = Callable[[str], None]
 
 
 def build(
-    model: str | os.PathLike[str],
+    model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str] | None = None,
     *,
     targets: Sequence[str | Mapping[str, Any]] = (),
@@ -57,21 +59,25 @@ def build(
     precision: str | None = None,
     cuda_home: str | os.PathLike[str] | None = None,
     tuning: Sequence[str | os.PathLike[str]] = (),
+    states: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Compile ``model`` (.onnx, .pt2, Relax .json) into one bundle and return its path.
 
+    Several models become the entries of one bundle, named after their files, which share constants and states. Each
+    takes the ``dims`` and ``states`` that it has.
     ``output`` defaults to the model's name with ``.so`` in the current folder. ``dims`` fixes a symbolic dim (``8``) or
     bounds it (``(1, 32)``). ``golden`` is a seed, or an ``.npz`` file with inputs and perhaps outputs by name.
     ``op_libraries`` are TOML files that describe operators of your own, ``constants`` a file whose tensors replace the
     model's constants of the same names, ``entry`` the function of a Relax module that is the model (``main``).
     ``precision`` (``fp16``, ``bf16``) lets a float32 model compute in half precision; its inputs and outputs stay.
     ``cuda_home`` is the folder of a CUDA toolkit to use in place of the wheels. ``tuning`` are files of records that
-    ``packager tune`` wrote, for all Targets that read such.
+    ``packager tune`` wrote, for all Targets that read such. ``states`` maps inputs to the outputs that are
+    their next values: sessions keep these between runs, and the bundle has no such inputs and outputs.
     Raises a PackagerError; a file that stood at ``output`` is then as it was.
     """
     request = make_build_request(
-        Path(model),
+        _paths(model),
         output=output,
         targets=targets,
         dims=dims,
@@ -89,7 +95,10 @@ def build(
         precision=precision,
         cuda_home=cuda_home,
         tuning=tuning,
+        states=states,
     )
+    if request.more_models and output is None and not static:
+        raise UsageError("several models make one bundle, which needs a name", hint="give it one: -o NAME.so")
     report = progress or _silent
     outputs = Outputs(request.output, request.header, request.weights_file)
     outputs.check(external=request.weights == "external")
@@ -109,7 +118,7 @@ def build(
 
 
 def place(
-    model: str | os.PathLike[str],
+    model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     targets: Sequence[str | Mapping[str, Any]] = (),
     dims: Mapping[str, int | tuple[int, int]] | None = None,
@@ -117,19 +126,21 @@ def place(
     constants: str | os.PathLike[str] | None = None,
     entry: str | None = None,
     precision: str | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the partition table of ``model`` as JSON: what each backend would be given. Compiles and writes nothing.
 
     Raises a PackagerError as ``build`` does.
     """
     request = make_build_request(
-        Path(model),
+        _paths(model),
         targets=targets,
         dims=dims,
         op_libraries=op_libraries,
         constants=constants,
         entry=entry,
         precision=precision,
+        states=states,
     )
     require_build_packages()
     require_available(request.targets)
@@ -216,27 +227,14 @@ def _reference(request: Request, workdir: Path) -> Path | None:
     return reference
 
 
-def import_model(request: Request) -> ImportedModel:
-    """Run the first stage: read the model file, with the constants that replace its own; convert its precision."""
-    from packager.frontends import load_model
-    from packager.overrides import read_overrides
-    from packager.precision import convert_precision
-
-    op_libraries = [library for target in request.targets.specialised for library in _op_libraries(target)]
-    overrides = None if request.constants is None else read_overrides(request.constants)
-    model = load_model(request.model, request.dims, request.name, op_libraries, request.entry, overrides)
-    return convert_precision(model, request.precision)
+def _paths(model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Path | list[Path]:
+    return Path(model) if isinstance(model, (str, os.PathLike)) else [Path(path) for path in model]
 
 
 def _count_partitions(placement: Placement, kind: str) -> str:
     """Say how many functions a backend has compiled for how many parts of the model."""
     taken = [verdict.partition for verdict in placement.verdicts if verdict.backend == kind and not verdict.reason]
     return f"{kind}: {len(taken)} partitions at {sum(len(part.sites) for part in taken)} call sites"
-
-
-def _op_libraries(target: Target) -> Sequence[OpLibrary]:
-    backend = find_backend(target.kind)
-    return backend.op_libraries(target) if isinstance(backend, OperatorSource) else ()
 
 
 def _has_external_weights(request: Request, lowered: LoweredModel) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,29 +13,18 @@ from tvm.ir import GenericConst
 
 from packager import symbolic
 from packager.arena import Request, place
+from packager.call_plan import CallPlan, Operand
 from packager.constants import ConstantBuilder
-from packager.cost import estimate
 from packager.dtypes import DTYPES, INSIDE
 from packager.errors import BackendError, ModelError
-from packager.ir import Call, CallPlan, CallSource, Copy, Extent, LoweredModel, NamedArray, Operand
+from packager.ir import CallSource, Extent, LoweredModel, ModelEntry
 from packager.lower import called_function
-from packager.manifest import Dim, Primitive, Selection, TensorSpec
-from packager.primitives import Cost, FunctionGroup, Kernel, Packing, PrimitiveFunction
-
-# Below this many FLOPs plus bytes per call, waking threads costs more than it saves.
-PARALLEL_WORK = 1 << 20
-
-
-class _Tensor:
-    """A tensor while it is planned: where it lies, or which buffer it is an alias of."""
-
-    def __init__(self, operand: Operand | None, shape: tuple[Any, ...], dtype: str) -> None:
-        self.operand = operand  # None until the arena is placed
-        self.shape = shape
-        self.dtype = dtype
-        self.constant: tuple[str, NamedArray] | None = None  # what it holds, if it is one of main's constants
-        self.first: int | None = None  # steps between which it is alive
-        self.last: int | None = None
+from packager.manifest import Dim, Selection, TensorSpec
+from packager.plan_calls import CallRecorder
+from packager.plan_entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
+from packager.plan_states import NextValue, place_next_values
+from packager.plan_tensors import Alias, PlannedCall, PlannedTensor, root
+from packager.primitives import Packing, PrimitiveFunction
 
 
 def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
@@ -53,62 +42,80 @@ class _Planner:
         self.dims: Mapping[str, Dim] = {dim.name: dim for dim in model.dims}
         self.names: dict[int, Extent] = {}  # main's shape variables
         self.constants = ConstantBuilder(reserved=[*model.constants, *model.weights])
-        self.values: dict[int, Any] = {}  # Relax variable -> _Tensor or tuple of them
-        self.tensors: list[_Tensor] = []  # those in the arena
-        self.calls: list[tuple[PrimitiveFunction, list[_Tensor], tuple[Extent, ...], Extent | None, bool]] = []
-        self.primitives: dict[str, Primitive] = {}
+        self.values: dict[int, Any] = {}  # Relax variable -> PlannedTensor or tuple of them
+        self.states = StateMemory(self.constants)
+        # Of the entry that is planned:
+        self.tensors: list[PlannedTensor] = []  # those in the arena
+        self.calls: list[PlannedCall] = []
 
     def plan(self, packed_constants: bool) -> CallPlan:
         main = self.model.main
-        self._bind_parameters(main)
-        bindings = [binding for block in main.body.blocks for binding in block.bindings]
-        sources = iter(self.model.call_sources)
-        for binding in bindings:
-            self.values[binding.var.__chandle__()] = self._evaluate(binding.value, binding.var.ty, sources)
-        results = self._value(main.body.body)
-        outputs = list(results) if isinstance(results, tuple) else [results]
-        specs, copies = self._bind_outputs(outputs)
-        arena_bytes = self._place()
-        functions = {function.symbol: function for function, *_ in self.calls}
+        self._bind_constants(main)
+        entries = self.model.every_entry()
+        parts = slices(main, [(entry.inputs, entry.outputs) for entry in entries])
+        planned = [self._plan_entry(entry, part) for entry, part in zip(entries, parts, strict=True)]
+        calls = [call for entry in planned for call in entry.calls]
+        functions = {call.function.symbol: call.function for call in calls}
         selection = tuple(_selection(function) for function in functions.values() if function.candidates)
-        numbers = {selected.symbol: number for number, selected in enumerate(selection)}
-        steps: list[Call | Copy] = [
-            Call(f.symbol, tuple(self._operand(t) for t in operands), scalars, extent, parallel, numbers.get(f.symbol))
-            for f, operands, scalars, extent, parallel in self.calls
-        ]
-        steps += [Copy(self._operand(source), target, nbytes) for source, target, nbytes in copies]
+        recorder = CallRecorder(self.dims, {selected.symbol: number for number, selected in enumerate(selection)})
         return CallPlan(
             source=self.model.source,
-            inputs=self.model.inputs,
-            outputs=specs,
-            dims=self.model.dims,
-            steps=tuple(steps),
+            entries=tuple(entry.finish(recorder) for entry in planned),
             functions=tuple(functions.values()),
-            primitives=tuple(self.primitives.values()),
-            arena_bytes=arena_bytes,
+            primitives=tuple(recorder.primitives.values()),
+            arena_bytes=max(entry.arena_bytes for entry in planned),
             constants=self.constants.build(packed=packed_constants, originals=self.model.weights),
             selection=selection,
+            states=tuple(self.states.planned.values()),
+            state_bytes=self.states.nbytes,
         )
 
-    def _bind_parameters(self, main: relax.Function) -> None:
-        count = len(self.model.inputs)
-        for index, parameter in enumerate(main.params[:count]):
+    def _plan_entry(self, entry: ModelEntry, part: Slice) -> PlannedEntry:
+        self.tensors, self.calls = [], []
+        specs, parameters = self.model.inputs[part.inputs], self.model.main.params[part.inputs]
+        states = {state.name: state for state in entry.states}
+        kept: dict[str, PlannedTensor] = {}
+        numbers = itertools.count()
+        for spec, parameter in zip(specs, parameters, strict=True):
             for extent in parameter.ty.shape.values:
                 if isinstance(extent, tirx.Var):
                     self.names[extent.__chandle__()] = extent.name
-            operand = Operand("input", index)
-            self.values[parameter.__chandle__()] = self._tensor(operand, parameter.ty)
+            if spec.name in states:
+                operand = self.states.place(states[spec.name], spec)
+                kept[spec.name] = self._tensor(operand, parameter.ty)
+                self.values[parameter.__chandle__()] = kept[spec.name]
+            else:
+                self.values[parameter.__chandle__()] = self._tensor(Operand("input", next(numbers)), parameter.ty)
+        sources = iter(self.model.call_sources)
+        for binding, needed in part.bindings:
+            source = next(sources) if called_function(binding.value) is not None else None
+            if needed:
+                self.values[binding.var.__chandle__()] = self._evaluate(binding.value, binding.var.ty, source)
+        names = self.model.output_names[part.outputs]
+        results = [self._value(result) for result in part.results]
+        outputs, copies = self._bind_results(entry, dict(zip(names, results, strict=True)), kept)
+        return PlannedEntry(
+            entry=entry,
+            inputs=tuple(spec for spec in specs if spec.name not in states),
+            outputs=outputs,
+            calls=[call for call in self.calls if not call.dropped],
+            copies=copies,
+            arena_bytes=self._place(),
+        )
+
+    def _bind_constants(self, main: relax.Function) -> None:
+        count = len(self.model.inputs)
         for parameter, constant in zip(main.params[count:], self.model.constants.items(), strict=True):
             tensor = self._tensor(None, parameter.ty)
             tensor.constant = constant  # gets a slot when something reads it as it is
             self.values[parameter.__chandle__()] = tensor
 
-    def _tensor(self, operand: Operand | None, ty: Any) -> _Tensor:
+    def _tensor(self, operand: Operand | None, ty: Any) -> PlannedTensor:
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
             raise ModelError(f"a tensor of type {ty} has no static form", hint="shapes that depend on data are refused")
         if str(ty.dtype) not in (INSIDE if operand is None else DTYPES):
             raise ModelError(f"a tensor has the element type {ty.dtype}", hint="supported: " + ", ".join(DTYPES))
-        return _Tensor(operand, tuple(ty.shape.values), str(ty.dtype))
+        return PlannedTensor(operand, tuple(ty.shape.values), str(ty.dtype))
 
     def _value(self, expr: Any) -> Any:
         if isinstance(expr, relax.Tuple):
@@ -119,27 +126,27 @@ class _Planner:
             return self._tensor(operand, expr.ty)
         return self.values[expr.__chandle__()]
 
-    def _evaluate(self, value: Any, ty: Any, sources: Iterator[CallSource]) -> Any:
+    def _evaluate(self, value: Any, ty: Any, source: CallSource | None) -> Any:
         callee = called_function(value)
         if callee is not None:
-            return self._call(callee, value, next(sources))
+            assert source is not None  # each call has one
+            return self._call(callee, value, source)
         if isinstance(value, relax.Call):  # lower() has left nothing but reshape: an alias with another shape
-            source = self._value(value.args[0])
-            return _Alias(source, self._tensor(None, ty))
+            return Alias(self._value(value.args[0]), self._tensor(None, ty))
         if isinstance(value, relax.TupleGetItem):
             return self._value(value.tuple_value)[value.index]
         if isinstance(value, relax.ShapeExpr):
             return self._shape_value(value)
         return self._value(value)
 
-    def _shape_value(self, value: relax.ShapeExpr) -> _Tensor | None:
+    def _shape_value(self, value: relax.ShapeExpr) -> PlannedTensor | None:
         """Return a shape as an int64 tensor, or None where it depends on dims: then it may only be a shape."""
         extents = [symbolic.to_extent(extent, self.names) for extent in value.values]
         if not all(isinstance(extent, int) for extent in extents):
             return None
         array = np.array(extents, dtype=np.int64)
         operand = Operand("constants", self.constants.add_anonymous(array))
-        return _Tensor(operand, (tirx.const(len(extents), "int64"),), "int64")
+        return PlannedTensor(operand, (tirx.const(len(extents), "int64"),), "int64")
 
     def _call(self, callee: str, value: relax.Call, source: CallSource) -> Any:
         group = self.model.groups[callee]
@@ -160,24 +167,12 @@ class _Planner:
                 self._table(parameter.name) if parameter.kind == "constant" else pools[parameter.kind][parameter.index]
                 for parameter in function.parameters
             ]
-            extents = tuple(symbolic.to_extent(scalar, names) for scalar in function.scalars)
-            extent = None if function.extent is None else symbolic.to_extent(function.extent, names)
-            cost = self._cost(group, function, names)
-            self._record(function, group.composite, cost, source)
-            work = group.cost or cost
-            parallel = extent not in (None, 1) and work.flops + work.bytes_read + work.bytes_written >= PARALLEL_WORK
             for tensor in operands:
-                self._touch(tensor, len(self.calls))
-            self.calls.append((function, operands, extents, extent, parallel))
+                self._read(tensor).touch(len(self.calls))
+            self.calls.append(PlannedCall(function, group, operands, names, source))
         return tuple(results) if is_tuple else results[0]
 
-    def _cost(self, group: FunctionGroup, function: PrimitiveFunction, names: Mapping[int, Extent]) -> Cost:
-        """Return the cost of a kernel; of several functions of a partition the last stands for the work of all."""
-        if isinstance(function, Kernel):
-            return estimate(function, names, self.dims)
-        return group.cost if group.cost is not None and function is group.functions[-1] else Cost(0, 0, 0)
-
-    def _packed(self, callee: str, packing: Packing, arguments: Sequence[Any]) -> _Tensor:
+    def _packed(self, callee: str, packing: Packing, arguments: Sequence[Any]) -> PlannedTensor:
         """Return constant arguments in a backend's layout. Raises BackendError if two layouts have one name."""
         found = [arguments[index].constant for index in packing.arguments]  # the partition stage knows they are such
         name = found[0][0]
@@ -187,19 +182,21 @@ class _Planner:
             slot = self.constants.add_derived(f"{name}:{packing.layout}", array, tuple(sources))
         except ValueError as error:
             raise BackendError(f"{callee}: layout {packing.layout!r}: {error}") from None
-        return _Tensor(Operand("constants", slot), array.shape, array.dtype.name)
+        return PlannedTensor(Operand("constants", slot), array.shape, array.dtype.name)
 
-    def _table(self, name: str) -> _Tensor:
+    def _table(self, name: str) -> PlannedTensor:
         array = np.asarray(self.model.tables[name])
-        return _Tensor(Operand("constants", self.constants.add_derived(name, array)), array.shape, array.dtype.name)
+        return PlannedTensor(
+            Operand("constants", self.constants.add_derived(name, array)), array.shape, array.dtype.name
+        )
 
-    def _new_tensor(self, ty: Any) -> _Tensor:
+    def _new_tensor(self, ty: Any) -> PlannedTensor:
         tensor = self._tensor(None, ty)
         self.tensors.append(tensor)
         return tensor
 
-    def _workspace(self, nbytes: Any, names: Mapping[int, Extent]) -> _Tensor:
-        tensor = _Tensor(None, (symbolic.maximum(nbytes, names, self.dims),), "uint8")
+    def _workspace(self, nbytes: Any, names: Mapping[int, Extent]) -> PlannedTensor:
+        tensor = PlannedTensor(None, (symbolic.maximum(nbytes, names, self.dims),), "uint8")
         self.tensors.append(tensor)
         return tensor
 
@@ -215,49 +212,59 @@ class _Planner:
                     names.setdefault(declared.__chandle__(), symbolic.to_extent(actual, self.names))
         return names
 
-    def _touch(self, tensor: _Tensor, step: int) -> None:
-        root = self._read(tensor)
-        root.first = step if root.first is None else root.first
-        root.last = step
-
-    def _read(self, tensor: _Tensor) -> _Tensor:
+    def _read(self, tensor: PlannedTensor) -> PlannedTensor:
         """Return the tensor whose memory this is; give it a slot if it is a constant that has none yet."""
-        root = _root(tensor)
-        if root.constant is not None and root.operand is None:
-            name, constant = root.constant
-            root.operand = Operand("constants", self.constants.add(name, constant.array, constant.sources))
-        return root
+        whole = root(tensor)
+        if whole.constant is not None and whole.operand is None:
+            name, constant = whole.constant
+            whole.operand = Operand("constants", self.constants.add(name, constant.array, constant.sources))
+        return whole
 
-    def _record(self, function: PrimitiveFunction, composite: str | None, cost: Cost, source: CallSource) -> None:
-        # Call sites of one function differ in their dims at most: the largest is what the manifest tells.
-        known = self.primitives.get(function.symbol, Primitive(function.symbol, composite, source.ops, (), 0, 0, 0, 0))
-        self.primitives[function.symbol] = replace(
-            known,
-            nodes=tuple(dict.fromkeys([*known.nodes, *source.nodes])),
-            flops=max(known.flops, cost.flops),
-            bytes_read=max(known.bytes_read, cost.bytes_read),
-            bytes_written=max(known.bytes_written, cost.bytes_written),
-            calls=known.calls + 1,
-        )
+    def _bind_results(
+        self, entry: ModelEntry, results: dict[str, Any], states: dict[str, PlannedTensor]
+    ) -> tuple[tuple[TensorSpec, ...], list[PlannedCopy]]:
+        """Let producers write straight into states and into the caller's outputs; what cannot be there is copied.
 
-    def _bind_outputs(self, outputs: list[Any]) -> tuple[tuple[TensorSpec, ...], list[tuple[_Tensor, Operand, Extent]]]:
-        """Let producers write straight into the caller's outputs; what cannot be produced there is copied."""
-        specs, copies = [], []
-        for index, (name, tensor) in enumerate(zip(self.model.output_names, outputs, strict=True)):
-            if tensor is None:
-                raise ModelError(f"output {name!r} is a shape with symbolic dims", hint="fix the dims with --dim")
-            if tensor.dtype not in DTYPES:
-                hint = "supported: " + ", ".join(DTYPES)
-                raise ModelError(f"output {name!r} has the element type {tensor.dtype}", hint=hint)
-            shape = tuple(symbolic.to_extent(extent, self.names) for extent in tensor.shape)
-            specs.append(TensorSpec(name, tensor.dtype, shape))
+        ``states`` are those that the entry reads. Outputs are copied before states: these may hold what an output is a
+        copy of.
+        """
+        written = {state.output: state for state in entry.states}
+        nexts, outputs, specs = [], [], []
+        for name, tensor in results.items():
+            spec = self._spec(name, tensor)
+            if name in written:
+                state = written[name]
+                before = states.get(state.name)
+                if before is None:  # what the last run left is not read
+                    before = PlannedTensor(self.states.place(state, spec), tensor.shape, tensor.dtype)
+                nexts.append(NextValue(before, self._read(tensor)))
+            else:
+                specs.append(spec)
+                outputs.append((tensor, spec))
+        shared = {id(following.value) for following in nexts}
+        copies: list[PlannedCopy] = []
+        for index, (tensor, spec) in enumerate(outputs):
             operand = Operand("output", index)
-            root = self._read(tensor)
-            if root.operand is None:
-                root.operand = operand
+            whole = self._read(tensor)
+            if whole.operand is None and id(whole) not in shared:
+                whole.operand = operand
                 continue
-            copies.append((tensor, operand, symbolic.product((*shape, DTYPES[tensor.dtype].itemsize))))
+            whole.touch(len(self.calls))
+            nbytes = symbolic.product((*spec.shape, DTYPES[tensor.dtype].itemsize))
+            copies.append(PlannedCopy(tensor, PlannedTensor(operand, (), tensor.dtype), nbytes))
+        moved, buffers = place_next_values(nexts, self.calls)
+        self.tensors += buffers
+        copies += [PlannedCopy(copy.source, copy.target, self._nbytes(copy.target)) for copy in moved]
         return tuple(specs), copies
+
+    def _spec(self, name: str, tensor: PlannedTensor | None) -> TensorSpec:
+        if tensor is None:
+            raise ModelError(f"output {name!r} is a shape with symbolic dims", hint="fix the dims with --dim")
+        if tensor.dtype not in DTYPES:
+            hint = "supported: " + ", ".join(DTYPES)
+            raise ModelError(f"output {name!r} has the element type {tensor.dtype}", hint=hint)
+        shape = tuple(symbolic.to_extent(extent, self.names) for extent in tensor.shape)
+        return TensorSpec(name, tensor.dtype, shape)  # type: ignore[arg-type]
 
     def _place(self) -> int:
         planned = [tensor for tensor in self.tensors if tensor.operand is None and tensor.first is not None]
@@ -267,30 +274,11 @@ class _Planner:
             tensor.operand = Operand("arena", offset)
         return total
 
-    def _nbytes(self, tensor: _Tensor) -> int:
+    def _nbytes(self, tensor: PlannedTensor) -> int:
         size = INSIDE[tensor.dtype].itemsize
         for extent in tensor.shape:
             size *= max(symbolic.maximum(extent, self.names, self.dims), 1)
         return size
-
-    def _operand(self, tensor: _Tensor) -> Operand:
-        operand = _root(tensor).operand
-        assert operand is not None
-        return operand
-
-
-class _Alias(_Tensor):
-    """A view of another tensor's memory with a shape of its own."""
-
-    def __init__(self, source: _Tensor, view: _Tensor) -> None:
-        super().__init__(None, view.shape, view.dtype)
-        self.source = source
-
-
-def _root(tensor: _Tensor) -> _Tensor:
-    while isinstance(tensor, _Alias):
-        tensor = tensor.source
-    return tensor
 
 
 def _is_scalar(argument: Any) -> bool:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from packager.c_expressions import dim_expression
+from packager.call_plan import Call, CallPlan, ConstantSlot, ConstantTable, EntryPlan
 from packager.constants import fixed_reason
-from packager.cpu_levels import level_identifier
 from packager.dtypes import DTYPES
 from packager.header import ENVIRONMENT, c_string, comment_text
-from packager.ir import Call, CallPlan, ConstantSlot, ConstantTable, Copy, CudaCode, Extent, ExternalWeights, Operand
+from packager.ir import CudaCode, ExternalWeights
 from packager.manifest import Dim, TensorSpec
 from packager.manifest_section import SECTION_HEADER
-from packager.primitives import CudaModule, PrimitiveFunction
+from packager.primitives import CudaModule
+from packager.render_runs import EntryLevel, function_views, level_views, run_views, task_views
 from packager.symbolic import extent_interval
 
 
@@ -26,15 +27,6 @@ class DataSection:
     flags: str
     symbols: tuple[str, ...]
     content: str
-
-
-@dataclass(frozen=True)
-class EntryLevel:
-    """A CPU level as the entrypoint has it: what its sessions need, and the forms of all functions by their symbols."""
-
-    name: str
-    cpu_features: tuple[str, ...]
-    forms: Mapping[str, str]
 
 
 def render(template: str, **values: Any) -> str:
@@ -59,9 +51,11 @@ def render_entrypoint(
     it begins. With ``cuda`` the calls are launches on the GPU, and there are no levels.
     """
     on_gpu = cuda is not None
-    dims = _dim_views(plan)
-    inputs = [_tensor_view(f"input_{i}", spec, plan.dims) for i, spec in enumerate(plan.inputs)]
-    outputs = [_tensor_view(f"output_{i}", spec, plan.dims) for i, spec in enumerate(plan.outputs)]
+    states = [
+        _tensor_view(f"state_{i}", TensorSpec(state.spec.name, state.spec.dtype, state.spec.shape), ())
+        | {"offset": state.spec.offset, "nbytes": state.spec.bytes, "slot": -1 if state.slot is None else state.slot}
+        for i, state in enumerate(plan.states)
+    ]
     embedded = plan.constants.nbytes > 0 and external is None
     slots, forms = _slot_views(plan.constants)
     constants, constant_shapes = _constant_views(plan.constants)
@@ -70,17 +64,10 @@ def render_entrypoint(
         name=comment_text(plan.source.name),
         c_name=c_string(plan.source.name),
         entry_symbol=entry_symbol,
-        functions=[view for function in plan.functions for view in _function_views(function, levels, on_gpu)],
-        tasks=_task_views(plan.steps, levels),
-        runs=_run_views(plan.steps, levels, on_gpu),
-        levels=_level_views(levels, cpu_features),
-        step_names=[step.symbol if isinstance(step, Call) else "copy" for step in plan.steps],
-        dims=dims,
-        tensors=[*inputs, *outputs],
-        inputs=inputs,
-        outputs=outputs,
-        extents=[_c_extent(extent) for spec in (*plan.inputs, *plan.outputs) for extent in spec.shape],
-        shapes="shapes" if dims else "0",
+        entries=[_entry_view(i, entry, levels, on_gpu) for i, entry in enumerate(plan.entries)],
+        functions=[view for function in plan.functions for view in function_views(function, levels, on_gpu)],
+        tasks=task_views([step for entry in plan.entries for step in entry.steps], levels),
+        levels=level_views(levels, cpu_features),
         cpu_features=cpu_features,
         manifest_header_bytes=SECTION_HEADER.size,
         manifest_bytes=manifest_bytes,
@@ -94,8 +81,34 @@ def render_entrypoint(
         embedded_constants="pk_constants" if embedded else "0",
         external="&external_weights" if external else "0",
         external_weights=_external_text(external),
+        states=states,
+        state_bytes=plan.state_bytes,
         cuda=_cuda_view(cuda, cuda_modules) if cuda else None,
     )
+
+
+def _entry_view(number: int, entry: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool) -> dict[str, Any]:
+    """Return what the entrypoint has of a model. Names in C begin with its number, but for the first's."""
+    prefix = f"entry_{number}_" if number else ""
+    inputs = [_tensor_view(f"{prefix}input_{i}", spec, entry.dims) for i, spec in enumerate(entry.inputs)]
+    outputs = [_tensor_view(f"{prefix}output_{i}", spec, entry.dims) for i, spec in enumerate(entry.outputs)]
+    dims = _dim_views(entry)
+    return {
+        "prefix": prefix,
+        "c_name": c_string(entry.name),
+        "functions": {
+            "run": f"{prefix}run_session" if number else "pk_session_run",
+            "output_shape": f"{prefix}output_shape" if number else "pk_session_output_shape",
+            "profile": f"{prefix}profile" if number else "pk_session_profile",
+        },
+        "runs": run_views(entry.steps, levels, on_gpu, prefix),
+        "step_names": [step.symbol if isinstance(step, Call) else "copy" for step in entry.steps],
+        "dims": dims,
+        "inputs": inputs,
+        "outputs": outputs,
+        "extents": [dim_expression(extent) for spec in (*entry.inputs, *entry.outputs) for extent in spec.shape],
+        "shapes": f"{prefix}shapes" if dims else "0",
+    }
 
 
 def render_data(sections: Sequence[DataSection]) -> str:
@@ -111,54 +124,6 @@ def _cuda_view(cuda: CudaCode, modules: Sequence[CudaModule]) -> dict[str, Any]:
         "driver": cuda.driver,
         "code": c_string(cuda.description),
     }
-
-
-def _level_views(levels: Sequence[EntryLevel], every: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the levels, each with what it asks of the CPU beside what ``every`` session does."""
-    return [
-        {
-            "name": c_string(level.name),
-            "number": number,
-            "features": [name for name in level.cpu_features if name not in every],
-            "run": _run_name(level, number),
-        }
-        for number, level in enumerate(levels)
-    ]
-
-
-def _run_name(level: EntryLevel, number: int) -> str:
-    return f"run_{level_identifier(level.name)}" if number else "run"
-
-
-def _run_views(steps: Sequence[Call | Copy], levels: Sequence[EntryLevel], on_gpu: bool) -> list[dict[str, Any]]:
-    """Return the function that calls everything, for each level."""
-    if not levels:
-        return [{"name": "run", "steps": [_step_text(i, step, {}, on_gpu) for i, step in enumerate(steps)]}]
-    return [
-        {
-            "name": _run_name(level, number),
-            "steps": [_step_text(i, step, level.forms, on_gpu) for i, step in enumerate(steps)],
-        }
-        for number, level in enumerate(levels)
-    ]
-
-
-def _forms(symbol: str, levels: Sequence[EntryLevel]) -> list[str]:
-    """Return the forms of a function, each once, the least first."""
-    return list(dict.fromkeys(level.forms.get(symbol, symbol) for level in levels)) or [symbol]
-
-
-def _function_views(function: PrimitiveFunction, levels: Sequence[EntryLevel], on_gpu: bool) -> list[dict[str, str]]:
-    view = _function_view(function, on_gpu)
-    return [view | {"symbol": form} for form in _forms(function.symbol, levels)]
-
-
-def _function_view(function: PrimitiveFunction, on_gpu: bool) -> dict[str, str]:
-    pointers = ["void *" if parameter.written else "const void *" for parameter in function.parameters]
-    others = (2 if function.extent is not None else 0) + (1 if function.candidates else 0)
-    integers = ["int64_t"] * (len(function.scalars) + others)
-    first = ["pk_cuda_t *"] if on_gpu else []
-    return {"symbol": function.symbol, "parameters": ", ".join([*first, *pointers, *integers]) or "void"}
 
 
 def _swappable(table: ConstantTable) -> tuple[TensorSpec, ...]:
@@ -178,7 +143,7 @@ def _constant_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[st
         }
         for spec in _swappable(table)
     ]
-    return views, [_list(_c_extent(extent) for extent in shape) for shape in shapes]
+    return views, [_list(dim_expression(extent) for extent in shape) for shape in shapes]
 
 
 def _slot_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[str]]:
@@ -194,82 +159,19 @@ def _slot_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[str]]:
         key = (slot.form.extents, slot.form.strides)
         if key not in places:
             places[key] = sum(len(extents) * 2 for extents, _ in places)
-            forms.append(", ".join(map(_c_extent, (*slot.form.extents, *slot.form.strides))))
-        place = {"ndim": len(slot.form.extents), "form": places[key], "first": _c_extent(slot.form.offset)}
+            forms.append(", ".join(map(dim_expression, (*slot.form.extents, *slot.form.strides))))
+        place = {"ndim": len(slot.form.extents), "form": places[key], "first": dim_expression(slot.form.offset)}
         return values | {"source": numbers[slot.form.source]} | place
 
     return [view(slot) for slot in table.slots], forms
 
 
-def _task_views(steps: Sequence[Call | Copy], levels: Sequence[EntryLevel]) -> list[dict[str, str]]:
-    """Return one task per kernel that runs in parallel somewhere: calls differ in their arguments alone."""
-    calls = {step.symbol: step for step in steps if isinstance(step, Call) and step.parallel}
-    return [_task_view(call, form) for call in calls.values() for form in _forms(call.symbol, levels)]
-
-
-def _task_view(call: Call, form: str) -> dict[str, str]:
-    pointers = [f"p{i}" for i in range(len(call.operands))]
-    scalars = [f"s{i}" for i in range(len(call.scalars) + (call.selection is not None))]
-    fields = [f"void *{name};" for name in pointers] + [f"int64_t {name};" for name in scalars]
-    return {
-        "name": f"task_{form}",
-        "symbol": form,
-        "fields": " ".join(fields),
-        "forwarded": ", ".join(f"a->{name}" for name in [*pointers, *scalars]),
-    }
-
-
-def _step_text(index: int, step: Call | Copy, forms: Mapping[str, str], on_gpu: bool) -> str:
-    failure = index + 1
-    if on_gpu:
-        return f"pk_cuda_step(call->cuda, {failure}); if ({_gpu_call(step)}) return {failure};"
-    if isinstance(step, Copy):
-        target, source = _pointer(step.destination), _pointer(step.source)
-        return f"memcpy({target}, {source}, (size_t)({_c_extent(step.nbytes)}));"
-    arguments = _arguments(step)
-    symbol = forms.get(step.symbol, step.symbol)
-    if step.parallel:
-        values = ", ".join(arguments)
-        extent = _c_extent(step.extent or 0)
-        name = f"task_{symbol}"
-        return (
-            f"{{ const {name}_arguments a = {{ {values} }};"
-            f" if (pk_for(call, {name}, &a, {extent})) return {failure}; }}"
-        )
-    if step.extent is not None:
-        arguments += ["0", _c_extent(step.extent)]
-    return f"if ({symbol}({', '.join(arguments)})) return {failure};"
-
-
-def _gpu_call(step: Call | Copy) -> str:
-    if isinstance(step, Copy):
-        target, source = _pointer(step.destination), _pointer(step.source)
-        return f"pk_cuda_copy(call->cuda, {target}, {source}, (uint64_t)({_c_extent(step.nbytes)}))"
-    return f"{step.symbol}({', '.join(['call->cuda', *_arguments(step)])})"
-
-
-def _arguments(step: Call) -> list[str]:
-    chosen = [] if step.selection is None else [f"call->selection[{step.selection}]"]
-    return [*map(_pointer, step.operands), *map(_c_extent, step.scalars), *chosen]
-
-
-def _pointer(operand: Operand) -> str:
-    match operand.space:
-        case "input":
-            return f"call->inputs[{operand.value}]"
-        case "output":
-            return f"call->outputs[{operand.value}]"
-        case "arena":
-            return f"call->arena + {operand.value}"
-    return f"(void *)call->constants[{operand.value}]"
-
-
-def _dim_views(plan: CallPlan) -> list[dict[str, Any]]:
+def _dim_views(entry: EntryPlan) -> list[dict[str, Any]]:
     views = []
-    for dim in plan.dims:
+    for dim in entry.dims:
         place = next(
             (index, axis)
-            for index, spec in enumerate(plan.inputs)
+            for index, spec in enumerate(entry.inputs)
             for axis, extent in enumerate(spec.shape)
             if extent == dim.name
         )
@@ -286,7 +188,7 @@ def _dim_views(plan: CallPlan) -> list[dict[str, Any]]:
     return views
 
 
-def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim]) -> dict[str, str]:
+def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim]) -> dict[str, Any]:
     by_name = {dim.name: dim for dim in dims}
     intervals = [extent_interval(extent, by_name) for extent in spec.shape]
     static = [isinstance(extent, int) for extent in spec.shape]
@@ -310,35 +212,6 @@ def _dtype(name: str) -> str:
 
 def _list(items: Any) -> str:
     return ", ".join(items) or "0"  # C has no empty arrays; a scalar's ndim is 0, so the entry is never read
-
-
-def _c_extent(extent: Extent) -> str:
-    """Return a C expression for an extent over dims, which are ``dim_<name>``."""
-    return c_expression(extent, "dim_")
-
-
-def c_expression(extent: Extent, prefix: str = "") -> str:
-    """Return a C expression for an extent; its names get ``prefix``, division rounds down."""
-    if isinstance(extent, int):
-        return f"INT64_C({extent})" if abs(extent) >= 2**31 else str(extent)
-    return _c_expression(ast.parse(extent, mode="eval").body, prefix)
-
-
-def _c_expression(node: ast.expr, prefix: str) -> str:
-    match node:
-        case ast.Constant(value=int(value)):
-            return c_expression(value)
-        case ast.Name(id=name):
-            return f"{prefix}{name}"
-        case ast.BinOp(left=left, op=op, right=right):
-            a, b = _c_expression(left, prefix), _c_expression(right, prefix)
-            functions = {ast.FloorDiv: "pk_floordiv", ast.Mod: "pk_floormod"}
-            if type(op) in functions:
-                return f"{functions[type(op)]}({a}, {b})"
-            return f"({a} { {ast.Add: '+', ast.Sub: '-', ast.Mult: '*'}[type(op)] } {b})"
-        case ast.Call(func=ast.Name(id=name), args=args):
-            return f"pk_{name}({', '.join(_c_expression(argument, prefix) for argument in args)})"
-    raise AssertionError(ast.dump(node))  # symbolic.to_extent writes nothing else
 
 
 def _external_text(external: ExternalWeights | None) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,13 @@ class Request:
     entry: str | None  # the function of a Relax module that is the model
     constants: Path | None  # a file whose tensors replace the model's constants of the same names
     precision: str | None = None  # "fp16", "bf16", or None: the model's own
+    states: Mapping[str, str] = field(default_factory=dict)  # inputs that the session keeps, and their next values
+    more_models: tuple[Path, ...] = ()  # for further entries of the bundle
+
+    @property
+    def models(self) -> tuple[Path, ...]:
+        """The model files, in the order of the bundle's entries."""
+        return (self.model, *self.more_models)
 
     @property
     def static(self) -> bool:
@@ -55,7 +62,7 @@ class Request:
 
 
 def make_build_request(
-    model: Path,
+    model: Path | Sequence[Path],
     *,
     output: str | os.PathLike[str] | None = None,
     targets: Sequence[str | Mapping[str, Any]] = (),
@@ -74,9 +81,14 @@ def make_build_request(
     precision: str | None = None,
     cuda_home: str | os.PathLike[str] | None = None,
     tuning: Sequence[str | os.PathLike[str]] = (),
+    states: Mapping[str, str] | None = None,
 ) -> Request:
     """Check the arguments of ``packager.build``. Raises UsageError."""
-    check_suffix(model)
+    first, *more = [model] if isinstance(model, Path) else model
+    for file in (first, *more):
+        check_suffix(file)
+    if more:
+        _check_several([first, *more], constants, golden)
     if static != (prefix is not None):
         raise UsageError("--static and --prefix go together", hint="for example: --static --prefix mnist")
     if prefix is not None and not re.fullmatch(r"[A-Za-z_]\w*", prefix, flags=re.ASCII):
@@ -97,13 +109,14 @@ def make_build_request(
         key: make_request(key, *(value if isinstance(value, tuple) else (value, value)))
         for key, value in (dims or {}).items()
     }
-    default = Path(f"lib{prefix}.a" if static else f"{model.stem}.so")
+    default = Path(f"lib{prefix}.a" if static else f"{first.stem}.so")
     return Request(
-        model=model,
+        model=first,
+        more_models=tuple(more),
         output=Path(output) if output is not None else default,
         targets=_with_tuning(_with_cuda_home(parsed, cuda_home), _listed(tuning, os.PathLike)),
         dims=requests,
-        name=name or model.stem,
+        name=name or (Path(output).stem if more and output is not None else first.stem),
         header=Path(header) if header is not None else None,
         prefix=prefix,
         weights=weights,
@@ -113,7 +126,19 @@ def make_build_request(
         entry=entry,
         constants=Path(constants) if constants is not None else None,
         precision=precision,
+        states=dict(states or {}),
     )
+
+
+def _check_several(models: Sequence[Path], constants: object, golden: object) -> None:
+    """Check what is different for several models in one bundle. Raises UsageError."""
+    stems = [path.stem for path in models]
+    if twice := next((stem for stem in stems if stems.count(stem) > 1), None):
+        raise UsageError(f"two models are named {twice!r}", hint="entries are named after files: rename one of them")
+    if constants is not None:
+        raise UsageError("--constants is for a bundle of one model", hint="swap constants in sessions instead")
+    if isinstance(golden, Path) or (isinstance(golden, str) and not golden.isdigit()):
+        raise UsageError(f"--golden {golden}: of several models only a seed", hint="for example: --golden 0")
 
 
 def _with_cuda_home(targets: TargetList, home: str | os.PathLike[str] | None) -> TargetList:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import packager
+from packager.call_plan import EntryPlan
 from packager.contradictions import CUDA_KIND, target_names
 from packager.deploy.elf import ElfImage, read_elf
 from packager.deploy.fatbin import FATBIN_SECTION, Fatbin, fatbins_of
@@ -19,6 +20,7 @@ from packager.manifest import (
     SECTION_NAME,
     BackendRecord,
     CudaRequirements,
+    Entry,
     Golden,
     License,
     Manifest,
@@ -159,6 +161,10 @@ def _backend_record(kind: str, link_plan: LinkPlan) -> BackendRecord:
     )
 
 
+def _entry(entry: EntryPlan) -> Entry:
+    return Entry(entry.name, entry.source, entry.dims, entry.inputs, entry.outputs, entry.states)
+
+
 def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, golden: Golden | None) -> Manifest:
     plan = link_plan.plan
     return Manifest(
@@ -168,9 +174,11 @@ def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, gol
         form="static" if link_plan.static else "shared",
         content_sha256="0" * 64,
         model=plan.source,
-        dims=plan.dims,
-        inputs=plan.inputs,
-        outputs=plan.outputs,
+        dims=plan.entries[0].dims,
+        inputs=plan.entries[0].inputs,
+        outputs=plan.entries[0].outputs,
+        states=tuple(state.spec for state in plan.states),
+        entries=tuple(map(_entry, plan.entries)) if len(plan.entries) > 1 else (),
         targets=link_plan.targets,
         backends=tuple(_backend_record(backend.kind, link_plan) for backend in link_plan.backends),
         constants=plan.constants.records,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from packager import safetensors
+from packager.call_plan import CallPlan
 from packager.digest import sha256_of_file
-from packager.ir import CallPlan, ExternalWeights
+from packager.ir import ExternalWeights
 from packager.manifest import Weights
 
 

@@ -21,7 +21,10 @@ def register(app: typer.Typer) -> None:
 
 
 def build(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help=".onnx, .pt2 (torch.export) or Relax .json.")],
+    model: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL", help=".onnx, .pt2 (torch.export) or Relax .json; several are entries of one."),
+    ],
     *,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.so", help="The bundle.")] = None,
     target: Annotated[
@@ -60,6 +63,10 @@ def build(
     tuning: Annotated[
         list[Path] | None, typer.Option(metavar="FILE.json", help="Records of packager tune; repeatable.")
     ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="IN=OUT", help="Keep input IN in the session; output OUT is its next value; repeatable."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what each backend would be given, and build nothing.")
     ] = False,
@@ -67,12 +74,14 @@ def build(
     """Compile a model into one self-contained shared library. Prints its path."""
     from packager.frontends.dims import parse_dims
     from packager.pipeline import build as build_bundle
+    from packager.states import parse_states
 
-    if model.suffix == ".pt2":
+    if any(path.suffix == ".pt2" for path in model):
         without_torch.remove()
     dims = {key: (request.min, request.max) for key, request in parse_dims(dim or []).items()}
+    states = parse_states(state or [])
     if dry_run:
-        _print_placement(model, target or [], dims, op_library or [], constants, entry, precision)
+        _print_placement(model, target or [], dims, op_library or [], constants, entry, precision, states)
         return
     with _progress() as progress:
         path = build_bundle(
@@ -95,19 +104,21 @@ def build(
             precision=precision,
             cuda_home=cuda_home,
             tuning=tuning or (),
+            states=states,
             progress=progress,
         )
     print(path)
 
 
 def _print_placement(
-    model: Path,
+    model: list[Path],
     targets: list[str],
     dims: dict[str, tuple[int, int]],
     op_libraries: list[Path],
     constants: Path | None,
     entry: str | None,
     precision: str | None,
+    states: dict[str, str],
 ) -> None:
     from packager.pipeline import place
 
@@ -119,6 +130,7 @@ def _print_placement(
         constants=constants,
         entry=entry,
         precision=precision,
+        states=states,
     )
     from packager.partition.table import render_table
 

@@ -81,6 +81,9 @@ def run(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs.")] = None,
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
+    entry: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of several models the one; default: first.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a bundle once. Without -o, print a summary of each output."""
@@ -93,8 +96,9 @@ def run(
         if random is not None:
             from packager.deploy.randomdata import random_inputs
 
-            tensors = random_inputs(loaded.manifest, random)
-        outputs = loaded.run(tensors)
+            models = {model.name: model for model in loaded.manifest.entries}
+            tensors = random_inputs(models.get(entry or "", loaded.manifest), random)
+        outputs = loaded.run(tensors, entry=entry)
     if output:
         import numpy as np
 

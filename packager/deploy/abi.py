@@ -114,6 +114,16 @@ class BundleTable(ctypes.Structure):
             ctypes.CFUNCTYPE(c_int32, c_void_p, _Tensors, c_int32, _Tensors, c_int32, ProfileReport, c_void_p),
         ),
         ("session_cpu_level", ctypes.CFUNCTYPE(c_char_p, c_void_p)),
+        ("state_bytes", c_uint64),
+        ("num_states", c_int32),
+        ("reserved1", c_int32),
+        ("states", POINTER(TensorInfoStruct)),
+        ("session_get_state", ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, POINTER(DLTensor))),
+        ("session_set_state", ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, POINTER(DLTensor))),
+        ("session_reset", ctypes.CFUNCTYPE(c_int32, c_void_p)),
+        ("num_entries", c_int32),
+        ("reserved2", c_int32),
+        ("entries", POINTER(c_void_p)),  # of tables
         ("reserved", c_void_p * 2),
     )
 

@@ -72,6 +72,8 @@ def bench(
 ) -> BenchResult:
     """Run a bundle ``warmup + runs`` times with the same random inputs, symbolic dims at their maxima.
 
+    States go on from run to run, as in a program.
+
     The time of a run is that of ``Session.run`` with outputs given, about 20 microseconds more than the C call. For a
     CUDA bundle it is measured on the GPU, by events, with inputs and outputs in its memory; ``graph`` is that of
     ``Bundle.session``. ``profile`` adds the times of primitive functions, which are held against what copies reach and

@@ -30,10 +30,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """Inputs and expected outputs by name."""
+    """Inputs and expected outputs by name, of an entry or of the only one."""
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
+    entry: str | None = None
 
 
 def encode_golden(cases: Sequence[GoldenCase], dtypes: Mapping[str, str] | None = None) -> bytes:
@@ -54,15 +55,20 @@ def encode_golden(cases: Sequence[GoldenCase], dtypes: Mapping[str, str] | None 
 
 
 def decode_golden(image: bytes, manifest: Manifest) -> list[GoldenCase]:
-    """Return the cases. Raises BundleError if the image lacks a tensor of a case or has another."""
+    """Return the cases, of several models for each in turn.
+
+    Raises BundleError if the image lacks a tensor of a case or has another.
+    """
     tensors = safetensors.decode(image)
     count = manifest.golden.cases if manifest.golden else 0
     cases = []
+    entries = manifest.every_entry()
     try:
         for index in range(count):
-            inputs = {item.name: tensors.pop(f"{index}.input.{item.name}") for item in manifest.inputs}
-            outputs = {item.name: tensors.pop(f"{index}.output.{item.name}") for item in manifest.outputs}
-            cases.append(GoldenCase(inputs, outputs))
+            entry = entries[index % len(entries)]
+            inputs = {item.name: tensors.pop(f"{index}.input.{item.name}") for item in entry.inputs}
+            outputs = {item.name: tensors.pop(f"{index}.output.{item.name}") for item in entry.outputs}
+            cases.append(GoldenCase(inputs, outputs, entry.name if len(entries) > 1 else None))
     except KeyError as missing:
         raise BundleError(f"the golden section lacks the tensor {missing}") from None
     if tensors:
@@ -104,7 +110,8 @@ def run_golden(path: Path) -> list[str]:
     problems = []
     with load(path) as bundle:
         for index, case in enumerate(cases):
-            results = bundle.run(case.inputs)
+            with bundle.session() as session:  # whose states are new
+                results = session.run(case.inputs, entry=case.entry)
             for name, expected in case.outputs.items():
                 problem = compare(name, results[name], expected, manifest.golden.rtol, manifest.golden.atol)
                 if problem:
@@ -136,7 +143,7 @@ def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
         yield finding("golden", problem, "the model computes something else here", "rebuild for this machine")
 
 
-def run_apart(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def run_apart(path: Path, inputs: Mapping[str, Array], entry: str | None = None) -> dict[str, Array]:
     """Return what a bundle computes, in a process of its own: what backends and users' libraries bring may crash.
 
     Raises RunError where the bundle refuses the inputs, and BackendError where it ends its process.
@@ -144,7 +151,8 @@ def run_apart(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     with tempfile.TemporaryDirectory(prefix="packager-golden-") as folder:
         result_file, given, computed = (Path(folder) / name for name in ("result.json", "inputs", "outputs"))
         given.write_bytes(safetensors.encode(inputs))
-        process = _start_apart(["compute", str(path.absolute()), str(result_file), str(given), str(computed)], None)
+        arguments = ["compute", str(path.absolute()), str(result_file), str(given), str(computed)]
+        process = _start_apart([*arguments, *([] if entry is None else [entry])], None)
         if not result_file.exists():
             raise BackendError(
                 f"the bundle was {_how_it_ended(process)} as it ran the golden inputs",
@@ -178,20 +186,23 @@ def _how_it_ended(process: subprocess.CompletedProcess[bytes]) -> str:
     return f"{how} {last[0]}".rstrip()
 
 
-def _compute(path: Path, given: Path, computed: Path) -> None:
+def _compute(path: Path, given: Path, computed: Path, entry: str | None = None) -> None:
     from packager.deploy.loader import load
 
     with load(path) as bundle:
-        computed.write_bytes(safetensors.encode(bundle.run(safetensors.decode(given.read_bytes()))))
+        results = bundle.run(safetensors.decode(given.read_bytes()), entry=entry)
+        computed.write_bytes(safetensors.encode(results))
 
 
-def _main(mode: str, path: str, result_file: str, *files: str) -> None:
+def _main(
+    mode: str, path: str, result_file: str, given: str = "", computed: str = "", entry: str | None = None
+) -> None:
     result: dict[str, Any] = {"error": None, "hint": None, "problems": []}
     try:
         if mode == "verify":
             result["problems"] = run_golden(Path(path))
         else:
-            _compute(Path(path), *map(Path, files))
+            _compute(Path(path), Path(given), Path(computed), entry)
     except PackagerError as failure:
         result |= {"error": failure.message, "hint": failure.hint}
         if isinstance(failure, RunError):

@@ -25,6 +25,7 @@ from packager.deploy.abi import (
 from packager.dtypes import BY_DLPACK
 from packager.errors import BundleError, RunError, UsageError
 from packager.manifest import ABI_VERSION, Manifest
+from packager.suggestions import valid_names
 
 MAX_LISTED = 8  # names in a message
 
@@ -43,6 +44,22 @@ class TensorInfo:
     def is_static(self) -> bool:
         """Whether all extents are integers."""
         return all(isinstance(extent, int) for extent in self.shape)
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """One of the models of a bundle, which share constants, states and sessions."""
+
+    name: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+
+@dataclass(frozen=True)
+class EntryTable(EntryInfo):
+    """An entry with the table that runs it."""
+
+    table: BundleTable
 
 
 @dataclass(frozen=True)
@@ -94,8 +111,9 @@ class Library:
             ) from None
         self.closed = False
         self.table = self._entry(manifest)
-        self.inputs = _infos(self.table.inputs, self.table.num_inputs)
-        self.outputs = _infos(self.table.outputs, self.table.num_outputs)
+        self.entries = {entry.name: entry for entry in map(_entry_table, self._tables())}
+        knows_states = self.table.struct_size > BundleTable.session_reset.offset  # else the table ends before them
+        self.states = _infos(self.table.states, self.table.num_states) if knows_states else ()
         self._compare(manifest, manifest_text)
 
     def _entry(self, manifest: Manifest) -> BundleTable:
@@ -118,13 +136,34 @@ class Library:
             raise BundleError(f"{self.path}: the table of the bundle is too short for ABI version {ABI_VERSION}")
         return table
 
+    def _tables(self) -> list[BundleTable]:
+        """Return the tables of all entries; a table that ends before them is the only one."""
+        table = self.table
+        if table.struct_size <= BundleTable.entries.offset or table.num_entries <= 1:
+            return [table]
+        return [BundleTable.from_address(table.entries[index] or 0) for index in range(table.num_entries)]
+
+    def entry(self, name: str | None) -> EntryTable:
+        """Return an entry by its name, None for the first. Raises UsageError for one that the bundle does not have."""
+        if name is None:
+            return next(iter(self.entries.values()))
+        if name not in self.entries:
+            raise UsageError(f"{self.path}: no entry {name!r}", hint=valid_names(name, self.entries, "entries"))
+        return self.entries[name]
+
     def _compare(self, manifest: Manifest, manifest_text: bytes) -> None:
         """Compare the code's own facts with the manifest's: they decide how much memory is written."""
         text = ctypes.string_at(self.table.manifest, self.table.manifest_size).rstrip(b" ")
-        declared = [(item.name, item.dtype, len(item.shape)) for item in (*manifest.inputs, *manifest.outputs)]
-        actual = [(item.name, item.dtype, len(item.shape)) for item in (*self.inputs, *self.outputs)]
+        declared, actual = [], []
+        for entry in manifest.every_entry():
+            declared += [(item.name, item.dtype, len(item.shape)) for item in (*entry.inputs, *entry.outputs)]
+        for table in self.entries.values():
+            actual += [(item.name, item.dtype, len(item.shape)) for item in (*table.inputs, *table.outputs)]
+        names = len(self.entries) == 1 or list(self.entries) == [entry.name for entry in manifest.entries]
         arena = self.table.arena_bytes == manifest.arena_bytes
-        if text != manifest_text or not arena or declared != actual:
+        declared += [(item.name, item.dtype, len(item.shape)) for item in manifest.states]
+        actual += [(item.name, item.dtype, len(item.shape)) for item in self.states]
+        if text != manifest_text or not arena or not names or declared != actual:
             raise BundleError(
                 f"{self.path}: the manifest does not describe the code that was loaded",
                 hint="was the file replaced while it was in use? Write a new file and rename it over the old one",
@@ -219,6 +258,11 @@ class Library:
 def on_cuda(manifest: Manifest) -> bool:
     """Return whether a bundle runs on a GPU."""
     return manifest.requirements.cuda is not None
+
+
+def _entry_table(table: BundleTable) -> EntryTable:
+    inputs, outputs = _infos(table.inputs, table.num_inputs), _infos(table.outputs, table.num_outputs)
+    return EntryTable((table.name or b"").decode(), inputs, outputs, table)
 
 
 def _infos(structs: Any, count: int) -> tuple[TensorInfo, ...]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from packager.deploy.binding import Tensors
 from packager.deploy.inspect import inspect, read_manifest
-from packager.deploy.library import ConstantInfo, Library, TensorInfo, on_cuda
-from packager.deploy.session import Session, Tensors
+from packager.deploy.library import ConstantInfo, EntryInfo, Library, TensorInfo, on_cuda
+from packager.deploy.session import Session
 from packager.errors import UsageError
 from packager.manifest import Manifest
 
@@ -55,12 +56,19 @@ class Bundle:
     def __init__(self, library: Library, manifest: Manifest, device: int = 0) -> None:
         self.path = library.path
         self.manifest = manifest
-        self.inputs: tuple[TensorInfo, ...] = library.inputs
-        self.outputs: tuple[TensorInfo, ...] = library.outputs
+        first = library.entry(None)
+        self.inputs: tuple[TensorInfo, ...] = first.inputs
+        self.outputs: tuple[TensorInfo, ...] = first.outputs
+        self.states: tuple[TensorInfo, ...] = library.states
         self._library = library
         self._device = device
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._local = threading.local()
+
+    @property
+    def entries(self) -> Mapping[str, EntryInfo]:
+        """The models of the bundle by name; ``inputs`` and ``outputs`` of the bundle are those of the first."""
+        return dict(self._library.entries)
 
     @property
     def constants(self) -> tuple[ConstantInfo, ...]:
@@ -108,12 +116,14 @@ class Bundle:
         self._sessions.add(session)
         return session
 
-    def run(self, inputs: Tensors, *, outputs: Tensors | None = None, stream: Any = None) -> dict[str, Any]:
-        """Run the model once, with this thread's own session; see Session.run."""
+    def run(
+        self, inputs: Tensors, *, outputs: Tensors | None = None, stream: Any = None, entry: str | None = None
+    ) -> dict[str, Any]:
+        """Run the model once, with this thread's own session, whose states it moves on; see Session.run."""
         session: Session | None = getattr(self._local, "session", None)
         if session is None or session.closed:
             session = self._local.session = self.session()
-        return session.run(inputs, outputs=outputs, stream=stream)
+        return session.run(inputs, outputs=outputs, stream=stream, entry=entry)
 
     def __call__(self, *inputs: Any) -> dict[str, Any]:
         """Run the model once with inputs in the order of ``inputs``."""

@@ -10,7 +10,7 @@ from typing import TextIO
 from packager.deploy.bench import BenchResult
 from packager.deploy.findings import VerifyResult
 from packager.deploy.inspect import BundleFile
-from packager.manifest import CudaRequirements, Requirements, Selection, TargetValue, TensorSpec
+from packager.manifest import CudaRequirements, Manifest, Requirements, Selection, StateSpec, TargetValue, TensorSpec
 
 _TOP_PRIMITIVES = 10
 _TOP_CONSTANTS = 10
@@ -68,6 +68,16 @@ def _tensor_rows(kind: str, specs: tuple[TensorSpec, ...]) -> list[tuple[str, ..
     return [(kind, spec.name, spec.dtype, f"[{', '.join(map(str, spec.shape))}]") for spec in specs]
 
 
+def _model_rows(manifest: Manifest) -> list[tuple[str, ...]]:
+    """Return the tensors of all models; those of several with the names of their entries."""
+    rows: list[tuple[str, ...]] = []
+    for entry in manifest.every_entry():
+        of = f"{entry.name}: " if manifest.entries else ""
+        rows += _tensor_rows(f"{of}input", entry.inputs) + _tensor_rows(f"{of}output", entry.outputs)
+    states = ((s.name, s.dtype, f"[{', '.join(map(str, s.shape))}]") for s in manifest.states)
+    return rows + [("state", *state) for state in states]
+
+
 def _attribute(value: TargetValue) -> str:
     """Return a value as it is written on a command line."""
     if isinstance(value, tuple):
@@ -100,6 +110,10 @@ def _cuda_rows(cuda: CudaRequirements | None) -> list[tuple[str, str]]:
     if cuda is None:
         return []
     return [("GPU code", cuda.describe()), ("NVIDIA driver", f"for CUDA {cuda.driver} or newer")]
+
+
+def _state_rows(states: Sequence[StateSpec]) -> list[tuple[str, str]]:
+    return [("states per session", _size(sum(state.bytes for state in states)))] if states else []
 
 
 def _selection_tables(selection: Sequence[Selection]) -> list[Table]:
@@ -135,7 +149,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
         Table(
             "Tensors",
             ("kind", "name", "dtype", "shape"),
-            tuple(_tensor_rows("input", manifest.inputs) + _tensor_rows("output", manifest.outputs)),
+            tuple(_model_rows(manifest)),
         ),
         Table(
             "Backends",
@@ -196,6 +210,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 ("code", _size(sizes.code)),
                 ("constants", f"{len(manifest.constants)}, {_size(weights.bytes)}, {weights.storage}{external}"),
                 ("arena per session", f"{_size(manifest.arena_bytes)}{' of GPU memory' if requirements.cuda else ''}"),
+                *_state_rows(manifest.states),
             ),
         ),
         Table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import POINTER, c_char_p, c_int64, c_void_p, pointer
 from types import TracebackType
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from packager.deploy import tensors
 from packager.deploy.abi import ARGUMENT, BUSY, CONSTANT, GRAPH_MODES, HINTS, DLTensor, ProfileReport
-from packager.deploy.library import Library, Settings, TensorInfo
+from packager.deploy.binding import Tensors, borrow_all, ordered, pointers
+from packager.deploy.library import EntryTable, Library, Settings
 from packager.deploy.selection import choose
+from packager.deploy.states import States, reset
 from packager.deploy.streams import stream_handle
 from packager.errors import RunError, UsageError
 from packager.strict_json import suggestion
 from packager.suggestions import valid_names
-
-Tensors = Mapping[str, Any] | Sequence[Any]
 
 
 class Step(NamedTuple):
@@ -104,8 +104,12 @@ class Session:
         """The handle of the session's own CUDA stream; None for a CPU bundle, and after ``close``."""
         return None if self.closed else self._stream
 
-    def run(self, inputs: Tensors, *, outputs: Tensors | None = None, stream: Any = None) -> dict[str, Any]:
-        """Run the model once; return its outputs by name, new numpy arrays or the objects given in ``outputs``.
+    def run(
+        self, inputs: Tensors, *, outputs: Tensors | None = None, stream: Any = None, entry: str | None = None
+    ) -> dict[str, Any]:
+        """Run a model once; return its outputs by name, new numpy arrays or the objects given in ``outputs``.
+
+        ``entry`` names the model where the bundle has several (``Bundle.entries``); without it it is the first.
 
         ``inputs`` are numpy arrays or host tensors with ``__dlpack__`` (torch and others; not copied), by name or
         in order; ``outputs`` likewise, all or none, are written in place. Arrays with gaps are copied, other
@@ -122,14 +126,15 @@ class Session:
         """
         with _exclusive(self._running, "the session is running in another thread"):
             self._ensure_open()
-            call = self._call(inputs, outputs, stream)
-            status = self._library.table.session_run(*call.arguments)
+            model = self._library.entry(entry)
+            call = self._call(model, inputs, outputs, stream)
+            status = model.table.session_run(*call.arguments)
             self._library.check(status, self._handle)
             self._kept = None if stream is None else call
             return call.results
 
-    def profile(self, inputs: Tensors, *, outputs: Tensors | None = None) -> list[Step]:
-        """Run the model once as ``run`` does and measure each primitive function; return them in order.
+    def profile(self, inputs: Tensors, *, outputs: Tensors | None = None, entry: str | None = None) -> list[Step]:
+        """Run a model once as ``run`` does and measure each primitive function; return them in order.
 
         Every call of a CUDA bundle is timed by itself, on the GPU, which makes the run as a whole slower. On the
         CPU the clock is read between calls, which takes some twenty nanoseconds.
@@ -145,12 +150,13 @@ class Session:
             self._ensure_open()
             if not self._library.table.session_profile:
                 raise tensors.refuse(ARGUMENT, "the bundle cannot measure itself", "build it again, with this packager")
-            call = self._call(inputs, outputs, None)
-            status = self._library.table.session_profile(*call.arguments[:-1], ProfileReport(report), None)
+            model = self._library.entry(entry)
+            call = self._call(model, inputs, outputs, None)
+            status = model.table.session_profile(*call.arguments[:-1], ProfileReport(report), None)
             self._library.check(status, self._handle)
         return steps
 
-    def _call(self, inputs: Tensors, outputs: Tensors | None, stream: Any) -> _Call:
+    def _call(self, model: EntryTable, inputs: Tensors, outputs: Tensors | None, stream: Any) -> _Call:
         """Bind the tensors of a run: its arguments as session_run takes them."""
         library = self._library
         gpu = handle = None
@@ -159,36 +165,39 @@ class Session:
             gpu = tensors.Gpu(self._device, handle or self._stream or tensors.NO_SYNC)
         elif stream is not None:
             raise tensors.refuse(ARGUMENT, "stream: only for CUDA bundles", "omit it: the run waits for its results")
-        sources = _borrow(_ordered(inputs, library.inputs, "input"), library.inputs, gpu, writable=False)
-        in_pointers = _pointers(sources)
-        infos = library.outputs
+        sources = borrow_all(ordered(inputs, model.inputs, "input"), model.inputs, gpu, writable=False)
+        in_pointers = pointers(sources)
+        infos = model.outputs
         if outputs is None:
             results = [
-                tensors.empty(info.name, info.dtype, self._output_shape(index, info, in_pointers, len(sources)))
+                tensors.empty(info.name, info.dtype, self._output_shape(model, index, in_pointers, len(sources)))
                 for index, info in enumerate(infos)
             ]
         else:
-            results = _ordered(outputs, infos, "output")
-        targets = _borrow(results, infos, gpu, writable=True)
+            results = ordered(outputs, infos, "output")
+        targets = borrow_all(results, infos, gpu, writable=True)
         if self._arena_is_new and gpu:  # what its library still does with this memory comes first
             tensors.borrow_memory(self._arena[0], "arena", gpu)
             self._arena_is_new = False
         return _Call(
-            (self._handle, in_pointers, len(sources), _pointers(targets), len(targets), handle),
+            (self._handle, in_pointers, len(sources), pointers(targets), len(targets), handle),
             (sources, targets),
             {info.name: value for info, value in zip(infos, results, strict=True)},
         )
 
-    def bind(self, inputs: Tensors, outputs: Tensors, stream: int | None = None) -> Callable[[], None]:
-        """Return a function that runs the model with these tensors, checked and bound once, and does nothing else.
+    def bind(
+        self, inputs: Tensors, outputs: Tensors, stream: int | None = None, entry: str | None = None
+    ) -> Callable[[], None]:
+        """Return a function that runs a model with these tensors, checked and bound once, and does nothing else.
 
         For measurements: it takes no lock, so neither the session nor the bundle may be closed meanwhile. The tensors
         are kept alive by the function. It raises RunError.
         """
         with _exclusive(self._running, "the session is running in another thread"):
             self._ensure_open()
-            call = self._call(inputs, outputs, stream)
-        run, check, handle = self._library.table.session_run, self._library.check, self._handle
+            model = self._library.entry(entry)
+            call = self._call(model, inputs, outputs, stream)
+        run, check, handle = model.table.session_run, self._library.check, self._handle
 
         def again() -> None:
             status = run(*call.arguments)
@@ -197,11 +206,12 @@ class Session:
 
         return again
 
-    def _output_shape(self, index: int, info: TensorInfo, inputs: Any, count: int) -> tuple[int, ...]:
+    def _output_shape(self, model: EntryTable, index: int, inputs: Any, count: int) -> tuple[int, ...]:
+        info = model.outputs[index]
         if info.is_static:
             return info.max_shape
         shape = (c_int64 * max(len(info.shape), 1))()
-        status = self._library.table.session_output_shape(self._handle, inputs, count, index, shape)
+        status = model.table.session_output_shape(self._handle, inputs, count, index, shape)
         self._library.check(status, self._handle)
         return tuple(shape[: len(info.shape)])
 
@@ -235,6 +245,24 @@ class Session:
             if borrowed:  # which a bundle without the function has no name for
                 table = self._library.table
                 self._library.check(table.session_set_constants(self._handle, names, pointers, len(borrowed)))
+
+    @property
+    def states(self) -> States:
+        """The tensors that the session keeps between runs, by name: ``states["past_k"]`` copies, to read and to set."""
+        return States(self._library, self._own)
+
+    def reset(self) -> None:
+        """Make all states what they were when the session was new. Raises RunError while it runs in another thread."""
+        with self._own() as (handle, _):
+            reset(self._library, handle)
+
+    @contextmanager
+    def _own(self) -> Iterator[tuple[c_void_p, tensors.Gpu | None]]:
+        """Take the session for something that is no run: its handle, and where tensors may lie."""
+        with _exclusive(self._running, "the session is running in another thread"):
+            self._ensure_open()
+            on_cuda = self._library.on_cuda
+            yield self._handle, tensors.Gpu(self._device, self._stream or tensors.NO_SYNC) if on_cuda else None
 
     def close(self) -> None:
         """Destroy the session. Raises RunError while another thread is running it or setting constants."""
@@ -281,37 +309,3 @@ def _check_level(library: Library, wanted: str) -> None:
     if wanted not in names:
         hint = valid_names(wanted, names, "levels") if names else "the bundle has no CPU levels"
         raise UsageError(f"cpu_level={wanted!r}: {library.path} has no code for it", hint=hint)
-
-
-def _borrow(
-    values: list[Any], infos: tuple[TensorInfo, ...], gpu: tensors.Gpu | None, *, writable: bool
-) -> list[tensors.Borrowed]:
-    return [
-        tensors.borrow(value, info.name, info.dtype, writable=writable, gpu=gpu)
-        for value, info in zip(values, infos, strict=True)
-    ]
-
-
-def _pointers(borrowed: Sequence[tensors.Borrowed]) -> Any:
-    kind = POINTER(DLTensor) * max(len(borrowed), 1)
-    return kind(*(pointer(item.tensor) for item in borrowed))
-
-
-def _ordered(given: Tensors, infos: tuple[TensorInfo, ...], kind: str) -> list[Any]:
-    """Return tensors, given by name or in order, in the order of the bundle. Raises RunError."""
-    names = [info.name for info in infos]
-    expected = f"the {kind}s are {', '.join(names) or 'none'}"
-    if isinstance(given, Mapping):
-        for name in given:
-            if name not in names:
-                near = suggestion(str(name), names)
-                raise tensors.refuse(ARGUMENT, f"there is no {kind} {name!r}{near}", expected)
-        for name in names:
-            if name not in given:
-                raise tensors.refuse(ARGUMENT, f"{kind} {name!r} is missing", expected)
-        return [given[name] for name in names]
-    if not isinstance(given, (list, tuple)):
-        raise tensors.refuse(ARGUMENT, f"{kind}s must be a mapping by name, a list or a tuple", expected)
-    if len(given) != len(names):
-        raise tensors.refuse(ARGUMENT, f"{len(given)} {kind}s given, {len(names)} needed", expected)
-    return list(given)

@@ -89,11 +89,11 @@ def _spec(name: str, ty: Any) -> TensorSpec:
     return TensorSpec(name, str(ty.dtype), tuple(shape))  # type: ignore[arg-type]
 
 
-def output_names(main: relax.Function) -> tuple[str, ...]:
-    """Return names for the outputs of a format that names none."""
+def output_names(main: relax.Function, first: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return names for the outputs of a format that names none, after those of the ``first``."""
     ty = main.ret_ty
-    count = len(ty.fields) if isinstance(ty, relax.TupleType) else 1
-    return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
+    count = (len(ty.fields) if isinstance(ty, relax.TupleType) else 1) - len(first)
+    return (*first, *(("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))))
 
 
 def dims_of(specs: tuple[TensorSpec, ...]) -> dict[str, str]:

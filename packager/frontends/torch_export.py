@@ -20,6 +20,7 @@ from packager.frontends.names import tag_bindings
 from packager.ir import ImportedModel
 from packager.manifest import Model
 from packager.overrides import NO_OVERRIDES, Overrides
+from packager.states import State
 
 Array = NDArray[Any]
 
@@ -31,9 +32,14 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
     except ImportError:
         raise UsageError(f"{path}: reading .pt2 needs torch", hint="pip install 'packager[torch]'") from None
     from packager.frontends.torch_program import check_conditions
+    from packager.frontends.torch_states import buffers_to_states, initial_value
 
     program = _read(path, torch)
     _override(program, overrides, torch)
+    buffers = buffers_to_states(program)
+    states = tuple(
+        State(name, f"{name}.next", _numpy(initial_value(program, buffer), torch)) for name, buffer in buffers.items()
+    )
     module, node_of_variable, buffer_names = _import(program)
     parameters = _parameters(program, torch)
     main = module["main"]
@@ -50,10 +56,11 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
         source=Model(name, "torch.export", sha256_of_file(path), {}, f"torch {torch.__version__}"),
         module=module,
         inputs=input_specs(module["main"], inputs),
-        output_names=output_names(module["main"]),
+        output_names=output_names(module["main"], tuple(state.output for state in states)),
         dims=resolved,
         weights={**parameters, **constants},
         nodes=nodes,
+        states=states,
     )
 
 
@@ -93,9 +100,8 @@ def _override(program: Any, overrides: Overrides, torch: Any) -> None:
 def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], dict[int, str]]:
     """Return the module, the node of each variable, and the names of buffers by the handle of their TVM tensor."""
     from packager.frontends.torch_importer import Importer
-    from packager.frontends.torch_program import check_operators, check_signature, known_values
+    from packager.frontends.torch_program import check_operators, known_values
 
-    check_signature(program)
     known = known_values(program)
     importer = Importer(known)
     check_operators(program, known, importer.converters)

@@ -70,22 +70,6 @@ def _can_be_known(node: Any, known: Mapping[Any, torch.Tensor]) -> bool:
     return static and meta.layout is torch.strided and math.prod(meta.shape) <= LARGEST_KNOWN
 
 
-def check_signature(program: Any) -> None:
-    """Raise for a program that changes its buffers or its inputs: what it leaves behind would be lost."""
-    kinds = torch.export.graph_signature.OutputKind
-    changing = {
-        kinds.BUFFER_MUTATION: "buffer",
-        kinds.PARAMETER_MUTATION: "parameter",
-        kinds.USER_INPUT_MUTATION: "input",
-    }
-    for spec in program.graph_signature.output_specs:
-        if spec.kind in changing:
-            raise ModelError(
-                f"the program changes its {changing[spec.kind]} {str(spec.target)!r}, which is not supported",
-                hint="let it take the old value as an input and return the new one",
-            )
-
-
 def check_operators(program: Any, known: Mapping[Any, Any], supported: Mapping[str, Any]) -> None:
     """Raise UnsupportedOperatorsError if a node is to be converted whose operator is not ``supported``."""
     refused: dict[str, list[str]] = {}

@@ -87,6 +87,8 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
         constants=constants,
         tables={f"{o.kind}.{name}": array for o in model.backends for name, array in o.constants.items()},
         call_sources=tuple(calls),
+        states=model.states,
+        entries=model.entries,
     )
 
 

@@ -89,6 +89,8 @@ def partition(
         partitions=placer.placed,
         sites=placer.sites,
         backends=tuple(outputs),
+        states=model.states,
+        entries=model.entries,
     )
     return Placement(placed, tuple(verdicts))
 

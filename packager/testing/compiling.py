@@ -46,9 +46,9 @@ def compile_model(
     model: Path, targets: Targets, dims: Mapping[str, Any], kind: str, workdir: Path, cache: Cache = NO_CACHE
 ) -> Compiled:
     """Compile what the backend of ``kind`` takes of a model, into ``workdir``, which must not be there yet."""
+    from packager.importing import import_model
     from packager.lower import lower
     from packager.partition import compile_with, partition
-    from packager.pipeline import import_model
     from packager.plan import plan
     from packager.request import make_build_request
 

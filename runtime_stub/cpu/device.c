@@ -20,8 +20,11 @@ int32_t pk_device_check_options(const packager_session_options_t *options) {
   return PACKAGER_OK;
 }
 
-/* The arena follows the session in one block. */
-uint64_t pk_device_bytes(void) { return pk_model.arena_bytes; }
+/* The arena, and behind it the states, follow the session in one block. */
+static uint64_t states_offset(void) {
+  return (pk_model.arena_bytes + PK_ALIGNMENT - 1) & ~(uint64_t)(PK_ALIGNMENT - 1);
+}
+uint64_t pk_device_bytes(void) { return states_offset() + pk_model.state_bytes; }
 
 int32_t pk_device_acquire(packager_session_t *session, const packager_session_options_t *options) {
   const uint8_t *constants;
@@ -36,6 +39,7 @@ int32_t pk_device_acquire(packager_session_t *session, const packager_session_op
   session->max_threads = options->max_threads;
   session->executor = (pk_executor_t){options->parallel_for, options->parallel_for_context, pool};
   session->call.arena = session->device;
+  session->call.states = session->call.arena + states_offset();
   pk_constants_start(session, constants);
   return PACKAGER_OK;
 }
@@ -73,10 +77,10 @@ int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs
   }
   session->call.threads = count_threads(session);
   pk_constants_use(session);
-  int32_t failed = (session->level ? session->level->run : pk_model.run)(&session->call);
+  int32_t failed = pk_run_of(session)(&session->call);
   if (!failed) return PACKAGER_OK;
   return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed,
-                 pk_call_name(failed));
+                 pk_call_name(session, failed));
 }
 
 int64_t pk_now(void) {
@@ -85,16 +89,16 @@ int64_t pk_now(void) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static int32_t count_calls(void) {
+static int32_t count_calls(const pk_entry_t *entry) {
   int32_t count = 0;
-  for (const char *name = pk_model.call_names; *name; name += strlen(name) + 1) ++count;
+  for (const char *name = entry->call_names; *name; name += strlen(name) + 1) ++count;
   return count;
 }
 
 /* One run, in which the time is taken after each call. */
 int32_t pk_device_profile(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
                           packager_profile_fn *report, void *context) {
-  int32_t calls = count_calls();
+  int32_t calls = count_calls(session->entry);
   void *memory;
   if (pk_allocate(&session->allocator, ((uint64_t)calls + 1) * sizeof(int64_t), "the times of a run", &memory)) {
     return pk_fail(session, PACKAGER_ERROR_MEMORY, "could not allocate the times of %" PRId32 " calls", calls);
@@ -105,7 +109,7 @@ int32_t pk_device_profile(packager_session_t *session, const DLTensor *const *in
   int32_t status = pk_device_run(session, inputs, outputs, NULL);
   session->call.times = NULL;
   for (int32_t i = 1; !status && i <= calls; ++i) {
-    report(context, pk_call_name(i), times[i - 1] - times[0], times[i] - times[i - 1]);
+    report(context, pk_call_name(session, i), times[i - 1] - times[0], times[i] - times[i - 1]);
   }
   pk_release(&session->allocator, memory);
   return status;
@@ -126,5 +130,30 @@ int32_t pk_device_write_constant(packager_session_t *session, uint8_t *target, c
                                  const DLTensor *value) {
   (void)session;
   pk_constants_gather(target, slot, value);
+  return PACKAGER_OK;
+}
+
+int32_t pk_device_read_state(packager_session_t *session, const pk_state_t *state, const DLTensor *value, void *data) {
+  (void)value;
+  if (state->nbytes > 0) memcpy(data, session->call.states + state->offset, state->nbytes);
+  return PACKAGER_OK;
+}
+
+int32_t pk_device_write_state(packager_session_t *session, const pk_state_t *state, const DLTensor *value, void *data) {
+  (void)value;
+  if (state->nbytes > 0) memcpy(session->call.states + state->offset, data, state->nbytes);
+  return PACKAGER_OK;
+}
+
+int32_t pk_device_reset_states(packager_session_t *session) {
+  for (int32_t i = 0; i < pk_model.num_states; ++i) {
+    const pk_state_t *state = &pk_model.state_places[i];
+    uint8_t *target = session->call.states + state->offset;
+    if (state->slot < 0) {
+      memset(target, 0, state->nbytes);
+    } else if (state->nbytes > 0) {
+      memcpy(target, session->constants.base + pk_model.slots[state->slot].offset, state->nbytes);
+    }
+  }
   return PACKAGER_OK;
 }

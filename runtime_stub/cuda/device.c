@@ -62,11 +62,14 @@ static void *take(parts_t *parts, uint64_t bytes) {
   return part;
 }
 
-/* A model of static shapes needs one graph. */
-static int32_t count_graphs(void) { return pk_model.num_dims > 0 ? PK_MAX_GRAPHS : 1; }
+/* Models of static shapes need one graph each. */
+static int32_t count_graphs(void) {
+  return pk_most().dims > 0 || pk_model.num_entries > PK_MAX_GRAPHS ? PK_MAX_GRAPHS : pk_model.num_entries;
+}
 
 static pk_cuda_t *lay_out(parts_t *parts) {
-  uint64_t tensors = (uint64_t)pk_model.num_inputs + (uint64_t)pk_model.num_outputs;
+  pk_most_t most = pk_most();
+  uint64_t tensors = (uint64_t)most.tensors;
   int32_t graphs = count_graphs();
   pk_cuda_t *cuda = take(parts, sizeof *cuda);
   pk_staging_t *staging = take(parts, tensors * sizeof *staging);
@@ -77,7 +80,7 @@ static pk_cuda_t *lay_out(parts_t *parts) {
     cuda->num_graphs = graphs;
   }
   for (int32_t i = 0; i < graphs; ++i) {
-    int64_t *dims = take(parts, (uint64_t)pk_model.num_dims * sizeof *dims);
+    int64_t *dims = take(parts, (uint64_t)most.dims * sizeof *dims);
     void **pointers = take(parts, tensors * sizeof *pointers);
     if (!cuda) continue;
     graph[i].dims = dims;
@@ -116,7 +119,9 @@ static int32_t fill(pk_cuda_t *cuda, const packager_session_options_t *options) 
   if (result) {
     return pk_fail_result(NULL, PACKAGER_ERROR_DRIVER, result, "a stream and its events cannot be created");
   }
-  if (options->device_arena || pk_model.arena_bytes == 0) return PACKAGER_OK;
+  int32_t status = PACKAGER_OK;
+  if (pk_model.state_bytes > 0) status = pk_gpu_allocate(NULL, pk_model.state_bytes, "the states", &cuda->states);
+  if (status || options->device_arena || pk_model.arena_bytes == 0) return status;
   return allocate_arena(cuda);
 }
 
@@ -131,6 +136,7 @@ static void empty(pk_cuda_t *cuda) {
   } else if (cuda->arena) {
     pk_driver.cuMemFree(cuda->arena);
   }
+  if (cuda->states) pk_driver.cuMemFree(cuda->states);
   if (cuda->captures) pk_driver.cuStreamDestroy(cuda->captures);
   if (cuda->staged) pk_driver.cuEventDestroy(cuda->staged);
   if (cuda->done) pk_driver.cuEventDestroy(cuda->done);
@@ -161,6 +167,7 @@ static int32_t acquire(packager_session_t *session, const packager_session_optio
   session->call.cuda = cuda;
   session->call.threads = 1;
   session->call.arena = options->device_arena ? options->device_arena : (uint8_t *)(uintptr_t)cuda->arena;
+  session->call.states = (uint8_t *)(uintptr_t)cuda->states;
   pk_constants_start(session, (const uint8_t *)(uintptr_t)cuda->gpu->constants);
   return PACKAGER_OK;
 }

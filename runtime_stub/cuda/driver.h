@@ -138,6 +138,7 @@ typedef struct {
   X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))     \
   X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *to, CUdeviceptr from, size_t bytes, CUstream stream))           \
   X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))     \
+  X(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr memory, unsigned char byte, size_t count, CUstream stream))      \
   X(cuStreamCreate, "cuStreamCreate", (CUstream * stream, unsigned flags))                                            \
   X(cuStreamDestroy, "cuStreamDestroy_v2", (CUstream stream))                                                         \
   X(cuStreamGetId, "cuStreamGetId", (CUstream stream, unsigned long long *id))                                        \

@@ -3,6 +3,7 @@
  *   driver.c   libcuda.so.1 and its results
  *   gpu.c      what sessions on one device share: context, modules, constants
  *   device.c   a session's own part, and its constants
+ *   device_states.c  what a session keeps between its runs
  *   staging.c  tensors that cannot be used where they lie
  *   run.c      one run: streams and their order, failures
  *   launch.c   what primitive functions call
@@ -64,11 +65,12 @@ typedef struct {
 
 enum { PK_GRAPH_EMPTY, PK_GRAPH_SEEN, PK_GRAPH_READY, PK_GRAPH_REFUSED };
 
-/* The run of one vector of dims. */
+/* The run of one entry and one vector of dims. */
 typedef struct {
   int32_t state;
   int32_t count;
-  uint64_t used;    /* the higher, the later */
+  uint64_t used; /* the higher, the later */
+  const pk_entry_t *entry;
   int64_t *dims;    /* [num_dims] */
   void **pointers;  /* [num_inputs + num_outputs] that it was last made for */
   uint64_t version; /* of the constants, likewise */
@@ -134,6 +136,7 @@ struct pk_cuda {
   int32_t graph_mode;
   int32_t num_graphs;
   CUdeviceptr arena;     /* 0: the caller's, or none */
+  CUdeviceptr states;    /* 0: none */
   pk_graph_t *graphs;    /* [num_graphs] */
   uint64_t clock;        /* of pk_graph_t.used */
   pk_staging_t *staging; /* [num_inputs + num_outputs] */

@@ -1,4 +1,4 @@
-/* graph.c: runs that are captured once for each vector of dims, and then replayed.
+/* graph.c: runs that are captured once for each entry and vector of dims, and then replayed.
  *
  * A graph holds what each primitive function enqueued, and with which arguments. Where a run has other pointers than
  * the graph was last made for, the primitive functions are called to compare: nodes whose arguments differ are changed.
@@ -30,24 +30,30 @@ void pk_graphs_release(pk_cuda_t *cuda) {
   }
 }
 
-static int is_for(const pk_graph_t *graph, const int64_t *dims) {
-  return graph->state != PK_GRAPH_EMPTY && !memcmp(graph->dims, dims, (size_t)pk_model.num_dims * sizeof *dims);
+static int is_for(const pk_graph_t *graph, const pk_entry_t *entry, const int64_t *dims) {
+  return graph->state != PK_GRAPH_EMPTY && graph->entry == entry &&
+         !memcmp(graph->dims, dims, (size_t)entry->num_dims * sizeof *dims);
 }
 
-/* Returns the graph of these dims, which may have to be made; in place of the one that was not used for longest. */
-static pk_graph_t *find(pk_cuda_t *cuda, const int64_t *dims) {
-  if (cuda->graph && is_for(cuda->graph, dims)) return cuda->graph;
+/* Returns the graph of the entry for its dims, which may have to be made; in place of the one that was not used for
+ * longest. */
+static pk_graph_t *find(const packager_session_t *session) {
+  pk_cuda_t *cuda = session->call.cuda;
+  const pk_entry_t *entry = session->entry;
+  const int64_t *dims = session->dims;
+  if (cuda->graph && is_for(cuda->graph, entry, dims)) return cuda->graph;
   pk_graph_t *oldest = cuda->graphs;
   for (int32_t i = 0; i < cuda->num_graphs; ++i) {
     pk_graph_t *graph = &cuda->graphs[i];
     if (graph->used < oldest->used) oldest = graph;
-    if (!is_for(graph, dims)) continue;
+    if (!is_for(graph, entry, dims)) continue;
     oldest = graph;
     break;
   }
-  if (!is_for(oldest, dims)) {
+  if (!is_for(oldest, entry, dims)) {
     drop(cuda, oldest);
-    memcpy(oldest->dims, dims, (size_t)pk_model.num_dims * sizeof *dims);
+    oldest->entry = entry;
+    memcpy(oldest->dims, dims, (size_t)entry->num_dims * sizeof *dims);
   }
   oldest->used = ++cuda->clock;
   return cuda->graph = oldest;
@@ -128,18 +134,21 @@ CUresult pk_graph_compare(pk_cuda_t *cuda, const pk_work_t *work) {
   return result;
 }
 
-static size_t input_bytes(void) { return (size_t)pk_model.num_inputs * sizeof(void *); }
-static size_t output_bytes(void) { return (size_t)pk_model.num_outputs * sizeof(void *); }
+static size_t input_bytes(const pk_entry_t *entry) { return (size_t)entry->num_inputs * sizeof(void *); }
+static size_t output_bytes(const pk_entry_t *entry) { return (size_t)entry->num_outputs * sizeof(void *); }
 
 static int is_current(const packager_session_t *session, const pk_graph_t *graph) {
-  return graph->version == session->constants.version && !memcmp(graph->pointers, session->inputs, input_bytes()) &&
-         !memcmp(graph->pointers + pk_model.num_inputs, session->outputs, output_bytes());
+  const pk_entry_t *entry = graph->entry;
+  return graph->version == session->constants.version &&
+         !memcmp(graph->pointers, session->inputs, input_bytes(entry)) &&
+         !memcmp(graph->pointers + entry->num_inputs, session->outputs, output_bytes(entry));
 }
 
 static void make_current(const packager_session_t *session, pk_graph_t *graph) {
+  const pk_entry_t *entry = graph->entry;
   graph->version = session->constants.version;
-  memcpy(graph->pointers, session->inputs, input_bytes());
-  memcpy(graph->pointers + pk_model.num_inputs, session->outputs, output_bytes());
+  memcpy(graph->pointers, session->inputs, input_bytes(entry));
+  memcpy(graph->pointers + entry->num_inputs, session->outputs, output_bytes(entry));
 }
 
 /* Captures the run on a stream of its own: what the host program enqueues in the session's stream meanwhile is no part
@@ -195,7 +204,7 @@ static int32_t capture_or_launch(packager_session_t *session, pk_graph_t *graph)
 
 int32_t pk_graph_run(packager_session_t *session) {
   pk_cuda_t *cuda = session->call.cuda;
-  pk_graph_t *graph = find(cuda, session->dims);
+  pk_graph_t *graph = find(session);
   if (graph->state == PK_GRAPH_READY) {
     if (update(session, graph)) return replay(session, graph);
     drop(cuda, graph); /* made anew: some change is beyond an update */

@@ -2,7 +2,8 @@
 #include "gpu.h"
 
 /* Runs ahead of the measured one. They keep the GPU busy while that is enqueued, which takes longer than short kernels
- * do: else the time that the GPU waits for a launch would count as the kernel's. */
+ * do: else the time that the GPU waits for a launch would count as the kernel's. A model with states is run once alone,
+ * since each run moves them on. */
 #define RUNS_AHEAD 4
 
 /* Returns the measure of the step that runs, a new one where the step is new. */
@@ -36,7 +37,7 @@ CUresult pk_measure_end(pk_cuda_t *cuda) {
 /* The first measure is that of the start: step 0. */
 static int32_t compute(packager_session_t *session) {
   pk_cuda_t *cuda = session->call.cuda;
-  for (int i = 0; i < RUNS_AHEAD; ++i) {
+  for (int i = 0; pk_model.num_states == 0 && i < RUNS_AHEAD; ++i) {
     int32_t status = pk_compute(session);
     if (status) return status;
   }
@@ -63,7 +64,7 @@ static int32_t tell(packager_session_t *session, packager_profile_fn *report, vo
     const pk_measure_t *measure = &cuda->measures[i];
     int64_t start = nanoseconds(cuda->measures[0].start, measure->start, &result);
     int64_t duration = nanoseconds(measure->start, measure->end, &result);
-    if (!result) report(context, pk_call_name(measure->step), start, duration);
+    if (!result) report(context, pk_call_name(session, measure->step), start, duration);
   }
   return result ? pk_fail_run(session, result, "the measured times cannot be read") : PACKAGER_OK;
 }

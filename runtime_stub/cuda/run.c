@@ -13,7 +13,7 @@ int32_t pk_call(packager_session_t *session, int32_t mode) {
   cuda->visited = 0;
   cuda->chained = 0;
   cuda->filled = 0;
-  return pk_model.run(&session->call);
+  return pk_run_of(session)(&session->call);
 }
 
 static int32_t fail_fault(packager_session_t *session, CUresult result) {
@@ -27,7 +27,7 @@ static int32_t fail_fault(packager_session_t *session, CUresult result) {
                    "call %" PRId32
                    " (%s): the GPU reported %s; this process can use it no "
                    "more",
-                   cuda->step, pk_call_name(cuda->step), text);
+                   cuda->step, pk_call_name(session, cuda->step), text);
   }
   return pk_fail(session, PACKAGER_ERROR_GPU,
                  "the GPU reported %s, in this run or in earlier work; this process can use "
@@ -59,7 +59,7 @@ int32_t pk_fail_call(packager_session_t *session, int32_t failed) {
   const pk_cuda_t *cuda = session->call.cuda;
   if (pk_is_fault(cuda->result)) return fail_fault(session, cuda->result);
   char what[PK_MESSAGE_BYTES / 2];
-  snprintf(what, sizeof what, "call %" PRId32 " (%s)", failed, pk_call_name(failed));
+  snprintf(what, sizeof what, "call %" PRId32 " (%s)", failed, pk_call_name(session, failed));
   if (cuda->result < 0) return fail_launch(session, what);
   if (cuda->result) return pk_fail_result(session, PACKAGER_ERROR_KERNEL, cuda->result, what);
   return pk_fail(session, PACKAGER_ERROR_KERNEL, "%s reported failure", what);

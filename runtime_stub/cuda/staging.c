@@ -92,21 +92,22 @@ static CUresult copy_in(pk_cuda_t *cuda, const pk_staging_t *staging, const DLTe
 }
 
 int32_t pk_stage_inputs(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs) {
+  const pk_entry_t *entry = session->entry;
   pk_cuda_t *cuda = session->call.cuda;
   pk_staging_t *staging = cuda->staging;
   int32_t status = PACKAGER_OK;
   int pageable = 0;
-  for (int32_t i = 0; !status && i < pk_model.num_inputs; ++i) {
+  for (int32_t i = 0; !status && i < entry->num_inputs; ++i) {
     status = place(session, &staging[i], inputs[i], &session->inputs[i], session->input_bytes[i]);
     pageable |= staging[i].caller && is_pageable(inputs[i]);
   }
-  staging += pk_model.num_inputs;
-  for (int32_t i = 0; !status && i < pk_model.num_outputs; ++i) {
+  staging += entry->num_inputs;
+  for (int32_t i = 0; !status && i < entry->num_outputs; ++i) {
     status = place(session, &staging[i], outputs[i], &session->outputs[i], session->output_bytes[i]);
   }
   if (status) return status;
   CUresult result = pageable ? wait_for_staged(cuda) : 0;
-  for (int32_t i = 0; !result && i < pk_model.num_inputs; ++i) {
+  for (int32_t i = 0; !result && i < entry->num_inputs; ++i) {
     if (!cuda->staging[i].caller) continue;
     result = copy_in(cuda, &cuda->staging[i], inputs[i], session->input_bytes[i]);
   }
@@ -115,10 +116,11 @@ int32_t pk_stage_inputs(packager_session_t *session, const DLTensor *const *inpu
 }
 
 int32_t pk_stage_outputs(packager_session_t *session, DLTensor *const *outputs, int *waits) {
+  const pk_entry_t *entry = session->entry;
   pk_cuda_t *cuda = session->call.cuda;
-  const pk_staging_t *staging = cuda->staging + pk_model.num_inputs;
+  const pk_staging_t *staging = cuda->staging + entry->num_inputs;
   CUresult result = 0;
-  for (int32_t i = 0; !result && i < pk_model.num_outputs; ++i) {
+  for (int32_t i = 0; !result && i < entry->num_outputs; ++i) {
     if (!staging[i].caller) continue;
     uint64_t bytes = session->output_bytes[i];
     if (!is_host(outputs[i])) {
@@ -133,8 +135,9 @@ int32_t pk_stage_outputs(packager_session_t *session, DLTensor *const *outputs, 
 }
 
 void pk_unstage_outputs(packager_session_t *session, DLTensor *const *outputs) {
-  const pk_staging_t *staging = session->call.cuda->staging + pk_model.num_inputs;
-  for (int32_t i = 0; i < pk_model.num_outputs; ++i) {
+  const pk_entry_t *entry = session->entry;
+  const pk_staging_t *staging = session->call.cuda->staging + entry->num_inputs;
+  for (int32_t i = 0; i < entry->num_outputs; ++i) {
     if (!staging[i].caller || !is_pageable(outputs[i])) continue;
     memcpy(staging[i].caller, staging[i].host, session->output_bytes[i]);
   }
@@ -155,20 +158,22 @@ static int32_t check_capturable(packager_session_t *session, const char *role, c
 
 /* The caller's graph would read and write buffers that are the session's, whenever it is launched. */
 int32_t pk_check_capturable(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs) {
+  const pk_entry_t *entry = session->entry;
   int32_t status = PACKAGER_OK;
-  for (int32_t i = 0; !status && i < pk_model.num_inputs; ++i) {
-    status = check_capturable(session, "input", pk_model.inputs[i].name, inputs[i], session->inputs[i],
+  for (int32_t i = 0; !status && i < entry->num_inputs; ++i) {
+    status = check_capturable(session, "input", entry->inputs[i].name, inputs[i], session->inputs[i],
                               session->input_bytes[i]);
   }
-  for (int32_t i = 0; !status && i < pk_model.num_outputs; ++i) {
-    status = check_capturable(session, "output", pk_model.outputs[i].name, outputs[i], session->outputs[i],
+  for (int32_t i = 0; !status && i < entry->num_outputs; ++i) {
+    status = check_capturable(session, "output", entry->outputs[i].name, outputs[i], session->outputs[i],
                               session->output_bytes[i]);
   }
   return status;
 }
 
 void pk_staging_release(pk_cuda_t *cuda) {
-  for (int32_t i = 0; i < pk_model.num_inputs + pk_model.num_outputs; ++i) {
+  int32_t tensors = pk_most().tensors;
+  for (int32_t i = 0; i < tensors; ++i) {
     if (cuda->staging[i].device) pk_driver.cuMemFree(cuda->staging[i].device);
     if (cuda->staging[i].host) pk_driver.cuMemFreeHost(cuda->staging[i].host);
   }

@@ -68,7 +68,7 @@ typedef enum {
   PACKAGER_ERROR_LAYOUT = -6,    /* not compact row-major */
   PACKAGER_ERROR_ALIGNMENT = -7, /* data not aligned to its element size */
   PACKAGER_ERROR_OVERLAP = -8,   /* an output overlaps an input or another output */
-  PACKAGER_ERROR_BUSY = -9,      /* another thread runs the session, or sets its constants */
+  PACKAGER_ERROR_BUSY = -9,      /* another thread uses the session, or sets its constants */
   PACKAGER_ERROR_MEMORY = -10,   /* the allocator returned NULL */
   PACKAGER_ERROR_MACHINE = -11, /* the CPU lacks a feature, or the GPU is of an arch, that the bundle has no code for */
   PACKAGER_ERROR_WEIGHTS = -12, /* external weights missing, or not those of this bundle */
@@ -151,10 +151,10 @@ typedef struct packager_session packager_session_t;
 
 /* The table that packager_bundle_v1() returns: constant, valid while the bundle is loaded. Later minor
  * versions only append fields: check struct_size before reading one that this header does not know. */
-typedef struct {
+typedef struct packager_bundle_v1 {
   uint32_t struct_size;
   uint32_t abi_version; /* PACKAGER_ABI_VERSION */
-  const char *name;     /* of the model */
+  const char *name;     /* of the model, of the entry where there are several */
   const char *manifest; /* JSON, manifest_size bytes, not zero-terminated */
   uint64_t manifest_size;
   uint64_t arena_bytes;    /* what each session allocates for intermediate tensors */
@@ -228,6 +228,30 @@ typedef struct {
 
   /* The name of the CPU level whose code the session uses; NULL for a CUDA bundle. */
   const char *(*session_cpu_level)(const packager_session_t *session);
+
+  /* States: tensors that a session keeps between its runs, a KV-cache for example, and none of `inputs` and `outputs`.
+   * A run reads them and leaves their next values. Each session has its own, in state_bytes of memory that come on top
+   * of the arena; they begin as the model says, mostly as zeros. A run that fails leaves them undefined. */
+  uint64_t state_bytes;
+  int32_t num_states;
+  int32_t reserved1;
+  const packager_tensor_info_t *states;
+
+  /* Copies state number `state` to `value`, or from it: a tensor of its shape and type, compact row-major, in host
+   * memory or, CUDA, on the session's device. Waits for runs that were enqueued before, and returns when all is done.
+   * As session_run they take the session for themselves (else PACKAGER_ERROR_BUSY). */
+  int32_t (*session_get_state)(packager_session_t *session, int32_t state, DLTensor *value);
+  int32_t (*session_set_state)(packager_session_t *session, int32_t state, const DLTensor *value);
+  /* Makes all states what they were in the new session; likewise. */
+  int32_t (*session_reset)(packager_session_t *session);
+
+  /* Entries: the models of a bundle, which share constants, states and sessions; mostly there is one. Each has a table
+   * of its own, with its name, inputs and outputs, and with the functions that run it: session_run,
+   * session_output_shape and session_profile. All else is the same in every table, and a session that was created by
+   * any of them serves all. entries[0] is the table that packager_bundle_v1() returns. */
+  int32_t num_entries;
+  int32_t reserved2;
+  const struct packager_bundle_v1 *const *entries;
   const void *reserved[2];
 } packager_bundle_v1_t;
 

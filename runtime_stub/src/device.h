@@ -13,8 +13,8 @@ int32_t pk_device_check_options(const packager_session_options_t *options);
 /* Size of what `session->device` points to. */
 uint64_t pk_device_bytes(void);
 
-/* Under pk_lock(): gives a new session its arena, its constants, and what runs need. On failure nothing is left.
- * The device's part is not initialised before. */
+/* Under pk_lock(): gives a new session its arena, its constants, memory for its states, and what runs need. On failure
+ * nothing is left. The device's part is not initialised before. */
 int32_t pk_device_acquire(packager_session_t *session, const packager_session_options_t *options);
 /* Waits until all work of the session is done. */
 void pk_device_finish(packager_session_t *session);
@@ -41,5 +41,10 @@ int32_t pk_device_allocate(packager_session_t *session, uint64_t bytes, const ch
 void pk_device_free(packager_session_t *session, void *memory);
 int32_t pk_device_write_constant(packager_session_t *session, uint8_t *target, const pk_slot_t *slot,
                                  const DLTensor *value);
+
+/* States, of a session that the caller has entered. `data` is that of `value`, which is checked. */
+int32_t pk_device_read_state(packager_session_t *session, const pk_state_t *state, const DLTensor *value, void *data);
+int32_t pk_device_write_state(packager_session_t *session, const pk_state_t *state, const DLTensor *value, void *data);
+int32_t pk_device_reset_states(packager_session_t *session);
 
 #endif /* PK_DEVICE_H_ */

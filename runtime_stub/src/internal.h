@@ -38,6 +38,13 @@ typedef struct {
   int64_t first;
 } pk_slot_t;
 
+/* A tensor that a session keeps between its runs. */
+typedef struct {
+  uint64_t offset; /* into pk_call_t.states */
+  uint64_t nbytes;
+  int32_t slot; /* of the bundle's own data that it begins with; -1: zeros */
+} pk_state_t;
+
 /* What a CUDA bundle has beside a CPU bundle. */
 typedef struct {
   const pk_cuda_module_t *const *modules; /* [num_modules]; kernels are numbered through, in this order */
@@ -52,11 +59,12 @@ typedef struct pk_executor pk_executor_t;
 /* Everything that one run needs; the entrypoint reads it, the runtime fills it. */
 typedef struct {
   uint8_t *arena;                  /* PK_ALIGNMENT-aligned, pk_model.arena_bytes long */
+  uint8_t *states;                 /* PK_ALIGNMENT-aligned, pk_model.state_bytes long */
   const uint8_t *const *constants; /* [num_slots] */
   void *const *inputs;             /* [num_inputs] data pointers, byte offsets applied */
   void *const *outputs;            /* [num_outputs] */
   const int64_t *dims;             /* [num_dims] values of the symbolic dims */
-  pk_cuda_t *cuda;          /* NULL in a CPU bundle; else arena, constants, inputs and outputs are device memory */
+  pk_cuda_t *cuda; /* NULL in a CPU bundle; else arena, states, constants, inputs and outputs are device memory */
   const uint8_t *selection; /* [num_selected] candidates to use */
   const pk_executor_t *executor;
   int32_t threads; /* 1: parallel loops run in this thread and the executor is not touched */
@@ -67,8 +75,25 @@ typedef struct {
 typedef struct {
   const char *name;                /* as the Target has it: "x86-64-v4" */
   const char *const *cpu_features; /* what its code uses beside pk_model.cpu_features, NULL-terminated */
-  int32_t (*run)(const pk_call_t *call);
 } pk_level_t;
+
+/* Calls every primitive function in order. Returns 0, or the 1-based index of the call that failed. */
+typedef int32_t pk_run_fn(const pk_call_t *call);
+
+/* One of the models of a bundle. They share everything that pk_model has. */
+typedef struct {
+  int32_t num_inputs;
+  int32_t num_outputs;
+  int32_t num_dims;
+  int32_t total_extents; /* how many extents `shapes` writes */
+  const packager_tensor_info_t *inputs;
+  const packager_tensor_info_t *outputs;
+  const pk_dim_t *dims;
+  /* Writes all extents of all inputs, then of all outputs, for these dims. NULL when num_dims is 0. */
+  void (*shapes)(const int64_t *dims, int64_t *extents);
+  pk_run_fn *const *runs; /* [num_levels] of the levels, the least first; one where there are none */
+  const char *call_names; /* of the calls of a run: zero-terminated texts, one after the other, then an empty one */
+} pk_entry_t;
 
 /* What the rendered entrypoint provides: one constant, pk_model. */
 typedef struct {
@@ -80,29 +105,23 @@ typedef struct {
   const uint8_t *embedded_constants;     /* NULL when there are none or they are external */
   const pk_external_weights_t *external; /* NULL unless the constants are in a file */
   const char *const *cpu_features;       /* of all code but that of better levels; names that cpu.c knows, then NULL */
-  int32_t num_inputs;
-  int32_t num_outputs;
-  int32_t num_dims;
-  int32_t num_constants; /* of the model's own */
+  int32_t num_entries;                   /* at least 1 */
+  int32_t num_constants;                 /* of the models' own */
   int32_t num_slots;
-  const packager_tensor_info_t *inputs;
-  const packager_tensor_info_t *outputs;
+  const pk_entry_t *entries;
   const packager_constant_info_t *constants;
   const pk_slot_t *slots;
   const int64_t *forms;
-  const pk_dim_t *dims;
-  /* Writes all extents of all inputs, then of all outputs, for these dims. NULL when num_dims is 0. */
-  void (*shapes)(const int64_t *dims, int64_t *extents);
-  int32_t total_extents; /* how many extents `shapes` writes */
-  /* Calls every primitive function in order. Returns 0, or the 1-based index of the call that failed. */
-  int32_t (*run)(const pk_call_t *call);
   int32_t num_levels;          /* 0 in a CUDA bundle */
-  const pk_level_t *levels;    /* [num_levels] the least first; its run is the above */
+  const pk_level_t *levels;    /* [num_levels] the least first */
   const pk_cuda_model_t *cuda; /* NULL for a CPU bundle */
   int32_t num_selected;        /* functions that have candidates */
   const uint8_t *selection;    /* [num_selected] which one is used, unless a session says otherwise */
   const uint8_t *candidates;   /* [num_selected] how many there are */
-  const char *call_names; /* of the calls of `run`: zero-terminated texts, one after the other, then an empty one */
+  int32_t num_states;
+  uint64_t state_bytes;
+  const packager_tensor_info_t *states; /* [num_states] */
+  const pk_state_t *state_places;       /* [num_states] */
 } pk_model_t;
 
 extern const pk_model_t pk_model;
@@ -120,6 +139,14 @@ static inline void pk_returned(const pk_call_t *call, int32_t number) {
  * with what pk_model says, so that the table is constant data, and returns its address. */
 int32_t pk_set_threads(int32_t threads);
 int32_t pk_session_create(const packager_session_options_t *options, packager_session_t **session);
+/* Those with an entry are called by the functions of that entry's table; pk_session_run and so on are the first's. */
+int32_t pk_entry_run(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
+                     int32_t num_inputs, DLTensor *const *outputs, int32_t num_outputs, void *stream);
+int32_t pk_entry_output_shape(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
+                              int32_t num_inputs, int32_t output, int64_t *shape);
+int32_t pk_entry_profile(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
+                         int32_t num_inputs, DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report,
+                         void *context);
 int32_t pk_session_run(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                        DLTensor *const *outputs, int32_t num_outputs, void *stream);
 int32_t pk_session_output_shape(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
@@ -131,6 +158,9 @@ void *pk_session_stream(const packager_session_t *session);
 const char *pk_session_cpu_level(const packager_session_t *session);
 int32_t pk_session_profile(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                            DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report, void *context);
+int32_t pk_session_get_state(packager_session_t *session, int32_t state, DLTensor *value);
+int32_t pk_session_set_state(packager_session_t *session, int32_t state, const DLTensor *value);
+int32_t pk_session_reset(packager_session_t *session);
 const char *pk_session_error(const packager_session_t *session);
 const char *pk_thread_error(void);
 const char *pk_status_name(int32_t status);

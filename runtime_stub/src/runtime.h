@@ -1,12 +1,15 @@
 /* runtime.h: what the files of the runtime tell each other; the rendered entrypoint does not include it.
  *
  *   device.h    what these files ask of the device that the bundle's code runs on; ../cpu or ../cuda answers
- *   session.c   life cycle of a session, one run
+ *   session.c   life cycle of a session
+ *   entries.c   one run, of one of the models
+ *   memory.c    allocates
  *   validate.c  checks tensors against the model
  *   loop.c      parallel loops
  *   pool.c      the workers that run them (threads.h: what these two share)
  *   weights.c   constants in a file beside the bundle
  *   constants.c swaps the constants of a session
+ *   states.c    what a session keeps between its runs
  *   cpu.c       CPU features
  *   errors.c    status names and messages
  */
@@ -60,6 +63,7 @@ struct packager_session {
   pk_constants_t constants;
   pk_call_t call;          /* all but `threads` is set once */
   const pk_level_t *level; /* NULL where the model has none */
+  const pk_entry_t *entry; /* that runs, or ran last: what the fields below are of */
   pk_executor_t executor;
   void *device;          /* [pk_device_bytes()] the device's part of the session */
   int64_t *dims;         /* [num_dims] */
@@ -73,13 +77,32 @@ struct packager_session {
   char message[PK_MESSAGE_BYTES];
 };
 
-/* Name of call number `number`, from 1 on. Pointers to the names would cost a relocation each when the bundle is
- * loaded. */
-const char *pk_call_name(int32_t number);
+/* The most that any entry has. */
+typedef struct {
+  int32_t inputs, outputs, tensors, dims, extents;
+} pk_most_t;
+pk_most_t pk_most(void);
+
+/* Name of call number `number` of the entry, from 1 on. Pointers to the names would cost a relocation each when the
+ * bundle is loaded. */
+const char *pk_call_name(const packager_session_t *session, int32_t number);
+
+/* The code of the entry that runs, for the session's CPU. */
+static inline pk_run_fn *pk_run_of(const packager_session_t *session) {
+  return session->entry->runs[session->level ? session->level - pk_model.levels : 0];
+}
 
 /* Sets the thread's message, and the session's unless it is NULL, and returns `status`. */
 int32_t pk_fail(packager_session_t *session, int32_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold, noinline));
+
+/* Makes the session the caller's until pk_leave(), which returns `status`. A busy session is not touched, not even its
+ * message: another thread owns it. */
+int32_t pk_enter(packager_session_t *session, const char *function);
+int32_t pk_leave(packager_session_t *session, int32_t status);
+
+/* Makes an entry the one that runs, in a session that the caller has entered. */
+void pk_enter_entry(packager_session_t *session, const pk_entry_t *entry);
 
 /* Checks the descriptions of the inputs, reads the symbolic dims from them and fills session->extents. Data
  * pointers are not looked at. */
@@ -91,6 +114,10 @@ int32_t pk_check_memory(packager_session_t *session, const DLTensor *const *inpu
 /* Checks a value for one of the model's constants and stores the address of its data. Failures go to the thread's
  * message alone. */
 int32_t pk_check_constant(const packager_constant_info_t *info, const DLTensor *value, void **data);
+
+/* Checks a tensor that a state is copied to or from, and stores the address of its data. */
+int32_t pk_check_state(packager_session_t *session, const packager_tensor_info_t *info, const DLTensor *value,
+                       void **data);
 
 /* Memory aligned to PK_ALIGNMENT; `what` is for the message. */
 int32_t pk_allocate(const pk_allocator_t *allocator, uint64_t bytes, const char *what, void **memory);

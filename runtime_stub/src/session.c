@@ -1,9 +1,8 @@
-/* session.c: the life cycle of a session, and one run. */
+/* session.c: the life cycle of a session. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "device.h"
@@ -12,13 +11,14 @@
 _Static_assert(sizeof(DLTensor) == 48, "DLTensor is DLPack's");
 _Static_assert(sizeof(packager_tensor_info_t) == 48, "layout of packager_tensor_info_t");
 _Static_assert(sizeof(packager_session_options_t) == 112, "layout of packager_session_options_t");
-_Static_assert(sizeof(packager_bundle_v1_t) == 200, "layout of packager_bundle_v1_t");
+_Static_assert(sizeof(packager_bundle_v1_t) == 264, "layout of packager_bundle_v1_t");
 _Static_assert(sizeof(packager_constant_info_t) == 24, "layout of packager_constant_info_t");
 _Static_assert(offsetof(packager_bundle_v1_t, set_threads) == 72, "layout of packager_bundle_v1_t");
 _Static_assert(offsetof(packager_bundle_v1_t, session_stream) == 160, "layout of packager_bundle_v1_t");
 _Static_assert(offsetof(packager_session_options_t, graph) == 72, "layout of packager_session_options_t");
 _Static_assert(offsetof(packager_session_options_t, cpu_level) == 104, "layout of packager_session_options_t");
 _Static_assert(offsetof(packager_bundle_v1_t, session_cpu_level) == 176, "layout of packager_bundle_v1_t");
+_Static_assert(offsetof(packager_bundle_v1_t, state_bytes) == 184, "layout of packager_bundle_v1_t");
 
 #define MAX_OPTIONS_BYTES 4096 /* a larger struct_size can only be garbage */
 
@@ -70,16 +70,14 @@ static void *take(layout_t *layout, uint64_t bytes, uint64_t alignment) {
 /* Returns the size of the block; fills the session, which is its start, when there is a block. */
 static uint64_t lay_out(uint8_t *block) {
   layout_t layout = {block, 0};
-  uint64_t num_inputs = (uint64_t)pk_model.num_inputs, num_outputs = (uint64_t)pk_model.num_outputs;
-  uint64_t extents = 0; /* total_extents is allowed to be 0 where there is no `shapes` */
-  for (int32_t i = 0; i < pk_model.num_inputs; ++i) extents += (uint64_t)pk_model.inputs[i].ndim;
-  for (int32_t i = 0; i < pk_model.num_outputs; ++i) extents += (uint64_t)pk_model.outputs[i].ndim;
+  pk_most_t most = pk_most();
+  uint64_t num_inputs = (uint64_t)most.inputs, num_outputs = (uint64_t)most.outputs, extents = (uint64_t)most.extents;
 
   uint64_t slots = (uint64_t)pk_model.num_slots * sizeof(void *);
 
   packager_session_t *session = take(&layout, sizeof *session, PK_ALIGNMENT);
   packager_session_t parts = {
-      .dims = take(&layout, (uint64_t)pk_model.num_dims * sizeof(int64_t), sizeof(int64_t)),
+      .dims = take(&layout, (uint64_t)most.dims * sizeof(int64_t), sizeof(int64_t)),
       .extents = take(&layout, extents * sizeof(int64_t), sizeof(int64_t)),
       .inputs = take(&layout, num_inputs * sizeof(void *), sizeof(void *)),
       .outputs = take(&layout, num_outputs * sizeof(void *), sizeof(void *)),
@@ -96,37 +94,6 @@ static uint64_t lay_out(uint8_t *block) {
   parts.device = take(&layout, pk_device_bytes(), PK_ALIGNMENT);
   if (session) *session = parts;
   return layout.used;
-}
-
-static void write_static_extents(int64_t *extents, const packager_tensor_info_t *infos, int32_t count) {
-  for (int32_t i = 0; i < count; extents += infos[i++].ndim) {
-    for (int32_t axis = 0; axis < infos[i].ndim; ++axis) extents[axis] = infos[i].shape[axis];
-  }
-}
-
-int32_t pk_allocate(const pk_allocator_t *allocator, uint64_t bytes, const char *what, void **memory) {
-  void *block = NULL;
-  if (allocator->allocate) {
-    block = allocator->allocate(allocator->context, bytes, PK_ALIGNMENT);
-    if (block && (uintptr_t)block % PK_ALIGNMENT) {
-      allocator->release(allocator->context, block);
-      return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "the allocator returned memory that is not aligned to %d bytes",
-                     PK_ALIGNMENT);
-    }
-  } else if (posix_memalign(&block, PK_ALIGNMENT, bytes)) {
-    block = NULL;
-  }
-  if (!block) return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "could not allocate %" PRIu64 " bytes for %s", bytes, what);
-  *memory = block;
-  return PACKAGER_OK;
-}
-
-void pk_release(const pk_allocator_t *allocator, void *memory) {
-  if (allocator->release) {
-    allocator->release(allocator->context, memory);
-  } else {
-    free(memory);
-  }
 }
 
 static int32_t allocate(const packager_session_options_t *options, packager_session_t **session) {
@@ -151,11 +118,7 @@ static void fill(packager_session_t *session) {
   session->call.dims = session->dims;
   session->call.selection = session->selection;
   session->call.executor = &session->executor;
-  if (pk_model.num_dims > 0) return; /* else extents are written by each run */
-  int64_t *extents = session->extents;
-  write_static_extents(extents, pk_model.inputs, pk_model.num_inputs);
-  for (int32_t i = 0; i < pk_model.num_inputs; ++i) extents += pk_model.inputs[i].ndim;
-  write_static_extents(extents, pk_model.outputs, pk_model.num_outputs);
+  pk_enter_entry(session, pk_model.entries);
 }
 
 /* Says which candidates a session uses. */
@@ -177,6 +140,22 @@ static int32_t select_candidates(const packager_session_options_t *options, uint
   return PACKAGER_OK;
 }
 
+static void release_device(packager_session_t *session) {
+  pk_lock();
+  pk_device_release(session);
+  pk_unlock();
+}
+
+static int32_t acquire(packager_session_t *session, const packager_session_options_t *options) {
+  pk_lock();
+  int32_t status = pk_device_acquire(session, options);
+  pk_unlock();
+  if (status) return status;
+  status = pk_device_reset_states(session);
+  if (status) release_device(session);
+  return status;
+}
+
 static int32_t create(const packager_session_options_t *options, packager_session_t **session) {
   const pk_level_t *level;
   int32_t status = pk_choose_level(options->cpu_level, &level);
@@ -185,11 +164,7 @@ static int32_t create(const packager_session_options_t *options, packager_sessio
   fill(*session);
   (*session)->level = level;
   status = select_candidates(options, (*session)->selection);
-  if (!status) {
-    pk_lock();
-    status = pk_device_acquire(*session, options);
-    pk_unlock();
-  }
+  if (!status) status = acquire(*session, options);
   if (status) {
     release(*session);
     *session = NULL;
@@ -218,8 +193,7 @@ int32_t pk_session_create(const packager_session_options_t *given, packager_sess
   return status;
 }
 
-/* A busy session is not touched, not even its message: another thread owns it. */
-static int32_t enter(packager_session_t *session, const char *function) {
+int32_t pk_enter(packager_session_t *session, const char *function) {
   if (!session) return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "%s: session is NULL", function);
   if (atomic_exchange_explicit(&session->busy, 1, memory_order_acquire)) {
     return pk_fail(NULL, PACKAGER_ERROR_BUSY, "%s: the session is in use by another thread", function);
@@ -227,42 +201,9 @@ static int32_t enter(packager_session_t *session, const char *function) {
   return PACKAGER_OK;
 }
 
-static int32_t leave(packager_session_t *session, int32_t status) {
+int32_t pk_leave(packager_session_t *session, int32_t status) {
   atomic_store_explicit(&session->busy, 0, memory_order_release);
   return status;
-}
-
-const char *pk_call_name(int32_t number) {
-  const char *name = pk_model.call_names;
-  while (--number > 0) name += strlen(name) + 1;
-  return name;
-}
-
-static inline int32_t check_tensors(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
-                                    DLTensor *const *outputs, int32_t num_outputs) {
-  int32_t status = pk_check_inputs(session, inputs, num_inputs);
-  return status ? status : pk_check_memory(session, inputs, outputs, num_outputs);
-}
-
-int32_t pk_session_run(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
-                       DLTensor *const *outputs, int32_t num_outputs, void *stream) {
-  int32_t status = enter(session, "session_run");
-  if (status) return status;
-  status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
-  if (!status) status = pk_device_run(session, inputs, outputs, stream);
-  return leave(session, status);
-}
-
-int32_t pk_session_profile(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
-                           DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report, void *context) {
-  int32_t status = enter(session, "session_profile");
-  if (status) return status;
-  if (!report) {
-    return leave(session, pk_fail(session, PACKAGER_ERROR_ARGUMENT, "session_profile: report is NULL"));
-  }
-  status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
-  if (!status) status = pk_device_profile(session, inputs, outputs, report, context);
-  return leave(session, status);
 }
 
 void *pk_session_stream(const packager_session_t *session) { return session ? pk_device_stream(session) : NULL; }
@@ -271,41 +212,17 @@ const char *pk_session_cpu_level(const packager_session_t *session) {
   return session && session->level ? session->level->name : NULL;
 }
 
-int32_t pk_session_output_shape(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
-                                int32_t output, int64_t *shape) {
-  int32_t status = enter(session, "session_output_shape");
-  if (status) return status;
-  if (output < 0 || output >= pk_model.num_outputs) {
-    return leave(session,
-                 pk_fail(session, PACKAGER_ERROR_ARGUMENT, "there is no output %" PRId32 ", expected 0..%" PRId32,
-                         output, pk_model.num_outputs - 1));
-  }
-  int32_t ndim = pk_model.outputs[output].ndim;
-  if (!shape && ndim > 0) {
-    return leave(session, pk_fail(session, PACKAGER_ERROR_ARGUMENT, "session_output_shape: shape is NULL"));
-  }
-  status = pk_check_inputs(session, inputs, num_inputs);
-  if (status) return leave(session, status);
-  const int64_t *extents = session->extents;
-  for (int32_t i = 0; i < pk_model.num_inputs; ++i) extents += pk_model.inputs[i].ndim;
-  for (int32_t i = 0; i < output; ++i) extents += pk_model.outputs[i].ndim;
-  for (int32_t axis = 0; axis < ndim; ++axis) shape[axis] = extents[axis];
-  return leave(session, status);
-}
-
 int32_t pk_session_destroy(packager_session_t *session) {
   if (!session) return PACKAGER_OK;
-  int32_t status = enter(session, "session_destroy");
+  int32_t status = pk_enter(session, "session_destroy");
   if (status) return status;
   if (atomic_exchange_explicit(&session->constants.writing, 1, memory_order_acquire)) {
-    return leave(session, pk_fail(session, PACKAGER_ERROR_BUSY,
-                                  "session_destroy: the session's constants are being set by another thread"));
+    return pk_leave(session, pk_fail(session, PACKAGER_ERROR_BUSY,
+                                     "session_destroy: the session's constants are being set by another thread"));
   }
   pk_device_finish(session);
   pk_constants_release(session);
-  pk_lock();
-  pk_device_release(session);
-  pk_unlock();
+  release_device(session);
   release(session);
   return PACKAGER_OK;
 }

@@ -7,6 +7,7 @@
 static const char *const kInput = "input";
 static const char *const kOutput = "output";
 static const char *const kConstant = "constant";
+static const char *const kState = "state";
 
 static void print_dtype(DLDataType dtype, char text[32]) {
   static const char *const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
@@ -105,29 +106,31 @@ static int32_t check_count(packager_session_t *session, const char *role, const 
 }
 
 static int32_t bind_dims(packager_session_t *session, const DLTensor *const *inputs) {
-  for (int32_t i = 0; i < pk_model.num_dims; ++i) {
-    const pk_dim_t *dim = &pk_model.dims[i];
+  const pk_entry_t *entry = session->entry;
+  for (int32_t i = 0; i < entry->num_dims; ++i) {
+    const pk_dim_t *dim = &entry->dims[i];
     int64_t extent = inputs[dim->input]->shape[dim->axis];
     if (extent < dim->min || extent > dim->max) {
       return pk_fail(session, PACKAGER_ERROR_SHAPE, "input '%s': dim %s = %" PRId64 " is outside %" PRId64 "..%" PRId64,
-                     pk_model.inputs[dim->input].name, dim->name, extent, dim->min, dim->max);
+                     entry->inputs[dim->input].name, dim->name, extent, dim->min, dim->max);
     }
     session->dims[i] = extent;
   }
-  if (pk_model.num_dims > 0) pk_model.shapes(session->dims, session->extents);
+  if (entry->num_dims > 0) entry->shapes(session->dims, session->extents);
   return PACKAGER_OK;
 }
 
 int32_t pk_check_inputs(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs) {
-  int32_t status = check_count(session, kInput, inputs, num_inputs, pk_model.num_inputs);
+  const pk_entry_t *entry = session->entry;
+  int32_t status = check_count(session, kInput, inputs, num_inputs, entry->num_inputs);
   for (int32_t i = 0; !status && i < num_inputs; ++i) {
-    status = check_kind(session, kInput, &pk_model.inputs[i], inputs[i]);
+    status = check_kind(session, kInput, &entry->inputs[i], inputs[i]);
   }
   if (!status) status = bind_dims(session, inputs);
   const int64_t *extents = session->extents;
   for (int32_t i = 0; !status && i < num_inputs; ++i) {
-    status = check_shape(session, kInput, &pk_model.inputs[i], inputs[i], extents);
-    extents += pk_model.inputs[i].ndim;
+    status = check_shape(session, kInput, &entry->inputs[i], inputs[i], extents);
+    extents += entry->inputs[i].ndim;
   }
   return status;
 }
@@ -138,22 +141,23 @@ static int overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_by
 }
 
 static int32_t check_overlaps(packager_session_t *session) {
-  for (int32_t i = 0; i < pk_model.num_outputs; ++i) {
+  const pk_entry_t *entry = session->entry;
+  for (int32_t i = 0; i < entry->num_outputs; ++i) {
     const char *role = NULL, *other = NULL;
-    for (int32_t j = 0; j < pk_model.num_inputs; ++j) {
+    for (int32_t j = 0; j < entry->num_inputs; ++j) {
       if (!overlap(session->outputs[i], session->output_bytes[i], session->inputs[j], session->input_bytes[j]))
         continue;
       role = kInput;
-      other = pk_model.inputs[j].name;
+      other = entry->inputs[j].name;
     }
     for (int32_t j = 0; j < i; ++j) {
       if (!overlap(session->outputs[i], session->output_bytes[i], session->outputs[j], session->output_bytes[j]))
         continue;
       role = kOutput;
-      other = pk_model.outputs[j].name;
+      other = entry->outputs[j].name;
     }
     if (role) {
-      return pk_fail(session, PACKAGER_ERROR_OVERLAP, "output '%s' overlaps %s '%s'", pk_model.outputs[i].name, role,
+      return pk_fail(session, PACKAGER_ERROR_OVERLAP, "output '%s' overlaps %s '%s'", entry->outputs[i].name, role,
                      other);
     }
   }
@@ -162,15 +166,16 @@ static int32_t check_overlaps(packager_session_t *session) {
 
 int32_t pk_check_memory(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
                         int32_t num_outputs) {
-  int32_t status = check_count(session, kOutput, outputs, num_outputs, pk_model.num_outputs);
+  const pk_entry_t *entry = session->entry;
+  int32_t status = check_count(session, kOutput, outputs, num_outputs, entry->num_outputs);
   const int64_t *extents = session->extents;
-  for (int32_t i = 0; !status && i < pk_model.num_inputs; ++i) {
-    const packager_tensor_info_t *info = &pk_model.inputs[i];
+  for (int32_t i = 0; !status && i < entry->num_inputs; ++i) {
+    const packager_tensor_info_t *info = &entry->inputs[i];
     status = check_data(session, kInput, info, inputs[i], extents, &session->inputs[i], &session->input_bytes[i]);
     extents += info->ndim;
   }
   for (int32_t i = 0; !status && i < num_outputs; ++i) {
-    const packager_tensor_info_t *info = &pk_model.outputs[i];
+    const packager_tensor_info_t *info = &entry->outputs[i];
     status = check_kind(session, kOutput, info, outputs[i]);
     if (!status) status = check_shape(session, kOutput, info, outputs[i], extents);
     if (!status) {
@@ -188,4 +193,12 @@ int32_t pk_check_constant(const packager_constant_info_t *info, const DLTensor *
   int32_t status = check_kind(NULL, kConstant, &tensor, value);
   if (!status) status = check_shape(NULL, kConstant, &tensor, value, info->shape);
   return status ? status : check_data(NULL, kConstant, &tensor, value, info->shape, data, &bytes);
+}
+
+int32_t pk_check_state(packager_session_t *session, const packager_tensor_info_t *info, const DLTensor *value,
+                       void **data) {
+  uint64_t bytes;
+  int32_t status = check_kind(session, kState, info, value);
+  if (!status) status = check_shape(session, kState, info, value, info->shape);
+  return status ? status : check_data(session, kState, info, value, info->shape, data, &bytes);
 }

@@ -123,7 +123,7 @@ def test_cpu(run_benchmark: Callable[..., Figures]) -> None:
 @pytest.mark.slow
 def test_cpu_gemm(run_benchmark: Callable[..., Figures]) -> None:
     figures = run_benchmark("cpu_gemm", "--problems", "8x32x16", "--rounds", 2, "--block", 0.01)["problems"]["8x32x16"]
-    assert set(figures["gflops"]) == {"peak", "packager", "onnxruntime"}
+    assert set(figures["gflops"]) == {"peak", "loads", "packager", "onnxruntime"}
     assert 0 < figures["share"]["packager"]["median"] < 100
     assert not figures["failed"]
 

@@ -75,6 +75,8 @@ def describe(path: Path) -> Manifest:
         dims=(Dim("n", 0, 4096),),
         inputs=tuple(tensors[:1]),
         outputs=tuple(tensors[1:]),
+        states=(),
+        entries=(),
         targets=({"kind": "cuda", "arch": ("sm_90a",), "ptx": ()},),
         backends=(BackendRecord("cuda", PRIMITIVES, ()),),
         constants=(),

@@ -17,8 +17,11 @@ SESSIONS = ["life", "options", "logging", "constants", "values"]
 RUNS = ["streams", "host_tensors", "sizes", "tensors", "captured", "profile"]
 GRAPHS = ["automatic", "pointers", "shapes", "refused"]
 LAUNCHES = ["overlapping", "graphs", "filled", "filled_graphs", "refused", "failing"]
+STATES = ["life", "values", "runs", "graphs", "profile", "entries"]
 MACHINE, MEMORY, WEIGHTS, KERNEL, DRIVER = "-11", "-10", "-12", "-14", "-16"
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
+INVALID = "CUDA_ERROR_INVALID_VALUE (invalid argument)"
+FREE = "; 1073741744 of the device's 1073741824 bytes are free"
 
 
 class CudaBuilder(Builder):
@@ -53,6 +56,10 @@ class CudaBuilder(Builder):
     @property
     def static(self) -> Path:
         return self.bundle("static", "-DMODEL_STATIC")
+
+    @property
+    def states(self) -> Path:
+        return self.bundle("states", "-DMODEL_STATIC", "-DMODEL_STATES")
 
     @property
     def flagged(self) -> Path:
@@ -94,6 +101,27 @@ def test_runs(builder: CudaBuilder, case: str) -> None:
 @pytest.mark.parametrize("case", GRAPHS)
 def test_graphs(builder: CudaBuilder, case: str) -> None:
     builder.record("graphs", case, builder.dynamic, builder.static)
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_states(builder: CudaBuilder, case: str) -> None:
+    builder.record("states", case, builder.states)
+
+
+@pytest.mark.parametrize(
+    ("faults", "status", "message"),
+    [
+        (
+            "cuMemAlloc:2:2",
+            MEMORY,
+            f"could not allocate 128 bytes of device memory for the states: {OUT_OF_MEMORY}{FREE}",
+        ),
+        ("cuMemsetD8Async:1:1", DRIVER, f"the states cannot be reset: {INVALID}"),
+        ("cuMemcpyDtoDAsync:1:1", DRIVER, f"the states cannot be reset: {INVALID}"),
+    ],
+)
+def test_states_that_cannot_be_made(builder: CudaBuilder, faults: str, status: str, message: str) -> None:
+    builder.record("failures", "refused", builder.states, status, message, RECORDER_FAIL=faults)
 
 
 @pytest.mark.parametrize("case", LAUNCHES)

@@ -64,6 +64,14 @@ CASES = {
         {"w": (1,)},
         {"static": True, "prefix": "half"},
     ),
+    "states": Case(
+        """states (float[1,8] k, int64[1] at, float[16,8] keys, float[8] mean) =>
+            (float[8] y, float[16,8] keys_out, float[8] mean_out) {
+          zero = Constant<value_ints = [0]>()  [row] i = Unsqueeze(at, zero)  [cache] keys_out = ScatterND(keys, i, k)
+          [sum] y = ReduceSum<keepdims=0>(keys_out, zero)  [mean] mean_out = Identity(y) }""",
+        {},
+        {"states": {"keys": "keys_out", "mean": "mean_out"}},
+    ),
     "one_level": Case(
         "one_level (float[4] x) => (float[4] y) { [half] y = Mul(x, w) }",
         {"w": (1,)},

@@ -114,5 +114,9 @@ class Builder:
         return self.bundle("constants", "-DMODEL_CONSTANTS")
 
     @property
+    def states(self) -> Path:
+        return self.bundle("states", "-DMODEL_STATES")
+
+    @property
     def static(self) -> Path:
         return self.bundle("static", "-DMODEL_STATIC")

@@ -38,6 +38,8 @@ CONSTANTS = [
     "busy",
 ]
 
+STATES = ["table", "steps", "set", "sessions", "refusals", "profile", "busy", "entries", "entry_names"]
+
 
 @pytest.mark.parametrize("case", TENSORS)
 def test_tensors(builder: Builder, case: str) -> None:
@@ -65,6 +67,11 @@ def test_threads(builder: Builder, case: str) -> None:
 @pytest.mark.parametrize("case", CONSTANTS)
 def test_constants(builder: Builder, case: str) -> None:
     builder.run("constants", case, builder.constants)
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_states(builder: Builder, case: str) -> None:
+    builder.run("states", case, builder.states)
 
 
 def test_1000_loads_and_unloads(builder: Builder) -> None:

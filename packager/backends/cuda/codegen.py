@@ -11,13 +11,14 @@ from typing import Any
 import tvm
 
 from packager.backends.base import Context
+from packager.c_expressions import c_expression
 from packager.cuda_toolkit import CudaToolkit, compile_fatbin, find_cuda_toolkit
 from packager.errors import BackendError
 from packager.gpu_arch import parse_arch
 from packager.lower.kernels_cuda import Launch, lower_cuda_kernels
 from packager.manifest import License
 from packager.primitives import BackendOutput, CudaModule, Kernel, StaticLibrary
-from packager.render import c_expression, render
+from packager.render import render
 from packager.resources import folder
 from packager.symbolic import to_extent
 from packager.targets import Target

@@ -12,6 +12,12 @@
  *   -DFIRST_ARCH=0 -DSECOND_ARCH=0  of the modules
  *   -DMODEL_FILLED           add is filled, see below, and there is
  *     call 4, again: y = y + b   which is filled, too
+ *   -DMODEL_STATES           there are two states, last[4], first zeros, and fixed[4], first w, and
+ *     call 4, tell:   echo[0] = last
+ *     call 5, hold:   last = x[0]
+ *                            and a second entry, "swap":
+ *     call 1, tell:   old[4] = last
+ *     call 2, hold:   last = new[4]
  *   -DARGUMENTS=...          bytes of its arguments, where that is not their size */
 #include <string.h>
 
@@ -96,9 +102,19 @@ static int32_t run(const pk_call_t *call) {
   pk_cuda_step(call->cuda, 4);
   if (add(call->cuda, call->outputs[0], call->outputs[0], call->constants[1], n)) return 4;
 #endif
+#ifdef MODEL_STATES
+  pk_cuda_step(call->cuda, 4);
+  if (pk_cuda_copy(call->cuda, call->outputs[1], call->states, 16)) return 4;
+  pk_cuda_step(call->cuda, 5);
+  if (pk_cuda_copy(call->cuda, call->states, call->inputs[0], 16)) return 5;
+#endif
   return 0;
 }
+#ifdef MODEL_STATES
+static const char call_names[] = "scale\0add\0keep\0tell\0hold";
+#else
 static const char call_names[] = "scale\0add\0keep\0again";
+#endif
 
 #ifdef MODEL_STATIC
 static const int64_t matrix[] = {8, 4}, least[] = {8, 4}, most[] = {8, 4};
@@ -149,7 +165,59 @@ static const pk_slot_t slots[] = {
     {.offset = 64, .nbytes = 16, .source = 1, .ndim = 2, .form = 2, .first = 0}, /* transposed */
 };
 
+#ifdef MODEL_STATES
+static const char *const no_dims[] = {NULL};
+static const packager_tensor_info_t states[] = {{"last", {kDLFloat, 32, 1}, 1, four, four, four, no_dims},
+                                                {"fixed", {kDLFloat, 32, 1}, 1, four, four, four, no_dims}};
+static const pk_state_t state_places[] = {{0, 16, -1}, {64, 16, 0}};
+#define STATE_BYTES 128
+#define NUM_STATES COUNT(states)
+#define STATES states
+#define STATE_PLACES state_places
+
+static const packager_tensor_info_t swap_inputs[] = {{"new", {kDLFloat, 32, 1}, 1, four, four, four, no_dims}};
+static const packager_tensor_info_t swap_outputs[] = {{"old", {kDLFloat, 32, 1}, 1, four, four, four, no_dims}};
+static int32_t swap(const pk_call_t *call) {
+  pk_cuda_step(call->cuda, 1);
+  if (pk_cuda_copy(call->cuda, call->outputs[0], call->states, 16)) return 1;
+  pk_cuda_step(call->cuda, 2);
+  if (pk_cuda_copy(call->cuda, call->states, call->inputs[0], 16)) return 2;
+  return 0;
+}
+static pk_run_fn *const swap_runs[] = {swap};
+#define MORE_ENTRIES                   \
+  {.num_inputs = COUNT(swap_inputs),   \
+   .num_outputs = COUNT(swap_outputs), \
+   .inputs = swap_inputs,              \
+   .outputs = swap_outputs,            \
+   .runs = swap_runs,                  \
+   .call_names = "tell\0hold\0"},
+#else
+#define MORE_ENTRIES
+#define STATE_BYTES 0
+#define NUM_STATES 0
+#define STATES NULL
+#define STATE_PLACES NULL
+#endif
+
+static pk_run_fn *const runs[] = {run};
+static const pk_entry_t entries[] = {{
+                                         .num_inputs = COUNT(inputs),
+                                         .num_outputs = COUNT(outputs),
+                                         .num_dims = NUM_DIMS,
+                                         .total_extents = TOTAL_EXTENTS,
+                                         .inputs = inputs,
+                                         .outputs = outputs,
+                                         .dims = DIMS,
+                                         .shapes = SHAPES,
+                                         .runs = runs,
+                                         .call_names = call_names,
+                                     },
+                                     MORE_ENTRIES};
+
 const pk_model_t pk_model = {
+    .num_entries = COUNT(entries),
+    .entries = entries,
     .name = "cuda",
     .manifest = manifest,
     .manifest_bytes = sizeof manifest - 1,
@@ -158,24 +226,25 @@ const pk_model_t pk_model = {
     .embedded_constants = EMBEDDED,
     .external = EXTERNAL,
     .cpu_features = features,
-    .num_inputs = COUNT(inputs),
-    .num_outputs = COUNT(outputs),
-    .num_dims = NUM_DIMS,
     .num_constants = COUNT(constants),
     .num_slots = COUNT(slots),
-    .inputs = inputs,
-    .outputs = outputs,
     .constants = constants,
     .slots = slots,
     .forms = forms,
-    .dims = DIMS,
-    .shapes = SHAPES,
-    .total_extents = TOTAL_EXTENTS,
-    .run = run,
     .cuda = &cuda_model,
-    .call_names = call_names,
+    .num_states = NUM_STATES,
+    .state_bytes = STATE_BYTES,
+    .states = STATES,
+    .state_places = STATE_PLACES,
 };
 
+static const packager_bundle_v1_t bundle;
+#ifdef MODEL_STATES
+static const packager_bundle_v1_t swap_table;
+static const packager_bundle_v1_t *const tables[] = {&bundle, &swap_table};
+#else
+static const packager_bundle_v1_t *const tables[] = {&bundle};
+#endif
 static const packager_bundle_v1_t bundle = {
     .struct_size = sizeof bundle,
     .abi_version = PACKAGER_ABI_VERSION,
@@ -201,7 +270,55 @@ static const packager_bundle_v1_t bundle = {
     .session_set_constants = pk_session_set_constants,
     .session_stream = pk_session_stream,
     .session_profile = pk_session_profile,
+    .state_bytes = STATE_BYTES,
+    .num_states = NUM_STATES,
+    .states = STATES,
+    .session_get_state = pk_session_get_state,
+    .session_set_state = pk_session_set_state,
+    .session_reset = pk_session_reset,
+    .num_entries = COUNT(tables),
+    .entries = tables,
 };
+
+#ifdef MODEL_STATES
+static int32_t swap_run(packager_session_t *session, const DLTensor *const *given, int32_t num_inputs,
+                        DLTensor *const *results, int32_t num_outputs, void *stream) {
+  return pk_entry_run(session, &entries[1], given, num_inputs, results, num_outputs, stream);
+}
+
+static const packager_bundle_v1_t swap_table = {
+    .struct_size = sizeof swap_table,
+    .abi_version = PACKAGER_ABI_VERSION,
+    .name = "swap",
+    .manifest = manifest,
+    .manifest_size = sizeof manifest - 1,
+    .arena_bytes = ARENA_BYTES,
+    .constant_bytes = CONSTANT_BYTES,
+    .num_inputs = COUNT(swap_inputs),
+    .num_outputs = COUNT(swap_outputs),
+    .inputs = swap_inputs,
+    .outputs = swap_outputs,
+    .set_threads = pk_set_threads,
+    .session_create = pk_session_create,
+    .session_run = swap_run,
+    .session_destroy = pk_session_destroy,
+    .session_error = pk_session_error,
+    .thread_error = pk_thread_error,
+    .status_name = pk_status_name,
+    .num_constants = COUNT(constants),
+    .constants = constants,
+    .session_set_constants = pk_session_set_constants,
+    .session_stream = pk_session_stream,
+    .state_bytes = STATE_BYTES,
+    .num_states = NUM_STATES,
+    .states = STATES,
+    .session_get_state = pk_session_get_state,
+    .session_set_state = pk_session_set_state,
+    .session_reset = pk_session_reset,
+    .num_entries = COUNT(tables),
+    .entries = tables,
+};
+#endif
 
 __attribute__((visibility("default"))) const packager_bundle_v1_t *packager_bundle_v1(void);
 const packager_bundle_v1_t *packager_bundle_v1(void) { return &bundle; }

@@ -574,6 +574,17 @@ EXPORT int cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t bytes, 
   LEAVE(0);
 }
 
+EXPORT int cuMemsetD8Async(uint64_t target, unsigned char byte, size_t bytes, void *stream) {
+  WITH_CONTEXT("cuMemsetD8Async");
+  char word[40], name[16];
+  check_range(target, bytes);
+  print_word(word, sizeof word, target);
+  note("set %s %zu to %d in %s", word, bytes, byte, stream_name(stream, name));
+  if (capturing(stream)) DIE("setting memory is captured");
+  memset((void *)(uintptr_t)target, byte, bytes);
+  LEAVE(0);
+}
+
 EXPORT int cuStreamCreate(object_t **stream, unsigned flags) {
   WITH_CONTEXT("cuStreamCreate");
   *stream = add(STREAM, stack[depth - 1]);

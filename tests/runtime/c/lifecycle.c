@@ -17,6 +17,8 @@ static void table(char **arguments) {
   CHECK_EQ(t->inputs[0].max_shape[0], 4096);
   CHECK_TEXT(t->outputs[1].dims[0], "2*n+1");
   for (int i = 0; i < 2; ++i) CHECK(t->reserved[i] == NULL);
+  CHECK(t->num_entries == 1 && t->entries[0] == t);
+  CHECK(t->num_states == 0 && t->states == NULL && t->state_bytes == 0);
   CHECK(t->session_cpu_level(NULL) == NULL);
   CHECK(t->session_stream(NULL) == NULL);
   CHECK_EQ(t->num_constants, 1);

@@ -1,6 +1,8 @@
 /* A hand-written model in the form that the entrypoint template renders. Compiled with one of
  *   -DMODEL_STATIC   y[2,3] = 2 * x[2,3] + 1
  *   -DMODEL_DYNAMIC  sum[n,4] = a[n,4] * weights[4] + b[n,4] and grid[2*n+1] = 0, 1, 2, ...
+ *   -DMODEL_STATES   y[4] = sum[4], then sum += x[4] and scale[2] *= 2, which are states; and a second entry, "tell":
+ *                    first[n] = x[n,2][0] + sum[0], and last[1] = x[n,2][1] of the last row
  *   -DMODEL_CONSTANTS  y[71] = the constants that it has, one slot after the other; see there
  * and for the dynamic one, optionally,
  *   -DDIM_MIN=1 -DDIM_MAX=32    bounds of n (default 0..4096)
@@ -68,7 +70,8 @@ static int32_t run(const pk_call_t *call) { return run_with(call, 1); }
 static int32_t run_better(const pk_call_t *call) { return run_with(call, 2); }
 static int32_t run_best(const pk_call_t *call) { return run_with(call, 3); }
 static const char *const none[] = {NULL}, *const better[] = {BETTER NULL}, *const best[] = {BETTER "avx9999", NULL};
-static const pk_level_t levels[] = {{"least", none, run}, {"better", better, run_better}, {"best", best, run_best}};
+static const pk_level_t levels[] = {{"least", none}, {"better", better}, {"best", best}};
+#define RUNS run, run_better, run_best
 #define NUM_LEVELS COUNT(levels)
 #define LEVELS levels
 #endif
@@ -256,12 +259,128 @@ static int32_t run(const pk_call_t *call) {
 static const char call_names[] = "copy\0";
 #endif
 
+#ifdef MODEL_STATES
+#define NAME "states"
+#define ARENA_BYTES 20 /* the states begin at the next multiple of 64 */
+#define NUM_DIMS 0
+#define DIMS NULL
+#define SHAPES NULL
+#define TOTAL_EXTENTS 0
+#define EXTERNAL NULL
+#define NUM_CONSTANTS 0
+#define CONSTANTS NULL
+#define FORMS NULL
+_Alignas(64) static const double data[] = {9, 9, 9, 9, 9, 9, 9, 9, 3, 5};
+#define EMBEDDED (const uint8_t *)data
+#define CONSTANT_BYTES sizeof data
+static const pk_slot_t slots[] = {{.offset = 64, .nbytes = 16, .source = -1}};
+#define NUM_SLOTS COUNT(slots)
+#define SLOTS slots
+
+static const int64_t four[] = {4}, two[] = {2}, none[] = {0};
+static const char *const no_dims[] = {NULL};
+static const packager_tensor_info_t inputs[] = {{"x", {kDLFloat, 32, 1}, 1, four, four, four, no_dims}};
+static const packager_tensor_info_t outputs[] = {{"y", {kDLFloat, 32, 1}, 1, four, four, four, no_dims}};
+static const packager_tensor_info_t states[] = {{"sum", {kDLFloat, 32, 1}, 1, four, four, four, no_dims},
+                                                {"scale", {kDLFloat, 64, 1}, 1, two, two, two, no_dims},
+                                                {"empty", {kDLFloat, 32, 1}, 1, none, none, none, no_dims}};
+static const pk_state_t state_places[] = {{0, 16, -1}, {64, 16, 0}, {128, 0, -1}};
+#define STATE_BYTES 128
+#define NUM_STATES COUNT(states)
+#define STATES states
+#define STATE_PLACES state_places
+
+static int32_t run(const pk_call_t *call) {
+  float *sum = (float *)call->states, *copy = (float *)call->arena;
+  double *scale = (double *)(call->states + 64);
+  if ((uintptr_t)call->states % PK_ALIGNMENT) return 1;
+  for (int i = 0; i < 5; ++i) copy[i] = i < 4 ? sum[i] : 1; /* to the end of the arena */
+  for (int i = 0; i < 4; ++i) sum[i] += ((const float *)call->inputs[0])[i];
+  for (int i = 0; i < 4; ++i) ((float *)call->outputs[0])[i] = copy[i];
+  for (int i = 0; i < 2; ++i) scale[i] *= 2;
+  pk_returned(call, 1);
+  return 0;
+}
+static const char call_names[] = "add\0";
+
+static const int64_t rows[] = {PACKAGER_DIM_SYMBOLIC, 2}, rows_min[] = {1, 2}, rows_max[] = {6, 2}, one[] = {1};
+static const char *const rows_dims[] = {"n", NULL};
+static const packager_tensor_info_t tell_inputs[] = {
+    {"rows", {kDLFloat, 32, 1}, 2, rows, rows_min, rows_max, rows_dims}};
+static const packager_tensor_info_t tell_outputs[] = {
+    {"first", {kDLFloat, 32, 1}, 1, rows, rows_min, rows_max, rows_dims},
+    {"last", {kDLFloat, 32, 1}, 1, one, one, one, no_dims}};
+static const pk_dim_t tell_dims[] = {{"n", 1, 6, 0, 0}};
+
+static void tell_shapes(const int64_t *values, int64_t *extents) {
+  const int64_t all[] = {values[0], 2, values[0], 1};
+  for (int i = 0; i < 4; ++i) extents[i] = all[i];
+}
+
+static int32_t tell(const pk_call_t *call) {
+  const float *x = call->inputs[0];
+  float *first = call->outputs[0];
+  for (int64_t i = 0; i < call->dims[0]; ++i) {
+    if (x[2 * i] < 0) return 2;
+    first[i] = x[2 * i] + ((const float *)call->states)[0];
+  }
+  pk_returned(call, 1);
+  *(float *)call->outputs[1] = x[2 * call->dims[0] - 1];
+  pk_returned(call, 2);
+  return 0;
+}
+static pk_run_fn *const tell_runs[] = {tell};
+#define MORE_ENTRIES                   \
+  {.num_inputs = COUNT(tell_inputs),   \
+   .num_outputs = COUNT(tell_outputs), \
+   .num_dims = COUNT(tell_dims),       \
+   .total_extents = 4,                 \
+   .inputs = tell_inputs,              \
+   .outputs = tell_outputs,            \
+   .dims = tell_dims,                  \
+   .shapes = tell_shapes,              \
+   .runs = tell_runs,                  \
+   .call_names = "gather\0tell\0"},
+#endif
+
+#ifndef MORE_ENTRIES
+#define MORE_ENTRIES
+#endif
+
+#ifndef STATES
+#define NUM_STATES 0
+#define STATE_BYTES 0
+#define STATES NULL
+#define STATE_PLACES NULL
+#endif
+
+#ifndef RUNS
+#define RUNS run
+#endif
+
 #ifndef LEVELS
 #define NUM_LEVELS 0
 #define LEVELS NULL
 #endif
 
+static pk_run_fn *const runs[] = {RUNS};
+static const pk_entry_t entries[] = {{
+                                         .num_inputs = COUNT(inputs),
+                                         .num_outputs = COUNT(outputs),
+                                         .num_dims = NUM_DIMS,
+                                         .total_extents = TOTAL_EXTENTS,
+                                         .inputs = inputs,
+                                         .outputs = outputs,
+                                         .dims = DIMS,
+                                         .shapes = SHAPES,
+                                         .runs = runs,
+                                         .call_names = call_names,
+                                     },
+                                     MORE_ENTRIES};
+
 const pk_model_t pk_model = {
+    .num_entries = COUNT(entries),
+    .entries = entries,
     .name = NAME,
     .manifest = manifest,
     .manifest_bytes = sizeof manifest - 1,
@@ -270,28 +389,29 @@ const pk_model_t pk_model = {
     .embedded_constants = EMBEDDED,
     .external = EXTERNAL,
     .cpu_features = features,
-    .num_inputs = COUNT(inputs),
-    .num_outputs = COUNT(outputs),
-    .num_dims = NUM_DIMS,
     .num_constants = NUM_CONSTANTS,
     .num_slots = NUM_SLOTS,
-    .inputs = inputs,
-    .outputs = outputs,
     .constants = CONSTANTS,
     .slots = SLOTS,
     .forms = FORMS,
-    .dims = DIMS,
-    .shapes = SHAPES,
-    .total_extents = TOTAL_EXTENTS,
-    .run = run,
     .num_levels = NUM_LEVELS,
     .levels = LEVELS,
     .num_selected = NUM_SELECTED,
     .selection = SELECTED,
     .candidates = CANDIDATES,
-    .call_names = call_names,
+    .num_states = NUM_STATES,
+    .state_bytes = STATE_BYTES,
+    .states = STATES,
+    .state_places = STATE_PLACES,
 };
 
+static const packager_bundle_v1_t bundle;
+#ifdef MODEL_STATES
+static const packager_bundle_v1_t tell_table;
+static const packager_bundle_v1_t *const tables[] = {&bundle, &tell_table};
+#else
+static const packager_bundle_v1_t *const tables[] = {&bundle};
+#endif
 static const packager_bundle_v1_t bundle = {
     .struct_size = sizeof bundle,
     .abi_version = PACKAGER_ABI_VERSION,
@@ -318,7 +438,66 @@ static const packager_bundle_v1_t bundle = {
     .session_stream = pk_session_stream,
     .session_profile = pk_session_profile,
     .session_cpu_level = pk_session_cpu_level,
+    .state_bytes = STATE_BYTES,
+    .num_states = NUM_STATES,
+    .states = STATES,
+    .session_get_state = pk_session_get_state,
+    .session_set_state = pk_session_set_state,
+    .session_reset = pk_session_reset,
+    .num_entries = COUNT(tables),
+    .entries = tables,
 };
+
+#ifdef MODEL_STATES
+static int32_t tell_run(packager_session_t *session, const DLTensor *const *given, int32_t num_inputs,
+                        DLTensor *const *results, int32_t num_outputs, void *stream) {
+  return pk_entry_run(session, &entries[1], given, num_inputs, results, num_outputs, stream);
+}
+static int32_t tell_output_shape(packager_session_t *session, const DLTensor *const *given, int32_t num_inputs,
+                                 int32_t output, int64_t *shape) {
+  return pk_entry_output_shape(session, &entries[1], given, num_inputs, output, shape);
+}
+static int32_t tell_profile(packager_session_t *session, const DLTensor *const *given, int32_t num_inputs,
+                            DLTensor *const *results, int32_t num_outputs, packager_profile_fn *report, void *context) {
+  return pk_entry_profile(session, &entries[1], given, num_inputs, results, num_outputs, report, context);
+}
+
+static const packager_bundle_v1_t tell_table = {
+    .struct_size = sizeof tell_table,
+    .abi_version = PACKAGER_ABI_VERSION,
+    .name = "tell",
+    .manifest = manifest,
+    .manifest_size = sizeof manifest - 1,
+    .arena_bytes = ARENA_BYTES,
+    .constant_bytes = CONSTANT_BYTES,
+    .num_inputs = COUNT(tell_inputs),
+    .num_outputs = COUNT(tell_outputs),
+    .inputs = tell_inputs,
+    .outputs = tell_outputs,
+    .set_threads = pk_set_threads,
+    .session_create = pk_session_create,
+    .session_run = tell_run,
+    .session_output_shape = tell_output_shape,
+    .session_destroy = pk_session_destroy,
+    .session_error = pk_session_error,
+    .thread_error = pk_thread_error,
+    .status_name = pk_status_name,
+    .num_constants = NUM_CONSTANTS,
+    .constants = CONSTANTS,
+    .session_set_constants = pk_session_set_constants,
+    .session_stream = pk_session_stream,
+    .session_profile = tell_profile,
+    .session_cpu_level = pk_session_cpu_level,
+    .state_bytes = STATE_BYTES,
+    .num_states = NUM_STATES,
+    .states = STATES,
+    .session_get_state = pk_session_get_state,
+    .session_set_state = pk_session_set_state,
+    .session_reset = pk_session_reset,
+    .num_entries = COUNT(tables),
+    .entries = tables,
+};
+#endif
 
 __attribute__((visibility("default"))) const packager_bundle_v1_t *ENTRY(void);
 const packager_bundle_v1_t *ENTRY(void) { return &bundle; }

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packager.call_plan import ConstantForm, ConstantTable
 from packager.constants import ConstantBuilder, find_form, fixed_reason
-from packager.ir import ConstantForm, ConstantTable
 
 
 def table_of(builder: ConstantBuilder, **originals: np.ndarray) -> ConstantTable:

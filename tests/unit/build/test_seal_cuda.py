@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from packager.call_plan import CallPlan, ConstantTable, EntryPlan
 from packager.deploy.fatbin import Fatbin
 from packager.errors import BackendError
-from packager.ir import CallPlan, ConstantTable, CudaCode, LinkPlan
+from packager.ir import CudaCode, LinkPlan
 from packager.manifest import CudaRequirements, Model, Weights
 from packager.primitives import PrimitiveFunction
 from packager.seal import cuda_requirements, manifest_room
 
+SOURCE = Model("model", "onnx", "ab" * 32, {}, None)
 HOST = {"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"}
 GPU = {"kind": "cuda", "arch": ("sm_80", "sm_90a"), "ptx": ("compute_80",), "home": ""}
 WHOLE = Fatbin(("sm_80", "sm_90a"), ("compute_80",))
@@ -21,11 +23,8 @@ WHOLE = Fatbin(("sm_80", "sm_90a"), ("compute_80",))
 
 def plan(*targets: dict[str, object], driver: int | None = 13000, functions: int = 1) -> LinkPlan:
     call_plan = CallPlan(
-        source=Model("model", "onnx", "ab" * 32, {}, None),
-        inputs=(),
-        outputs=(),
-        dims=(),
-        steps=(),
+        source=SOURCE,
+        entries=(EntryPlan("model", SOURCE, (), (), (), ()),),
         functions=(PrimitiveFunction("pk_f", ()),) * functions,
         primitives=(),
         arena_bytes=0,

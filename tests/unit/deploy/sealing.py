@@ -87,6 +87,8 @@ def describe(path: Path, golden: bytes | None, weights: Weights | None) -> Manif
         dims=(Dim("n", 1, 4),),
         inputs=(TensorSpec("x", "float32", ("n", 2)),),
         outputs=(TensorSpec("y", "float32", ("n", 2)),),
+        states=(),
+        entries=(),
         targets=({"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"},),
         backends=(BackendRecord("llvm", (SCALE,), (StaticLibrary("scale.o", "cd" * 32, ()),)),),
         constants=(entry,) if size or weights else (),

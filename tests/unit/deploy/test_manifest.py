@@ -61,6 +61,39 @@ def change(path: str, new: Any) -> Callable[[dict[str, Any]], None]:
     return apply
 
 
+STATE = {"name": "s", "output": "n", "dtype": "float32", "shape": [4], "offset": 0, "bytes": 16, "initial": None}
+OTHER = STATE | {"name": "t", "output": "m", "offset": 64}
+
+
+ENTRY = {
+    "name": "one",
+    "model": {"name": "one", "format": "onnx", "sha256": "a" * 64, "opset": {}, "producer": None},
+    "dims": [{"name": "n", "min": 1, "max": 4}],
+    "inputs": [{"name": "x", "dtype": "float32", "shape": ["n", 2]}],
+    "outputs": [{"name": "y", "dtype": "float32", "shape": ["n", 2]}],
+    "states": [],
+}
+
+
+def test_entries_that_agree(value: dict[str, Any]) -> None:
+    (alone,) = reread(value).every_entry()
+    assert (alone.name, alone.inputs) == (value["model"]["name"], reread(value).inputs)
+    second = ENTRY | {"name": "two", "inputs": [], "outputs": [], "dims": [], "states": ["s"]}
+    read = reread(value | {"states": [STATE], "entries": [ENTRY, second]})
+    assert [entry.name for entry in read.every_entry()] == ["one", "two"]
+    with pytest.raises(BundleError, match="no entry has the state 's'"):
+        reread(value | {"states": [STATE], "entries": [ENTRY]})
+
+
+def test_states_that_agree(value: dict[str, Any]) -> None:
+    states = [STATE, OTHER | {"shape": [16], "bytes": 64, "initial": "scale"}]
+    read = reread(value | {"states": states})
+    assert [(state.name, state.shape, state.initial) for state in read.states] == [
+        ("s", (4,), None),
+        ("t", (16,), "scale"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "new", "message"),
     [
@@ -81,6 +114,20 @@ def change(path: str, new: Any) -> Callable[[dict[str, Any]], None]:
         ("outputs.0.shape.0", "2*k", r"\$\.outputs\[0\]\.shape\[0\]: unknown dims: k"),
         ("outputs.0.shape.0", "n**2", r"\$\.outputs\[0\]\.shape\[0\]: unexpected"),
         ("outputs.0.dtype", "float31", r"\$\.outputs\[0\]\.dtype: expected one of"),
+        ("states", [STATE | {"name": "x"}], r"\$\.states\[0\]\.name: 'x' is an input"),
+        ("states", [STATE | {"output": "y"}], r"\$\.states\[0\]\.output: 'y' is an output"),
+        ("states", [STATE, STATE | {"offset": 64}], r"\$\.states\[1\]: 's' stands there twice"),
+        ("states", [STATE, STATE | {"name": "t", "offset": 64}], r"'n' is the next value of another state"),
+        ("states", [STATE, OTHER | {"offset": 0}], r"\$\.states\[1\]\.offset: overlaps the state before, which ends"),
+        ("states", [STATE | {"offset": 32}], r"\$\.states\[0\]\.offset: 32 is not a multiple of 64"),
+        ("states", [STATE | {"bytes": 12}], r"\$\.states\[0\]\.bytes: 12 bytes do not fit"),
+        ("states", [STATE | {"shape": ["n"]}], r"\$\.states\[0\]\.shape\[0\]: expected integer"),
+        ("states", [STATE | {"initial": "w"}], r"\$\.states\[0\]\.initial: 'w' is no constant"),
+        ("states", [STATE | {"initial": "scale"}], r"\$\.states\[0\]\.initial: 'scale' has another dtype or shape"),
+        ("entries", [ENTRY | {"inputs": []}], r"\$\.entries\[0\]\.inputs: differs from inputs, which are"),
+        ("entries", [ENTRY, ENTRY], r"\$\.entries\[1\]: 'one' stands there twice"),
+        ("entries", [ENTRY | {"states": ["s"]}], r"\$\.entries\[0\]\.states: 's' is no state"),
+        ("entries", [ENTRY, ENTRY | {"name": "b", "dims": []}], r"\$\.entries\[1\]\.inputs\[0\]\.shape\[0\]: 'n'"),
         ("targets.0", {"mcpu": "x"}, r"\$\.targets\[0\]: lacks the key 'kind'"),
         ("backends.0.primitives.0.flops", "1", r"\$\.backends\[0\]\.primitives\[0\]\.flops: expected integer"),
         ("backends.0.static_libraries.0.members", [1], r"\$\.backends\[0\]\.static_libraries\[0\]\.members\[0\]"),

@@ -1,0 +1,211 @@
+"""Several models in one bundle: they are merged into one module before any backend sees them.
+
+The merged ``main`` takes the inputs of all models, one model after the other, and gives their outputs likewise; what
+they compute stays apart, since no input is shared. So backends get the parts of all models at once, equal ones are
+compiled once, and constants of equal names and contents are one parameter. The plan takes the models apart again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+from tvm_ffi import structural_equal, structural_map
+
+from packager.errors import UsageError
+from packager.ir import ImportedModel, ModelEntry
+from packager.manifest import Dim, Model
+from packager.states import state_types
+
+Array = NDArray[Any]
+
+
+def merge_models(models: Mapping[str, ImportedModel], name: str) -> ImportedModel:
+    """Return one model that holds these, by the names of their entries, as an input of the next stages.
+
+    Raises UsageError where two models mean different things by one name: a dim, a state, or a function.
+    """
+    _check_states(models)
+    merger = _Merger(models)
+    return ImportedModel(
+        source=_source(name, [model.source for model in models.values()]),
+        module=merger.module(),
+        inputs=tuple(spec for model in models.values() for spec in model.inputs),
+        output_names=tuple(output for model in models.values() for output in model.output_names),
+        dims=_dims(models),
+        weights=merger.weights,
+        nodes=merger.nodes,
+        sources=merger.sources,
+        originals=merger.originals,
+        entries=tuple(
+            ModelEntry(entry, replace(m.source, name=entry), len(m.inputs), len(m.output_names), m.dims, m.states)
+            for entry, m in models.items()
+        ),
+    )
+
+
+def _source(name: str, sources: Sequence[Model]) -> Model:
+    """Return what stands for all files: the hash is that of their hashes."""
+    digest = hashlib.sha256("\n".join(source.sha256 for source in sources).encode()).hexdigest()
+    return replace(sources[0], name=name, sha256=digest)
+
+
+def _dims(models: Mapping[str, ImportedModel]) -> tuple[Dim, ...]:
+    found: dict[str, tuple[str, Dim]] = {}
+    for entry, model in models.items():
+        for dim in model.dims:
+            first, known = found.setdefault(dim.name, (entry, dim))
+            if known != dim:
+                raise UsageError(
+                    f"dim {dim.name} is {known.min}..{known.max} in {first}, but {dim.min}..{dim.max} in {entry}",
+                    hint=f"give it bounds for both: --dim {dim.name}=MIN:MAX",
+                )
+    return tuple(dim for _, dim in found.values())
+
+
+def _check_states(models: Mapping[str, ImportedModel]) -> None:
+    """Raise UsageError unless each state is one in all models that have it, and one of them writes it."""
+    found: dict[str, tuple[str, Any]] = {}
+    written: set[str] = set()
+    for entry, model in models.items():
+        for state in model.states:
+            value = (state.output, state_types(model, state))
+            first, known = found.setdefault(state.name, (entry, value))
+            if known != value:
+                raise UsageError(
+                    f"state {state.name!r} is {_shown(known)} in {first}, but {_shown(value)} in {entry}",
+                    hint="entries share states of equal names: type, shape and output must be equal, too",
+                )
+            if state.output in model.output_names:
+                written.add(state.name)
+    for name, (entry, _) in found.items():
+        if name not in written:
+            raise UsageError(f"state {name!r} of {entry} is written by no entry")
+
+
+def _shown(value: Any) -> str:
+    output, (dtype, shape) = value
+    return f"{dtype}{list(shape)} with output {output!r}"
+
+
+class _Merger:
+    def __init__(self, models: Mapping[str, ImportedModel]) -> None:
+        self.models = models
+        self.weights: dict[str, Array] = {}
+        self.originals: dict[str, Array] = {}
+        self.sources: dict[str, tuple[str, ...]] = {}
+        self.nodes: dict[str, str] = {}
+        self.named: dict[str, Array] = {}  # all constants of the models, by their names in the merged one
+        self.parameters: dict[str, relax.Var] = {}
+
+    def module(self) -> tvm.IRModule:
+        """Return the merged module, with the constants as parameters after all inputs."""
+        builder = relax.BlockBuilder()
+        values = [self._bind_parameters(entry, model) for entry, model in self.models.items()]
+        inputs = [
+            bound[parameter.__chandle__()]
+            for bound, model in zip(values, self.models.values(), strict=True)
+            for parameter in model.module["main"].params[: len(model.inputs)]
+        ]
+        functions = self._functions()
+        parameters = [*inputs, *self.parameters.values()]
+        results: list[Any] = []
+        with builder.function("main", parameters, attrs={"num_input": len(inputs)}):
+            with builder.dataflow():
+                for (entry, model), bound in zip(self.models.items(), values, strict=True):
+                    results += self._replay(builder, entry, model, bound, functions)
+                result = builder.emit_output(relax.Tuple(results))
+            builder.emit_func_output(result)
+        others = dict(functions.values())
+        return tvm.IRModule({**others, tvm.ir.GlobalVar("main"): builder.get()["main"]})
+
+    def _bind_parameters(self, entry: str, model: ImportedModel) -> dict[int, Any]:
+        """Return the merged main's parameters by those of the model's; give constants their names."""
+        names = self._constant_names(entry, model)
+        main = model.module["main"]
+        bound: dict[int, Any] = {}
+        for parameter in main.params[: len(model.inputs)]:
+            bound[parameter.__chandle__()] = relax.Var(f"{entry}_{parameter.name}", parameter.ty)
+        for parameter, (name, array) in zip(main.params[len(model.inputs) :], model.weights.items(), strict=True):
+            merged = names[name]
+            if merged not in self.parameters:
+                self.parameters[merged] = relax.Var(merged, parameter.ty)
+                self.weights[merged] = array
+                if name in model.sources:
+                    self.sources[merged] = tuple(names[source] for source in model.sources[name])
+            bound[parameter.__chandle__()] = self.parameters[merged]
+        self.originals.update({names[name]: array for name, array in model.originals.items()})
+        return bound
+
+    def _constant_names(self, entry: str, model: ImportedModel) -> dict[str, str]:
+        """Return the names of a model's constants in the merged one: their own, unless that stands for another."""
+        names = {}
+        for name, array in {**model.originals, **model.weights}.items():
+            merged = name
+            while merged in self.named and not _equal(self.named[merged], array):
+                merged = f"{entry}.{merged}"
+            names[name] = merged
+            self.named.setdefault(merged, array)
+        return names
+
+    def _functions(self) -> dict[str, tuple[tvm.ir.GlobalVar, Any]]:
+        """Return the functions beside ``main`` by name. Raises UsageError where one name stands for two of them."""
+        found: dict[str, tuple[tvm.ir.GlobalVar, Any]] = {}
+        for entry, model in self.models.items():
+            for variable, function in model.module.functions.items():
+                name = variable.name_hint
+                if name == "main":
+                    continue
+                if name not in found:
+                    found[name] = (variable, function)
+                elif not structural_equal(found[name][1], function):
+                    raise UsageError(f"{entry}: the function {name!r} is another one than that of an entry before")
+        return found
+
+    def _replay(
+        self,
+        builder: relax.BlockBuilder,
+        entry: str,
+        model: ImportedModel,
+        bound: dict[int, Any],
+        functions: Mapping[str, tuple[tvm.ir.GlobalVar, Any]],
+    ) -> list[Any]:
+        """Emit what a model computes, and return its results."""
+
+        def renamed(expr: Any) -> Any:
+            def variable(var: Any) -> Any:
+                return bound.get(var.__chandle__(), var)
+
+            def function(var: Any) -> Any:
+                return functions[var.name_hint][0] if var.name_hint in functions else var
+
+            return structural_map(expr, [(relax.Var, variable), (tvm.ir.GlobalVar, function)])
+
+        main = model.module["main"]
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                name = f"{entry}_{binding.var.name}"
+                value = builder.emit(renamed(binding.value), name)
+                bound[binding.var.__chandle__()] = value
+                if binding.var.name in model.nodes:
+                    self.nodes[value.name] = f"{entry}:{model.nodes[binding.var.name]}"
+        result = renamed(main.body.body)
+        if not isinstance(result.ty, relax.TupleType):
+            return [result]
+        return [builder.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))]
+
+
+def _equal(one: Array, other: Array) -> bool:
+    """Whether two constants have one content, bit by bit."""
+    if one is other:
+        return True
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (one, other))
+    return bool(np.array_equal(first, second))

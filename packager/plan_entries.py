@@ -1,0 +1,140 @@
+"""The models of a bundle in its plan: which part of ``main`` is whose, what they share, and how each is finished."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm_ffi import structural_walk
+
+from packager.arena import align
+from packager.call_plan import Call, Copy, EntryPlan, Operand, PlannedState
+from packager.constants import ConstantBuilder
+from packager.dtypes import DTYPES
+from packager.ir import Extent, ModelEntry
+from packager.manifest import StateSpec, TensorSpec
+from packager.plan_calls import CallRecorder
+from packager.plan_tensors import PlannedCall, PlannedTensor, operand_of
+from packager.states import State
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What is one model's of ``main``: its inputs and results, and all bindings in order, each with whether it is
+    needed for these."""
+
+    inputs: slice
+    outputs: slice
+    bindings: tuple[tuple[Any, bool], ...]
+    results: tuple[Any, ...]
+
+
+def slices(main: relax.Function, counts: Sequence[tuple[int, int]]) -> list[Slice]:
+    """Return the parts of ``main`` of models with so many inputs and results each, in order.
+
+    That of a single model is everything.
+    """
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    places = {binding.var.__chandle__(): index for index, binding in enumerate(bindings)}
+    fields = _fields(main.body.body, bindings, places)
+    found = []
+    first_input = first_output = 0
+    for inputs, outputs in counts:
+        taken = slice(first_output, first_output + outputs)
+        needed = set(range(len(bindings))) if len(counts) == 1 else _needed(fields[taken], bindings, places)
+        marked = tuple((binding, index in needed) for index, binding in enumerate(bindings))
+        found.append(Slice(slice(first_input, first_input + inputs), taken, marked, fields[taken]))
+        first_input += inputs
+        first_output += outputs
+    return found
+
+
+def _needed(results: tuple[Any, ...], bindings: list[Any], places: dict[int, int]) -> set[int]:
+    """Return the numbers of the bindings that results depend on."""
+    needed: set[int] = set()
+    waiting = [place for result in results for place in _used(result, places)]
+    while waiting:
+        place = waiting.pop()
+        if place not in needed:
+            needed.add(place)
+            waiting += _used(bindings[place].value, places)
+    return needed
+
+
+def _fields(result: Any, bindings: list[Any], places: dict[int, int]) -> tuple[Any, ...]:
+    """Return the expressions of main's results, one by one."""
+    if isinstance(result, relax.Var) and result.__chandle__() in places:
+        value = bindings[places[result.__chandle__()]].value
+        if isinstance(value, relax.Tuple):
+            result = value
+        elif isinstance(result.ty, relax.TupleType):
+            return tuple(relax.TupleGetItem(result, index) for index in range(len(result.ty.fields)))
+    return tuple(result.fields) if isinstance(result, relax.Tuple) else (result,)
+
+
+def _used(expr: Any, places: dict[int, int]) -> list[int]:
+    found: list[Any] = []
+    structural_walk(expr, [(relax.Var, found.append)])
+    return [places[variable.__chandle__()] for variable in found if variable.__chandle__() in places]
+
+
+class StateMemory:
+    """Places for the states of all entries, each in one place by its name, and slots for what they begin with."""
+
+    def __init__(self, constants: ConstantBuilder) -> None:
+        self.planned: dict[str, PlannedState] = {}
+        self.nbytes = 0
+        self._constants = constants
+
+    def place(self, state: State, spec: TensorSpec) -> Operand:
+        """Return where a state lies; ``spec`` has its type, which is static."""
+        if state.name not in self.planned:
+            initial, slot = None, None
+            if state.initial is not None and state.initial.tobytes().strip(b"\0"):
+                slot = self._constants.add_derived(f"{state.name}.initial", np.asarray(state.initial))
+                initial = self._constants.name_of(slot)
+            extents = tuple(extent for extent in spec.shape if isinstance(extent, int))
+            nbytes = math.prod(extents) * DTYPES[spec.dtype].itemsize
+            planned = StateSpec(state.name, state.output, spec.dtype, extents, self.nbytes, nbytes, initial)
+            self.planned[state.name] = PlannedState(planned, slot)
+            self.nbytes += align(nbytes)
+        return Operand("state", self.planned[state.name].spec.offset)
+
+
+@dataclass(frozen=True)
+class PlannedCopy:
+    """A copy of ``nbytes`` at the end of a run."""
+
+    source: PlannedTensor
+    target: PlannedTensor
+    nbytes: Extent
+
+
+@dataclass(frozen=True)
+class PlannedEntry:
+    """A model whose tensors all have their places."""
+
+    entry: ModelEntry
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    calls: list[PlannedCall]
+    copies: list[PlannedCopy]
+    arena_bytes: int
+
+    def finish(self, recorder: CallRecorder) -> EntryPlan:
+        """Return the plan of the model, and note its calls."""
+        steps: list[Call | Copy] = [recorder.step(call) for call in self.calls]
+        steps += [Copy(operand_of(c.source), operand_of(c.target), c.nbytes) for c in self.copies]
+        return EntryPlan(
+            name=self.entry.name,
+            source=self.entry.source,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            dims=self.entry.dims,
+            steps=tuple(steps),
+            states=tuple(state.name for state in self.entry.states),
+        )

@@ -1,0 +1,137 @@
+"""The views of the entrypoint's runs: what each calls, for every CPU level, and the tasks of parallel loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packager.c_expressions import dim_expression
+from packager.call_plan import Call, Copy, Operand
+from packager.cpu_levels import level_identifier
+from packager.header import c_string
+from packager.primitives import PrimitiveFunction
+
+
+@dataclass(frozen=True)
+class EntryLevel:
+    """A CPU level as the entrypoint has it: what its sessions need, and the forms of all functions by their symbols."""
+
+    name: str
+    cpu_features: tuple[str, ...]
+    forms: Mapping[str, str]
+
+
+def level_views(levels: Sequence[EntryLevel], every: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the levels, each with what it asks of the CPU beside what ``every`` session does."""
+    return [
+        {
+            "name": c_string(level.name),
+            "number": number,
+            "features": [name for name in level.cpu_features if name not in every],
+        }
+        for number, level in enumerate(levels)
+    ]
+
+
+def _run_name(level: EntryLevel, number: int) -> str:
+    return f"run_{level_identifier(level.name)}" if number else "run"
+
+
+def run_views(
+    steps: Sequence[Call | Copy], levels: Sequence[EntryLevel], on_gpu: bool, prefix: str
+) -> list[dict[str, Any]]:
+    """Return the function that calls everything, for each level."""
+    if not levels:
+        return [{"name": f"{prefix}run", "steps": [_step_text(i, step, {}, on_gpu) for i, step in enumerate(steps)]}]
+    return [
+        {
+            "name": prefix + _run_name(level, number),
+            "steps": [_step_text(i, step, level.forms, on_gpu) for i, step in enumerate(steps)],
+        }
+        for number, level in enumerate(levels)
+    ]
+
+
+def _forms(symbol: str, levels: Sequence[EntryLevel]) -> list[str]:
+    """Return the forms of a function, each once, the least first."""
+    return list(dict.fromkeys(level.forms.get(symbol, symbol) for level in levels)) or [symbol]
+
+
+def function_views(function: PrimitiveFunction, levels: Sequence[EntryLevel], on_gpu: bool) -> list[dict[str, str]]:
+    """Return how a function is declared, once for each of its forms."""
+    view = _function_view(function, on_gpu)
+    return [view | {"symbol": form} for form in _forms(function.symbol, levels)]
+
+
+def _function_view(function: PrimitiveFunction, on_gpu: bool) -> dict[str, str]:
+    pointers = ["void *" if parameter.written else "const void *" for parameter in function.parameters]
+    others = (2 if function.extent is not None else 0) + (1 if function.candidates else 0)
+    integers = ["int64_t"] * (len(function.scalars) + others)
+    first = ["pk_cuda_t *"] if on_gpu else []
+    return {"symbol": function.symbol, "parameters": ", ".join([*first, *pointers, *integers]) or "void"}
+
+
+def task_views(steps: Sequence[Call | Copy], levels: Sequence[EntryLevel]) -> list[dict[str, str]]:
+    """Return one task per kernel that runs in parallel somewhere: calls differ in their arguments alone."""
+    calls = {step.symbol: step for step in steps if isinstance(step, Call) and step.parallel}
+    return [_task_view(call, form) for call in calls.values() for form in _forms(call.symbol, levels)]
+
+
+def _task_view(call: Call, form: str) -> dict[str, str]:
+    pointers = [f"p{i}" for i in range(len(call.operands))]
+    scalars = [f"s{i}" for i in range(len(call.scalars) + (call.selection is not None))]
+    fields = [f"void *{name};" for name in pointers] + [f"int64_t {name};" for name in scalars]
+    return {
+        "name": f"task_{form}",
+        "symbol": form,
+        "fields": " ".join(fields),
+        "forwarded": ", ".join(f"a->{name}" for name in [*pointers, *scalars]),
+    }
+
+
+def _step_text(index: int, step: Call | Copy, forms: Mapping[str, str], on_gpu: bool) -> str:
+    failure = index + 1
+    if on_gpu:
+        return f"pk_cuda_step(call->cuda, {failure}); if ({_gpu_call(step)}) return {failure};"
+    if isinstance(step, Copy):
+        target, source = _pointer(step.destination), _pointer(step.source)
+        return f"memcpy({target}, {source}, (size_t)({dim_expression(step.nbytes)}));"
+    arguments = _arguments(step)
+    symbol = forms.get(step.symbol, step.symbol)
+    if step.parallel:
+        values = ", ".join(arguments)
+        extent = dim_expression(step.extent or 0)
+        name = f"task_{symbol}"
+        return (
+            f"{{ const {name}_arguments a = {{ {values} }};"
+            f" if (pk_for(call, {name}, &a, {extent})) return {failure}; }}"
+        )
+    if step.extent is not None:
+        arguments += ["0", dim_expression(step.extent)]
+    return f"if ({symbol}({', '.join(arguments)})) return {failure};"
+
+
+def _gpu_call(step: Call | Copy) -> str:
+    if isinstance(step, Copy):
+        target, source = _pointer(step.destination), _pointer(step.source)
+        return f"pk_cuda_copy(call->cuda, {target}, {source}, (uint64_t)({dim_expression(step.nbytes)}))"
+    return f"{step.symbol}({', '.join(['call->cuda', *_arguments(step)])})"
+
+
+def _arguments(step: Call) -> list[str]:
+    chosen = [] if step.selection is None else [f"call->selection[{step.selection}]"]
+    return [*map(_pointer, step.operands), *map(dim_expression, step.scalars), *chosen]
+
+
+def _pointer(operand: Operand) -> str:
+    match operand.space:
+        case "input":
+            return f"call->inputs[{operand.value}]"
+        case "output":
+            return f"call->outputs[{operand.value}]"
+        case "arena":
+            return f"call->arena + {operand.value}"
+        case "state":
+            return f"call->states + {operand.value}"
+    return f"(void *)call->constants[{operand.value}]"

@@ -1,0 +1,118 @@
+/* entries.c: runs of a bundle's models. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "device.h"
+
+static int32_t count_extents(const packager_tensor_info_t *infos, int32_t count) {
+  int32_t extents = 0;
+  for (int32_t i = 0; i < count; ++i) extents += infos[i].ndim;
+  return extents;
+}
+
+static void raise_to(int32_t *most, int32_t count) {
+  if (*most < count) *most = count;
+}
+
+pk_most_t pk_most(void) {
+  pk_most_t most = {0, 0, 0, 0, 0};
+  for (int32_t i = 0; i < pk_model.num_entries; ++i) {
+    const pk_entry_t *entry = &pk_model.entries[i];
+    raise_to(&most.inputs, entry->num_inputs);
+    raise_to(&most.outputs, entry->num_outputs);
+    raise_to(&most.tensors, entry->num_inputs + entry->num_outputs);
+    raise_to(&most.dims, entry->num_dims);
+    raise_to(&most.extents,
+             count_extents(entry->inputs, entry->num_inputs) + count_extents(entry->outputs, entry->num_outputs));
+  }
+  return most;
+}
+
+static void write_static_extents(int64_t *extents, const packager_tensor_info_t *infos, int32_t count) {
+  for (int32_t i = 0; i < count; extents += infos[i++].ndim) {
+    for (int32_t axis = 0; axis < infos[i].ndim; ++axis) extents[axis] = infos[i].shape[axis];
+  }
+}
+
+/* Extents are written by each run where they depend on dims. */
+void pk_enter_entry(packager_session_t *session, const pk_entry_t *entry) {
+  if (session->entry == entry) return;
+  session->entry = entry;
+  if (entry->num_dims > 0) return;
+  write_static_extents(session->extents, entry->inputs, entry->num_inputs);
+  write_static_extents(session->extents + count_extents(entry->inputs, entry->num_inputs), entry->outputs,
+                       entry->num_outputs);
+}
+
+const char *pk_call_name(const packager_session_t *session, int32_t number) {
+  const char *name = session->entry->call_names;
+  while (--number > 0) name += strlen(name) + 1;
+  return name;
+}
+
+static inline int32_t check_tensors(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                                    DLTensor *const *outputs, int32_t num_outputs) {
+  int32_t status = pk_check_inputs(session, inputs, num_inputs);
+  return status ? status : pk_check_memory(session, inputs, outputs, num_outputs);
+}
+
+int32_t pk_entry_run(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
+                     int32_t num_inputs, DLTensor *const *outputs, int32_t num_outputs, void *stream) {
+  int32_t status = pk_enter(session, "session_run");
+  if (status) return status;
+  pk_enter_entry(session, entry);
+  status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
+  if (!status) status = pk_device_run(session, inputs, outputs, stream);
+  return pk_leave(session, status);
+}
+
+int32_t pk_session_run(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                       DLTensor *const *outputs, int32_t num_outputs, void *stream) {
+  return pk_entry_run(session, pk_model.entries, inputs, num_inputs, outputs, num_outputs, stream);
+}
+
+int32_t pk_entry_profile(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
+                         int32_t num_inputs, DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report,
+                         void *context) {
+  int32_t status = pk_enter(session, "session_profile");
+  if (status) return status;
+  if (!report) {
+    return pk_leave(session, pk_fail(session, PACKAGER_ERROR_ARGUMENT, "session_profile: report is NULL"));
+  }
+  pk_enter_entry(session, entry);
+  status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
+  if (!status) status = pk_device_profile(session, inputs, outputs, report, context);
+  return pk_leave(session, status);
+}
+
+int32_t pk_session_profile(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                           DLTensor *const *outputs, int32_t num_outputs, packager_profile_fn *report, void *context) {
+  return pk_entry_profile(session, pk_model.entries, inputs, num_inputs, outputs, num_outputs, report, context);
+}
+
+int32_t pk_entry_output_shape(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
+                              int32_t num_inputs, int32_t output, int64_t *shape) {
+  int32_t status = pk_enter(session, "session_output_shape");
+  if (status) return status;
+  if (output < 0 || output >= entry->num_outputs) {
+    return pk_leave(session,
+                    pk_fail(session, PACKAGER_ERROR_ARGUMENT, "there is no output %" PRId32 ", expected 0..%" PRId32,
+                            output, entry->num_outputs - 1));
+  }
+  int32_t ndim = entry->outputs[output].ndim;
+  if (!shape && ndim > 0) {
+    return pk_leave(session, pk_fail(session, PACKAGER_ERROR_ARGUMENT, "session_output_shape: shape is NULL"));
+  }
+  pk_enter_entry(session, entry);
+  status = pk_check_inputs(session, inputs, num_inputs);
+  if (status) return pk_leave(session, status);
+  const int64_t *extents = session->extents + count_extents(entry->inputs, entry->num_inputs);
+  extents += count_extents(entry->outputs, output);
+  for (int32_t axis = 0; axis < ndim; ++axis) shape[axis] = extents[axis];
+  return pk_leave(session, status);
+}
+
+int32_t pk_session_output_shape(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
+                                int32_t output, int64_t *shape) {
+  return pk_entry_output_shape(session, pk_model.entries, inputs, num_inputs, output, shape);
+}

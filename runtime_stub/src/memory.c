@@ -1,0 +1,31 @@
+/* memory.c: memory of the host, by the caller's allocator or by the C library's. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "runtime.h"
+
+int32_t pk_allocate(const pk_allocator_t *allocator, uint64_t bytes, const char *what, void **memory) {
+  void *block = NULL;
+  if (allocator->allocate) {
+    block = allocator->allocate(allocator->context, bytes, PK_ALIGNMENT);
+    if (block && (uintptr_t)block % PK_ALIGNMENT) {
+      allocator->release(allocator->context, block);
+      return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "the allocator returned memory that is not aligned to %d bytes",
+                     PK_ALIGNMENT);
+    }
+  } else if (posix_memalign(&block, PK_ALIGNMENT, bytes)) {
+    block = NULL;
+  }
+  if (!block) return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "could not allocate %" PRIu64 " bytes for %s", bytes, what);
+  *memory = block;
+  return PACKAGER_OK;
+}
+
+void pk_release(const pk_allocator_t *allocator, void *memory) {
+  if (allocator->release) {
+    allocator->release(allocator->context, memory);
+  } else {
+    free(memory);
+  }
+}
