@@ -15,7 +15,14 @@ PREFIX = "node_"
 
 
 def with_main(module: IRModule, main: relax.Function) -> IRModule:
-    """Return ``module`` with another ``main``; its other functions, and the variables that call them, stay the same."""
+    """Return ``module`` with another ``main``; its other functions, and the variables that call them, stay the same.
+
+    The result keeps its name, which a builder gives up for one of its own.
+    """
+    old, new = module["main"].body.body, main.body.body
+    if isinstance(old, relax.Var) and isinstance(new, relax.Var) and old.name != new.name:
+        named, handle = type(new)(old.name, new.ty), new.__chandle__()
+        main = structural_map(main, (relax.Var, lambda var: named if var.__chandle__() == handle else var))
     functions = {v: main if v.name_hint == "main" else f for v, f in module.functions.items()}
     return IRModule(functions, attrs=module.attrs)
 
