@@ -57,6 +57,7 @@ def build(
     precision: str | None = None,
     cuda_home: str | os.PathLike[str] | None = None,
     tuning: Sequence[str | os.PathLike[str]] = (),
+    freeze: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Compile ``model`` (.onnx, .pt2, Relax .json) into one bundle and return its path.
@@ -67,7 +68,8 @@ def build(
     model's constants of the same names, ``entry`` the function of a Relax module that is the model (``main``).
     ``precision`` (``fp16``, ``bf16``) lets a float32 model compute in half precision; its inputs and outputs stay.
     ``cuda_home`` is the folder of a CUDA toolkit to use in place of the wheels. ``tuning`` are files of records that
-    ``packager tune`` wrote, for all Targets that read such.
+    ``packager tune`` wrote, for all Targets that read such. ``freeze`` makes constants of inputs of an ONNX model:
+    arrays, or numbers and lists of numbers, by name.
     Raises a PackagerError; a file that stood at ``output`` is then as it was.
     """
     request = make_build_request(
@@ -89,6 +91,7 @@ def build(
         precision=precision,
         cuda_home=cuda_home,
         tuning=tuning,
+        freeze=freeze,
     )
     report = progress or _silent
     outputs = Outputs(request.output, request.header, request.weights_file)
@@ -117,6 +120,7 @@ def place(
     constants: str | os.PathLike[str] | None = None,
     entry: str | None = None,
     precision: str | None = None,
+    freeze: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the partition table of ``model`` as JSON: what each backend would be given. Compiles and writes nothing.
 
@@ -130,6 +134,7 @@ def place(
         constants=constants,
         entry=entry,
         precision=precision,
+        freeze=freeze,
     )
     require_build_packages()
     require_available(request.targets)
@@ -224,7 +229,9 @@ def import_model(request: Request) -> ImportedModel:
 
     op_libraries = [library for target in request.targets.specialised for library in _op_libraries(target)]
     overrides = None if request.constants is None else read_overrides(request.constants)
-    model = load_model(request.model, request.dims, request.name, op_libraries, request.entry, overrides)
+    model = load_model(
+        request.model, request.dims, request.name, op_libraries, request.entry, overrides, request.frozen
+    )
     return convert_precision(model, request.precision)
 
 

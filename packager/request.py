@@ -6,13 +6,14 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packager.errors import UsageError
 from packager.frontends import check_suffix
 from packager.frontends.dims import DimRequest, make_request
+from packager.frontends.frozen import Array, frozen_arrays
 from packager.targets import DEFAULT_TARGETS, TargetList, parse_targets, with_attribute
 
 ENTRY_SYMBOL = "packager_bundle_v1"
@@ -37,6 +38,7 @@ class Request:
     entry: str | None  # the function of a Relax module that is the model
     constants: Path | None  # a file whose tensors replace the model's constants of the same names
     precision: str | None = None  # "fp16", "bf16", or None: the model's own
+    frozen: Mapping[str, Array] = field(default_factory=dict)  # inputs that become constants
 
     @property
     def static(self) -> bool:
@@ -74,6 +76,7 @@ def make_build_request(
     precision: str | None = None,
     cuda_home: str | os.PathLike[str] | None = None,
     tuning: Sequence[str | os.PathLike[str]] = (),
+    freeze: Mapping[str, Any] | None = None,
 ) -> Request:
     """Check the arguments of ``packager.build``. Raises UsageError."""
     check_suffix(model)
@@ -113,6 +116,7 @@ def make_build_request(
         entry=entry,
         constants=Path(constants) if constants is not None else None,
         precision=precision,
+        frozen=frozen_arrays(freeze or {}),
     )
 
 

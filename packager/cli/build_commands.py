@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -57,6 +57,9 @@ def build(
     cuda_home: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A CUDA toolkit to use in place of the wheels.")
     ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=JSON", help="An ONNX input that becomes a constant; repeatable.")
+    ] = None,
     tuning: Annotated[
         list[Path] | None, typer.Option(metavar="FILE.json", help="Records of packager tune; repeatable.")
     ] = None,
@@ -66,13 +69,15 @@ def build(
 ) -> None:
     """Compile a model into one self-contained shared library. Prints its path."""
     from packager.frontends.dims import parse_dims
+    from packager.frontends.frozen import parse_frozen
     from packager.pipeline import build as build_bundle
 
     if model.suffix == ".pt2":
         without_torch.remove()
     dims = {key: (request.min, request.max) for key, request in parse_dims(dim or []).items()}
+    frozen = parse_frozen(freeze or [])
     if dry_run:
-        _print_placement(model, target or [], dims, op_library or [], constants, entry, precision)
+        _print_placement(model, target or [], dims, op_library or [], constants, entry, precision, frozen)
         return
     with _progress() as progress:
         path = build_bundle(
@@ -95,6 +100,7 @@ def build(
             precision=precision,
             cuda_home=cuda_home,
             tuning=tuning or (),
+            freeze=frozen,
             progress=progress,
         )
     print(path)
@@ -108,6 +114,7 @@ def _print_placement(
     constants: Path | None,
     entry: str | None,
     precision: str | None,
+    freeze: dict[str, Any],
 ) -> None:
     from packager.pipeline import place
 
@@ -119,6 +126,7 @@ def _print_placement(
         constants=constants,
         entry=entry,
         precision=precision,
+        freeze=freeze,
     )
     from packager.partition.table import render_table
 

@@ -20,6 +20,7 @@ from tvm.sym import Analyzer
 from packager.digest import sha256_of_file
 from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.frontends.dims import DimRequest, resolve_dims
+from packager.frontends.frozen import Array, freeze_inputs
 from packager.frontends.lift import stays_inline
 from packager.frontends.names import tag_bindings
 from packager.frontends.onnx_converters import CONVERTERS
@@ -40,6 +41,7 @@ def load(
     name: str,
     op_libraries: Sequence[OpLibrary] = (),
     overrides: Overrides = NO_OVERRIDES,
+    frozen: Mapping[str, Array] | None = None,
 ) -> ImportedModel:
     """Read an ``.onnx`` file, external data too. Raises ModelError, UnsupportedOperatorsError and UsageError."""
     model = inline_functions(_read(path), op_libraries)
@@ -47,6 +49,7 @@ def load(
     graph = model.graph
     _drop_initialiser_inputs(graph)
     _override(graph, overrides)
+    freeze_inputs(graph, frozen or {})
     found = name_dims(graph)
     resolved = resolve_dims(found, dims)
     fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})

@@ -18,7 +18,9 @@ BUILD_MODULES = ("tvm", "tvm_ffi", "torch", "onnx", "jinja2", "capstone", "typer
 
 
 def test_build_prints_the_path_alone_and_progress_to_stderr(cli: Cli, models: Path, tmp_path: Path) -> None:
-    done = cli("build", models / "batched.onnx", "-o", tmp_path / "out.so", "--dim", "n=1:4", "--no-cache", "-t", "llvm")
+    done = cli(
+        "build", models / "batched.onnx", "-o", tmp_path / "out.so", "--dim", "n=1:4", "--no-cache", "-t", "llvm"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{tmp_path / 'out.so'}\n"
     assert all(re.fullmatch(r"\[ *\d+\.\d s\] .+", line) for line in done.stderr.splitlines())
