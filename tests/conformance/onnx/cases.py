@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -35,6 +36,7 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "SequenceInsert": (2,),
     "TensorScatter": (2,),
     "ReverseSequence": (1,),
+    "CastLike": (1,),
 }
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 
@@ -108,6 +110,8 @@ def _case(
 
 
 def _array(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return np.asarray(value)
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import resource
 import select
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +20,10 @@ import numpy as np
 
 from tests.conformance.onnx.cases import Case, frozen_inputs
 
-BUILD_SECONDS = 120.0
-RUN_SECONDS = 60.0
+BUILD_SECONDS = 60.0
+RUN_SECONDS = 30.0
+START_SECONDS = 60.0
+PATIENCE = 20
 PACKAGE = "tests.conformance.onnx"
 
 
@@ -38,32 +43,32 @@ class Verdict:
 class Server:
     """A process that answers lines of JSON; it is started anew after a crash or a hang."""
 
-    def __init__(self, module: str, seconds: float) -> None:
-        self.module, self.seconds = module, seconds
+    def __init__(self, module: str, seconds: float, memory_bytes: int = 0) -> None:
+        self.module, self.seconds, self.memory_bytes = module, seconds, memory_bytes
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the answer, or a failure that says how the process ended."""
-        if self.process is None:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", f"{PACKAGE}.{self.module}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        ready, _, _ = select.select([self.process.stdout], [], [], self.seconds)
-        line = self.process.stdout.readline() if ready else ""
+        process = self.process or self._start()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        line = _line(process, self.seconds)
         if line:
             answer: dict[str, Any] = json.loads(line)
             return answer
-        how = f"no answer within {self.seconds:.0f} s" if not ready else f"{self.module} ended: {self.process.wait()}"
+        ended = f"{self.module} ended: {process.wait()}" if line is not None else f"no answer within {self.seconds} s"
         self.close()
-        return {"status": "failed", "message": how}
+        return {"status": "failed", "message": ended}
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", f"{PACKAGE}.{self.module}"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = process = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
+        if self.memory_bytes:
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (self.memory_bytes, self.memory_bytes))
+        assert _line(process, START_SECONDS) == "ready\n", f"{self.module} does not start"
+        return process
 
     def close(self) -> None:
         """End the process."""
@@ -71,6 +76,26 @@ class Server:
             self.process.kill()
             self.process.communicate()
             self.process = None
+
+
+def _line(process: subprocess.Popen[str], seconds: float) -> str | None:
+    """Return the next line of a process, "" at its end, None if it says nothing in time.
+
+    The time is its own on the CPU, so that a machine with other work to do makes no difference; one that sleeps instead
+    has ``PATIENCE`` times as long.
+    """
+    deadline, limit = time.monotonic() + PATIENCE * seconds, _cpu_seconds(process.pid) + seconds
+    while time.monotonic() < deadline and _cpu_seconds(process.pid) < limit:
+        ready, _, _ = select.select([process.stdout], [], [], 0.5)
+        if ready and process.stdout is not None:
+            return process.stdout.readline()
+    return None
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the time that a process and its children that have ended have had; proc(5), fields 14 to 17."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 class Judge:
@@ -99,7 +124,8 @@ class Judge:
                 answer = self.runner.ask(request)
             if answer["status"] != "ran":
                 text = answer["message"] + (f": {answer['detail']}" if answer.get("detail") else "")
-                return Verdict(case.name, answer["status"], text, frozen)
+                status = "failed" if answer["status"] == "unfit" else answer["status"]
+                return Verdict(case.name, status, text, frozen)
             made = pickle.loads((folder / "outputs.pickle").read_bytes())
         problem = difference(case, made)
         return Verdict(case.name, "wrong" if problem else "right", problem, frozen)

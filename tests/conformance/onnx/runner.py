@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import packager
-from packager.errors import PackagerError
+from packager.errors import PackagerError, RunError, UsageError
 
 with contextlib.suppress(ImportError):
     import ml_dtypes  # noqa: F401  (numpy's bfloat16)
@@ -18,6 +18,7 @@ with contextlib.suppress(ImportError):
 
 def main() -> None:
     """Serve until standard input ends."""
+    print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(_run(json.loads(line))), flush=True)
         assert "tvm" not in sys.modules
@@ -29,9 +30,13 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     try:
         with packager.load(folder / "model.so") as bundle:
             names = [spec.name for spec in bundle.manifest.inputs]
+            if not set(names) <= set(inputs):
+                return {"status": "unfit", "message": "the model has other inputs"}
             outputs = bundle.run({name: inputs[name] for name in names})
             made = [outputs[spec.name] for spec in bundle.manifest.outputs]
             (folder / "outputs.pickle").write_bytes(pickle.dumps(made))
+    except (RunError, UsageError) as error:
+        return {"status": "unfit", "message": error.message}
     except PackagerError as error:
         return {"status": "failed", "message": error.message}
     return {"status": "ran"}
