@@ -15,6 +15,7 @@ from packager.fold import fold_weights
 from packager.ir import CallSource, LoweredModel, PartitionedModel
 from packager.lower.accumulate import legalize_layer_norm, legalize_softmax
 from packager.lower.devices import Device, device_named
+from packager.lower.extremes import legalize_max, legalize_min
 from packager.lower.indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.lower.kernels import make_group
 from packager.op_library import called_operator
@@ -28,6 +29,8 @@ LEGALIZE = [
         {
             "relax.take": legalize_take,
             "relax.nn.softmax": legalize_softmax,
+            "relax.max": legalize_max,
+            "relax.min": legalize_min,
             "relax.nn.layer_norm": legalize_layer_norm,
         }
     ),

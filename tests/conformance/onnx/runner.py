@@ -33,7 +33,7 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
             if not set(names) <= set(inputs):
                 return {"status": "unfit", "message": "the model has other inputs"}
             outputs = bundle.run({name: inputs[name] for name in names})
-            made = [outputs[spec.name] for spec in bundle.manifest.outputs]
+            made = {spec.name: outputs[spec.name] for spec in bundle.manifest.outputs}
             (folder / "outputs.pickle").write_bytes(pickle.dumps(made))
     except (RunError, UsageError) as error:
         return {"status": "unfit", "message": error.message}
