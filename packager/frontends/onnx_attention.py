@@ -16,6 +16,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import get_type
 from tvm.sym import Analyzer
 
 from packager.frontends.onnx_quantized import Convert, Converter
+from packager.frontends.onnx_shapes import as_tensor
 from packager.frontends.onnx_values import constant, dtype_of, extents, optional, output_count
 
 # What output 3 of Attention is, by ``qk_matmul_output_mode``.
@@ -67,17 +68,7 @@ def _attention(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
     if precision != dtype:
         weights = emit(relax.op.astype(weights, dtype))
     result = emit(relax.op.matmul(weights, v))
-    empty = _empty_rows(builder, bias.value) if bias.may_be_empty else None
-    if rank == 3:
-        batch, heads, queries, depth = extents(result)
-        if empty is not None and extents(empty)[1] != 1:
-            result, empty = emit(relax.op.where(empty, relax.const(0, dtype), result)), None
-        result = emit(relax.op.permute_dims(result, [0, 2, 1, 3]))
-        result = emit(relax.op.reshape(result, [batch, queries, heads * depth]))
-        if empty is not None:
-            empty = emit(relax.op.reshape(empty, [extents(empty)[0], extents(empty)[2], 1]))
-    if empty is not None:
-        result = emit(relax.op.where(empty, relax.const(0, dtype), result))
+    result = _result(builder, result, _empty_rows(builder, bias.value) if bias.may_be_empty else None, rank)
     count = output_count(attributes)
     if count <= 3:
         return relax.Tuple([result, *present][:count]) if count > 1 else result
@@ -86,6 +77,20 @@ def _attention(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
         weights = emit(relax.op.where(_empty_rows(builder, bias.value), relax.const(0, dtype), weights))
     asked[WEIGHTS] = weights
     return relax.Tuple([result, *present, asked[mode]])
+
+
+def _result(builder: Any, result: Any, empty: Any, rank: int) -> Any:
+    """Return the result in the rank of the operands, with zeros in the rows that are ``empty``."""
+    emit, zero = builder.emit, relax.const(0, dtype_of(result))
+    if rank == 3:
+        batch, heads, queries, depth = extents(result)
+        if empty is not None and extents(empty)[1] != 1:
+            result, empty = emit(relax.op.where(empty, zero, result)), None
+        result = emit(relax.op.permute_dims(result, [0, 2, 1, 3]))
+        result = emit(relax.op.reshape(result, [batch, queries, heads * depth]))
+        if empty is not None:
+            empty = emit(relax.op.reshape(empty, [extents(empty)[0], extents(empty)[2], 1]))
+    return result if empty is None else emit(relax.op.where(empty, zero, result))
 
 
 def _heads(builder: Any, data: Any, heads: int | None) -> Any:
@@ -126,9 +131,11 @@ def _bias(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], sc
             start = emit(relax.op.subtract(_plain(builder, lengths), _number(builder, queries)))
             rows = emit(relax.op.add(rows, emit(relax.op.reshape(start, [-1, 1, 1, 1]))))
         else:
-            start = 0 if past is None else past
+            start = past if isinstance(past, int) else 0
             rows = emit(relax.op.arange(start, start + queries, 1, "int64"))
             rows = emit(relax.op.reshape(rows, [queries, 1]))
+            if past is not None and not isinstance(past, int):
+                rows = emit(relax.op.add(rows, _number(builder, past)))
         columns = emit(relax.op.arange(0, keys, 1, "int64"))
         columns = emit(relax.op.reshape(columns, [1, keys]))
         if causal:
@@ -200,10 +207,7 @@ def _plain(builder: Any, data: Any) -> Any:
 
 def _number(builder: Any, extent: Any) -> Any:
     """Return an extent as a tensor of rank 0."""
-    if isinstance(extent, int):
-        return relax.const(extent, "int64")
-    ones = builder.emit(relax.op.arange(extent, extent + 1, 1, "int64"))
-    return builder.emit(relax.op.reshape(ones, []))
+    return relax.const(extent, "int64") if isinstance(extent, int) else as_tensor(builder, extent)
 
 
 def _rotary_embedding(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -222,9 +226,8 @@ def _rotary_embedding(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     rotated = attributes.get("rotary_embedding_dim", 0) or width
     tables = []
     for table in (cosines, sines):
-        if places is not None:
-            table = emit(relax.op.take(table, places, axis=0))
-        tables.append(emit(relax.op.expand_dims(table, axis=2 if rows_first else 1)))
+        taken = table if places is None else emit(relax.op.take(table, places, axis=0))
+        tables.append(emit(relax.op.expand_dims(taken, axis=2 if rows_first else 1)))
     cosine, sine = tables
     pairs = attributes.get("interleaved", 0)
     bounds = [(0, rotated, 2), (1, rotated, 2)] if pairs else [(0, rotated // 2, 1), (rotated // 2, rotated, 1)]

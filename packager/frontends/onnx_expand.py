@@ -133,21 +133,45 @@ def _rename_graph(
     graph.node.extend(nodes)
 
 
-def inline_branches(graph: onnx.GraphProto, constants: Constants) -> bool:
-    """Replace each ``If`` whose condition is constant by the branch that it takes; return whether there were any."""
-    if not any(_is_decided(node, constants) for node in graph.node):
-        return False
+def inline_branches(graph: onnx.GraphProto, constants: Constants, inferred: Inferred) -> bool:
+    """Replace each ``If`` by the branch that it takes, or by a choice between both; return whether there were any.
+
+    A choice needs results of one static shape whichever branch is taken: both branches are computed.
+    """
     nodes: list[onnx.NodeProto] = []
+    changed = False
     for index, node in enumerate(graph.node):
-        if not _is_decided(node, constants):
+        decided = _is_decided(node, constants)
+        if not decided and not _is_choice(node, inferred):
             nodes.append(node)
             continue
-        chosen = "then_branch" if bool(constants.array(node.input[0]).reshape(-1)[0]) else "else_branch"
-        branch = next(attribute.g for attribute in node.attribute if attribute.name == chosen)
-        nodes.extend(_branch_nodes(node, branch, constants, f"{node.name or node.output[0]}.{index}."))
-    del graph.node[:]
-    graph.node.extend(nodes)
-    return True
+        changed = True
+        branches = {attribute.name: attribute.g for attribute in node.attribute}
+        prefix = f"{node.name or node.output[0]}.{index}."
+        if decided:
+            chosen = "then_branch" if bool(constants.array(node.input[0]).reshape(-1)[0]) else "else_branch"
+            nodes.extend(_branch_nodes(node, list(node.output), branches[chosen], constants, prefix))
+            continue
+        condition = f"{prefix}condition"
+        nodes.append(onnx.helper.make_node("Squeeze", [node.input[0]], [condition], name=node.name))
+        results = []
+        for name in ("then_branch", "else_branch"):
+            results.append([f"{prefix}{name}.{output}" for output in node.output])
+            nodes.extend(_branch_nodes(node, results[-1], branches[name], constants, f"{prefix}{name}:"))
+        for output, first, second in zip(node.output, *results, strict=True):
+            nodes.append(onnx.helper.make_node("Where", [condition, first, second], [output], name=node.name))
+    if changed:
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return changed
+
+
+def _is_choice(node: onnx.NodeProto, inferred: Inferred) -> bool:
+    return (
+        node.op_type == "If"
+        and node.domain in STANDARD_DOMAINS
+        and all(name in inferred.extents and None not in inferred.extents[name] for name in node.output)
+    )
 
 
 def _is_decided(node: onnx.NodeProto, constants: Constants) -> bool:
@@ -155,14 +179,15 @@ def _is_decided(node: onnx.NodeProto, constants: Constants) -> bool:
 
 
 def _branch_nodes(
-    node: onnx.NodeProto, branch: onnx.GraphProto, constants: Constants, prefix: str
+    node: onnx.NodeProto, results: Sequence[str], branch: onnx.GraphProto, constants: Constants, prefix: str
 ) -> Sequence[onnx.NodeProto]:
+    """Return the nodes of a branch, which give their values the names ``results``."""
     inner = {name for part in branch.node for name in part.output} | {t.name for t in branch.initializer}
     names = {name: prefix + name for name in inner if name}
     for tensor in branch.initializer:
         constants.add(names[tensor.name], onnx.numpy_helper.to_array(tensor), None)
     made = [renamed_node(part, lambda name: names.get(name, name), None, None) for part in branch.node]
-    for result, value in zip(node.output, branch.output, strict=False):
+    for result, value in zip(results, branch.output, strict=False):
         if result:
             source = names.get(value.name, value.name)
             made.append(onnx.helper.make_node("Identity", [source], [result], name=node.name))

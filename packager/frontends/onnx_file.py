@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx.external_data_helper
@@ -57,6 +58,7 @@ def load(
     importer = Importer(custom, resolved)
     module = run_importer(importer, graph, _opset(model))
     _check_outputs(graph, module["main"])
+    _check_extents(module["main"], importer.node_of_variable)
     weights = {name: constants.array(name) for name in importer._params}
     module["main"] = module["main"].without_attr("params") if weights else module["main"]
     sources = {name: constants.sources[name] for name in weights if name in constants.sources}
@@ -181,6 +183,30 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
             raise ModelError(
                 f"output {value.name!r} is declared as {declared}{extents} but would be {ty}",
                 hint="an operator is used in a way that TVM's importer does not support",
+            )
+
+
+def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:
+    """Raise ModelError where a value that is used has no elements: nothing can be compiled for it."""
+    used: set[int] = set()
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            used.add(expr.__chandle__())
+
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    for value in (*(binding.value for binding in bindings), main.body.body):
+        relax.analysis.post_order_visit(value, note)
+    for binding in bindings:
+        shape = getattr(binding.var.ty, "shape", None)
+        empty = isinstance(shape, relax.ShapeExpr) and any(
+            isinstance(e, tvm.tirx.IntImm) and int(e) == 0 for e in shape
+        )
+        if empty and binding.var.__chandle__() in used:
+            node = nodes.get(binding.var.name, "")
+            raise ModelError(
+                f"a value of {f'node {node!r}' if node else 'the model'} has no elements: its shape is {shape}",
+                hint="tensors of extent 0 are not supported",
             )
 
 

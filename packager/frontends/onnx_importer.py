@@ -75,7 +75,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             attributes = self._parse_attr(node.attribute)
             attributes["tvm_custom"] = {
                 **{"name": node.name, "num_outputs": len(node.output)},
-                **{"opset": self.opset, "params": self._params},
+                **{"opset": self.opset, "params": self._params, "analyzer": self.analyzer},
             }
             inputs = onnx_frontend.onnx_input([self._nodes[name] if name else None for name in node.input])
             outputs = self._convert_node(node, inputs, attributes)
@@ -83,7 +83,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
                 is_shape = name in results and onnx_shapes.is_symbolic(value)
                 self._nodes[name] = onnx_shapes.as_tensor(self.bb, value) if is_shape else value
 
-    def _convert_node(self, node: onnx.NodeProto, inputs: Sequence[Any], attributes: dict[str, Any]) -> Sequence[Any]:
+    def _convert_node(self, node: onnx.NodeProto, inputs: list[Any], attributes: dict[str, Any]) -> Sequence[Any]:
         operator = node.op_type
         shapes = None
         if operator not in self.custom:

@@ -16,7 +16,7 @@ LARGE_BYTES = 4096
 
 @dataclass(frozen=True)
 class Inferred:
-    """What shape inference finds, by name: the extents of values whose rank is known, element types, and whole types."""
+    """What shape inference finds, by name: extents of values whose rank is known, element types, and whole types."""
 
     extents: dict[str, Extents]
     types: dict[str, int]

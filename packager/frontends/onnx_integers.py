@@ -47,8 +47,9 @@ def _bit_shift(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
 
     def shift(x: Any, count: Any) -> Any:
         # A count outside [0, bits) is undefined in C: such shifts give what the sign alone leaves.
-        inside = tirx.all(count >= tirx.const(0, dtype), count < tirx.const(bits, dtype)) if signed else count < bits
-        safe = tirx.Select(inside, count, tirx.const(0, dtype))
+        wide = count.astype("int64")
+        inside = tirx.all(wide >= tirx.const(0, "int64"), wide < tirx.const(bits, "int64"))
+        safe = tirx.Select(inside, count, tirx.const(bits - 1, dtype))
         zero = tirx.const(0, dtype)
         if not left:
             rest = tirx.Select(x < zero, tirx.const(-1, dtype), zero) if signed else zero
@@ -75,22 +76,16 @@ def _bit_cast(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
 
 
 def _mod(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    if not all(isinstance(x.ty, relax.TensorType) for x in inputs):  # arithmetic on extents
+    tensors = all(isinstance(x.ty, relax.TensorType) for x in inputs)  # and not extents
+    if attributes.get("fmod", 0) or not tensors or dtype_of(inputs[0]).startswith(("int", "uint")):
         return convert("Mod", list(inputs), attributes)
     dtype = dtype_of(inputs[0])
-    truncated = bool(attributes.get("fmod", 0))
-    if dtype.startswith("uint"):
-        return _elementwise(builder, inputs, lambda x, y: tirx.truncmod(x, y), "mod")
-    if dtype.startswith("int"):
-        rule = tirx.truncmod if truncated else tirx.floormod
-        return _elementwise(builder, inputs, lambda x, y: rule(x, y), "mod")
     work = dtype if dtype == "float64" else "float32"
 
     def remainder(x: Any, y: Any) -> Any:
+        """As x - floor(x / y) y, which overflows to infinity or loses the sign of zero."""
         a, b = x.astype(work), y.astype(work)
         rest = tirx.truncmod(a, b)
-        if truncated:
-            return rest.astype(dtype)
         zero = tirx.const(0.0, work)
         other = tirx.any(tirx.all(rest < zero, b > zero), tirx.all(rest > zero, b < zero))
         signed_zero = tirx.copysign(zero, b)

@@ -16,7 +16,6 @@ from packager.errors import ModelError
 STRINGS_HINT = "bundles compute with numbers: turn strings into numbers before, and cut the model there"
 
 
-
 class NodeFacts:
     """What a limit looks at: the attributes of a node, the element types of its inputs, and its constant inputs."""
 

@@ -59,14 +59,19 @@ def _vectorise(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
                 at = start + item * (skip + 1)
                 inside = x(*row, tirx.min(at, length - 1)).astype("int64") == pool[gram, item]
                 fits.append(tirx.any(item >= size[gram], tirx.all(at < length, inside)))
-            return te.sum(tirx.Select(tirx.all(*fits), tirx.const(1.0, "float32"), tirx.const(0.0, "float32")), axis=[gram, skip, start])
+            return te.sum(
+                tirx.Select(tirx.all(*fits), tirx.const(1.0, "float32"), tirx.const(0.0, "float32")),
+                axis=[gram, skip, start],
+            )
 
         total = te.compute((*rows, columns), count, name="gram_counts")
 
         def scale(*i: Any) -> Any:
             number = total(*i)
             if mode == "IDF":
-                number = tirx.Select(number > tirx.const(0.0, "float32"), tirx.const(1.0, "float32"), tirx.const(0.0, "float32"))
+                number = tirx.Select(
+                    number > tirx.const(0.0, "float32"), tirx.const(1.0, "float32"), tirx.const(0.0, "float32")
+                )
             return number * weight(i[-1])
 
         return te.compute(total.shape, scale, name="tf_idf")

@@ -1,6 +1,7 @@
-"""Normalisations of ONNX that TVM's importer lacks or takes only in part.
+"""Normalisations of ONNX, and what stands beside them in models, that TVM's importer lacks or takes only in part.
 
-ONNX operators LayerNormalization (version 17) and LpNormalization (version 22).
+ONNX operators LayerNormalization (version 17), RMSNormalization (version 23), LpNormalization (version 22), EyeLike
+(version 22) and Dropout (version 22).
 """
 
 from __future__ import annotations
@@ -32,6 +33,18 @@ def _layer_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[s
     shifted = emit(relax.op.add(variance, relax.const(attributes.get("epsilon", 1e-5), stash)))
     deviation = emit(relax.op.divide(relax.const(1, stash), emit(relax.op.sqrt(shifted))))
     return relax.Tuple([emit(normalised), mean, deviation][:count])
+
+
+def _rms_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """RMSNormalization-23. TVM cannot lower one over all axes: it gets one of extent 1 before them."""
+    data, scale = inputs
+    rank, axis = data.ty.ndim, attributes.get("axis", -1)
+    if axis % rank:
+        return convert("RMSNormalization", [data, scale], {**attributes, "axis": axis % rank})
+    shape = extents(data)
+    data = builder.emit(relax.op.expand_dims(data, axis=0))
+    result = builder.emit(convert("RMSNormalization", [data, scale], {**attributes, "axis": 1}))
+    return relax.op.reshape(result, shape)
 
 
 def _lp_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -70,6 +83,7 @@ def _dropout(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
 
 NORMS: Mapping[str, Converter] = {
     "LayerNormalization": _layer_normalization,
+    "RMSNormalization": _rms_normalization,
     "LpNormalization": _lp_normalization,
     "EyeLike": _eye_like,
     "Dropout": _dropout,

@@ -15,11 +15,22 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 from packager.frontends.onnx_quantized import Convert, Converter
-from packager.frontends.onnx_values import dtype_of, extents, known, opset, optional, static_extents, tensor_constant
-from packager.frontends.onnx_values import text
+from packager.frontends.onnx_values import (
+    dtype_of,
+    extents,
+    known,
+    opset,
+    optional,
+    static_extents,
+    tensor_constant,
+    text,
+)
+
+# Extents up to which comparing all pairs is as good as keeping a list; and it runs on every device.
+MAX_RANKED = 1024
 
 
 def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -34,6 +45,30 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
     order = [*(i for i in range(rank) if i != axis), axis]
     back = [order.index(i) for i in range(rank)]
     moved = data if axis == rank - 1 else builder.emit(relax.op.permute_dims(data, order))
+
+    def by_rank(x: Any) -> Any:
+        """Count for each element those before it in the result; the output of a rank is the element that has it."""
+        other, mine = (te.reduce_axis((0, number), name=name) for name in ("other", "mine"))
+
+        def rank_of(*i: Any) -> Any:
+            left, right = x(*i[:-1], other), x(*i)
+            first = tirx.any(left > right if largest else left < right, tirx.all(left == right, other < i[-1]))
+            return te.sum(tirx.Select(first, tirx.const(1, "int64"), tirx.const(0, "int64")), axis=other)
+
+        ranks = te.compute(x.shape, rank_of, name="ranks")
+        shape = [*x.shape[:-1], tirx.const(k, "int64")]
+        places = te.compute(
+            shape,
+            lambda *i: te.sum(
+                tirx.Select(
+                    ranks(*i[:-1], mine) == i[-1].astype("int64"), mine.astype("int64"), tirx.const(0, "int64")
+                ),
+                axis=mine,
+            ),
+            name="places",
+        )
+        values = te.compute(shape, lambda *i: x(*i[:-1], tirx.min(places(*i), number - 1)), name="values")
+        return [values, places]
 
     def compute(x: Any) -> Any:
         rows = math.prod(x.shape[:-1], start=tirx.const(1, "int64"))
@@ -53,22 +88,18 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
             with T.serial(0, number) as i:
                 new, base = source[row * number + i], row * k
                 full = i >= k
-                with T.If(tirx.any(tirx.Not(full), better(new, values[base + (k - 1)]))):
-                    with T.Then():
-                        # From the end of the list to its start: what is worse moves on, and leaves room for the new.
-                        values[base + tirx.min(i, k - 1)] = new
-                        places[base + tirx.min(i, k - 1)] = i.astype("int64")
-                        with T.serial(0, k - 1) as step:
-                            at = base + (k - 2 - step)
-                            within = k - 2 - step < tirx.min(i, k - 1)
-                            with T.If(within):
-                                with T.Then():
-                                    with T.If(better(new, values[at])):
-                                        with T.Then():
-                                            values[at + 1] = values[at]
-                                            places[at + 1] = places[at]
-                                            values[at] = new
-                                            places[at] = i.astype("int64")
+                with T.If(tirx.any(tirx.Not(full), better(new, values[base + (k - 1)]))), T.Then():
+                    # From the end of the list to its start: what is worse moves on, and leaves room for the new.
+                    values[base + tirx.min(i, k - 1)] = new
+                    places[base + tirx.min(i, k - 1)] = i.astype("int64")
+                    with T.serial(0, k - 1) as step:
+                        at = base + (k - 2 - step)
+                        within = k - 2 - step < tirx.min(i, k - 1)
+                        with T.If(within), T.Then(), T.If(better(new, values[at])), T.Then():
+                            values[at + 1] = values[at]
+                            places[at + 1] = places[at]
+                            values[at] = new
+                            places[at] = i.astype("int64")
 
         shape = (*x.shape[:-1], k)
         return te.extern(
@@ -76,13 +107,20 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
             [x],
             generate,
             dtype=[dtype, "int64"],
-            out_buffers=[tirx.decl_buffer(shape, kind, name, layout=None) for kind, name in ((dtype, "values"), ("int64", "places"))],
+            out_buffers=[
+                tirx.decl_buffer(shape, kind, name, layout=None)
+                for kind, name in ((dtype, "values"), ("int64", "places"))
+            ],
             name="top_k",
         )
 
-    result = builder.emit(builder.call_te(compute, moved, primfunc_name_hint="top_k"))
+    result = builder.emit(
+        builder.call_te(by_rank if number <= MAX_RANKED else compute, moved, primfunc_name_hint="top_k")
+    )
     parts = [builder.emit(relax.TupleGetItem(result, part)) for part in range(2)]
-    return relax.Tuple([part if axis == rank - 1 else builder.emit(relax.op.permute_dims(part, back)) for part in parts])
+    return relax.Tuple(
+        [part if axis == rank - 1 else builder.emit(relax.op.permute_dims(part, back)) for part in parts]
+    )
 
 
 def _tensor_scatter(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -124,13 +162,16 @@ def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
     if text(attributes, "mode", "avg") != "max":
         return convert("RoiAlign", list(inputs), attributes)
     data, rois, batches = inputs
-    _, channels, height, width = static_extents(data, "the image of RoiAlign")
+    channels, height, width = static_extents(data, "the image of RoiAlign", 1)
     rows, columns = attributes.get("output_height", 1), attributes.get("output_width", 1)
     ratio, scale = attributes.get("sampling_ratio", 0), attributes.get("spatial_scale", 1.0)
     dtype = dtype_of(data)
     if ratio <= 0:
         raise ValueError("RoiAlign with mode=max and as many samples as a region has elements (sampling_ratio=0)")
-    old = opset(attributes) < 16 or text(attributes, "coordinate_transformation_mode", "half_pixel") == "output_half_pixel"
+    old = (
+        opset(attributes) < 16
+        or text(attributes, "coordinate_transformation_mode", "half_pixel") == "output_half_pixel"
+    )
 
     def compute(x: Any, roi: Any, batch: Any) -> Any:
         sy, sx = (te.reduce_axis((0, ratio), name=name) for name in ("sy", "sx"))
@@ -166,11 +207,11 @@ def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
     return builder.call_te(compute, data, rois, batches, primfunc_name_hint="roi_align_max")
 
 
-def _conv_transpose(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+def _conv_transpose(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     """Turn ``output_shape`` into padding; what the output is longer than it would be without any is zeros (or bias)."""
     if "output_shape" not in attributes:
         return convert("ConvTranspose", list(inputs), attributes)
-    shape, kernel = static_extents(inputs[0])[2:], static_extents(inputs[1])[2:]
+    shape, kernel = static_extents(inputs[0], "the input of ConvTranspose", 2), static_extents(inputs[1], first=2)
     rank, wanted = len(shape), list(attributes["output_shape"])[-len(shape) :]
     strides, dilations = attributes.get("strides", [1] * rank), attributes.get("dilations", [1] * rank)
     extra = list(attributes.get("output_padding", [0] * rank))

@@ -16,8 +16,16 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from packager.frontends.onnx_quantized import Convert, Converter
-from packager.frontends.onnx_values import dtype_of, extents, known, optional, output_count, static_extents
-from packager.frontends.onnx_values import tensor_constant, text
+from packager.frontends.onnx_values import (
+    dtype_of,
+    extents,
+    known,
+    optional,
+    output_count,
+    static_extents,
+    tensor_constant,
+    text,
+)
 
 
 @dataclass(frozen=True)
@@ -81,9 +89,7 @@ def _reduce_windows(x: Any, windows: Sequence[_Window], combine: Any, outside: A
     axes = [te.reduce_axis((0, window.kernel), name=f"k{i}") for i, window in enumerate(windows)]
 
     def element(n: Any, c: Any, *place: Any) -> Any:
-        at = [
-            p * w.stride + k * w.dilation - w.before for p, k, w in zip(place, axes, windows, strict=True)
-        ]
+        at = [p * w.stride + k * w.dilation - w.before for p, k, w in zip(place, axes, windows, strict=True)]
         inside = [tirx.all(a >= 0, a < w.extent) for a, w in zip(at, windows, strict=True) if w.before or w.end]
         value = x(n, c, *at)
         return combine(tirx.if_then_else(tirx.all(*inside), value, outside) if inside else value, axis=axes)
@@ -125,19 +131,15 @@ def _max_and_indices(builder: Any, data: Any, windows: Sequence[_Window], *, col
     dtype = dtype_of(data)
     spatial = [window.extent for window in windows]
 
-    def fold(a: Any, b: Any) -> Any:
-        first = tirx.any(a[1] > b[1], tirx.all(a[1] == b[1], a[0] < b[0]))
-        return tirx.Select(first, a[0], b[0]), tirx.Select(first, a[1], b[1])
-
-    def identity(index: Any, _value: Any) -> Any:
-        return tirx.const(np.iinfo(np.int64).max, index), tirx.min_value(dtype)
-
-    largest = te.comm_reducer(fold, identity, name="largest")
+    last = tirx.const(np.iinfo(np.int64).max, "int64")
+    plane = math.prod(spatial)
 
     def compute(x: Any) -> Any:
-        axes = [te.reduce_axis((0, window.kernel), name=f"k{i}") for i, window in enumerate(windows)]
+        value = _reduce_windows(x, windows, te.max, tirx.min_value(dtype), "max_pool")
+        axes = [te.reduce_axis((0, window.kernel), name=f"p{i}") for i, window in enumerate(windows)]
 
-        def element(n: Any, c: Any, *place: Any) -> Any:
+        def first(n: Any, c: Any, *place: Any) -> Any:
+            """Return the least row-major index of an element of the window that equals its maximum."""
             at = [
                 (p * w.stride + k * w.dilation - w.before).astype("int64")
                 for p, k, w in zip(place, axes, windows, strict=True)
@@ -146,16 +148,13 @@ def _max_and_indices(builder: Any, data: Any, windows: Sequence[_Window], *, col
             index = tirx.const(0, "int64")
             for a, extent in zip(at, spatial, strict=True):
                 index = index * extent + a
-            nowhere = tirx.const(np.iinfo(np.int64).max, "int64")
-            value = tirx.if_then_else(inside, x(n, c, *at), tirx.min_value(dtype))
-            return largest((tirx.if_then_else(inside, index, nowhere), value), axis=axes)
+            found = tirx.if_then_else(inside, x(n, c, *at) == value(n, c, *place), tirx.const(0, "bool"))
+            return te.min(tirx.Select(found, index, last), axis=axes)
 
-        shape = (x.shape[0], x.shape[1], *(window.size for window in windows))
-        index, value = te.compute(shape, element, name="max_pool")
-        plane = math.prod(spatial)
+        index = te.compute(value.shape, first, name="first_of_equals")
 
         def place_of(n: Any, c: Any, *place: Any) -> Any:
-            row_major = index(n, c, *place)
+            row_major = tirx.min(index(n, c, *place), tirx.const(plane - 1, "int64"))  # a window of NaNs equals none
             base = (n * x.shape[1] + c).astype("int64") * plane
             if not column_major:
                 return base + row_major
@@ -165,7 +164,7 @@ def _max_and_indices(builder: Any, data: Any, windows: Sequence[_Window], *, col
                 result, rest = result + tirx.truncmod(rest, extent) * stride, tirx.truncdiv(rest, extent)
             return base + result
 
-        return [value, te.compute(shape, place_of, name="indices")]
+        return [value, te.compute(value.shape, place_of, name="indices")]
 
     return builder.call_te(compute, data, primfunc_name_hint="max_pool_indices")
 
@@ -230,9 +229,7 @@ def _max_unpool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
     kernel = attributes["kernel_shape"]
     rank = len(kernel)
     strides, pads = attributes.get("strides", [1] * rank), attributes.get("pads", [0] * 2 * rank)
-    inferred = [
-        (extent - 1) * strides[i] - pads[i] - pads[rank + i] + kernel[i] for i, extent in enumerate(shape[2:])
-    ]
+    inferred = [(extent - 1) * strides[i] - pads[i] - pads[rank + i] + kernel[i] for i, extent in enumerate(shape[2:])]
     inferred = [*shape[:2], *inferred]
     zeros = builder.emit(relax.op.zeros([math.prod(inferred)], dtype_of(inputs[0])))
     flat = [builder.emit(relax.op.reshape(data, [math.prod(shape)])) for data in inputs[:2]]

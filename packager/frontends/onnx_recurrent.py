@@ -58,10 +58,10 @@ class _Cell:
             value = self.emit(relax.op.clip(value, -self.clip, self.clip))
         return self.functions[index](value)
 
-    def part(self, data: Any, index: int, axis: int = -1) -> Any:
-        """Return the part of a gate, ``hidden`` elements along an axis."""
-        begin = index * self.hidden
-        return self.emit(relax.op.strided_slice(data, [axis], [begin], [begin + self.hidden]))
+    def part(self, data: Any, index: int, count: int = 1) -> Any:
+        """Return the parts of ``count`` gates, ``hidden`` elements each along the last axis."""
+        begin, end = index * self.hidden, (index + count) * self.hidden
+        return self.emit(relax.op.strided_slice(data, [data.ty.ndim - 1], [begin], [end]))
 
 
 def _activation(builder: Any, name: str, alpha: float | None, beta: float | None, dtype: str) -> Function:
@@ -108,9 +108,7 @@ def _activation(builder: Any, name: str, alpha: float | None, beta: float | None
         "Affine": emitted(affine),
         "LeakyRelu": leaky,
         "ThresholdedRelu": thresholded,
-        "ScaledTanh": emitted(
-            lambda x: op.multiply(x, const(b)), op.tanh, lambda x: op.multiply(x, const(a))
-        ),
+        "ScaledTanh": emitted(lambda x: op.multiply(x, const(b)), op.tanh, lambda x: op.multiply(x, const(a))),
         "HardSigmoid": emitted(affine, lambda x: op.clip(x, 0.0, 1.0)),
         "Elu": elu,
         "Softsign": softsign,
@@ -127,15 +125,15 @@ def _functions(builder: Any, kind: str, direction: int, attributes: Mapping[str,
     given = [name.decode() if isinstance(name, bytes) else name for name in attributes.get("activations", ())]
     exact = {name.lower(): name for name in (*ALPHA, *BETA, "Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")}
     names = [exact.get(name.lower(), name) for name in given]
-    names = names[direction * count : (direction + 1) * count] or defaults
-    numbers: dict[str, list[float]] = {
-        which: list(attributes.get(f"activation_{which}", ())) for which in ("alpha", "beta")
-    }
+    names = names or defaults * (direction + 1)
+    # The numbers belong, in order, to those functions that take any.
+    numbers = {which: list(attributes.get(f"activation_{which}", ())) for which in ("alpha", "beta")}
+    takers: dict[str, Mapping[str, float]] = {"alpha": ALPHA, "beta": BETA}
     made = []
-    for index, name in enumerate(names, direction * count):
-        alpha, beta = (values[index] if index < len(values) else None for values in numbers.values())
-        made.append(_activation(builder, name, alpha, beta, dtype))
-    return tuple(made)
+    for name in names:
+        own = {which: numbers[which].pop(0) if name in takers[which] and numbers[which] else None for which in takers}
+        made.append(_activation(builder, name, own["alpha"], own["beta"], dtype))
+    return tuple(made[direction * count : (direction + 1) * count])
 
 
 def _rnn_step(cell: _Cell, x: Any, state: Sequence[Any], r: Any, bias: Any, _peep: Any) -> list[Any]:
@@ -144,11 +142,10 @@ def _rnn_step(cell: _Cell, x: Any, state: Sequence[Any], r: Any, bias: Any, _pee
 
 
 def _gru_step(cell: _Cell, x: Any, state: Sequence[Any], r: Any, bias: Any, _peep: Any) -> list[Any]:
-    h, hidden = state[0], cell.hidden
-    gates = cell.emit(relax.op.strided_slice(x, [-1], [0], [2 * hidden]))
-    r_gates = cell.emit(relax.op.strided_slice(r, [1], [0], [2 * hidden]))
+    h = state[0]
+    gates, r_gates = cell.part(x, 0, 2), cell.part(r, 0, 2)
     r_hidden = cell.part(r, 2)
-    b_gates = None if bias is None else cell.emit(relax.op.strided_slice(bias, [0], [0], [2 * hidden]))
+    b_gates = None if bias is None else cell.part(bias, 0, 2)
     b_hidden = None if bias is None else cell.part(bias, 2)
     opened = cell.apply(0, cell.add(gates, cell.emit(relax.op.matmul(h, r_gates)), b_gates))
     z, reset = cell.part(opened, 0), cell.part(opened, 1)
@@ -169,7 +166,11 @@ def _lstm_step(cell: _Cell, x: Any, state: Sequence[Any], r: Any, bias: Any, pee
         i = cell.add(i, cell.times(cell.part(peep, 0), c))
         f = cell.add(f, cell.times(cell.part(peep, 2), c))
     i = cell.apply(0, i)
-    f = cell.emit(relax.op.subtract(cell.number(1.0), i)) if cell.attributes.get("input_forget", 0) else cell.apply(0, f)
+    f = (
+        cell.emit(relax.op.subtract(cell.number(1.0), i))
+        if cell.attributes.get("input_forget", 0)
+        else cell.apply(0, f)
+    )
     new = cell.add(cell.times(f, c), cell.times(i, cell.apply(1, g)))
     if peep is not None:
         o = cell.add(o, cell.times(cell.part(peep, 1), new))

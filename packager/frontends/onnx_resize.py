@@ -1,8 +1,8 @@
 """``Resize`` and ``Upsample`` by tables of indices and weights per axis, for what TVM's importer lacks or computes
 otherwise.
 
-ONNX operators Resize (versions 10 to 19) and Upsample (7, 9): every mode is a weighted sum of input elements, separately
-along each axis, whose indices and weights follow from extents, scales and the region of interest alone.
+ONNX operators Resize (versions 10 to 19) and Upsample (7, 9): every mode is a weighted sum of input elements,
+separately along each axis, whose indices and weights follow from extents, scales and the region of interest alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,18 @@ import numpy as np
 from tvm import te, tirx
 
 from packager.frontends.onnx_quantized import Convert, Converter
-from packager.frontends.onnx_values import Array, constant, dtype_of, extents, known, opset, optional, static_extents
-from packager.frontends.onnx_values import tensor_constant, text
+from packager.frontends.onnx_values import (
+    Array,
+    constant,
+    dtype_of,
+    extents,
+    known,
+    opset,
+    optional,
+    static_extents,
+    tensor_constant,
+    text,
+)
 
 # Taps of all axes together that one loop nest adds up; more are computed axis by axis.
 MAX_TAPS = 16
@@ -26,8 +36,8 @@ MAX_TAPS = 16
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis that changes: for each of its outputs the indices of inputs and their weights, [extent, taps], and whether
-    it lies outside the input."""
+    """An axis that changes: for each of its outputs the indices of inputs and their weights, [extent, taps], and
+    whether it lies outside the input."""
 
     axis: int
     indices: Array

@@ -1,6 +1,6 @@
-"""Gathers, scatters and scans that TVM's importer lacks, or takes only with constants.
+"""Gathers and paddings that TVM's importer lacks, or takes only with constants.
 
-ONNX operators CumProd (version 26), OneHot (11), Pad (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
+ONNX operators OneHot (11), Pad (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
 BatchNormalization in training mode (15).
 """
 
@@ -11,26 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx, topi
+from tvm import relax, te, tirx
 
 from packager.frontends.onnx_quantized import Convert, Converter
-from packager.frontends.onnx_values import constant, dtype_of, extents, known, optional, output_count, static_extents
-from packager.frontends.onnx_values import text
-
-
-def _flipped(builder: Any, data: Any, axis: int) -> Any:
-    return builder.emit(relax.op.flip(data, axis))
-
-
-def _cumulative_product(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    data = inputs[0]
-    axis = int(known(inputs[1], attributes, "the axis of CumProd").item()) % data.ty.ndim
-    backwards = bool(attributes.get("reverse", 0))
-    if backwards:
-        data = _flipped(builder, data, axis)
-    exclusive = bool(attributes.get("exclusive", 0))
-    result = builder.call_te(topi.cumprod, data, axis, dtype_of(data), exclusive, primfunc_name_hint="cumprod")
-    return relax.op.flip(builder.emit(result), axis) if backwards else result
+from packager.frontends.onnx_values import (
+    constant,
+    dtype_of,
+    extents,
+    known,
+    optional,
+    output_count,
+    static_extents,
+    text,
+)
 
 
 def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -62,7 +55,7 @@ def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
         return convert("Pad", list(inputs), attributes)
     data, pads = inputs[0], known(inputs[1], attributes, "an input of Pad (pads)").tolist()
     rank = data.ty.ndim
-    axes = range(rank)
+    axes = list(range(rank))
     if optional(inputs, 3) is not None:
         axes = [int(axis) % rank for axis in known(inputs[3], attributes, "the axes of Pad")]
     before, after = [0] * rank, [0] * rank
@@ -112,8 +105,7 @@ def _columns_to_image(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     pads = attributes.get("pads", [0] * 2 * rank)
     batch, rows, _ = static_extents(inputs[0])
     counts = [
-        (image[i] + pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1
-        for i in range(rank)
+        (image[i] + pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(rank)
     ]
     dtype = dtype_of(inputs[0])
 
@@ -136,7 +128,7 @@ def _columns_to_image(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     return builder.call_te(compute, inputs[0], primfunc_name_hint="columns_to_image")
 
 
-def _is_infinite(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+def _is_infinite(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     signs = [attributes.get("detect_negative", 1), attributes.get("detect_positive", 1)]
     if all(signs):
         return convert("IsInf", list(inputs), attributes)
@@ -151,13 +143,13 @@ def _determinant(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any
     """Gaussian elimination with row pivots, column by column: each step is a loop nest over all matrices."""
     data = inputs[0]
     shape = extents(data)
-    order, dtype = shape[-1], dtype_of(data)
+    order, dtype, last = shape[-1], dtype_of(data), len(shape) - 1
     if not isinstance(order, int) or order > 64:
         raise ValueError("Det of matrices whose order is not known, or above 64")
     emit, op = builder.emit, relax.op
     product = relax.const(1.0, dtype)
     for size in range(order, 0, -1):
-        column = emit(op.squeeze(emit(op.strided_slice(data, [-1], [0], [1])), [-1]))
+        column = emit(op.squeeze(emit(op.strided_slice(data, [last], [0], [1])), [-1]))
         pivot = emit(op.argmax(emit(op.abs(column)), axis=-1, keepdims=True))
         rows = emit(op.astype(emit(op.arange(0, size, 1, "int64")), "int64"))
         chosen = emit(op.equal(rows, pivot))
@@ -171,13 +163,17 @@ def _determinant(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any
         product = emit(op.where(swaps, emit(op.negative(product)), product))
         mask = emit(op.expand_dims(chosen, -1))
         row = emit(op.sum(emit(op.where(mask, data, zero)), axis=-2, keepdims=True))
-        first = emit(op.strided_slice(data, [-2], [0], [1]))
-        rest = emit(op.strided_slice(emit(op.where(mask, first, data)), [-2], [1], [size]))
-        safe = emit(op.expand_dims(emit(op.expand_dims(
-            emit(op.where(emit(op.equal(value, zero)), relax.const(1.0, dtype), value)), -1)), -1))
-        factor = emit(op.divide(emit(op.strided_slice(rest, [-1], [0], [1])), safe))
-        tail = emit(op.strided_slice(row, [-1], [1], [size]))
-        rest = emit(op.strided_slice(rest, [-1], [1], [size]))
+        first = emit(op.strided_slice(data, [last - 1], [0], [1]))
+        rest = emit(op.strided_slice(emit(op.where(mask, first, data)), [last - 1], [1], [size]))
+        safe = emit(
+            op.expand_dims(
+                emit(op.expand_dims(emit(op.where(emit(op.equal(value, zero)), relax.const(1.0, dtype), value)), -1)),
+                -1,
+            )
+        )
+        factor = emit(op.divide(emit(op.strided_slice(rest, [last], [0], [1])), safe))
+        tail = emit(op.strided_slice(row, [last], [1], [size]))
+        rest = emit(op.strided_slice(rest, [last], [1], [size]))
         data = emit(op.subtract(rest, emit(op.multiply(factor, tail))))
     return product
 
@@ -209,7 +205,6 @@ def _batch_norm(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
 
 
 SELECTION: Mapping[str, Converter] = {
-    "CumProd": _cumulative_product,
     "OneHot": _one_hot,
     "Pad": _pad,
     "ReverseSequence": _reverse_sequence,

@@ -1,9 +1,8 @@
 """Arithmetic on shapes that hold symbolic dims: done when a model is imported, so that nothing of it is left to run.
 
 A value is known if it is a constant, a ``relax.ShapeExpr`` (rank 1) or an integer expression (rank 0); a node of one of
-the operators here whose inputs are all known gives such a value again. ONNX operators Shape (version 25), Size, Gather,
-Slice, Concat, Squeeze, Unsqueeze, Reshape, Cast, Identity, Add, Sub, Mul, Div, Mod, Neg, Max, Min, ReduceProd, ReduceSum,
-ReduceMax, ReduceMin, Split.
+the operators here whose inputs are all known gives such a value again. ONNX operators Shape (version 25), Size and
+those of ``FUNCTIONS``.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def compute(
         return None
     try:
         results = function(operands, attributes, analyzer)
-    except _NotExact:
+    except _NotExactError:
         return None
     results = results if isinstance(results, list) else [results]
     if any(result.ndim > 1 or result.size > MOST_ELEMENTS for result in results):
@@ -117,7 +116,7 @@ def as_tensor(builder: Any, value: Any) -> Any:
     return joint if isinstance(value, relax.ShapeExpr) else builder.emit(relax.op.reshape(joint, []))
 
 
-class _NotExact(Exception):
+class _NotExactError(Exception):
     """An expression has no form that is right for all sizes, or no place in a shape."""
 
 
@@ -134,7 +133,7 @@ def _divide(operands: list[Known], _attributes: Mapping[str, Any], analyzer: Ana
         (e, least) for operand, least in zip(operands, (0, 1), strict=True) for e in operand.reshape(-1)
     ):
         if (expr if isinstance(expr, int) else analyzer.const_int_bound(expr).min_value) < least:
-            raise _NotExact
+            raise _NotExactError
     return np.asarray(np.frompyfunc(_quotient, 2, 1)(*operands), dtype=object)
 
 
@@ -161,7 +160,7 @@ def _modulo(operands: list[Known], attributes: Mapping[str, Any], analyzer: Anal
 
 def _cast(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Analyzer) -> Known:
     if attributes["to"] != TensorProto.INT64:
-        raise _NotExact
+        raise _NotExactError
     return operands[0]
 
 
@@ -172,7 +171,7 @@ def _axes(operands: list[Known], attributes: Mapping[str, Any]) -> tuple[int, ..
 
 def _numbers(array: Known) -> list[int]:
     if not all(isinstance(element, int) for element in array.reshape(-1)):
-        raise _NotExact
+        raise _NotExactError
     return [int(element) for element in array.reshape(-1)]
 
 
@@ -220,7 +219,7 @@ def _split(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Anal
 def _reduce(function: Callable[[Any, Any], Any], start: int | None) -> Callable[..., Known]:
     def apply(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Analyzer) -> Known:
         if operands[0].ndim != 1 or (start is None and not operands[0].size):
-            raise _NotExact
+            raise _NotExactError
         elements = list(operands[0]) if start is None else [start, *operands[0]]
         total = _objects([reduce(function, elements)])
         return total if attributes.get("keepdims", 1) else total.reshape(())

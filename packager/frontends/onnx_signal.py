@@ -1,7 +1,7 @@
 """Fourier transforms as products with a matrix of cosines and sines.
 
-ONNX operators DFT (versions 17 and 20) and STFT (17). The length of a transform must be known; its matrix has the square
-of that many elements, which is the faster way below a thousand, and refused above ``MAX_LENGTH``.
+ONNX operators DFT (versions 17 and 20) and STFT (17). The length of a transform must be known; its matrix has the
+square of that many elements, which is the faster way below a thousand, and refused above ``MAX_LENGTH``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_LENGTH = 4096
 
 
 def _matrix(given: int, parts: int, length: int, *, inverse: bool, onesided: bool) -> Array:
-    """Return what multiplies ``given`` inputs of ``parts`` parts (real, imaginary): [given * parts, outputs * parts]."""
+    """Return what multiplies ``given`` inputs of ``parts`` parts (real, imaginary): [inputs, outputs], with parts."""
     if max(given, length) > MAX_LENGTH:
         raise ValueError(f"a Fourier transform of length {length} is above {MAX_LENGTH}")
     half = inverse and onesided
@@ -47,19 +47,13 @@ def _matrix(given: int, parts: int, length: int, *, inverse: bool, onesided: boo
     return table.reshape(given * parts, -1)
 
 
-def _transform(builder: Any, data: Any, matrix: Array, parts: int, *, precise: bool = False) -> Any:
-    """Transform [..., n, parts] along its axis before the last.
-
-    ``precise``: in float64. The terms of an inverse transform are large beside their sum where a signal is small.
-    """
+def _transform(builder: Any, data: Any, matrix: Array, parts: int) -> Any:
+    """Transform [..., n, parts] along its axis before the last."""
     emit, op = builder.emit, relax.op
     *outer, given, inner = extents(data)
     rows = emit(op.reshape(data, [*outer, given * inner]))
-    work = "float64" if precise else dtype_of(data)
-    wide = rows if work == dtype_of(data) else emit(op.astype(rows, work))
-    product = emit(op.matmul(wide, tensor_constant(matrix.astype(work))))
-    narrow = product if work == dtype_of(data) else emit(op.astype(product, dtype_of(data)))
-    return emit(op.reshape(narrow, [*outer, matrix.shape[1] // parts, parts]))
+    product = emit(op.matmul(rows, tensor_constant(matrix.astype(dtype_of(data)))))
+    return emit(op.reshape(product, [*outer, matrix.shape[1] // parts, parts]))
 
 
 def _dft(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -79,7 +73,7 @@ def _dft(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _conve
     order = [*(i for i in range(rank - 1) if i != axis), axis, rank - 1]
     moved = builder.emit(relax.op.permute_dims(data, order))
     matrix = _matrix(given, parts, length, inverse=inverse, onesided=onesided)
-    result = _transform(builder, moved, matrix, 1 if inverse and onesided else 2, precise=inverse)
+    result = _transform(builder, moved, matrix, 1 if inverse and onesided else 2)
     return relax.op.permute_dims(result, [order.index(i) for i in range(rank)])
 
 

@@ -20,6 +20,8 @@ from packager.frontends.operator_sets import STANDARD_DOMAINS
 
 # Outputs that TVM's importer or ours computes only when a node has them.
 OPTIONAL_OUTPUTS = ("LayerNormalization", "Attention", "Dropout", "MaxPool")
+# The version of the operator set in which Slice takes its bounds as inputs.
+FIRST_SLICE = 10
 # What is known of shapes decides branches and expansions, which tell more of shapes. Models need two or three rounds.
 MAX_ROUNDS = 16
 
@@ -33,8 +35,9 @@ def simplify(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> tuple[
     for _ in range(MAX_ROUNDS):
         inferred = infer(model, custom)
         _rewrite(model.graph, inferred, constants)
+        _slice_apart(model, inferred, constants)
         folded = fold_constants(model, inferred.extents, constants)
-        changed = inline_branches(model.graph, constants) | expand_functions(model, inferred)
+        changed = inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
         if not (changed | unroll_loops(model, inferred, constants)) and not folded:
             break
     _fold_batch_norms(model.graph, constants)
@@ -55,9 +58,39 @@ def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -
             del node.input[1:]
         elif node.op_type == "Concat":
             _drop_empty(node, inferred)
-        elif node.op_type == "Dropout" and len(node.input) > 1 and node.input[1] in constants:
-            if not constants.array(node.input[1]).any():  # nothing is dropped, in training either
-                del node.input[1:]
+        elif node.op_type == "Dropout" and len(node.input) > 1 and _is_zero(node.input[1], constants):
+            del node.input[1:]  # nothing is dropped, in training either
+
+
+def _slice_apart(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> None:
+    """Rewrite each Split that has a part without elements as Slices, of which nobody needs that part."""
+    if next((entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS), 0) < FIRST_SLICE:
+        return
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        shapes = [inferred.extents.get(name, ()) for name in node.output]
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        if node.op_type != "Split" or node.domain not in STANDARD_DOMAINS or not any(0 in shape for shape in shapes):
+            nodes.append(node)
+            continue
+        sizes = [shape[axis] if shape else None for shape in shapes]
+        if None in sizes:
+            nodes.append(node)
+            continue
+        start = 0
+        for name, size in zip(node.output, sizes, strict=True):
+            operands = []
+            for what, value in (("start", start), ("end", start + (size or 0)), ("axis", axis)):
+                operands.append(f"{name}.{what}")
+                constants.add(operands[-1], np.array([value], np.int64), None)
+            nodes.append(onnx.helper.make_node("Slice", [node.input[0], *operands], [name], name=node.name))
+            start += size or 0
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _is_zero(name: str, constants: Constants) -> bool:
+    return name in constants and not constants.array(name).any()
 
 
 def _drop_empty(node: onnx.NodeProto, inferred: Inferred) -> None:

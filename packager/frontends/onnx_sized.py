@@ -10,20 +10,19 @@ ONNX operators NonZero (version 13), Compress (11), Unique (11), NonMaxSuppressi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
-from tvm import relax, te, tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
+from tvm import relax, tirx
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 from packager.errors import ModelError
 from packager.frontends.onnx_quantized import Convert, Converter
+from packager.frontends.onnx_sequential import emit_sequential
 from packager.frontends.onnx_values import dtype_of, known, optional, static_extents, tensor_constant
 from packager.frontends.operator_sets import STANDARD_DOMAINS
-
-import numpy as np
 
 # Operator -> how many outputs it has, and which of them have a size that depends on data.
 SIZED: Mapping[str, tuple[int, tuple[int, ...]]] = {
@@ -60,41 +59,13 @@ def add_counts(graph: onnx.GraphProto) -> None:
             if name and name not in outputs:
                 raise ModelError(f"the result {name!r} of operator {node.op_type} is no output of the model")
             count = f"{name}{COUNT}" if name else ""
-            if count in taken:
+            if count and count in taken:
                 raise ModelError(f"the model has a value {count!r}, which is the name of a count of {node.op_type}")
             counts.append(count)
             if name:
                 outputs[name].type.tensor_type.ClearField("shape")
                 graph.output.append(onnx.helper.make_tensor_value_info(count, onnx.TensorProto.INT64, []))
         node.output[:] = [*names, *counts]
-
-
-def _kernel(
-    builder: Any, name: str, operands: Sequence[Any], shapes: Sequence[tuple[Sequence[int], str]], body: Callable[..., None]
-) -> list[Any]:
-    """Emit a function of one sequential nest, which ``body`` writes; return its results."""
-
-    def compute(*tensors: Any) -> Any:
-        def generate(ins: Any, outs: Any) -> Any:
-            with IRBuilder() as ib:
-                with T.seq_scope():
-                    body(*(T.buffer_proxy(buffer) for buffer in (*ins, *outs)))
-                return ib.get()
-
-        return te.extern(
-            [tuple(shape) for shape, _ in shapes],
-            list(tensors),
-            generate,
-            dtype=[dtype for _, dtype in shapes],
-            out_buffers=[
-                tirx.decl_buffer(tuple(shape), dtype, f"out_{number}", layout=None)
-                for number, (shape, dtype) in enumerate(shapes)
-            ],
-            name=name,
-        )
-
-    result = builder.emit(builder.call_te(compute, *operands, primfunc_name_hint=name))
-    return [builder.emit(relax.TupleGetItem(result, number)) for number in range(len(shapes))]
 
 
 def _clear(buffer: Any, size: int, dtype: str) -> None:
@@ -106,6 +77,14 @@ def _scalar(builder: Any, data: Any) -> Any:
     return builder.emit(relax.op.reshape(data, []))
 
 
+def _is_set(value: Any, dtype: str) -> Any:
+    """Whether a value is not zero, as a NaN is: LLVM's comparison does not say so by itself."""
+    if dtype == "bool":
+        return value
+    different = value != tirx.const(0, dtype)
+    return tirx.any(different, tirx.isnan(value)) if dtype.startswith(("float", "bfloat")) else different
+
+
 def _non_zero(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any], _convert: Convert) -> Any:
     shape, dtype = static_extents(inputs[0], "the input of NonZero"), dtype_of(inputs[0])
     if not shape:
@@ -115,18 +94,16 @@ def _non_zero(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any], 
     def body(x: Any, places: Any, count: Any) -> None:
         count[0] = tirx.const(0, "int64")
         _clear(places, len(shape) * total, "int64")
-        with T.serial(0, total) as i:
-            with T.If(x[i] if dtype == "bool" else x[i] != tirx.const(0, dtype)):
-                with T.Then():
-                    stride = total
-                    for axis, extent in enumerate(shape):
-                        stride //= extent
-                        index = tirx.truncmod(tirx.truncdiv(i, stride), extent)
-                        places[count[0] + axis * total] = index.astype("int64")
-                    count[0] = count[0] + tirx.const(1, "int64")
+        with T.serial(0, total) as i, T.If(_is_set(x[i], dtype)), T.Then():
+            stride = total
+            for axis, extent in enumerate(shape):
+                stride //= extent
+                index = tirx.truncmod(tirx.truncdiv(i, stride), extent)
+                places[count[0] + axis * total] = index.astype("int64")
+            count[0] = count[0] + tirx.const(1, "int64")
 
     outs = [((len(shape), total), "int64"), ((1,), "int64")]
-    places, count = _kernel(builder, "non_zero", [inputs[0]], outs, body)
+    places, count = emit_sequential(builder, "non_zero", [inputs[0]], outs, body)
     return relax.Tuple([places, _scalar(builder, count)])
 
 
@@ -142,15 +119,12 @@ def _compress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
     def body(x: Any, condition: Any, kept: Any, count: Any) -> None:
         count[0] = tirx.const(0, "int64")
         _clear(kept, outer * extent * inner, dtype)
-        with T.serial(0, min(flags, extent)) as i:
-            with T.If(condition[i]):
-                with T.Then():
-                    with T.serial(0, outer) as o:
-                        with T.serial(0, inner) as k:
-                            kept[(o * extent + count[0]) * inner + k] = x[(o * extent + i) * inner + k]
-                    count[0] = count[0] + tirx.const(1, "int64")
+        with T.serial(0, min(flags, extent)) as i, T.If(condition[i]), T.Then():
+            with T.serial(0, outer) as o, T.serial(0, inner) as k:
+                kept[(o * extent + count[0]) * inner + k] = x[(o * extent + i) * inner + k]
+            count[0] = count[0] + tirx.const(1, "int64")
 
-    kept, count = _kernel(builder, "compress", inputs[:2], [(shape, dtype), ((1,), "int64")], body)
+    kept, count = emit_sequential(builder, "compress", inputs[:2], [(shape, dtype), ((1,), "int64")], body)
     return relax.Tuple([kept, _scalar(builder, count)])
 
 
@@ -176,51 +150,40 @@ def _unique(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _co
 
         def compare(j: Any, i: Any) -> None:
             order[0] = zero
-            with T.serial(0, outer) as o:
-                with T.serial(0, inner) as k:
-                    left, right = x[(o * number + j) * inner + k], x[(o * number + i) * inner + k]
-                    with T.If(tirx.all(order[0] == zero, left < right)):
-                        with T.Then():
-                            order[0] = -one
-                    with T.If(tirx.all(order[0] == zero, left > right)):
-                        with T.Then():
-                            order[0] = one
+            with T.serial(0, outer) as o, T.serial(0, inner) as k:
+                left, right = x[(o * number + j) * inner + k], x[(o * number + i) * inner + k]
+                with T.If(tirx.all(order[0] == zero, left < right)), T.Then():
+                    order[0] = -one
+                with T.If(tirx.all(order[0] == zero, left > right)), T.Then():
+                    order[0] = one
 
         with T.serial(0, number) as i:
             same[i] = i.astype("int64")
-            with T.serial(0, i) as j:
-                with T.If(same[i] == i.astype("int64")):
-                    with T.Then():
-                        compare(j, i)
-                        with T.If(order[0] == zero):
-                            with T.Then():
-                                same[i] = j.astype("int64")
+            with T.serial(0, number) as j, T.If(tirx.all(j < i, same[i] == i.astype("int64"))), T.Then():
+                compare(j, i)
+                with T.If(order[0] == zero), T.Then():
+                    same[i] = j.astype("int64")
         with T.serial(0, number) as i:
             rank[0] = zero
-            with T.serial(0, number) as j:
-                with T.If(same[j] == j.astype("int64")):
-                    with T.Then():
-                        if in_order:
-                            compare(j, i)
-                        else:
-                            order[0] = tirx.Select(j.astype("int64") < same[i], -one, zero)
-                        with T.If(order[0] < zero):
-                            with T.Then():
-                                rank[0] = rank[0] + one
+            with T.serial(0, number) as j, T.If(same[j] == j.astype("int64")), T.Then():
+                if in_order:
+                    compare(j, i)
+                else:
+                    order[0] = tirx.Select(j.astype("int64") < same[i], -one, zero)
+                with T.If(order[0] < zero), T.Then():
+                    rank[0] = rank[0] + one
             inverse[i] = rank[0]
             counts[rank[0]] = counts[rank[0]] + one
-            with T.If(same[i] == i.astype("int64")):
-                with T.Then():
-                    count[0] = count[0] + one
-                    firsts[rank[0]] = i.astype("int64")
-                    with T.serial(0, outer) as o:
-                        with T.serial(0, inner) as k:
-                            values[(o * number + rank[0]) * inner + k] = x[(o * number + i) * inner + k]
+            with T.If(same[i] == i.astype("int64")), T.Then():
+                count[0] = count[0] + one
+                firsts[rank[0]] = i.astype("int64")
+                with T.serial(0, outer) as o, T.serial(0, inner) as k:
+                    values[(o * number + rank[0]) * inner + k] = x[(o * number + i) * inner + k]
 
     whole = ((number,), "int64")
     single = ((1,), "int64")
     outs = [(shape, dtype), whole, whole, whole, single, whole, single, single]
-    values, firsts, inverse, counts, count, *_ = _kernel(builder, "unique", inputs[:1], outs, body)
+    values, firsts, inverse, counts, count, *_ = emit_sequential(builder, "unique", inputs[:1], outs, body)
     sizes = [builder.emit(relax.op.reshape(count, [])) for _ in range(3)]
     return relax.Tuple([values, firsts, inverse, counts, *sizes])
 
@@ -261,33 +224,26 @@ def _suppress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
             with T.serial(0, most) as _:
                 best[0] = nothing
                 with T.serial(0, number) as i:
-                    with T.If(alive[i] == one):
-                        with T.Then():
-                            with T.If(best[0] < tirx.const(0, "int64")):
-                                with T.Then():
-                                    best[0] = i.astype("int64")
-                                with T.Else():
-                                    with T.If(score[base + i] > score[base + best[0]]):
-                                        with T.Then():
-                                            best[0] = i.astype("int64")
-                with T.If(best[0] >= tirx.const(0, "int64")):
-                    with T.Then():
-                        for k, value in enumerate((n.astype("int64"), c.astype("int64"), best[0])):
-                            chosen[count[0] * 3 + k] = value
-                        count[0] = count[0] + one
-                        with T.serial(0, number) as i:
-                            y0, x0, y1, x1 = corners(box, n * number + best[0])
-                            v0, u0, v1, u1 = corners(box, n * number + i)
-                            height = tirx.max(tirx.min(y1, v1) - tirx.max(y0, v0), zero)
-                            width = tirx.max(tirx.min(x1, u1) - tirx.max(x0, u0), zero)
-                            common = height * width
-                            union = (y1 - y0) * (x1 - x0) + (v1 - v0) * (u1 - u0) - common
-                            with T.If(tirx.any(common > limit[0] * union, i.astype("int64") == best[0])):
-                                with T.Then():
-                                    alive[i] = tirx.const(0, "int64")
+                    rival = score[base + tirx.max(best[0], tirx.const(0, "int64"))]
+                    better = tirx.any(best[0] < tirx.const(0, "int64"), score[base + i] > rival)
+                    with T.If(tirx.all(alive[i] == one, better)), T.Then():
+                        best[0] = i.astype("int64")
+                with T.If(best[0] >= tirx.const(0, "int64")), T.Then():
+                    for k, value in enumerate((n.astype("int64"), c.astype("int64"), best[0])):
+                        chosen[count[0] * 3 + k] = value
+                    count[0] = count[0] + one
+                    with T.serial(0, number) as i:
+                        y0, x0, y1, x1 = corners(box, n * number + best[0])
+                        v0, u0, v1, u1 = corners(box, n * number + i)
+                        height = tirx.max(tirx.min(y1, v1) - tirx.max(y0, v0), zero)
+                        width = tirx.max(tirx.min(x1, u1) - tirx.max(x0, u0), zero)
+                        common = height * width
+                        union = (y1 - y0) * (x1 - x0) + (v1 - v0) * (u1 - u0) - common
+                        with T.If(tirx.any(common > limit[0] * union, i.astype("int64") == best[0])), T.Then():
+                            alive[i] = tirx.const(0, "int64")
 
     outs = [((total, 3), "int64"), ((1,), "int64"), ((number,), "int64"), ((1,), "int64")]
-    chosen, count, _, _ = _kernel(builder, "non_max_suppression", [boxes, scores, *limits], outs, body)
+    chosen, count, _, _ = emit_sequential(builder, "non_max_suppression", [boxes, scores, *limits], outs, body)
     return relax.Tuple([chosen, _scalar(builder, count)])
 
 

@@ -50,7 +50,7 @@ def _groups(inputs: Sequence[Any], count: int) -> list[list[Any]]:
 
 
 def _scalars(builder: Any, inputs: Sequence[Any], dtype: str) -> tuple[Any, Any]:
-    return tuple(builder.emit(op.reshape(builder.emit(op.astype(x, dtype)), [])) for x in inputs[:2])  # type: ignore[return-value]
+    return tuple(builder.emit(op.reshape(builder.emit(op.astype(x, dtype)), [])) for x in inputs[:2])
 
 
 def _in_order(results: Sequence[Sequence[Any]]) -> Any:

@@ -1,6 +1,7 @@
 """Operators of ``ai.onnx.ml`` on tensors of numbers: trees, thresholds, tables, gathers.
 
-ONNX operators TreeEnsemble (version 5), Binarizer (1), ArrayFeatureExtractor (1), LabelEncoder (4). Strings are refused.
+ONNX operators TreeEnsemble (version 5), Binarizer (1), ArrayFeatureExtractor (1) and LabelEncoder (4). Strings are
+refused.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def _tree_ensemble(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
     leaf_weight = _array(attributes, "leaf_weights").astype(dtype)
     aggregate = AGGREGATES[attributes.get("aggregate_function", 1)]
     if attributes.get("post_transform", 0) != 0 or aggregate != "sum":
-        raise ValueError(f"TreeEnsemble with aggregate {aggregate} and post_transform {attributes.get('post_transform')}")
+        raise ValueError(
+            f"TreeEnsemble with aggregate {aggregate} and post_transform {attributes.get('post_transform')}"
+        )
     # Nodes and leaves in one list, leaves behind the nodes and their own successors.
     number, leaves = len(feature), len(leaf_target)
     after_yes = np.concatenate([yes + yes_leaf * number, np.arange(number, number + leaves)])
@@ -58,7 +61,9 @@ def _tree_ensemble(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
     tables.append(tensor_constant(np.asarray([*flat, 0.0], dtype)))
     rows = extents(data)[0]
 
-    def level(x: Any, at: Any, f: Any, mode: Any, split: Any, track: Any, y: Any, n: Any, start: Any, member: Any) -> Any:
+    def level(
+        x: Any, at: Any, f: Any, mode: Any, split: Any, track: Any, y: Any, n: Any, start: Any, member: Any
+    ) -> Any:
         def follow(r: Any, t: Any) -> Any:
             node = at(r, t)
             value, bound, kind = x(r, f(node)), split(node), mode(node)
@@ -67,11 +72,19 @@ def _tree_ensemble(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
                 place = start(node, 0) + tirx.const(offset, "int64")
                 held = tirx.all(place < start(node, 1), member(tirx.min(place, len(flat))) == value)
                 found = tirx.any(found, held)
-            tests = [value <= bound, value < bound, value >= bound, value > bound, value == bound, value != bound, found]
+            tests = [
+                value <= bound,
+                value < bound,
+                value >= bound,
+                value > bound,
+                value == bound,
+                value != bound,
+                found,
+            ]
             result = tests[-1]
             for which, test in list(enumerate(tests))[-2::-1]:
                 result = tirx.Select(kind == which, test, result)
-            result = tirx.any(result, tirx.all(track(node) == 1, value != value))
+            result = tirx.any(result, tirx.all(track(node) == 1, tirx.isnan(value)))
             return tirx.Select(result, y(node), n(node))
 
         return te.compute(at.shape, follow, name="tree_level")
@@ -138,10 +151,14 @@ def _label_encoder(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
     if len(found) < 2 or any(array.dtype.kind not in "biuf" for array in found.values()):
         raise ValueError("LabelEncoder of strings")
     keys, values = found["keys"].astype(dtype_of(inputs[0])), found["values"]
-    values = values.astype({"i": np.int64, "f": values.dtype if values.dtype.itemsize <= 8 else np.float32}[values.dtype.kind])
+    values = values.astype(
+        {"i": np.int64, "f": values.dtype if values.dtype.itemsize <= 8 else np.float32}[values.dtype.kind]
+    )
     if "values_floats" in attributes:
         values = values.astype(np.float32)
-    default: Any = attributes.get("default_float", -0.0) if values.dtype.kind == "f" else attributes.get("default_int64", -1)
+    default: Any = (
+        attributes.get("default_float", -0.0) if values.dtype.kind == "f" else attributes.get("default_int64", -1)
+    )
     if "default_tensor" in attributes:
         default = _array(attributes, "default_tensor").item()
     dtype = str(values.dtype)
@@ -152,7 +169,7 @@ def _label_encoder(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
             for number in reversed(range(len(keys))):  # the first of equal keys counts
                 same = x(*i) == known[number]
                 if keys.dtype.kind == "f" and np.isnan(keys[number]):
-                    same = x(*i) != x(*i)
+                    same = tirx.isnan(x(*i))
                 result = tirx.Select(same, label[number], result)
             return result
 

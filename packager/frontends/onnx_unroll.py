@@ -6,7 +6,7 @@ the step's number and constants. Others stay as they are, and are refused by nam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,9 @@ class _Steps:
 def unroll_loops(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> bool:
     """Replace loops whose steps are known; return whether there were any."""
     graph = model.graph
-    opset = next((e.version for e in model.opset_import if e.domain in STANDARD_DOMAINS), onnx.defs.onnx_opset_version())
+    opset = next(
+        (e.version for e in model.opset_import if e.domain in STANDARD_DOMAINS), onnx.defs.onnx_opset_version()
+    )
     if not any(node.op_type in ("Loop", "Scan") for node in graph.node):
         return False
     changed = False
@@ -62,7 +64,7 @@ def _body(node: onnx.NodeProto) -> onnx.GraphProto:
 
 
 def _unrolled_loop(
-    model: onnx.ModelProto, node: onnx.NodeProto, prefix: str, opset: int, inferred: Inferred, constants: Constants
+    model: onnx.ModelProto, node: onnx.NodeProto, prefix: str, opset: int, _inferred: Inferred, constants: Constants
 ) -> list[onnx.NodeProto] | None:
     body, (most, start) = _body(node), node.input[:2]
     if (start and start not in constants) or (most and most not in constants):
@@ -113,7 +115,7 @@ def _condition(model: onnx.ModelProto, body: onnx.GraphProto, constants: Constan
         return lambda step, going: bool({**feeds, number: step, flag: going}[body.output[0].name])
     evaluator = ReferenceEvaluator(single)
 
-    def decide(step: int, going: bool) -> bool:  # noqa: FBT001
+    def decide(step: int, going: bool) -> bool:
         given = {**feeds, number: np.asarray(step, np.int64), flag: np.asarray(going)}
         return bool(np.asarray(evaluator.run(None, given)[0]).reshape(-1)[0])
 

@@ -21,9 +21,9 @@ def extents(data: Any) -> list[Any]:
     return [int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in shape.values]
 
 
-def static_extents(data: Any, what: str = "an input") -> list[int]:
-    """Return the extents of a tensor, all of them integers. Raises ValueError."""
-    found = extents(data)
+def static_extents(data: Any, what: str = "an input", first: int = 0) -> list[int]:
+    """Return the extents of a tensor from axis ``first`` on, all of them integers. Raises ValueError."""
+    found = extents(data)[first:]
     if not all(isinstance(extent, int) for extent in found):
         raise ValueError(f"{what} has symbolic extents {[str(extent) for extent in found]}: fix them with --dim")
     return found

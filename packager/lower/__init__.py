@@ -18,6 +18,7 @@ from packager.lower.devices import Device, device_named
 from packager.lower.extremes import legalize_max, legalize_min
 from packager.lower.indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.lower.kernels import make_group
+from packager.lower.reshapes import rewrite_reshapes
 from packager.op_library import called_operator
 from packager.passes import apply
 from packager.primitives import CallSite, FunctionGroup, Kernel, Partition
@@ -45,7 +46,7 @@ FUSE = [
 ]
 FLATTEN = [
     _R.FuseTIR(),
-    _R.RewriteDataflowReshape(),
+    rewrite_reshapes,
     _R.ToNonDataflow(),
     _R.RemovePurityChecking(),
 ]

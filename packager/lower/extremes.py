@@ -7,17 +7,25 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 
 def legalize_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalise ``max``."""
-    return _legalize(builder, call, "max", lambda a, b: tirx.max(a, b))
+    return _legalize(builder, call, "max", _larger)
 
 
 def legalize_min(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalise ``min``."""
-    return _legalize(builder, call, "min", lambda a, b: tirx.min(a, b))
+    return _legalize(builder, call, "min", _smaller)
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return tirx.max(a, b)
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return tirx.min(a, b)
 
 
 def _legalize(
@@ -31,18 +39,25 @@ def _legalize(
 
     reducer = te.comm_reducer(combine, identity, name=name)
 
-    def compute(data: Any) -> Any:
+    def compute(operand: Any) -> Any:
+        is_bool = operand.dtype == "bool"
+        data = topi.cast(operand, "int8") if is_bool else operand
         rank = len(data.shape)
         axes = range(rank) if call.attrs.axis is None else [int(axis) % rank for axis in call.attrs.axis]
         reduced = {axis: te.reduce_axis((0, data.shape[axis]), name=f"k{axis}") for axis in axes}
         keepdims = bool(call.attrs.keepdims)
-        shape = [1 if axis in reduced else extent for axis, extent in enumerate(data.shape) if keepdims or axis not in reduced]
+        shape = [
+            1 if axis in reduced else extent
+            for axis, extent in enumerate(data.shape)
+            if keepdims or axis not in reduced
+        ]
 
         def element(*indices: Any) -> Any:
             free = iter(indices if not keepdims else [i for axis, i in enumerate(indices) if axis not in reduced])
             places = [reduced[axis] if axis in reduced else next(free) for axis in range(rank)]
             return reducer(data(*places), axis=list(reduced.values()))
 
-        return te.compute(shape, element, name=name)
+        result = te.compute(shape, element, name=name)
+        return topi.cast(result, "bool") if is_bool else result
 
     return builder.call_te(compute, call.args[0], primfunc_name_hint=name)

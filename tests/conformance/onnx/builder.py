@@ -30,7 +30,7 @@ def _build(request: dict[str, Any]) -> dict[str, Any]:
     inputs = pickle.loads((folder / "inputs.pickle").read_bytes())
     freeze = {name: inputs[name] for name in request["freeze"]}
     try:
-        _build_bundle(folder, request["targets"], freeze)
+        _build_bundle(folder, request["targets"], inputs, freeze)
     except PackagerError as error:
         first = (error.detail or "").strip().splitlines()
         return {"status": "refused", "message": error.message, "detail": first[0] if first else ""}
@@ -39,12 +39,14 @@ def _build(request: dict[str, Any]) -> dict[str, Any]:
     return {"status": "built"}
 
 
-def _build_bundle(folder: Path, targets: list[str], freeze: dict[str, Any]) -> None:
+def _build_bundle(folder: Path, targets: list[str], inputs: dict[str, Any], freeze: dict[str, Any]) -> None:
     """Build; dims that the model leaves open get bounds."""
     options: dict[str, Any] = {"targets": targets, "freeze": freeze, "cache": False, "jobs": 1}
     try:
         build(folder / "model.onnx", folder / "model.so", **options)
     except UnboundedDimsError as error:
+        if any(0 in getattr(value, "shape", ()) for value in inputs.values()):
+            raise  # an extent that is 0 counts as one that is left open; no bounds of a dim admit it
         build(folder / "model.onnx", folder / "model.so", dims=dict.fromkeys(error.dims, BOUNDS), **options)
 
 
