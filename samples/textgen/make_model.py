@@ -59,7 +59,7 @@ def export(model: LlamaForCausalLM) -> torch.export.ExportedProgram:
     step = TorchExportableModuleWithStaticCache(model, batch_size=1, max_cache_len=LENGTH)
     arguments = {"input_ids": torch.zeros(1, 1, dtype=torch.int64), "cache_position": torch.zeros(1, dtype=torch.int64)}
     with torch.no_grad():
-        return torch.export.export(step, (), arguments, strict=False)
+        return torch.export.export(step, (), arguments, strict=True)
 
 
 def main() -> None:
