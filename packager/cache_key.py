@@ -54,6 +54,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
             "precision": request.precision,
             "states": dict(request.states),
             "constants": _file(request.constants) if request.constants else None,
+            "frozen": {name: [a.dtype.str, a.shape, a.tobytes().hex()] for name, a in request.frozen.items()},
             "dims": {name: [dim.min, dim.max] for name, dim in request.dims.items()},
             "form": ["static" if request.static else "shared", request.entry_symbol],
             "weights": [request.weights, request.weights_file.name if may_be_external else None],

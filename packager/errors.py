@@ -37,6 +37,19 @@ class UsageError(PackagerError):
     exit_code = 2
 
 
+class UnboundedDimsError(UsageError):
+    """Symbolic dims of the model have no bounds, and no request gives them any; ``dims`` says where each stands."""
+
+    def __init__(self, dims: Mapping[str, str]) -> None:
+        self.dims = dict(dims)
+        first = next(iter(dims))
+        super().__init__(
+            f"{len(dims)} symbolic dim{'s have' if len(dims) > 1 else ' has'} no bounds",
+            detail="\n".join(f"{name}: {where}" for name, where in dims.items()),
+            hint=f"give each a size or bounds, for example --dim {first}=1 or --dim {first}=1:32",
+        )
+
+
 class ModelError(PackagerError):
     """The model cannot be read, or uses something that packager cannot compile."""
 

@@ -45,7 +45,7 @@ def _load(request: Request, path: Path, dims: Mapping[str, DimRequest], name: st
 
     op_libraries = [library for target in request.targets.specialised for library in _op_libraries(target)]
     overrides = None if request.constants is None else read_overrides(request.constants)
-    return load_model(path, dims, name, op_libraries, request.entry, overrides)
+    return load_model(path, dims, name, op_libraries, request.entry, overrides, request.frozen)
 
 
 def _load_several(request: Request) -> list[ImportedModel]:

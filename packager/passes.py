@@ -16,8 +16,9 @@ def apply(passes: Sequence[Any], module: tvm.IRModule) -> tvm.IRModule:
         try:
             module = transform(module)
         except Exception as error:  # a pass raises whatever its C++ side runs into
+            name = transform.info.name if hasattr(transform, "info") else transform.__name__
             raise ModelError(
-                f"TVM cannot lower this model: pass {transform.info.name} failed",
+                f"TVM cannot lower this model: pass {name} failed",
                 detail=last_line(error),
                 hint="this is a limit of TVM; simplify the model, or export it with another opset",
             ) from error

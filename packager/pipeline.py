@@ -60,6 +60,7 @@ def build(
     cuda_home: str | os.PathLike[str] | None = None,
     tuning: Sequence[str | os.PathLike[str]] = (),
     states: Mapping[str, str] | None = None,
+    freeze: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Compile ``model`` (.onnx, .pt2, Relax .json) into one bundle and return its path.
@@ -73,7 +74,8 @@ def build(
     ``precision`` (``fp16``, ``bf16``) lets a float32 model compute in half precision; its inputs and outputs stay.
     ``cuda_home`` is the folder of a CUDA toolkit to use in place of the wheels. ``tuning`` are files of records that
     ``packager tune`` wrote, for all Targets that read such. ``states`` maps inputs to the outputs that are
-    their next values: sessions keep these between runs, and the bundle has no such inputs and outputs.
+    their next values: sessions keep these between runs, and the bundle has no such inputs and outputs. ``freeze``
+    makes constants of inputs of an ONNX model: arrays, or numbers and lists of numbers, by name.
     Raises a PackagerError; a file that stood at ``output`` is then as it was.
     """
     request = make_build_request(
@@ -96,6 +98,7 @@ def build(
         cuda_home=cuda_home,
         tuning=tuning,
         states=states,
+        freeze=freeze,
     )
     if request.more_models and output is None and not static:
         raise UsageError("several models make one bundle, which needs a name", hint="give it one: -o NAME.so")
@@ -127,6 +130,7 @@ def place(
     entry: str | None = None,
     precision: str | None = None,
     states: Mapping[str, str] | None = None,
+    freeze: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the partition table of ``model`` as JSON: what each backend would be given. Compiles and writes nothing.
 
@@ -141,6 +145,7 @@ def place(
         entry=entry,
         precision=precision,
         states=states,
+        freeze=freeze,
     )
     require_build_packages()
     require_available(request.targets)

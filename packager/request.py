@@ -13,6 +13,7 @@ from typing import Any
 from packager.errors import UsageError
 from packager.frontends import check_suffix
 from packager.frontends.dims import DimRequest, make_request
+from packager.frontends.frozen import Array, frozen_arrays
 from packager.targets import DEFAULT_TARGETS, TargetList, parse_targets, with_attribute
 
 ENTRY_SYMBOL = "packager_bundle_v1"
@@ -37,6 +38,7 @@ class Request:
     entry: str | None  # the function of a Relax module that is the model
     constants: Path | None  # a file whose tensors replace the model's constants of the same names
     precision: str | None = None  # "fp16", "bf16", or None: the model's own
+    frozen: Mapping[str, Array] = field(default_factory=dict)  # inputs that become constants
     states: Mapping[str, str] = field(default_factory=dict)  # inputs that the session keeps, and their next values
     more_models: tuple[Path, ...] = ()  # for further entries of the bundle
 
@@ -82,13 +84,14 @@ def make_build_request(
     cuda_home: str | os.PathLike[str] | None = None,
     tuning: Sequence[str | os.PathLike[str]] = (),
     states: Mapping[str, str] | None = None,
+    freeze: Mapping[str, Any] | None = None,
 ) -> Request:
     """Check the arguments of ``packager.build``. Raises UsageError."""
     first, *more = [model] if isinstance(model, Path) else model
     for file in (first, *more):
         check_suffix(file)
     if more:
-        _check_several([first, *more], constants, golden)
+        _check_several([first, *more], constants, golden, freeze)
     if static != (prefix is not None):
         raise UsageError("--static and --prefix go together", hint="for example: --static --prefix mnist")
     if prefix is not None and not re.fullmatch(r"[A-Za-z_]\w*", prefix, flags=re.ASCII):
@@ -127,16 +130,19 @@ def make_build_request(
         constants=Path(constants) if constants is not None else None,
         precision=precision,
         states=dict(states or {}),
+        frozen=frozen_arrays(freeze or {}),
     )
 
 
-def _check_several(models: Sequence[Path], constants: object, golden: object) -> None:
+def _check_several(models: Sequence[Path], constants: object, golden: object, freeze: object) -> None:
     """Check what is different for several models in one bundle. Raises UsageError."""
     stems = [path.stem for path in models]
     if twice := next((stem for stem in stems if stems.count(stem) > 1), None):
         raise UsageError(f"two models are named {twice!r}", hint="entries are named after files: rename one of them")
     if constants is not None:
         raise UsageError("--constants is for a bundle of one model", hint="swap constants in sessions instead")
+    if freeze:
+        raise UsageError("--freeze is for a bundle of one model", hint="make the inputs constants in the models")
     if isinstance(golden, Path) or (isinstance(golden, str) and not golden.isdigit()):
         raise UsageError(f"--golden {golden}: of several models only a seed", hint="for example: --golden 0")
 

@@ -5,6 +5,7 @@ Exporters write casts, views, scales and a mask between the softmax and the two 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,11 @@ def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores
             sides = [side for side in call.args if _comes_from_product(flow, side)]
             if len(sides) != 1:
                 return None
-            mask = call.args[1] if sides[0].same_as(call.args[0]) else call.args[0]
+            added = call.args[1] if sides[0].same_as(call.args[0]) else call.args[0]
+            shift = scalar_of(added)
+            if shift is not None and not math.isfinite(shift):
+                return None
+            mask = added if shift is None else None  # a number added to all scores changes no weight
             variable = sides[0]
         elif name == "where" and widely and keep is None and scale == 1.0:
             keep, first, second = call.args

@@ -7,7 +7,15 @@ import traceback
 
 import typer
 
-from packager.cli import build_commands, deploy_commands, interruption, target_command, tune_command, without_torch
+from packager.cli import (
+    build_commands,
+    deploy_commands,
+    explain_command,
+    interruption,
+    target_command,
+    tune_command,
+    without_torch,
+)
 from packager.errors import PackagerError
 
 app = typer.Typer(
@@ -19,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 build_commands.register(app)
+explain_command.register(app)
 target_command.register(app)
 deploy_commands.register(app)
 tune_command.register(app)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,6 +60,9 @@ def build(
     cuda_home: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A CUDA toolkit to use in place of the wheels.")
     ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=JSON", help="An ONNX input that becomes a constant; repeatable.")
+    ] = None,
     tuning: Annotated[
         list[Path] | None, typer.Option(metavar="FILE.json", help="Records of packager tune; repeatable.")
     ] = None,
@@ -73,15 +76,16 @@ def build(
 ) -> None:
     """Compile a model into one self-contained shared library. Prints its path."""
     from packager.frontends.dims import parse_dims
+    from packager.frontends.frozen import parse_frozen
     from packager.pipeline import build as build_bundle
     from packager.states import parse_states
 
     if any(path.suffix == ".pt2" for path in model):
         without_torch.remove()
     dims = {key: (request.min, request.max) for key, request in parse_dims(dim or []).items()}
-    states = parse_states(state or [])
+    states, frozen = parse_states(state or []), parse_frozen(freeze or [])
     if dry_run:
-        _print_placement(model, target or [], dims, op_library or [], constants, entry, precision, states)
+        _print_placement(model, target or [], dims, op_library or [], constants, entry, precision, states, frozen)
         return
     with _progress() as progress:
         path = build_bundle(
@@ -105,6 +109,7 @@ def build(
             cuda_home=cuda_home,
             tuning=tuning or (),
             states=states,
+            freeze=frozen,
             progress=progress,
         )
     print(path)
@@ -119,6 +124,7 @@ def _print_placement(
     entry: str | None,
     precision: str | None,
     states: dict[str, str],
+    freeze: dict[str, Any],
 ) -> None:
     from packager.pipeline import place
 
@@ -131,6 +137,7 @@ def _print_placement(
         entry=entry,
         precision=precision,
         states=states,
+        freeze=freeze,
     )
     from packager.partition.table import render_table
 

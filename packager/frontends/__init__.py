@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from packager.errors import UsageError
 from packager.frontends.dims import DimRequest
+from packager.frontends.frozen import Array
 from packager.ir import ImportedModel
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ def load_model(
     op_libraries: Sequence[OpLibrary] = (),
     entry: str | None = None,
     overrides: Overrides | None = None,
+    frozen: Mapping[str, Array] | None = None,
 ) -> ImportedModel:
     """Read a model file; its suffix decides how. ``op_libraries`` implement ONNX operators of other domains.
 
     ``entry`` names the function of a Relax module that is the model, ``main`` if it is None. ``overrides`` replace
-    constants of the model.
+    constants of the model. ``frozen`` are inputs of an ONNX model that become constants.
 
     Raises UsageError for a missing file, an unknown suffix, a wrong ``--dim`` or overrides that do not fit; ModelError
     for a file that cannot be read, and UnsupportedOperatorsError.
@@ -44,7 +46,11 @@ def load_model(
     if path.suffix == ".onnx":
         from packager.frontends import onnx_file
 
-        return onnx_file.load(path, dims, name, op_libraries, overrides)
+        return onnx_file.load(path, dims, name, op_libraries, overrides, frozen or {})
+    if frozen:
+        raise UsageError(
+            f"{path}: --freeze is for inputs of ONNX models, and this is none", hint="make it a constant in the export"
+        )
     if op_libraries:
         raise UsageError(
             f"{path}: operator libraries implement operators of ONNX models, and this is none",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from packager.errors import UsageError
+from packager.errors import UnboundedDimsError, UsageError
 from packager.manifest import Dim
 
 
@@ -66,11 +66,11 @@ def resolve_dims(
         have = ", ".join(sorted(found)) or "none"
         raise UnknownDimError(unknown, have)
     dims = []
-    unbounded = []
+    unbounded: dict[str, str] = {}
     for name, where in found.items():
         request = requests.get(name) or (declared or {}).get(name)
         if request is None:
-            unbounded.append((name, where))
+            unbounded[name] = where
             continue
         limit = (declared or {}).get(name)
         if limit and not limit.min <= request.min <= request.max <= limit.max:
@@ -80,11 +80,5 @@ def resolve_dims(
         if not request.fixed:
             dims.append(Dim(name, request.min, request.max))
     if unbounded:
-        lines = "\n".join(f"{name}: {where}" for name, where in unbounded)
-        first = unbounded[0][0]
-        raise UsageError(
-            f"{len(unbounded)} symbolic dim{'s have' if len(unbounded) > 1 else ' has'} no bounds",
-            detail=lines,
-            hint=f"give each a size or bounds, for example --dim {first}=1 or --dim {first}=1:32",
-        )
+        raise UnboundedDimsError(unbounded)
     return tuple(dims)

@@ -20,6 +20,18 @@ def with_main(module: IRModule, main: relax.Function) -> IRModule:
     return IRModule(functions, attrs=module.attrs)
 
 
+def name_result(module: IRModule, name: str) -> IRModule:
+    """Return ``module`` with the variable that ``main`` returns under this name: builders give it one of their own."""
+    main = module["main"]
+    result = main.body.body
+    if not isinstance(result, relax.Var) or result.name == name:
+        return module
+    named, handle = type(result)(name, result.ty), result.__chandle__()
+    return with_main(
+        module, structural_map(main, (relax.Var, lambda var: named if var.__chandle__() == handle else var))
+    )
+
+
 def tag_bindings(module: IRModule, node_of_variable: Mapping[str, str]) -> tuple[IRModule, dict[str, str]]:
     """Return ``module`` with a unique name on every binding of ``main``, and the table from these names to nodes.
 

@@ -12,7 +12,26 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
+from packager.frontends.onnx_activations import ACTIVATIONS
+from packager.frontends.onnx_attention import ATTENTION
+from packager.frontends.onnx_blocked import BLOCKED
+from packager.frontends.onnx_integers import INTEGERS
+from packager.frontends.onnx_ngrams import NGRAMS
+from packager.frontends.onnx_norms import NORMS
+from packager.frontends.onnx_placing import PLACING
+from packager.frontends.onnx_pooling import POOLING
 from packager.frontends.onnx_quantized import QUANTIZED, Convert, Converter
+from packager.frontends.onnx_recurrent import RECURRENT
+from packager.frontends.onnx_resize import RESIZE
+from packager.frontends.onnx_sampling import SAMPLING
+from packager.frontends.onnx_scans import SCANS
+from packager.frontends.onnx_selection import SELECTION
+from packager.frontends.onnx_sequences import SEQUENCES
+from packager.frontends.onnx_signal import SIGNAL
+from packager.frontends.onnx_sized import SIZED_CONVERTERS
+from packager.frontends.onnx_slice import SLICES
+from packager.frontends.onnx_training import TRAINING
+from packager.frontends.onnx_trees import TREES
 
 
 def _clip(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -37,4 +56,26 @@ def _is_number(bound: Any) -> bool:
     return isinstance(bound, GenericConst) and bound.value.numpy().size == 1
 
 
-CONVERTERS: Mapping[str, Converter] = {**QUANTIZED, "Clip": _clip}
+CONVERTERS: Mapping[str, Converter] = {
+    **QUANTIZED,
+    **ATTENTION,
+    **ACTIVATIONS,
+    **BLOCKED,
+    **NORMS,
+    **SLICES,
+    "Clip": _clip,
+    **INTEGERS,
+    **RESIZE,
+    **POOLING,
+    **SAMPLING,
+    **RECURRENT,
+    **SELECTION,
+    **SIGNAL,
+    **SIZED_CONVERTERS,
+    **TRAINING,
+    **TREES,
+    **PLACING,
+    **NGRAMS,
+    **SCANS,
+    **SEQUENCES,
+}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,22 +12,22 @@ import tvm
 from google.protobuf.message import DecodeError
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
-from tvm.sym import Analyzer
 
 from packager.digest import sha256_of_file
 from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.frontends.dims import DimRequest, resolve_dims
-from packager.frontends.lift import stays_inline
+from packager.frontends.frozen import Array, freeze_inputs
 from packager.frontends.names import tag_bindings
 from packager.frontends.onnx_converters import CONVERTERS
-from packager.frontends.onnx_custom import CustomNode, convert, inline_functions, take_custom_nodes
+from packager.frontends.onnx_custom import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx_dims import fix_dims, name_dims
-from packager.frontends.onnx_extents import SymbolicExtents
-from packager.frontends.onnx_limits import refused_use
+from packager.frontends.onnx_importer import Importer, node_name, run_importer
+from packager.frontends.onnx_limits import refuse_strings, refused_use
 from packager.frontends.onnx_simplify import simplify
+from packager.frontends.onnx_sized import add_counts
 from packager.frontends.operator_sets import CONTRIB_DOMAINS, STANDARD_DOMAINS
 from packager.ir import ImportedModel
-from packager.manifest import Dim, Model, TensorSpec
+from packager.manifest import Model, TensorSpec
 from packager.op_library import OpLibrary
 from packager.overrides import NO_OVERRIDES, Overrides
 
@@ -41,6 +38,7 @@ def load(
     name: str,
     op_libraries: Sequence[OpLibrary] = (),
     overrides: Overrides = NO_OVERRIDES,
+    frozen: Mapping[str, Array] | None = None,
 ) -> ImportedModel:
     """Read an ``.onnx`` file, external data too. Raises ModelError, UnsupportedOperatorsError and UsageError."""
     model = inline_functions(_read(path), op_libraries)
@@ -48,15 +46,19 @@ def load(
     graph = model.graph
     _drop_initialiser_inputs(graph)
     _override(graph, overrides)
+    refuse_strings(graph)
+    freeze_inputs(graph, frozen or {})
     found = name_dims(graph)
     resolved = resolve_dims(found, dims)
     fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
     custom = take_custom_nodes(model, op_libraries)
     inferred, constants = simplify(model, custom)
+    add_counts(graph)
     _check_operators(graph, inferred.types, custom)
-    importer = _Importer(custom, resolved)
-    module = _import(importer, graph, _opset(model))
+    importer = Importer(custom, resolved)
+    module = run_importer(importer, graph, _opset(model))
     _check_outputs(graph, module["main"])
+    _check_extents(module["main"], importer.node_of_variable)
     weights = {name: constants.array(name) for name in importer._params}
     module["main"] = module["main"].without_attr("params") if weights else module["main"]
     sources = {name: constants.sources[name] for name in weights if name in constants.sources}
@@ -155,96 +157,9 @@ def _check_operators(graph: onnx.GraphProto, types: Mapping[str, int], custom: M
             if use is None:
                 continue
             operator = f"{operator} {use}"
-        refused.setdefault(operator, []).append(_node_name(node, index))
+        refused.setdefault(operator, []).append(node_name(node, index))
     if refused:
         raise UnsupportedOperatorsError(refused)
-
-
-def _node_name(node: onnx.NodeProto, index: int) -> str:
-    return node.name or (node.output[0] if node.output else f"{node.op_type}_{index}")
-
-
-class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer, which here also tells which variable stands for which node, inlines small constants, and calls
-    custom operators."""
-
-    def __init__(self, custom: Mapping[str, CustomNode], dims: Sequence[Dim]) -> None:
-        super().__init__(None, "float32", keep_params_in_input=True)
-        self.custom = custom
-        self.bounds = {dim.name: dim for dim in dims}
-        self.analyzer = Analyzer()
-        self.extents = SymbolicExtents(self.analyzer)
-        self.node_of_variable: dict[str, str] = {}
-        self.current_node = ""
-
-    def _check_for_unsupported_ops(self, _graph: onnx.GraphProto) -> None:
-        """Do nothing: ``load`` has checked the operators, and knows more of them than the importer."""
-
-    def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
-        super()._parse_graph_input(graph)
-        for parameter in self._inputs.values():
-            for extent in parameter.ty.shape.values:
-                if isinstance(extent, tvm.tirx.Var):
-                    dim = self.bounds[extent.name]
-                    self.analyzer.bind(extent, tvm.ir.Range.from_min_extent(dim.min, dim.max - dim.min + 1), True)
-
-    def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
-        for tensor in graph.initializer:
-            array = onnx.numpy_helper.to_array(tensor)
-            if stays_inline(array):
-                self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
-                continue
-            # Under their own names: TVM's importer drops the prefix onnx:: of a name.
-            variable = self._new_var(tensor.name, shape=array.shape, dtype=array.dtype.name)
-            self._nodes[tensor.name] = variable
-            self._params[tensor.name] = (variable, tvm.runtime.tensor(array))
-
-    def _parse_value_proto(self, value_proto: Any) -> Any:
-        # Called with each node before it is converted.
-        if isinstance(value_proto, onnx.NodeProto):
-            self.current_node = _node_name(value_proto, 0)
-        return super()._parse_value_proto(value_proto)
-
-    def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
-        def convert_standard(name: str, operands: Any, attributes: Any) -> Any:
-            return super(_Importer, self)._convert_operator(name, operands, attributes, opset)
-
-        try:
-            if op_name in self.custom:
-                result = convert(self.custom[op_name], [*inputs], self.analyzer)
-            elif (decided := self.extents.convert(self.bb, op_name, inputs, attrs)) is not None:
-                result = self.bb.normalize(decided)
-            elif op_name in CONVERTERS:
-                result = self.bb.normalize(CONVERTERS[op_name](self.bb, inputs, attrs, convert_standard))
-            else:
-                result = convert_standard(op_name, inputs, attrs)
-        except ModelError:
-            raise
-        except Exception as error:  # the importer raises whatever its converters run into
-            raise ModelError(
-                f"node {self.current_node!r} of operator {op_name} cannot be imported",
-                detail=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
-                hint="this use of the operator is not supported",
-            ) from error
-        if isinstance(result, relax.Call):
-            hint = f"source_{len(self.node_of_variable)}"
-            result = self.bb.emit(result, name_hint=hint)
-            self.node_of_variable[result.name] = self.current_node
-        return result
-
-
-def _import(importer: _Importer, graph: onnx.GraphProto, opset: int) -> tvm.IRModule:
-    # The importer prints before it raises, and warns when it renames; neither is for our users.
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return importer.from_onnx(graph, opset)
-        except ModelError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
-            ) from error
 
 
 def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
@@ -271,11 +186,37 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
             )
 
 
+def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:
+    """Raise ModelError where a value that is used has no elements: nothing can be compiled for it."""
+    used: set[int] = set()
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            used.add(expr.__chandle__())
+
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    for value in (*(binding.value for binding in bindings), main.body.body):
+        relax.analysis.post_order_visit(value, note)
+    for binding in bindings:
+        shape = getattr(binding.var.ty, "shape", None)
+        empty = isinstance(shape, relax.ShapeExpr) and any(
+            isinstance(e, tvm.tirx.IntImm) and int(e) == 0 for e in shape
+        )
+        if empty and binding.var.__chandle__() in used:
+            node = nodes.get(binding.var.name, "")
+            raise ModelError(
+                f"a value of {f'node {node!r}' if node else 'the model'} has no elements: its shape is {shape}",
+                hint="tensors of extent 0 are not supported",
+            )
+
+
 def _opset(model: onnx.ModelProto) -> int:
     for entry in model.opset_import:
         if entry.domain in STANDARD_DOMAINS:
             return int(entry.version)
-    raise ModelError("the model imports no standard operator set", hint="export it again with an opset")
+    if any(node.domain in STANDARD_DOMAINS for node in model.graph.node):
+        raise ModelError("the model imports no standard operator set", hint="export it again with an opset")
+    return int(onnx.defs.onnx_opset_version())
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

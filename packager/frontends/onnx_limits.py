@@ -11,10 +11,9 @@ from typing import Any
 
 import onnx
 
-FLOATS = {
-    *(onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16),
-}
-SIGNED = {onnx.TensorProto.INT8, onnx.TensorProto.INT16, onnx.TensorProto.INT32, onnx.TensorProto.INT64}
+from packager.errors import ModelError
+
+STRINGS_HINT = "bundles compute with numbers: turn strings into numbers before, and cut the model there"
 
 
 class NodeFacts:
@@ -42,18 +41,7 @@ def _trains(facts: NodeFacts) -> bool:
 
 # Operator -> (what is refused, whether a node is such a use).
 LIMITS: dict[str, tuple[str, Callable[[NodeFacts], bool]]] = {
-    "BatchNormalization": ("in training mode", lambda f: bool(f.attributes.get("training_mode", 0))),
     "Dropout": ("in training mode", _trains),
-    # Shifts by a negative count, or by the width and more, give other values than the standard says.
-    "BitShift": ("of signed integers", lambda f: f.input_types[0] in SIGNED),
-    # floor(x / y) overflows to infinity or loses the sign of zero.
-    "Mod": ("of floats with fmod=0", lambda f: f.input_types[0] in FLOATS and not f.attributes.get("fmod", 0)),
-    "IsInf": (
-        "of one sign",
-        lambda f: not (f.attributes.get("detect_negative", 1) and f.attributes.get("detect_positive", 1)),
-    ),
-    "RoiAlign": ("with mode=max", lambda f: f.text("mode", "avg") == "max"),
-    "SpaceToDepth": ("with mode=CRD", lambda f: f.text("mode", "DCR") == "CRD"),
 }
 
 
@@ -67,3 +55,14 @@ def refused_use(node: onnx.NodeProto, types: Mapping[str, int], constants: Mappi
         return None
     what, applies = limit
     return what if applies(NodeFacts(node, types, constants)) else None
+
+
+def refuse_strings(graph: onnx.GraphProto) -> None:
+    """Raise ModelError for inputs, outputs and initialisers of strings: bundles have numbers only."""
+    for kind, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+                raise ModelError(f"{kind} {value.name!r} holds strings", hint=STRINGS_HINT)
+    for tensor in graph.initializer:
+        if tensor.data_type == onnx.TensorProto.STRING:
+            raise ModelError(f"initialiser {tensor.name!r} holds strings", hint=STRINGS_HINT)

@@ -6,75 +6,24 @@ TVM folds too, but compiles a function for each constant operator: most of a bui
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
-from packager.fold.views import take
-from packager.frontends.lift import stays_inline
-from packager.frontends.onnx_custom import CustomNode, add_types
+from packager.frontends.onnx_custom import CustomNode
+from packager.frontends.onnx_expand import expand_functions, inline_branches
+from packager.frontends.onnx_fold import Constants, fold_constants
+from packager.frontends.onnx_infer import Inferred, infer
+from packager.frontends.onnx_unroll import unroll_loops
+from packager.frontends.operator_sets import STANDARD_DOMAINS
 
-# Operators whose result is not a function of their inputs alone, that hold sub-graphs, or that are folded later.
-NOT_FOLDABLE = {
-    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"),
-    *("If", "Loop", "Scan", "SequenceMap"),
-    # Weights of 8 bits stay such: ``packager.quantized`` computes with them as they are.
-    "DequantizeLinear",
-}
-# Initialisers above this size, in bytes, are no shapes or axes.
-LARGE_BYTES = 4096
-# A fold must not blow up the file: a constant-of-shape of gigabytes stays an operator.
-MAX_FOLDED_BYTES = 1 << 28
-
-Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Inferred:
-    """What shape inference finds: the shapes of values whose shape is static, and element types, by name."""
-
-    shapes: dict[str, tuple[int, ...]]
-    types: dict[str, int]
-
-
-class Constants:
-    """The initialisers of a graph as arrays, and where those that were computed here come from.
-
-    ``sources`` gives for each of these the initialisers of the file that it was computed from; small ones, which are
-    part of the code, do not count. An array that only moves elements of its source is a view of it.
-    """
-
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self.graph = graph
-        self.tensors = {tensor.name: tensor for tensor in graph.initializer}
-        self.arrays: dict[str, Array] = {}
-        self.sources: dict[str, tuple[str, ...]] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
-    def array(self, name: str) -> Array:
-        """Return the value of an initialiser."""
-        if name not in self.arrays:
-            self.arrays[name] = numpy_helper.to_array(self.tensors[name])
-        return self.arrays[name]
-
-    def add(self, name: str, array: Array, inputs: Iterable[str] | None) -> None:
-        """Add an initialiser that was computed from ``inputs``; None: it stands in the file, as a Constant node."""
-        self.arrays[name] = array
-        self.tensors[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
-        self.graph.initializer.append(self.tensors[name])
-        if inputs is not None:
-            self.sources[name] = tuple(dict.fromkeys(source for i in inputs for source in self._sources_of(i)))
-
-    def _sources_of(self, name: str) -> tuple[str, ...]:
-        return self.sources.get(name, () if stays_inline(self.array(name)) else (name,))
+# Outputs that TVM's importer or ours computes only when a node has them.
+OPTIONAL_OUTPUTS = ("LayerNormalization", "Attention", "Dropout", "MaxPool")
+# The version of the operator set in which Slice takes its bounds as inputs.
+FIRST_SLICE = 10
+# What is known of shapes decides branches and expansions, which tell more of shapes. Models need two or three rounds.
+MAX_ROUNDS = 16
 
 
 def simplify(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> tuple[Inferred, Constants]:
@@ -82,101 +31,76 @@ def simplify(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> tuple[
 
     Returns what is known of the values that were there before, and the constants.
     """
-    inferred = _infer(model, custom)
     constants = Constants(model.graph)
-    _fold_constants(model, inferred.shapes, constants)
+    for _ in range(MAX_ROUNDS):
+        inferred = infer(model, custom)
+        _rewrite(model.graph, inferred, constants)
+        _slice_apart(model, inferred, constants)
+        folded = fold_constants(model, inferred.extents, constants)
+        changed = inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
+        if not (changed | unroll_loops(model, inferred, constants)) and not folded:
+            break
     _fold_batch_norms(model.graph, constants)
     _add_pairwise(model.graph)
     _drop_unused(model.graph)
     return inferred, constants
 
 
-def _infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
-    # Inference needs the shapes of large initialisers, not their data, and protobuf cannot pass over 2 GiB.
-    bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    graph = model.graph
-    bare.graph.name = graph.name
-    bare.graph.node.extend(graph.node)
-    bare.graph.input.extend(graph.input)
-    bare.graph.output.extend(graph.output)
-    bare.graph.value_info.extend(graph.value_info)
-    for tensor in graph.initializer:
-        if len(tensor.raw_data) > LARGE_BYTES:
-            bare.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-        else:
-            bare.graph.initializer.append(tensor)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
-        while custom and add_types(bare.graph, inferred, custom):  # what comes after them depends on their outputs
-            inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
-    except onnx.shape_inference.InferenceError:
-        inferred = bare.graph  # an optimisation only: the importer infers by itself and reports what is wrong
-    shapes = {}
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    for value in [*inferred.value_info, *inferred.input, *inferred.output]:
-        tensor_type = value.type.tensor_type
-        if value.type.WhichOneof("value") != "tensor_type":
-            continue
-        types[value.name] = tensor_type.elem_type
-        if tensor_type.HasField("shape"):
-            extents = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor_type.shape.dim]
-            if all(extent >= 0 for extent in extents):
-                shapes[value.name] = tuple(extents)
-    return Inferred(shapes, types)
-
-
-def _fold_constants(model: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], constants: Constants) -> None:
-    graph = model.graph
-    outputs = {value.name for value in graph.output}
-    remaining = []
+def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> None:
+    """Rewrite nodes as simpler ones, where what is known of their inputs allows it."""
     for node in graph.node:
-        values: list[Array] | None = None
-        if node.op_type == "Shape" and node.input[0] in shapes and not node.attribute:
-            values = [np.array(shapes[node.input[0]], dtype=np.int64)]
-        elif (
-            node.op_type not in NOT_FOLDABLE
-            and node.domain in ("", "ai.onnx")
-            and all(not name or name in constants for name in node.input)
-            and not outputs & set(node.output)
-        ):
-            values = _evaluate(model, node, {name: constants.array(name) for name in node.input if name})
-            if values is not None and node.op_type == "Gather":
-                values = [_gather(node, constants.array(node.input[0]), constants.array(node.input[1]), values[0])]
-        if values is None:
-            remaining.append(node)
+        if node.domain not in STANDARD_DOMAINS:
             continue
-        for name, value in zip(node.output, values, strict=False):
-            if name:
-                inputs = [i for i in node.input if i in constants]
-                constants.add(name, value, None if node.op_type == "Constant" else inputs)
-    del graph.node[:]
-    graph.node.extend(remaining)
+        if node.op_type == "CastLike" and inferred.types.get(node.input[1]):
+            # Only the type of the second input counts, which may then go.
+            node.op_type = "Cast"
+            node.attribute.append(onnx.helper.make_attribute("to", inferred.types[node.input[1]]))
+            del node.input[1:]
+        elif node.op_type == "Concat":
+            _drop_empty(node, inferred)
+        elif node.op_type == "Dropout" and len(node.input) > 1 and _is_zero(node.input[1], constants):
+            del node.input[1:]  # nothing is dropped, in training either
 
 
-def _gather(node: onnx.NodeProto, data: Array, indices: Array, value: Array) -> Array:
-    """Return the value of a Gather as a view of its data where it is one, else as it is."""
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-    taken = take(data, indices, axis)
-    return value if taken is None else taken
+def _slice_apart(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> None:
+    """Rewrite each Split that has a part without elements as Slices, of which nobody needs that part."""
+    if next((entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS), 0) < FIRST_SLICE:
+        return
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        shapes = [inferred.extents.get(name, ()) for name in node.output]
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        if node.op_type != "Split" or node.domain not in STANDARD_DOMAINS or not any(0 in shape for shape in shapes):
+            nodes.append(node)
+            continue
+        sizes = [shape[axis] if shape else None for shape in shapes]
+        if None in sizes:
+            nodes.append(node)
+            continue
+        start = 0
+        for name, size in zip(node.output, sizes, strict=True):
+            operands = []
+            for what, value in (("start", start), ("end", start + (size or 0)), ("axis", axis)):
+                operands.append(f"{name}.{what}")
+                constants.add(operands[-1], np.array([value], np.int64), None)
+            nodes.append(onnx.helper.make_node("Slice", [node.input[0], *operands], [name], name=node.name))
+            start += size or 0
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
 
 
-def _evaluate(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, Array]) -> list[Array] | None:
-    """Return the node's outputs, or None when it cannot or should not be computed here."""
-    if node.op_type == "ConstantOfShape" and np.prod(next(iter(feeds.values())), dtype=float) * 8 > MAX_FOLDED_BYTES:
-        return None
-    graph = onnx.GraphProto(name="fold", node=[node])
-    graph.input.extend(onnx.ValueInfoProto(name=name) for name in feeds)
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
-    single = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
-    try:
-        values = ReferenceEvaluator(single).run(None, feeds)
-    except Exception:  # whatever the reference cannot compute stays in the graph, for the importer to judge
-        return None
-    if not all(isinstance(value, np.ndarray | np.generic) for value in values):
-        return None
-    if sum(value.nbytes for value in values) > MAX_FOLDED_BYTES + sum(feed.nbytes for feed in feeds.values()):
-        return None
-    return [np.asarray(value) for value in values]
+def _is_zero(name: str, constants: Constants) -> bool:
+    return name in constants and not constants.array(name).any()
+
+
+def _drop_empty(node: onnx.NodeProto, inferred: Inferred) -> None:
+    """Leave out the operands of a Concat that have no elements, but one."""
+    filled = [name for name in node.input if 0 not in inferred.extents.get(name, ())]
+    if len(filled) < len(node.input):
+        node.input[:] = filled or node.input[:1]
+    if len(node.input) == 1:
+        node.op_type = "Identity"
+        del node.attribute[:]
 
 
 def _fold_batch_norms(graph: onnx.GraphProto, constants: Constants) -> None:
@@ -246,6 +170,8 @@ def _drop_unused(graph: onnx.GraphProto) -> None:
     kept = []
     for node in reversed(graph.node):
         if used.intersection(node.output):
+            while node.op_type in OPTIONAL_OUTPUTS and node.output[-1] not in used:
+                del node.output[-1:]
             kept.append(node)
             used.update(node.input)
     del graph.node[:]

@@ -4,4 +4,9 @@ from __future__ import annotations
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 # Operators outside the standard domain that TVM's importer knows, by domain.
-CONTRIB_DOMAINS = {"com.microsoft": {"FastGelu", "BiasGelu", "SkipLayerNormalization", "EmbedLayerNormalization"}}
+# And those that packager imports by itself.
+CONTRIB_DOMAINS = {
+    "com.microsoft": {"FastGelu", "BiasGelu", "SkipLayerNormalization", "EmbedLayerNormalization"},
+    "ai.onnx.preview.training": {"Momentum", "Adagrad", "Adam"},
+    "ai.onnx.ml": {"TreeEnsemble", "Binarizer", "ArrayFeatureExtractor", "LabelEncoder"},
+}

@@ -15,8 +15,10 @@ from packager.fold import fold_weights
 from packager.ir import CallSource, LoweredModel, PartitionedModel
 from packager.lower.accumulate import legalize_layer_norm, legalize_softmax
 from packager.lower.devices import Device, device_named
+from packager.lower.extremes import legalize_max, legalize_min
 from packager.lower.indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.lower.kernels import make_group
+from packager.lower.reshapes import rewrite_reshapes
 from packager.op_library import called_operator
 from packager.passes import apply
 from packager.primitives import CallSite, FunctionGroup, Kernel, Partition
@@ -28,6 +30,8 @@ LEGALIZE = [
         {
             "relax.take": legalize_take,
             "relax.nn.softmax": legalize_softmax,
+            "relax.max": legalize_max,
+            "relax.min": legalize_min,
             "relax.nn.layer_norm": legalize_layer_norm,
         }
     ),
@@ -42,7 +46,7 @@ FUSE = [
 ]
 FLATTEN = [
     _R.FuseTIR(),
-    _R.RewriteDataflowReshape(),
+    rewrite_reshapes,
     _R.ToNonDataflow(),
     _R.RemovePurityChecking(),
 ]

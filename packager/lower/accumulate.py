@@ -1,4 +1,4 @@
-"""Half precision adds up in float32 on the GPU: products of float16 and bfloat16 are rounded once, at the end."""
+"""Half precision adds up in float32: products of float16 and bfloat16 are rounded once, at the end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from packager.frontends.names import with_main
-from packager.products import remade
+from packager.products import PRODUCTS, remade
 
 HALVES = ("float16", "bfloat16")
 FULL = "float32"
 
 
 def accumulate_in_float32(module: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite matmul and conv2d of ``main`` whose operands are half precision."""
+    """Rewrite matmul and convolutions of ``main`` whose operands are half precision."""
     return with_main(module, _Accumulator(module).visit_expr(module["main"]))
 
 
@@ -26,7 +26,7 @@ class _Accumulator(PyExprMutator):  # type: ignore[misc]
         call = self.visit_expr_post_order(call)
         name = getattr(call.op, "name", "")
         dtype = str(getattr(call.ty, "dtype", ""))
-        if name not in ("relax.matmul", "relax.nn.conv2d") or dtype not in HALVES:
+        if name not in PRODUCTS or dtype not in HALVES:
             return call
         return relax.op.astype(self.builder_.emit(remade(call, *call.args, out_dtype=FULL)), dtype)
 

@@ -47,7 +47,7 @@ def device_named(name: str) -> Device:
 _DEVICES = {
     "cpu": Device(
         "cpu",
-        pack_weights,
+        lambda module, num_inputs: pack_weights(accumulate_in_float32(module), num_inputs),
         (schedule_cpu, lambda unscheduled: unscheduled),
         lambda kernels: lower_kernels(tuple(kernels), TRIAL_CPU),
     ),

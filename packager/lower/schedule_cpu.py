@@ -91,7 +91,7 @@ def _extent(sch: s_tir.Schedule, loop: Any) -> int | None:
 
 def _divisor(extent: int | None, most: int) -> int:
     """Return the largest useful factor of a static extent: ``most`` if it divides, else its largest divisor below."""
-    if extent is None:
+    if not extent:  # symbolic, or of no elements
         return 1
     return next(size for size in range(min(most, extent), 0, -1) if extent % size == 0)
 

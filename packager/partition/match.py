@@ -91,8 +91,7 @@ def find_candidates(graph: FlatMain, patterns: Sequence[Pattern | Search]) -> li
     """
     by_operator: dict[str | None, list[tuple[int, Pattern | Search]]] = {}
     for rank, pattern in enumerate(patterns):
-        root = f"relax.{pattern.operator}" if isinstance(pattern, Search) else _root_operator(pattern.pattern)
-        by_operator.setdefault(root, []).append((rank, pattern))
+        by_operator.setdefault(_root(pattern), []).append((rank, pattern))
     found: list[tuple[int, int, int, Candidate]] = []
     for index, binding in enumerate(graph.bindings):
         if not isinstance(binding.value, relax.Call):
@@ -103,6 +102,16 @@ def find_candidates(graph: FlatMain, patterns: Sequence[Pattern | Search]) -> li
             found += [(-len(candidate.match.calls), rank, index, candidate) for candidate in matches]
     found.sort(key=lambda entry: entry[:3])
     return [candidate for *_, candidate in found]
+
+
+def root_operators(patterns: Sequence[Pattern | Search]) -> set[str | None]:
+    """Return the operators, without ``relax.``, whose calls patterns are rooted at; None for a pattern of several."""
+    roots = (_root(pattern) for pattern in patterns)
+    return {None if root is None else root.removeprefix("relax.") for root in roots}
+
+
+def _root(pattern: Pattern | Search) -> str | None:
+    return f"relax.{pattern.operator}" if isinstance(pattern, Search) else _root_operator(pattern.pattern)
 
 
 def _root_operator(pattern: Any) -> str | None:

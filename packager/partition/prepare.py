@@ -14,7 +14,7 @@ from packager.fold.arithmetic import simplify_arithmetic
 from packager.fold.inline import fold_inline
 from packager.fold.no_ops import drop_no_ops
 from packager.fold.reshapes import sink_reshapes
-from packager.frontends.names import with_main
+from packager.frontends.names import name_result, with_main
 from packager.ir import ImportedModel, NamedArray
 from packager.lower.channels_last import to_channels_last
 from packager.passes import apply
@@ -44,6 +44,7 @@ def prepare(model: ImportedModel, targets: Sequence[Target], device: str) -> tup
     wanted = _preparation(targets)
     bounds = {dim.name: dim.max for dim in model.dims}
     module = model.module
+    result = getattr(module["main"].body.body, "name", "")  # a tuple has none
     if bounds:
         module = with_main(module, module["main"].with_attr("tir_var_upper_bound", bounds))
     module, constants = fold_inline(apply(SIMPLIFY, module)), model.constants()
@@ -62,7 +63,8 @@ def prepare(model: ImportedModel, targets: Sequence[Target], device: str) -> tup
         module = apply(TIDY, drop_no_ops(sink_reshapes(module)))
     module, constants = fold_weights(module, constants)
     # What only folded weights have read is read by nobody now, and a partition of it would have no result.
-    return apply([_R.DeadCodeElimination()], module), constants
+    module = apply([_R.DeadCodeElimination()], module)
+    return name_result(module, result), constants
 
 
 def backend_of(target: Target) -> PartitionBackend:

@@ -68,7 +68,11 @@ def _row(verdict: Verdict) -> dict[str, Any]:
 
 def _rest(placement: Placement) -> Counter[str]:
     """Count the operators that no backend took."""
-    main = placement.model.module["main"]
+    return operators_of(placement.model.module["main"])
+
+
+def operators_of(main: relax.Function) -> Counter[str]:
+    """Count the operators that a function calls, without ``relax.``; calls of partitions are none."""
     values = [binding.value for block in main.body.blocks for binding in block.bindings]
     names = [str(getattr(v.op, "name", "")).removeprefix("relax.") for v in values if isinstance(v, relax.Call)]
     return Counter(name for name in names if name and name != "call_dps_packed")

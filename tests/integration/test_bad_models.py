@@ -13,6 +13,7 @@ from graphs import graph, normal, save
 
 import packager
 from packager.errors import ModelError, PackagerError, UnsupportedOperatorsError, UsageError
+from packager.frontends import onnx_converters
 
 pytestmark = [pytest.mark.usefixtures("leaves_nothing"), pytest.mark.slow]
 
@@ -87,7 +88,7 @@ def test_damage_is_an_error_or_another_model(image: bytes, block: int, tmp_path:
         attempt(damaged(image, seed), tmp_path)
 
 
-@pytest.mark.parametrize("block", range(10, 30))
+@pytest.mark.parametrize("block", range(10, 20))
 def test_much_damage_is_an_error_or_another_model(image: bytes, block: int, tmp_path: Path) -> None:
     for seed in range(block * 25, block * 25 + 25):
         attempt(damaged(image, seed), tmp_path)
@@ -174,7 +175,8 @@ def test_an_unknown_operator_of_the_standard_domain(tmp_path: Path) -> None:
     assert "Frobnicate" in caught.value.render()
 
 
-def test_an_operator_that_tvm_imports_but_does_not_lower(tmp_path: Path) -> None:
+def test_an_operator_that_tvm_imports_but_does_not_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(onnx_converters.CONVERTERS, "TopK")  # type: ignore[arg-type]
     text = "g (float[3,7] x) => (float[3,2] v, int64[3,2] i) { [pick] v, i = TopK<axis=1>(x, k) }"
     model = graph(text, {"k": np.array([2], np.int64)})
     with pytest.raises(UnsupportedOperatorsError) as caught:
@@ -183,7 +185,7 @@ def test_an_operator_that_tvm_imports_but_does_not_lower(tmp_path: Path) -> None
 
 
 def test_shapes_that_depend_on_data(tmp_path: Path) -> None:
-    model = graph("g (float[6] x) => (int64[1,k] y) { y = NonZero(x) }")
+    model = graph("g (float[6] x) => (int64[1,k] y) { z = NonZero(x) y = Neg(z) }")
     with pytest.raises(ModelError) as caught:
         build(save(model, tmp_path / "m.onnx"), tmp_path)
     assert_clear(caught.value)

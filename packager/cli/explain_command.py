@@ -1,0 +1,51 @@
+"""The command that explains a model: parse, call, print. Nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from packager.cli import without_torch
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(explain)
+
+
+def explain(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help=".onnx, .pt2 (torch.export) or Relax .json.")],
+    *,
+    target: Annotated[
+        list[str] | None, typer.Option("-t", "--target", help="A Target, as 'llvm -mcpu=x86-64-v4'; repeatable.")
+    ] = None,
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=SIZE|NAME=MIN:MAX", help="Fix or bound a symbolic dim.")
+    ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=JSON", help="An ONNX input that becomes a constant; repeatable.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="fp16|bf16", help="Let a float32 model compute in half precision.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a build would meet: what is supported, which backend takes what, and why not (then exits with 3)."""
+    from packager.explain import explain as explain_model
+    from packager.explain import render
+    from packager.frontends.dims import parse_dims
+    from packager.frontends.frozen import parse_frozen
+
+    if model.suffix == ".pt2":
+        without_torch.remove()
+    dims = {key: (request.min, request.max) for key, request in parse_dims(dim or []).items()}
+    found = explain_model(
+        model, targets=target or [], dims=dims, freeze=parse_frozen(freeze or []), precision=precision
+    )
+    print(json.dumps(dataclasses.asdict(found), indent=2) if as_json else render(found))
+    if found.refusal is not None:
+        raise typer.Exit(3)

@@ -1,0 +1,70 @@
+"""Functions of one sequential nest, for computations whose steps depend on one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import ir, relax, s_tir, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
+
+
+def emit_sequential(
+    builder: Any,
+    name: str,
+    operands: Sequence[Any],
+    results: Sequence[tuple[Sequence[int], str]],
+    body: Callable[..., None],
+) -> list[Any]:
+    """Emit a call of a function that ``body`` writes with TVM's builder of statements; return its results.
+
+    ``results`` are the shapes and element types of the results; ``body`` gets the operands and results as flat buffers.
+    """
+
+    def compute(*tensors: Any) -> Any:
+        def generate(ins: Any, outs: Any) -> Any:
+            with IRBuilder() as ib:
+                with T.seq_scope():
+                    body(*(T.buffer_proxy(buffer) for buffer in (*ins, *outs)))
+                return ib.get()
+
+        return te.extern(
+            [tuple(shape) for shape, _ in results],
+            list(tensors),
+            generate,
+            dtype=[dtype for _, dtype in results],
+            out_buffers=[
+                tirx.decl_buffer(tuple(shape), dtype, f"{name}_{number}", layout=None)
+                for number, (shape, dtype) in enumerate(results)
+            ],
+            name=name,
+        )
+
+    call = builder.call_te(compute, *operands, primfunc_name_hint=name)
+    function = call.args[0]
+    primfunc = builder.get()[function]
+    builder.update_func(function, _in_a_loop(primfunc, name, len(operands)))
+    result = builder.emit(call)
+    if not isinstance(result.ty, relax.TupleType):
+        return [result]
+    return [builder.emit(relax.TupleGetItem(result, number)) for number in range(len(result.ty.fields))]
+
+
+def _in_a_loop(primfunc: tirx.PrimFunc, name: str, inputs: int) -> tirx.PrimFunc:
+    """Return a function with its statements in a block under a loop of one step, which schedules bind and split."""
+    statement = primfunc.body.block.body
+    while isinstance(statement, tirx.AttrStmt):
+        statement = statement.body
+    buffers = [parameter for parameter in primfunc.params if tirx.buffer.is_buffer_var(parameter)]
+    loop, one = tirx.Var("step", "int64"), tirx.const(1, "int64")
+    variable = tirx.IterVar(ir.Range.from_min_extent(tirx.const(0, "int64"), one), tirx.Var("v_step", "int64"), 0)
+    regions = [
+        tirx.BufferRegion(buffer, [ir.Range.from_min_extent(tirx.const(0, "int64"), extent) for extent in buffer.shape])
+        for buffer in buffers
+    ]
+    block = s_tir.SBlock([variable], regions[:inputs], regions[inputs:], name, statement)
+    realised = s_tir.SBlockRealize([loop], tirx.const(1, "bool"), block)
+    nest = tirx.For(loop, tirx.const(0, "int64"), one, tirx.ForKind.SERIAL, realised)
+    root = s_tir.SBlock([], [], [], "root", nest)
+    return primfunc.with_body(s_tir.SBlockRealize([], tirx.const(1, "bool"), root))

@@ -1,0 +1,51 @@
+"""Slices whose bounds follow from symbolic dims: TVM's importer takes such bounds as they are, past the end too.
+
+ONNX operator Slice (version 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import relax, tirx
+
+from packager.frontends.onnx_quantized import Convert, Converter
+from packager.frontends.onnx_shapes import is_symbolic, known
+from packager.frontends.onnx_values import extents, optional
+
+
+def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Slice-13. Raises ValueError for a symbolic bound that may be negative, which would count from the end."""
+    if not any(is_symbolic(value) for value in inputs[1:]):
+        return convert("Slice", list(inputs), attributes)
+    data, shape = inputs[0], extents(inputs[0])
+    values = [None if value is None else known(value, attributes) for value in inputs[1:]]
+    starts, stops, given, steps = (optional(values, place) for place in range(4))
+    unknown = [value is not None and found is None for value, found in zip(inputs[1:], values, strict=True)]
+    if any(unknown) or starts is None or stops is None:
+        raise ValueError("some bounds are symbolic, others are computed from data")
+    axes = [int(axis) % len(shape) for axis in (range(len(starts)) if given is None else given)]
+    if steps is not None and any(not isinstance(step, int) or step < 1 for step in steps):
+        raise ValueError("steps are not positive numbers, and bounds are symbolic")
+    analyzer = attributes["tvm_custom"]["analyzer"]
+    begins = [_within(analyzer, bound, shape[axis]) for bound, axis in zip(starts, axes, strict=True)]
+    ends = [_within(analyzer, bound, shape[axis]) for bound, axis in zip(stops, axes, strict=True)]
+    return relax.op.strided_slice(data, axes, begins, ends, None if steps is None else list(steps), assume_inbound=True)
+
+
+def _within(analyzer: Any, bound: Any, extent: Any) -> Any:
+    """Return a bound as a place in [0, extent]."""
+    if isinstance(bound, int) and bound < 0:
+        bound = extent + bound
+    if (bound if isinstance(bound, int) else analyzer.const_int_bound(bound).min_value) < 0:
+        raise ValueError(f"the bound {bound} may be negative for some sizes")
+    if isinstance(bound, int) and isinstance(extent, int):
+        return min(bound, extent)
+    # The most that a dim may be is known: a bound above that is the end.
+    if analyzer.can_prove(bound >= extent):
+        return extent
+    return bound if analyzer.can_prove(bound <= extent) else tirx.min(bound, extent)
+
+
+SLICES: Mapping[str, Converter] = {"Slice": _slice}

@@ -1,0 +1,78 @@
+"""What converters of ONNX nodes ask of their operands: extents, constants, the version of the operator set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+
+Array = NDArray[Any]
+
+
+def extents(data: Any) -> list[Any]:
+    """Return the extents of a tensor: integers, and expressions for symbolic ones. Raises ValueError without a rank."""
+    shape = getattr(data.ty, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr):
+        raise ValueError("an input has no known rank")
+    return [int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in shape.values]
+
+
+def static_extents(data: Any, what: str = "an input", first: int = 0) -> list[int]:
+    """Return the extents of a tensor from axis ``first`` on, all of them integers. Raises ValueError."""
+    found = extents(data)[first:]
+    if not all(isinstance(extent, int) for extent in found):
+        raise ValueError(f"{what} has symbolic extents {[str(extent) for extent in found]}: fix them with --dim")
+    return found
+
+
+def dtype_of(data: Any) -> str:
+    """Return the element type of a tensor as numpy calls it."""
+    return str(data.ty.dtype)
+
+
+def constant(data: Any, attributes: Mapping[str, Any]) -> Array | None:
+    """Return the value of an operand that is known, be it in the graph or a parameter, else None."""
+    if isinstance(data, GenericConst):
+        return np.asarray(data.value.numpy())
+    if isinstance(data, relax.ShapeExpr) and all(isinstance(extent, tirx.IntImm) for extent in data.values):
+        return np.array([int(extent) for extent in data.values], dtype=np.int64)
+    found = attributes["tvm_custom"]["params"].get(getattr(data, "name", ""))
+    return None if found is None or not found[0].same_as(data) else np.asarray(found[1].numpy())
+
+
+def known(data: Any, attributes: Mapping[str, Any], what: str) -> Array:
+    """Return the value of an operand that must be known. Raises ValueError."""
+    value = constant(data, attributes)
+    if value is None:
+        raise ValueError(f"{what} is not constant: freeze it with --freeze")
+    return value
+
+
+def opset(attributes: Mapping[str, Any]) -> int:
+    """Return the version of the standard operator set that the model imports."""
+    return int(attributes["tvm_custom"]["opset"])
+
+
+def output_count(attributes: Mapping[str, Any]) -> int:
+    """Return how many outputs the node has, trailing empty ones too."""
+    return int(attributes["tvm_custom"]["num_outputs"])
+
+
+def text(attributes: Mapping[str, Any], name: str, default: str) -> str:
+    """Return a string attribute."""
+    value = attributes.get(name, default)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def optional(inputs: Sequence[Any], index: int) -> Any | None:
+    """Return an input, or None where it is left out."""
+    return inputs[index] if index < len(inputs) else None
+
+
+def tensor_constant(array: Array) -> Any:
+    """Return an array as a constant of the graph."""
+    return relax.const(np.ascontiguousarray(array), str(array.dtype))

@@ -1,0 +1,63 @@
+"""Maxima and minima of floats start at infinity: TVM's start at the largest finite number, which rows of infinities,
+such as a mask's, do not have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, te, tirx, topi
+
+
+def legalize_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalise ``max``."""
+    return _legalize(builder, call, "max", _larger)
+
+
+def legalize_min(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalise ``min``."""
+    return _legalize(builder, call, "min", _smaller)
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return tirx.max(a, b)
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return tirx.min(a, b)
+
+
+def _legalize(
+    builder: relax.BlockBuilder, call: relax.Call, name: str, combine: Callable[[Any, Any], Any]
+) -> relax.Expr:
+    def identity(ty: Any) -> Any:
+        dtype = str(ty)
+        if "float" in dtype:
+            return tirx.const(-math.inf if name == "max" else math.inf, dtype)
+        return tirx.min_value(dtype) if name == "max" else tirx.max_value(dtype)
+
+    reducer = te.comm_reducer(combine, identity, name=name)
+
+    def compute(operand: Any) -> Any:
+        is_bool = operand.dtype == "bool"
+        data = topi.cast(operand, "int8") if is_bool else operand
+        rank = len(data.shape)
+        axes = range(rank) if call.attrs.axis is None else [int(axis) % rank for axis in call.attrs.axis]
+        reduced = {axis: te.reduce_axis((0, data.shape[axis]), name=f"k{axis}") for axis in axes}
+        keepdims = bool(call.attrs.keepdims)
+        shape = [
+            1 if axis in reduced else extent
+            for axis, extent in enumerate(data.shape)
+            if keepdims or axis not in reduced
+        ]
+
+        def element(*indices: Any) -> Any:
+            free = iter(indices if not keepdims else [i for axis, i in enumerate(indices) if axis not in reduced])
+            places = [reduced[axis] if axis in reduced else next(free) for axis in range(rank)]
+            return reducer(data(*places), axis=list(reduced.values()))
+
+        result = te.compute(shape, element, name=name)
+        return topi.cast(result, "bool") if is_bool else result
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint=name)

@@ -1,0 +1,54 @@
+"""A process that builds cases one after the other: reads requests as lines of JSON, answers with lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import packager.frontends.onnx_file  # noqa: F401  (TVM, before the first request)
+from packager.errors import PackagerError, UnboundedDimsError
+from packager.pipeline import build
+
+BOUNDS = (1, 8)
+
+
+def main() -> None:
+    """Serve until standard input ends. What others print goes to stderr."""
+    warnings.simplefilter("ignore")
+    answers, sys.stdout = sys.stdout, sys.stderr
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_build(json.loads(line))), file=answers, flush=True)
+
+
+def _build(request: dict[str, Any]) -> dict[str, Any]:
+    folder = Path(request["folder"])
+    inputs = pickle.loads((folder / "inputs.pickle").read_bytes())
+    freeze = {name: inputs[name] for name in request["freeze"]}
+    try:
+        _build_bundle(folder, request["targets"], inputs, freeze)
+    except PackagerError as error:
+        first = (error.detail or "").strip().splitlines()
+        return {"status": "refused", "message": error.message, "detail": first[0] if first else ""}
+    except Exception as error:  # whatever it is, it is a finding
+        return {"status": "failed", "message": f"{type(error).__name__}: {error}"[:500]}
+    return {"status": "built"}
+
+
+def _build_bundle(folder: Path, targets: list[str], inputs: dict[str, Any], freeze: dict[str, Any]) -> None:
+    """Build; dims that the model leaves open get bounds."""
+    options: dict[str, Any] = {"targets": targets, "freeze": freeze, "cache": False, "jobs": 1}
+    try:
+        build(folder / "model.onnx", folder / "model.so", **options)
+    except UnboundedDimsError as error:
+        if any(0 in getattr(value, "shape", ()) for value in inputs.values()):
+            raise  # an extent that is 0 counts as one that is left open; no bounds of a dim admit it
+        build(folder / "model.onnx", folder / "model.so", dims=dict.fromkeys(error.dims, BOUNDS), **options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""A process that loads bundles and runs them; it has neither TVM nor onnx."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import packager
+from packager.errors import PackagerError, RunError, UsageError
+
+with contextlib.suppress(ImportError):
+    import ml_dtypes  # noqa: F401  (numpy's bfloat16)
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_run(json.loads(line))), flush=True)
+        assert "tvm" not in sys.modules
+
+
+def _run(request: dict[str, Any]) -> dict[str, Any]:
+    folder = Path(request["folder"])
+    inputs = pickle.loads((folder / "inputs.pickle").read_bytes())
+    try:
+        with packager.load(folder / "model.so") as bundle:
+            names = [spec.name for spec in bundle.manifest.inputs]
+            if not set(names) <= set(inputs):
+                return {"status": "unfit", "message": "the model has other inputs"}
+            outputs = bundle.run({name: inputs[name] for name in names})
+            made = {spec.name: outputs[spec.name] for spec in bundle.manifest.outputs}
+            (folder / "outputs.pickle").write_bytes(pickle.dumps(made))
+    except (RunError, UsageError) as error:
+        return {"status": "unfit", "message": error.message}
+    except PackagerError as error:
+        return {"status": "failed", "message": error.message}
+    return {"status": "ran"}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""``packager explain``: what a build would meet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+from command_line import Cli
+from graphs import graph, normal, save
+
+SUPPORTED = """g (float[n,3,8,8] x) => (float[n,4,8,8] y) {
+  [conv] c = Conv<pads=[1,1,1,1]>(x, w)  [ceil] d = Ceil(c)  [act] y = Relu(d) }"""
+
+
+def test_a_model_that_is_supported(cli: Cli, tmp_path: Path) -> None:
+    path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
+    done = cli("explain", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "input      x  float32[n, 3, 8, 8]" in done.stdout
+    assert "dim        n has no bounds: 1:8 assumed, a build wants --dim n=MIN:MAX" in done.stdout
+    assert "1 nn.conv2d" in done.stdout
+    assert done.stdout.rstrip().endswith("supported: a build would compile all of it")
+
+
+def test_who_would_take_what_and_why_not(cli: Cli, tmp_path: Path) -> None:
+    path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
+    done = cli("explain", path, "--dim", "n=2", "-t", "ccompiler -operators=dense", "--json")
+    found = json.loads(done.stdout)
+    assert found["inputs"][0]["shape"] == [2, 3, 8, 8]
+    assert (found["assumed"], found["refusal"]) == ({}, None)
+    reasons = {left["operator"]: left["reasons"]["ccompiler"] for left in found["leftovers"]}
+    assert reasons["nn.conv2d"] == "has no pattern that ends with this operator"
+    plain = json.loads(cli("explain", path, "--dim", "n=2", "--json").stdout)
+    assert plain["table"]["partitions"][0]["sites"][0]["nodes"][0] == "conv"
+
+
+def test_all_that_is_not_supported_is_named(cli: Cli, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "acme": 1]>
+    g (float[2] x) => (float[2] y) {
+      [first] a = acme.Twist(x)  [second] b = acme.Twist(a)  [third] y = acme.Turn(b) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    done = cli("explain", tmp_path / "m.onnx")
+    assert done.returncode == 3
+    assert "refused: 2 operators are not supported" in done.stdout
+    assert "acme::Twist: first, second" in done.stdout
+    assert "acme::Turn: third" in done.stdout
+    assert "hint: " in done.stdout
+
+
+def test_wrong_arguments_are_usage_errors(cli: Cli, tmp_path: Path) -> None:
+    path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
+    done = cli("explain", path, "--dim", "m=2")
+    assert done.returncode == 2
+    assert "--dim m: the model has no such dim" in done.stderr

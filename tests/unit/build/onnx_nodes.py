@@ -1,0 +1,64 @@
+"""Builds a model of few ONNX nodes, runs its bundle, and compares with onnxruntime or what the caller expects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+import packager
+
+Array = NDArray[Any]
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, tuple[Any, Sequence[int | str]]],
+    outputs: Mapping[str, int],
+    constants: Mapping[str, Array] | None = None,
+    opset: int = 20,
+) -> onnx.ModelProto:
+    """Return a model; ``inputs`` give element types of numpy and shapes, ``outputs`` element types of ONNX."""
+    given = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+        for name, (dtype, shape) in inputs.items()
+    ]
+    made = [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()]
+    initialisers = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
+    graph = helper.make_graph(list(nodes), "nodes", given, made, initialisers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def run_bundle(
+    model: onnx.ModelProto, feeds: Mapping[str, Array], folder: Path, dims: Mapping[str, Any] | None = None
+) -> dict[str, Array]:
+    """Build a model for the CPU and run it once."""
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    packager.build(folder / "model.onnx", folder / "model.so", dims=dims)
+    with packager.load(folder / "model.so") as bundle:
+        return bundle.run(dict(feeds))
+
+
+def check_with_onnxruntime(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Array],
+    folder: Path,
+    dims: Mapping[str, Any] | None = None,
+    tolerance: float = 1e-5,
+) -> None:
+    """Compare a bundle's outputs with onnxruntime's."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = session.run(None, dict(feeds))
+    made = run_bundle(model, feeds, folder, dims)
+    for value, want in zip(model.graph.output, expected, strict=True):
+        np.testing.assert_allclose(made[value.name], want, rtol=tolerance, atol=tolerance, err_msg=value.name)
+        assert made[value.name].dtype == want.dtype
+
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

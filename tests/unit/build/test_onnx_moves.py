@@ -1,0 +1,84 @@
+"""Scans, selections, integers and transforms against onnxruntime or numpy, with a symbolic extent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from tests.unit.build.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of, run_bundle
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.mark.slow
+def test_scans_and_the_best_elements_of_a_symbolic_batch(tmp_path: Path) -> None:
+    constants = {"last": np.array(1, np.int64), "first": np.array(0, np.int64), "k": np.array([4], np.int64)}
+    nodes = [
+        helper.make_node("CumSum", ["x", "last"], ["long"], exclusive=1),
+        helper.make_node("CumSum", ["x", "last"], ["back"], reverse=1),
+        helper.make_node("CumSum", ["x", "first"], ["short"]),
+        helper.make_node("TopK", ["x", "k"], ["most", "most_at"]),
+        helper.make_node("TopK", ["x", "k"], ["least", "least_at"], largest=0, axis=1),
+        helper.make_node("IsInf", ["x"], ["below"], detect_positive=0),
+    ]
+    outputs = dict.fromkeys(("long", "back", "short", "most", "least"), FLOAT)
+    outputs |= {"most_at": INT64, "least_at": INT64, "below": TensorProto.BOOL}
+    model = model_of(nodes, {"x": (np.float32, ("n", 200))}, outputs, constants)
+    x = RNG.integers(-9, 9, (3, 200)).astype(np.float32)  # small integers: sums are exact, and many are equal
+    check_with_onnxruntime(model, {"x": x}, tmp_path, dims={"n": (1, 4)})
+
+
+@pytest.mark.slow
+def test_a_list_of_the_best_of_many(tmp_path: Path) -> None:
+    nodes = [helper.make_node("TopK", ["x", "k"], ["y", "at"], axis=0)]
+    constants = {"k": np.array([7], np.int64)}
+    model = model_of(nodes, {"x": (np.float32, (3000, "n"))}, {"y": FLOAT, "at": INT64}, constants)
+    x = RNG.integers(-500, 500, (3000, 2)).astype(np.float32)
+    check_with_onnxruntime(model, {"x": x}, tmp_path, dims={"n": (1, 4)})
+
+
+@pytest.mark.slow
+def test_transforms_and_determinants(tmp_path: Path) -> None:
+    constants = {"step": np.array(5, np.int64), "length": np.array(12, np.int64), "axis": np.array(1, np.int64)}
+    constants |= {"image": np.array([6, 5], np.int64), "block": np.array([2, 2], np.int64)}
+    nodes = [
+        helper.make_node("DFT", ["signal", "length", "axis"], ["padded"], onesided=1),
+        helper.make_node("STFT", ["signal", "step", "", "length"], ["frames"]),
+        helper.make_node("Det", ["matrices"], ["det"]),
+        helper.make_node("Col2Im", ["columns", "image", "block"], ["whole"]),
+    ]
+    inputs = {
+        "signal": (np.float32, ("n", 30, 1)),
+        "matrices": (np.float32, ("n", 4, 4)),
+        "columns": (np.float32, (1, 8, 20)),
+    }
+    model = model_of(nodes, inputs, dict.fromkeys(("padded", "frames", "det", "whole"), FLOAT), constants)
+    feeds = {name: RNG.standard_normal((2, *shape[1:])).astype(np.float32) for name, (_, shape) in inputs.items()}
+    feeds["columns"] = feeds["columns"][:1]
+    feeds["matrices"][0, 0, 0] = 0  # no pivot where elimination would look first
+    check_with_onnxruntime(model, feeds, tmp_path, dims={"n": (1, 3)}, tolerance=1e-4)
+
+
+def test_remainders_and_shifts_at_their_limits(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Mod", ["x", "y"], ["rest"]),
+        helper.make_node("Pow", ["i", "i"], ["power"]),
+        helper.make_node("BitShift", ["u", "u"], ["left"], direction="LEFT"),
+    ]
+    inputs = {
+        "x": (np.int32, (4,)),
+        "y": (np.int32, (1,)),
+        "i": (np.int32, (4,)),
+        "u": (np.uint8, (4,)),
+    }
+    outputs = {"rest": TensorProto.INT32, "power": TensorProto.INT32, "left": TensorProto.UINT8}
+    x, i, u = np.array([7, -7, 2, 0], np.int32), np.array([0, 1, 7, 9], np.int32), np.array([1, 3, 8, 255], np.uint8)
+    made = run_bundle(
+        model_of(nodes, inputs, outputs), {"x": x, "y": np.array([-3], np.int32), "i": i, "u": u}, tmp_path
+    )
+    np.testing.assert_array_equal(made["rest"], np.mod(x, -3))
+    np.testing.assert_array_equal(made["power"], i**i)
+    assert made["left"].tolist() == [2, 24, 0, 0]

@@ -1,0 +1,63 @@
+"""RNN, LSTM and GRU against onnxruntime: what the operator cases of onnx leave out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from packager.errors import ModelError
+from tests.unit.build.onnx_nodes import FLOAT, check_with_onnxruntime, model_of, run_bundle
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def _model(kind: str, directions: int, batch: int | str, steps: int | str = 3, **attributes: Any) -> Any:
+    rng = np.random.default_rng(7)
+    hidden, width, rows = 4, 5, 4 * GATES[kind]
+    constants = {
+        "w": rng.standard_normal((directions, rows, width)).astype(np.float32),
+        "r": rng.standard_normal((directions, rows, hidden)).astype(np.float32),
+        "b": rng.standard_normal((directions, 2 * rows)).astype(np.float32),
+        "lengths": np.array([3, 1], np.int32),
+    }
+    operands = ["x", "w", "r", "b", "lengths" if attributes.pop("lengths", False) else ""]
+    if attributes.pop("peepholes", False):
+        constants["p"] = rng.standard_normal((directions, 3 * hidden)).astype(np.float32)
+        operands += ["", "", "p"]
+    outputs = ["y", "h", "c"][: 3 if kind == "LSTM" else 2]
+    node = helper.make_node(kind, operands, outputs, hidden_size=hidden, **attributes)
+    used = {name: value for name, value in constants.items() if name in operands}
+    return model_of([node], {"x": (np.float32, (steps, batch, width))}, dict.fromkeys(outputs, FLOAT), used)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "directions", "attributes"),
+    [
+        ("LSTM", 2, {"direction": "bidirectional", "lengths": True, "peepholes": True}),
+        ("LSTM", 1, {"activations": ["HardSigmoid", "Softsign", "Relu"], "input_forget": 1}),
+        ("GRU", 1, {"direction": "reverse", "lengths": True, "linear_before_reset": 1}),
+        ("GRU", 1, {"activations": ["Sigmoid", "LeakyRelu"], "activation_alpha": [0.3]}),
+        ("RNN", 2, {"direction": "bidirectional", "activations": ["Relu", "Tanh"], "clip": 0.5}),
+    ],
+)
+def test_as_onnxruntime(kind: str, directions: int, attributes: dict[str, Any], tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((3, 2, 5)).astype(np.float32)
+    check_with_onnxruntime(_model(kind, directions, 2, **attributes), {"x": x}, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_batch_may_be_symbolic(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((3, 3, 5)).astype(np.float32)
+    check_with_onnxruntime(_model("GRU", 1, "batch"), {"x": x}, tmp_path, dims={"batch": (1, 4)})
+
+
+def test_an_unknown_number_of_steps_is_refused(tmp_path: Path) -> None:
+    x = np.zeros((3, 2, 5), np.float32)
+    with pytest.raises(ModelError, match="LSTM") as caught:
+        run_bundle(_model("LSTM", 1, 2, "steps"), {"x": x}, tmp_path, dims={"steps": (1, 4)})
+    assert "number" in (caught.value.detail or "")

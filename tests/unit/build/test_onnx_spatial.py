@@ -1,0 +1,66 @@
+"""Resizing, pooling and sampling of images against onnxruntime, with a symbolic batch where there may be one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.unit.build.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of
+
+X = np.random.default_rng(3).standard_normal((2, 3, 8, 10)).astype(np.float32)
+
+
+def _pool(operator: str, outputs: list[str], **attributes: Any) -> Any:
+    return helper.make_node(operator, ["x"], outputs, kernel_shape=[3, 3], **attributes)
+
+
+@pytest.mark.slow
+def test_pooling_of_a_symbolic_batch(tmp_path: Path) -> None:
+    nodes = [
+        _pool("MaxPool", ["a", "a_at"], strides=[2, 2], pads=[1, 0, 1, 1]),
+        _pool("MaxPool", ["b"], strides=[3, 2], ceil_mode=1),
+        _pool("AveragePool", ["c"], strides=[2, 2], auto_pad="SAME_LOWER"),
+        _pool("AveragePool", ["d"], strides=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1, ceil_mode=1),
+        _pool("AveragePool", ["e"], dilations=[2, 2], pads=[1, 1, 1, 1]),
+        _pool("LpPool", ["f"], strides=[2, 1], pads=[1, 1, 0, 0], p=3),
+    ]
+    outputs = {"a": FLOAT, "a_at": INT64} | dict.fromkeys("bcdef", FLOAT)
+    model = model_of(nodes, {"x": (np.float32, ("n", 3, 8, 10))}, outputs)
+    check_with_onnxruntime(model, {"x": X}, tmp_path, dims={"n": (1, 3)})
+
+
+@pytest.mark.slow
+def test_resizing(tmp_path: Path) -> None:
+    # To whole extents: elsewhere onnxruntime rounds the length that scales give, and the standard's cases do not.
+    scales = {"up": np.array([1, 1, 2, 1.5], np.float32), "down": np.array([1, 1, 0.5, 0.5], np.float32)}
+    uses: list[dict[str, Any]] = [
+        {"mode": "nearest", "nearest_mode": "ceil", "coordinate_transformation_mode": "half_pixel"},
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+        {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
+        {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel", "antialias": 1},
+    ]
+    nodes = [
+        helper.make_node("Resize", ["x", "", which], [f"{which}{number}"], **use)
+        for number, use in enumerate(uses)
+        for which in scales
+    ]
+    outputs = {node.output[0]: FLOAT for node in nodes}
+    model = model_of(nodes, {"x": (np.float32, X.shape)}, outputs, scales)
+    check_with_onnxruntime(model, {"x": X}, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_sampling_reads_nothing_outside_of_the_image(padding: str, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("GridSample", ["x", "grid"], [mode], mode=mode, padding_mode=padding, align_corners=corners)
+        for mode, corners in (("linear", 1), ("cubic", 0), ("nearest", 1))
+    ]
+    inputs = {"x": (np.float32, ("n", 3, 8, 10)), "grid": (np.float32, ("n", 4, 5, 2))}
+    model = model_of(nodes, inputs, {node.output[0]: FLOAT for node in nodes})
+    grid = np.random.default_rng(4).uniform(-1.6, 1.6, (2, 4, 5, 2)).astype(np.float32)
+    check_with_onnxruntime(model, {"x": X, "grid": grid}, tmp_path, dims={"n": (1, 3)}, tolerance=1e-4)
