@@ -8,13 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packager.errors import UsageError
 from packager.frontends import check_suffix
 from packager.frontends.dims import DimRequest, make_request
-from packager.frontends.frozen import Array, frozen_arrays
+from packager.frontends.frozen import frozen_arrays
 from packager.targets import DEFAULT_TARGETS, TargetList, parse_targets, with_attribute
+
+if TYPE_CHECKING:
+    from packager.frontends.frozen import Array
 
 ENTRY_SYMBOL = "packager_bundle_v1"
 PRECISIONS = ("fp16", "bf16")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from packager.errors import UsageError
 from packager.frontends.dims import DimRequest
-from packager.frontends.frozen import Array
 from packager.ir import ImportedModel
 
 if TYPE_CHECKING:
+    from packager.frontends.frozen import Array
     from packager.op_library import OpLibrary
     from packager.overrides import Overrides
 

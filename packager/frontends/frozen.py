@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from packager.errors import UsageError
 from packager.strict_json import suggestion
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
+    from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[Any]
+    Array = NDArray[np.generic]
+
 HINT = "write --freeze NAME=VALUE, the value as JSON: shape=[2,3], axis=1"
 
 
@@ -37,6 +37,10 @@ def parse_frozen(texts: Sequence[str]) -> dict[str, Any]:
 
 def frozen_arrays(values: Mapping[str, ArrayLike]) -> dict[str, Array]:
     """Return the values as arrays. Raises UsageError for what is none, such as rows of unequal length."""
+    if not values:
+        return {}
+    import numpy as np
+
     arrays = {}
     for name, value in values.items():
         try:
@@ -55,6 +59,7 @@ def freeze_inputs(graph: onnx.GraphProto, frozen: Mapping[str, Array]) -> None:
     Raises UsageError for a name that is no input, a shape other than the model's, and a value that the input's element
     type cannot hold.
     """
+    import numpy as np
     import onnx
 
     inputs = {value.name: value for value in graph.input}

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.ir import GenericConst
@@ -157,7 +158,7 @@ def _constant_of_shape(
 ) -> Any:
     shape = extents.value(operands[0])
     value = attributes.get("value")
-    array = np.zeros(1, np.float32) if value is None else np.asarray(value.numpy())
+    array = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
     if shape is None:
         return None
     return relax.op.broadcast_to(relax.const(array.reshape(()), array.dtype.name), list(shape.flat))
@@ -191,21 +192,23 @@ def _slice_data(extents: SymbolicExtents, builder: Any, operands: Sequence[Any],
     begins, stops = [], []
     for axis, start, end in zip(axes, starts, ends, strict=True):
         begin, stop = (_bound(extents, bound, source[axis]) for bound in (start, end))
-        if begin is None or stop is None or not extents.at_most(begin, stop):
+        if begin is None or stop is None:
             return None
-        begins.append(begin)
+        begins.append(begin if extents.at_most(begin, stop) else tirx.min(expression(begin), expression(stop)))
         stops.append(stop)
     return relax.op.strided_slice(operands[0], axes, begins, stops, [1] * len(axes), assume_inbound=True)
 
 
 def _bound(extents: SymbolicExtents, bound: Any, extent: Any) -> Any:
-    """Return a start or an end as a place within the axis; None if it may be outside."""
+    """Return a start or an end as a place within the axis; None if it may be negative."""
     if isinstance(bound, int):
         if bound >= FAR:
             return extent
         if bound < 0:
             bound = extents.simplify(extent + bound)
-    return bound if extents.at_most(0, bound) and extents.at_most(bound, extent) else None
+    if not extents.at_most(0, bound):
+        return None
+    return bound if extents.at_most(bound, extent) else tirx.min(expression(bound), expression(extent))
 
 
 def _is(extent: Any, number: int) -> bool:

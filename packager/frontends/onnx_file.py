@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx.external_data_helper
@@ -16,7 +16,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from packager.digest import sha256_of_file
 from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.frontends.dims import DimRequest, resolve_dims
-from packager.frontends.frozen import Array, freeze_inputs
+from packager.frontends.frozen import freeze_inputs
 from packager.frontends.names import tag_bindings
 from packager.frontends.onnx_converters import CONVERTERS
 from packager.frontends.onnx_custom import CustomNode, inline_functions, take_custom_nodes
@@ -30,6 +30,9 @@ from packager.ir import ImportedModel
 from packager.manifest import Model, TensorSpec
 from packager.op_library import OpLibrary
 from packager.overrides import NO_OVERRIDES, Overrides
+
+if TYPE_CHECKING:
+    from packager.frontends.frozen import Array
 
 
 def load(

@@ -32,14 +32,12 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
     except ImportError:
         raise UsageError(f"{path}: reading .pt2 needs torch", hint="pip install 'packager[torch]'") from None
     from packager.frontends.torch_program import check_conditions
-    from packager.frontends.torch_states import buffers_to_states, initial_value
+    from packager.frontends.torch_states import buffers_to_states
 
     program = _read(path, torch)
     _override(program, overrides, torch)
     buffers = buffers_to_states(program)
-    states = tuple(
-        State(name, f"{name}.next", _numpy(initial_value(program, buffer), torch)) for name, buffer in buffers.items()
-    )
+    states = tuple(State(name, f"{name}.next", _numpy(initial, torch)) for name, initial in buffers.items())
     module, node_of_variable, buffer_names = _import(program)
     parameters = _parameters(program, torch)
     main = module["main"]

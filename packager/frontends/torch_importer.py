@@ -20,10 +20,11 @@ from packager.frontends.torch_operators import OPERATORS
 from packager.frontends.torch_program import is_scalar, operator_of
 from packager.frontends.torch_reductions import REDUCTIONS
 from packager.frontends.torch_shapes import Symbols, is_extent
+from packager.frontends.torch_updates import UPDATES
 from packager.frontends.torch_views import VIEWS
 
 Converter = Callable[["Importer", Any], Any]
-CONVERTERS: Mapping[str, Converter] = {**OPERATORS, **REDUCTIONS, **VIEWS, **NETWORK}
+CONVERTERS: Mapping[str, Converter] = {**OPERATORS, **REDUCTIONS, **VIEWS, **UPDATES, **NETWORK}
 
 # TVM imports them as something else: random numbers as zeros, dropout as nothing, sparse tensors as dense ones.
 REFUSED = (

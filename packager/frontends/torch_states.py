@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,10 +17,11 @@ from torch.export.graph_signature import (
 from packager.errors import ModelError
 
 
-def buffers_to_states(program: Any) -> dict[str, str]:
-    """Make user inputs and outputs of the buffers that a functional program changes; return input -> buffer.
+def buffers_to_states(program: Any) -> dict[str, torch.Tensor]:
+    """Make user inputs and outputs of the buffers that a functional program changes.
 
-    The outputs stand in front of the program's own, in the order of the inputs that are returned. Raises ModelError for
+    Returns what they hold before the first run, by the names of the inputs, in the order of the outputs, which stand in
+    front of the program's own. Raises ModelError for
     a program that changes parameters or inputs: what it leaves behind would be lost.
     """
     signature = program.graph_signature
@@ -50,13 +50,14 @@ def buffers_to_states(program: Any) -> dict[str, str]:
     outputs = [OutputSpec(OutputKind.USER_OUTPUT, spec.arg, None) for spec in changed.values()]
     own = [spec for spec in signature.output_specs if spec.kind is not OutputKind.BUFFER_MUTATION]
     program._graph_signature = ExportGraphSignature(inputs, [*outputs, *own])
-    return {name: states[name] for target in changed for name in states if states[name] == target}
+    # TVM's importer would take what is no input of a program for the value of another one.
+    initial = {target: _take(program, target) for target in changed}
+    return {name: initial[target] for target in changed for name in states if states[name] == target}
 
 
-def initial_value(program: Any, buffer: str) -> torch.Tensor:
-    """Return what a buffer holds before the first run."""
-    stores: tuple[Mapping[str, Any], ...] = (program.state_dict, program.constants)
-    tensor: torch.Tensor = next(store[buffer] for store in stores if buffer in store)
+def _take(program: Any, buffer: str) -> torch.Tensor:
+    stores: tuple[dict[str, Any], ...] = (program.state_dict, program.constants)
+    tensor: torch.Tensor = next(store.pop(buffer) for store in stores if buffer in store)
     return tensor
 
 

@@ -25,22 +25,21 @@ from packager.primitives import CallSite, FunctionGroup, Kernel, Partition
 
 _R = relax.transform
 
-LEGALIZE = [
-    _R.LegalizeOps(
-        {
-            "relax.take": legalize_take,
-            "relax.nn.softmax": legalize_softmax,
-            "relax.max": legalize_max,
-            "relax.min": legalize_min,
-            "relax.nn.layer_norm": legalize_layer_norm,
-        }
-    ),
+LEGALIZERS = {
+    "relax.take": legalize_take,
+    "relax.nn.softmax": legalize_softmax,
+    "relax.nn.layer_norm": legalize_layer_norm,
+}
+TIDY = [
     _R.AnnotateTIROpPattern(),
     clamp_folded_indices,
     _R.FoldConstant(),
     _R.DeadCodeElimination(),
     _R.CanonicalizeBindings(),  # of variables bound to variables: FuseTIR would drop them, and their sources be lost
 ]
+LEGALIZE = [_R.LegalizeOps(LEGALIZERS), *TIDY]
+# Threads of a GPU that reduce together know TVM's own maxima alone.
+LEGALIZE_FOR_CPU = [_R.LegalizeOps({**LEGALIZERS, "relax.max": legalize_max, "relax.min": legalize_min}), *TIDY]
 FUSE = [
     _R.FuseOps(),
 ]
@@ -60,7 +59,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     device = device_named(device_name)
     module = device.lay_out(model.module, len(model.inputs))
     module, constants = fold_weights(module, model.constants)
-    module = apply(LEGALIZE, module)
+    module = apply(LEGALIZE_FOR_CPU if device.name == "cpu" else LEGALIZE, module)
     _check_legal(module["main"], model.nodes, model.partitions)
     unfused = module["main"]
     module = apply(FUSE, module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +132,50 @@ class Counter(torch.nn.Module):
         return x + self.calls
 
 
+def test_a_buffer_that_is_changed_is_a_state(tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(Counter(), (torch.zeros(3),)), tmp_path / "m.pt2")
+    with packager.load(packager.build(tmp_path / "m.pt2", tmp_path / "m.so")) as bundle:
+        assert [(state.name, state.shape) for state in bundle.states] == [("calls", (1,))]
+        assert [spec.name for spec in (*bundle.inputs, *bundle.outputs)] == ["x", "output"]
+        with bundle.session() as session, bundle.session() as other:
+            for count in (1, 2, 3):
+                np.testing.assert_array_equal(session.run({"x": np.zeros(3, np.float32)})["output"], np.full(3, count))
+            np.testing.assert_array_equal(other.run({"x": np.zeros(3, np.float32)})["output"], np.full(3, 1))
+            session.reset()
+            assert session.states["calls"] == 0
+
+
+class Cache(torch.nn.Module):
+    """Writes rows of a cache at places that it is told, as decoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.arange(24.0).reshape(2, 4, 3))
+
+    def forward(self, at: Any, row: Any) -> Any:
+        self.rows[:, at] = row
+        return self.rows.sum(1)
+
+
+def test_rows_of_a_state_are_written_in_place(tmp_path: Path) -> None:
+    module, folder = Cache(), tmp_path / "work"
+    example = (torch.tensor([1]), torch.zeros(2, 1, 3))
+    torch.export.save(torch.export.export(module, example, strict=True), tmp_path / "m.pt2")
+    path = packager.build(tmp_path / "m.pt2", tmp_path / "m.so", keep_workdir=folder)
+    steps = json.loads((folder / "4-plan.json").read_text())["steps"]
+    assert all("symbol" in step for step in steps)  # none is a copy
+    with packager.load(path) as bundle, bundle.session() as session:
+        for at, value in ((3, 1.0), (0, 2.0), (-1, 5.0)):
+            row = torch.full((2, 1, 3), value)
+            wanted = module(torch.tensor([at]), row)
+            got = session.run({"at": np.array([at]), "row": row.numpy()})["output"]
+            np.testing.assert_array_equal(got, wanted.numpy())
+        np.testing.assert_array_equal(session.states["rows"], module.rows.numpy())
+
+
 @pytest.mark.parametrize(
     ("module", "error", "words"),
     [
-        (Counter(), ModelError, "buffer 'calls'"),
         (torch.nn.Dropout(), UnsupportedOperatorsError, "not supported"),
         (torch.nn.Upsample(scale_factor=1.3, mode="bilinear"), ModelError, "upsample_bilinear2d"),
     ],
