@@ -158,7 +158,9 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     whole = len([e for e in extents(sch, loops) if e != 1]) <= 1 or (
         isinstance(last, int) and not last % (WARP * width)
     )
-    if length >= MANY and whole and width >= MIN_SHARERS:
+    # Of fewer columns than a tile the two halves of the work would have unequal numbers of threads.
+    fits = not isinstance(last, int) or last >= WARP * width
+    if length >= MANY and whole and fits and width >= MIN_SHARERS:
         tile_outer, tile = sch.split(loops[-1], [None, WARP * width])
         grid = sch.fuse(*loops[:-1], tile_outer)
         sch.bind(grid, "blockIdx.x")

@@ -114,13 +114,18 @@ def _thread_extents(kernel: Kernel) -> dict[str, Any]:
     def visit(loop: Any) -> None:
         if int(loop.kind) == st.ForKind.THREAD_BINDING:
             tag = str(loop.thread_binding.thread_tag)
-            if tag in AXES:
-                found.setdefault(tag, loop.extent)
+            if tag in AXES and _exceeds(loop.extent, found.setdefault(tag, loop.extent)):
+                # The launch has as many as the first loop; TVM guards later loops that have fewer, not those with more.
+                raise BackendError(f"kernel {kernel.symbol!r} has loops with more threads than its launch")
 
     structural_walk(kernel.primfunc.body, [(st.For, visit)])
     if not found:
         raise BackendError(f"kernel {kernel.symbol!r} is not bound to threads of the GPU")
     return found
+
+
+def _exceeds(extent: Any, first: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and isinstance(first, tirx.IntImm) and int(extent) > int(first)
 
 
 def _dynamic_bytes(name: str, body: Any) -> int:

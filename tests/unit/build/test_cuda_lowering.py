@@ -14,6 +14,8 @@ import onnxruntime
 import pytest
 import tvm
 from tvm import relax
+from tvm.tirx import stmt as st
+from tvm_ffi import structural_walk
 
 import packager
 from packager.lower import lower
@@ -158,3 +160,27 @@ def test_half_precision_adds_up_in_float32(tmp_path: Path) -> None:
     source = cuda_source(path)
     kernel = source[source.rindex("__global__") :]
     assert re.search(r"float matmul\w*\[", kernel) or re.search(r"\bfloat2? \w*(matmul|local)\w*\[", kernel)
+
+
+@pytest.mark.parametrize("columns", [16, 32, 64, 96, 100, 128, 192, 1000])
+def test_loops_of_a_kernel_agree_on_its_threads(columns: int, tmp_path: Path) -> None:
+    """One row times few columns: what shares the sum and what adds it up have equally many threads."""
+    text = f"g (float[1,64] x, float[64,{columns}] w) => (float[1,{columns}] y) {{ y = MatMul(x, w) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{text}')
+    onnx.save(model, tmp_path / "m.onnx")
+    request = make_build_request(tmp_path / "m.onnx", targets=["cuda -arch=sm_80"])
+    lowered = lower(partition(import_model(request), (), None, "cuda").model, "cuda")
+    kernels = [f for group in lowered.groups.values() for f in group.functions if isinstance(f, Kernel)]
+    assert kernels
+    for kernel in kernels:
+        most: dict[str, int] = {}
+        first: dict[str, int] = {}
+
+        def visit(loop: Any) -> None:
+            if loop.thread_binding is not None:
+                tag = str(loop.thread_binding.thread_tag)
+                first.setdefault(tag, int(loop.extent))  # noqa: B023
+                most[tag] = max(most.get(tag, 0), int(loop.extent))  # noqa: B023
+
+        structural_walk(kernel.primfunc.body, [(st.For, visit)])
+        assert first == most
