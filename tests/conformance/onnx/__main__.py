@@ -10,6 +10,7 @@ import re
 import time
 from pathlib import Path
 
+from tests.conformance.onnx import table
 from tests.conformance.onnx.cases import all_cases
 from tests.conformance.onnx.judge import Verdict, judge_all
 
@@ -22,6 +23,8 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--stride", type=int, default=1, help="every n-th case only")
     parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--table", action="store_true", help="judge all, and write the verdicts and their document")
+    parser.add_argument("--from", dest="known", type=Path, help="with --table: verdicts that --output has written")
     parser.add_argument("-v", "--verbose", action="store_true", help="print those that are right, too")
     arguments = parser.parse_args()
     pattern = re.compile(arguments.only)
@@ -32,10 +35,15 @@ def main() -> None:
         if arguments.verbose or verdict.status != "right":
             print(f"{verdict.status:<8} {verdict.name}  {verdict.message[:200]}", flush=True)
 
-    verdicts = judge_all(cases, arguments.target, tell, arguments.lanes)
+    if arguments.known:
+        verdicts = {item["name"]: Verdict(**item) for item in json.loads(arguments.known.read_text())}
+    else:
+        verdicts = judge_all(cases, arguments.target, tell, arguments.lanes)
     counts = collections.Counter(verdict.status for verdict in verdicts.values())
     frozen = sum(v.status == "right" and bool(v.frozen) for v in verdicts.values())
     print(f"{dict(counts)} of {len(cases)}; {frozen} right with frozen inputs; {time.monotonic() - start:.0f} s")
+    if arguments.table:
+        table.write(all_cases(), verdicts, table.judge_onnxruntime(all_cases()))
     if arguments.output:
         arguments.output.write_text(json.dumps([dataclasses.asdict(v) for v in verdicts.values()], indent=0) + "\n")
 
