@@ -31,7 +31,7 @@ def main() -> int:
     workdir: Path = arguments.workdir
     parts = workdir / "relu-parts"
     shutil.rmtree(parts, ignore_errors=True)  # of an earlier run
-    bundle = build_bundle("relu", workdir, "--keep-workdir", parts)
+    bundle = build_bundle("relu", workdir, "--keep-workdir", parts, "-t", "llvm")
     engines = [
         packager_engine(bundle),
         onnxruntime_engine(make_model("relu", workdir)),

@@ -230,6 +230,17 @@ def test_control_flow(tmp_path: Path) -> None:
     text = """g (bool c, float[4] x) => (float[4] y) {
       y = If(c)
       <then_branch = a () => (float[4] p) { p = Neg(x) }, else_branch = b () => (float[4] q) { q = Abs(x) }> }"""
+    with packager.load(build(save(graph(text), tmp_path / "m.onnx"), tmp_path)) as bundle:
+        x = np.array([1, -2, 3, -4], np.float32)
+        np.testing.assert_array_equal(bundle.run({"c": np.array(True), "x": x})["y"], -x)
+        np.testing.assert_array_equal(bundle.run({"c": np.array(False), "x": x})["y"], np.abs(x))
+
+
+def test_control_flow_that_is_not_known(tmp_path: Path) -> None:
+    text = """g (bool c, float[4] x) => (float[n] y) {
+      y = If(c)
+      <then_branch = a () => (float[4] p) { p = Neg(x) },
+       else_branch = b () => (float[8] q) { q = Concat<axis=0>(x, x) }> }"""
     with pytest.raises(ModelError) as caught:
         build(save(graph(text), tmp_path / "m.onnx"), tmp_path)
     assert "If" in caught.value.render()

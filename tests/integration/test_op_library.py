@@ -469,8 +469,8 @@ def test_the_command_line(acme: Path, cli: Cli, tmp_path: Path) -> None:
     text = "g (float[n,2] x) => (float[n,4] y) { s = com.acme.Swish(x)  a, y = com.acme.Split<factors=[1,1]>(s) }"
     results = []
     for name, options in {
-        "option": ["--op-library", "acme.toml"],
-        "target": ["-t", "external -libraries=acme.toml"],
+        "option": ["--op-library", "acme.toml", "-t", "llvm"],
+        "target": ["-t", "external -libraries=acme.toml", "-t", "llvm"],
     }.items():
         folder = tmp_path / name
         shutil.copytree(acme.parent, folder)
