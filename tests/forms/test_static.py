@@ -152,7 +152,20 @@ def test_same_bytes_in_another_process_and_folder(build: Build, digits: Model, t
     library = build(digits, prefix="first")
     again = tmp_path / "elsewhere" / "libfirst.a"
     again.parent.mkdir()
-    command = [sys.executable, "-m", "packager", "build", digits.path, "-o", again, "--dim", "n=1:32", "--no-cache"]
+    command = [
+        sys.executable,
+        "-m",
+        "packager",
+        "build",
+        digits.path,
+        "-o",
+        again,
+        "--dim",
+        "n=1:32",
+        "--no-cache",
+        "-t",
+        "llvm",
+    ]
     execute(
         [*command, "--static", "--prefix", "first", "--header", again.with_name("first.h")],
         cwd=tmp_path,
