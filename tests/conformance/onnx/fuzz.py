@@ -224,7 +224,9 @@ class Fuzzer:
             if wanted["status"] != "ran":
                 return "alone", wanted["message"]
             expected = pickle.loads((folder / "expected.pickle").read_bytes())
-        problem = difference(dataclasses.replace(case, outputs=tuple(expected), rtol=RTOL, atol=ATOL), made)
+        problem = difference(
+            dataclasses.replace(case, outputs=tuple(expected), rtol=RTOL, atol=ATOL), list(made.values())
+        )
         return ("differs", problem) if problem else ("same", "")
 
     def close(self) -> None:
