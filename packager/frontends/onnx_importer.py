@@ -154,7 +154,7 @@ def run_importer(importer: Importer, graph: onnx.GraphProto, opset: int) -> tvm.
             return importer.from_onnx(graph, opset)
         except ModelError:
             raise
-        except Exception as error:
+        except Exception as error:  # the importer raises whatever it runs into
             raise ModelError(
                 f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
             ) from error
