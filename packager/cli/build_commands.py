@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from packager.cli import interruption, without_torch
+from packager.cli import interruption, options, without_torch
 
 
 def register(app: typer.Typer) -> None:
@@ -27,12 +27,8 @@ def build(
     ],
     *,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.so", help="The bundle.")] = None,
-    target: Annotated[
-        list[str] | None, typer.Option("-t", "--target", help="A Target, as 'llvm -mcpu=x86-64-v4'; repeatable.")
-    ] = None,
-    dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=SIZE|NAME=MIN:MAX", help="Fix or bound a symbolic dim.")
-    ] = None,
+    target: options.Target = None,
+    dim: options.Dim = None,
     name: Annotated[str | None, typer.Option(help="Name of the model; default: the file's.")] = None,
     header: Annotated[Path | None, typer.Option(metavar="OUT.h", help="Also write a C header for the model.")] = None,
     static: Annotated[bool, typer.Option("--static", help="A static archive instead, with --prefix.")] = False,
@@ -53,16 +49,11 @@ def build(
         Path | None, typer.Option(metavar="FILE.safetensors|.npz", help="Tensors that replace constants by name.")
     ] = None,
     entry: Annotated[str | None, typer.Option(metavar="NAME", help="The function of a Relax module to build.")] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(metavar="fp16|bf16", help="Let a float32 model compute in half precision."),
-    ] = None,
+    precision: options.Precision = None,
     cuda_home: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A CUDA toolkit to use in place of the wheels.")
     ] = None,
-    freeze: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=JSON", help="An ONNX input that becomes a constant; repeatable.")
-    ] = None,
+    freeze: options.Freeze = None,
     tuning: Annotated[
         list[Path] | None, typer.Option(metavar="FILE.json", help="Records of packager tune; repeatable.")
     ] = None,

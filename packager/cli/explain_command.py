@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from packager.cli import without_torch
+from packager.cli import options, without_torch
 
 
 def register(app: typer.Typer) -> None:
@@ -20,18 +20,10 @@ def register(app: typer.Typer) -> None:
 def explain(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help=".onnx, .pt2 (torch.export) or Relax .json.")],
     *,
-    target: Annotated[
-        list[str] | None, typer.Option("-t", "--target", help="A Target, as 'llvm -mcpu=x86-64-v4'; repeatable.")
-    ] = None,
-    dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=SIZE|NAME=MIN:MAX", help="Fix or bound a symbolic dim.")
-    ] = None,
-    freeze: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=JSON", help="An ONNX input that becomes a constant; repeatable.")
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(metavar="fp16|bf16", help="Let a float32 model compute in half precision.")
-    ] = None,
+    target: options.Target = None,
+    dim: options.Dim = None,
+    freeze: options.Freeze = None,
+    precision: options.Precision = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what a build would meet: what is supported, which backend takes what, and why not (then exits with 3)."""
