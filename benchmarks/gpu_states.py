@@ -87,7 +87,7 @@ def _tokens(path: Path, prompt: list[int], graph: str) -> tuple[list[int], float
 
     with packager.load(path) as bundle:
         options = {"graph": graph} if bundle.manifest.requirements.cuda else {}
-        with bundle.session(**options) as session:  # type: ignore[arg-type]
+        with bundle.session(**options) as session:
 
             def step(token: int, position: int) -> int:
                 outputs = session.run({"input_ids": np.array([[token]]), "cache_position": np.array([position])})
@@ -135,7 +135,7 @@ def _pair(folder: Path, graph: str) -> dict[str, Any]:
         packager.load(folder / "pair_cpu.so") as cpu,
         packager.load(folder / "pair_cuda.so") as gpu,
         cpu.session() as reference,
-        gpu.session(graph=graph) as session,  # type: ignore[arg-type]
+        gpu.session(graph=graph) as session,
     ):
         for number in range(12):
             entry, rows, start = ("prefill", 8, 0) if number % 6 == 0 else ("decode", 1, 7 + number % 6)

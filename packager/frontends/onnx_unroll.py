@@ -6,8 +6,9 @@ the step's number and constants. Others stay as they are, and are refused by nam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -172,8 +173,8 @@ def _steps(
         for tensor in body.initializer:
             constants.add(names[tensor.name], numpy_helper.to_array(tensor), None)
         for node in body.node:
-            yield renamed_node(node, lambda name, known=names: known.get(name, name), None, loop.node.name or node.name)  # type: ignore[misc]
-        results = [names.get(value.name, value.name) for value in body.output][loop.first :]
+            yield renamed_node(node, partial(_named, names), None, loop.node.name or node.name)
+        results = [_named(names, value.name) for value in body.output][loop.first :]
         states = results[: len(states)]
         for part, result in zip(parts, results[len(states) :], strict=True):
             part.append(result)
@@ -183,6 +184,11 @@ def _steps(
     for (axis, reverse), part, name in zip(loop.collected, parts, loop.node.output[len(states) :], strict=False):
         if name:
             yield from _stacked(part[::-1] if reverse else part, name, axis, loop.node.name, opset, constants)
+
+
+def _named(names: Mapping[str, str], name: str) -> str:
+    """Return what a value of the body is called in a step; what it has from outside keeps its name."""
+    return names.get(name, name)
 
 
 def _stacked(
