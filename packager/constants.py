@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from packager.arena import align
 from packager.call_plan import ConstantForm, ConstantSlot, ConstantTable
+from packager.constant_forms import find_form
 from packager.manifest import Constant, TensorSpec
 
 Array = NDArray[Any]
@@ -149,33 +150,6 @@ def _slot_form(slot: _Slot, originals: Mapping[str, Array]) -> ConstantForm | No
     """Return how a slot reads the one of its sources that it is a view of."""
     forms = (find_form(slot.array, name, originals[name]) for name in slot.sources if name in originals)
     return next(filter(None, forms), None)
-
-
-def find_form(array: Array, source: str, original: Array) -> ConstantForm | None:
-    """Return how ``array``, in row-major order, reads ``original``, the constant ``source``; None if it is no view."""
-    itemsize = original.itemsize
-    if array.dtype != original.dtype or not original.flags.c_contiguous:
-        return None
-    if array.size == 0:
-        return ConstantForm(source, (0,), (1,), 0)
-    start = array.__array_interface__["data"][0] - original.__array_interface__["data"][0]
-    spans = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)]
-    lowest = start + sum(span for span in spans if span < 0)
-    highest = start + sum(span for span in spans if span > 0)
-    if lowest < 0 or highest + itemsize > original.nbytes:
-        return None
-    if start % itemsize or any(stride % itemsize for stride in array.strides):
-        return None
-    axes: list[tuple[int, int]] = []
-    for extent, stride in zip(array.shape, (s // itemsize for s in array.strides), strict=True):
-        if extent == 1:
-            continue
-        if axes and axes[-1][1] == stride * extent:  # the two axes are one
-            axes[-1] = (axes[-1][0] * extent, stride)
-        else:
-            axes.append((extent, stride))
-    extents, strides = zip(*axes or [(1, 1)], strict=True)
-    return ConstantForm(source, extents, strides, start // itemsize)
 
 
 def _sha256(array: Array) -> str:

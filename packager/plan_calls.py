@@ -13,7 +13,7 @@ from packager.plan_tensors import PlannedCall, operand_of
 from packager.primitives import Cost, Kernel
 
 # Below this many FLOPs plus bytes per call, waking threads costs more than it saves.
-PARALLEL_WORK = 1 << 20
+PARALLEL_WORK = 1 << 21
 
 
 class CallRecorder:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from packager.constant_forms import reshaped
 from packager.fold import views
 
 Array = NDArray[Any]
@@ -89,10 +90,10 @@ def _pad(call: relax.Call, array: Array) -> Array | None:
 
 
 OPERATORS: dict[str, Callable[..., Array | None]] = {
-    "relax.reshape": lambda call, a: a.reshape(_shape(call)),
+    "relax.reshape": lambda call, a: reshaped(a, _shape(call)),
     "relax.permute_dims": lambda call, a: a.transpose(_axes(call)),
-    "relax.expand_dims": lambda call, a: a.reshape(_shape(call)),
-    "relax.squeeze": lambda call, a: a.reshape(_shape(call)),
+    "relax.expand_dims": lambda call, a: reshaped(a, _shape(call)),
+    "relax.squeeze": lambda call, a: reshaped(a, _shape(call)),
     "relax.broadcast_to": lambda call, a: np.broadcast_to(a, _shape(call)),
     "relax.strided_slice": _strided_slice,
     "relax.nn.pad": _pad,

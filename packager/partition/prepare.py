@@ -11,6 +11,7 @@ from packager.backends.base import PartitionBackend, Preparation, Preparing
 from packager.errors import BackendError
 from packager.fold import fold_weights
 from packager.fold.arithmetic import simplify_arithmetic
+from packager.fold.flattened import flatten_as_it_lies
 from packager.fold.inline import fold_inline
 from packager.fold.no_ops import drop_no_ops
 from packager.fold.reshapes import sink_reshapes
@@ -59,6 +60,8 @@ def prepare(model: ImportedModel, targets: Sequence[Target], device: str) -> tup
         module = simplify_arithmetic(apply(TIDY, drop_no_ops(module)), len(model.inputs))
         module = to_channels_last(apply(TIDY, module), len(model.inputs))
     module = apply(TIDY, drop_no_ops(module))
+    if device == "cuda" or wanted.channels_last:
+        module = apply(TIDY, flatten_as_it_lies(module, len(model.inputs)))
     if device == "cpu" and targets:
         module = apply(TIDY, drop_no_ops(sink_reshapes(module)))
     module, constants = fold_weights(module, constants)

@@ -35,11 +35,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class CFunction:
-    """A rendered function, and the tile functions that it calls."""
+    """A rendered function, the tile functions that it calls, and how many packed weights these read."""
 
     source: str
     function: PrimitiveFunction
     tiles: frozenset[Tile]
+    weights: Extent
 
 
 @dataclass
@@ -73,7 +74,12 @@ class FunctionDraft:
         return name
 
     def finish(
-        self, template: str, extent: Extent, values: Mapping[str, Any], tiles: frozenset[Tile] = frozenset()
+        self,
+        template: str,
+        extent: Extent,
+        values: Mapping[str, Any],
+        tiles: frozenset[Tile] = frozenset(),
+        weights: Extent = 0,
     ) -> None:
         """Render the body and append the function to its group; iterations of ``extent`` are independent."""
         body = ENVIRONMENT.get_template(f"ccompiler/{template}.c.j2").render(values)
@@ -94,7 +100,7 @@ class FunctionDraft:
             scalars=tuple(scalars),
             extent=extent if ranged else None,
         )
-        self.group.functions.append(CFunction(source, function, tiles))
+        self.group.functions.append(CFunction(source, function, tiles, weights))
 
 
 @dataclass

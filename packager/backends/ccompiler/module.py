@@ -29,6 +29,8 @@ from packager.header import ENVIRONMENT, MARK
 from packager.primitives import BackendOutput, FunctionGroup, Partition, StaticLibrary
 from packager.targets import Target
 
+# So many weights stay in the second-level cache from run to run, whatever the CPU.
+NEAR = 64 * 1024
 LIBM = ("log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
 INTEGERS = (
     ("i8", "int8_t", "uint32_t"),
@@ -146,13 +148,19 @@ def render_module(
         "half_type": "_Float16" if machine.name == "aarch64" else "int16_t",
         "pair_product": PAIR_PRODUCTS[machine.name],
         "tiles": [
-            *render_tiles(machine, {tile for function in made for tile in function.tiles}),
+            *render_tiles(machine, {tile for function in made for tile in function.tiles}, fetch=_are_far(made)),
             *render_transforms(sources),
         ],
         "sources": sources,
         "attention": tile_values(machine, sources) if any("pk_attend_" in source for source in sources) else None,
     }
     return ENVIRONMENT.get_template("ccompiler/module.c.j2").render(values), groups, given_back
+
+
+def _are_far(functions: Sequence[CFunction]) -> bool:
+    """Whether the weights of all functions together may be away from the core by the next run."""
+    weights = [function.weights for function in functions]
+    return not all(isinstance(count, int) for count in weights) or sum(map(int, weights)) > NEAR
 
 
 def draft_group(partition: Partition, machine: Machine, *, winograd: bool) -> GroupDraft:

@@ -93,7 +93,7 @@ def add_product(
     }
     extent = product((sizes.batch, blocks.count, bands))
     tiles = tiles_of(group.machine, kind, data.groups or blocks.counts, columns, grouped=bool(data.groups))
-    draft.finish(name, extent, values, tiles)
+    draft.finish(name, extent, values, tiles, product((sizes.batch, sizes.depth, columns)))
 
 
 def _chunk(steps: Extent, stretch: int) -> Extent:

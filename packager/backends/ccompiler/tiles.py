@@ -132,12 +132,15 @@ def _rows_of(tile: Tile) -> dict[str, Any]:
     return {"halves": halves, "starts": starts, "data_of": data_of}
 
 
-def render_tiles(machine: Machine, tiles: Set[Tile]) -> list[str]:
-    """Return the C of tiles and of the functions that call them, and before it that of what gathers their rows."""
+def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> list[str]:
+    """Return the C of tiles and of the functions that call them, and before it that of what gathers their rows.
+
+    With ``fetch`` tiles fetch the weights that come next, which costs little where there are many rows only.
+    """
     kinds = [kind for kind in KINDS.values() if any(tile.kind == kind.name for tile in tiles)]
     if not kinds:
         return []
-    values = {"gathered": PITCH, "bytes": machine.vector_bytes}
+    values = {"gathered": PITCH, "bytes": machine.vector_bytes, "fetch": fetch}
     made = [ENVIRONMENT.get_template("ccompiler/gather.h.j2").render(values, kinds=kinds)]
     for kind in kinds:
         registers = registers_of(machine, kind.name)

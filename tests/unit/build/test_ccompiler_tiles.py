@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 pytest.importorskip("tvm")
 
+from ccompiler_runner import partition, variable
+from tvm import relax, tirx
+
 from packager.backends.ccompiler.functions import Machine
+from packager.backends.ccompiler.module import render_module
 from packager.backends.ccompiler.tiles import BAND, COLUMNS, KINDS, heights_of, registers_of, tiles_of
 
 MACHINES = [Machine(64, 32, "avx512"), Machine(32, 16, "avx2"), Machine(16, 16, "sse2"), Machine(16, 32, "aarch64")]
@@ -35,3 +42,20 @@ def test_units_of_any_bands_have_their_tiles(
                     wide //= 2
                 assert all((height, wide) in tiles for height in heights)
                 left -= wide
+
+
+@pytest.mark.parametrize(
+    ("depths", "fetches"), [((64, 128), False), ((1024, 1024), True), ((8, "k"), True)], ids=["few", "many", "any"]
+)
+def test_weights_are_fetched_where_they_may_be_far_away(depths: Sequence[Any], fetches: bool) -> None:
+    """What counts is how many there are in all partitions together: 192 or 2048 rows of 64 columns here."""
+    extents = [tirx.Var(depth, "int64") if isinstance(depth, str) else depth for depth in depths]
+    partitions = [
+        partition(
+            [variable("x", (4, k)), variable("w", (k, 64))], lambda e, x, w: e(relax.op.matmul(x, w)), name=f"p{i}"
+        )
+        for i, k in enumerate(extents)
+    ]
+    source, groups, _ = render_module(partitions, (), MACHINES[0])
+    assert len(groups) == len(depths)
+    assert ("__builtin_prefetch" in source) == fetches

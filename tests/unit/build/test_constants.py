@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packager.call_plan import ConstantForm, ConstantTable
-from packager.constants import ConstantBuilder, find_form, fixed_reason
+from packager.constant_forms import find_form, reshaped
+from packager.constants import ConstantBuilder, fixed_reason
 
 
 def table_of(builder: ConstantBuilder, **originals: np.ndarray) -> ConstantTable:
@@ -82,6 +83,11 @@ def packed(array: np.ndarray) -> np.ndarray:
     return array.reshape(rows, columns // 4, 4).transpose(1, 0, 2)
 
 
+def swapped(a: np.ndarray) -> np.ndarray:
+    """Return a copy whose rows are in another order."""
+    return reshaped(a.reshape(2, a.shape[0] // 2, a.shape[1]).transpose(1, 0, 2), a.shape)
+
+
 VIEWS = {
     "itself": (lambda a: a, ((96,), (1,), 0)),
     "another shape": (lambda a: a.reshape(4, 24), ((96,), (1,), 0)),
@@ -93,6 +99,10 @@ VIEWS = {
     "reversed": (lambda a: a[::-1, ::2], ((8, 6), (-12, 2), 84)),
     "broadcast": (lambda a: np.broadcast_to(a[1:2], (5, 12)), ((5, 12), (0, 1), 12)),
     "one element": (lambda a: a[7:, 11:], ((1,), (1,), 95)),
+    "a copy": (swapped, ((4, 2, 12), (12, 48, 1), 0)),
+    "a copy of a slice, transposed": (lambda a: swapped(a[:, 4:]).T, ((8, 4, 2), (1, 12, 48), 4)),
+    "packed after a copy": (lambda a: packed(swapped(a)), ((3, 4, 2, 4), (4, 12, 48, 1), 0)),
+    "a copy of a copy": (lambda a: swapped(swapped(a)), ((2, 4, 12), (12, 24, 1), 0)),
     "empty": (lambda a: a[:, :0], ((0,), (1,), 0)),
 }
 
@@ -111,6 +121,9 @@ def test_the_form_of_a_view(name: str, dtype: str) -> None:
 def test_no_form() -> None:
     source = np.arange(96, dtype=np.float32).reshape(8, 12)
     assert find_form(source + 0, "w", source) is None  # other memory
+    assert find_form(reshaped(source.T + 0, (96,)), "w", source) is None  # a copy of that
+    assert find_form(reshaped(source.T, (96,)) + 0, "w", source) is None  # computed from a copy
+    assert find_form(reshaped(source.T, (96,)).reshape(32, 3).T, "w", source) is None  # no strides have this order
     assert find_form(source.view(np.int32), "w", source) is None
     assert find_form(source.T, "w", source.T) is None  # the source itself is no plain array
     assert find_form(source, "w", source[1:]) is None  # starts before it
