@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packager.buckets import Sizes
 from packager.call_plan import CallPlan
 from packager.cpu_levels import form_name
 from packager.manifest import CpuLevel, Dim, Model, StaticLibrary, TensorSpec, Weights
@@ -44,7 +45,8 @@ class NamedArray:
 @dataclass(frozen=True)
 class ModelEntry:
     """One of the models in a merged one: ``inputs`` and ``outputs`` count what it has of these, after those of the
-    entries before it. ``states`` are those that it reads or writes."""
+    entries before it. ``states`` are those that it reads or writes. ``sizes`` are those of its bucketed dims: what has
+    the same name is a variant of the same model."""
 
     name: str
     source: Model
@@ -52,6 +54,7 @@ class ModelEntry:
     outputs: int
     dims: tuple[Dim, ...]
     states: tuple[State, ...]
+    sizes: Sizes = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ struct packager_session {
 /* The most that any entry has. */
 typedef struct {
   int32_t inputs, outputs, tensors, dims, extents;
+  int32_t runs; /* how many entries and variants there are to run */
 } pk_most_t;
 pk_most_t pk_most(void);
 
@@ -101,6 +102,9 @@ int32_t pk_fail(packager_session_t *session, int32_t status, const char *format,
 int32_t pk_enter(packager_session_t *session, const char *function);
 int32_t pk_leave(packager_session_t *session, int32_t status);
 
+/* Finds the variant of an entry with bucketed dims that is for the sizes of these inputs. */
+int32_t pk_choose_variant(packager_session_t *session, const pk_entry_t **entry, const DLTensor *const *inputs,
+                          int32_t num_inputs);
 /* Makes an entry the one that runs, in a session that the caller has entered. */
 void pk_enter_entry(packager_session_t *session, const pk_entry_t *entry);
 

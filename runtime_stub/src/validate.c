@@ -120,12 +120,45 @@ static int32_t bind_dims(packager_session_t *session, const DLTensor *const *inp
   return PACKAGER_OK;
 }
 
-int32_t pk_check_inputs(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs) {
-  const pk_entry_t *entry = session->entry;
+static int32_t check_kinds(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
+                           int32_t num_inputs) {
   int32_t status = check_count(session, kInput, inputs, num_inputs, entry->num_inputs);
   for (int32_t i = 0; !status && i < num_inputs; ++i) {
     status = check_kind(session, kInput, &entry->inputs[i], inputs[i]);
   }
+  return status;
+}
+
+static int32_t fail_size(packager_session_t *session, const char *input, const pk_bucketed_dim_t *dim, int64_t extent) {
+  char sizes[PK_MESSAGE_BYTES / 2] = "";
+  size_t used = 0;
+  for (int32_t i = 0; i < dim->num_sizes && used < sizeof sizes; ++i) {
+    used += (size_t)snprintf(sizes + used, sizeof sizes - used, "%s%" PRId64, i ? ", " : "", dim->sizes[i]);
+  }
+  return pk_fail(session, PACKAGER_ERROR_SHAPE, "input '%s': dim %s = %" PRId64 " is none of its buckets: %s", input,
+                 dim->name, extent, sizes);
+}
+
+int32_t pk_choose_variant(packager_session_t *session, const pk_entry_t **entry, const DLTensor *const *inputs,
+                          int32_t num_inputs) {
+  const pk_entry_t *whole = *entry;
+  int32_t status = check_kinds(session, whole, inputs, num_inputs);
+  int32_t number = 0;
+  for (int32_t i = 0; !status && i < whole->num_bucketed; ++i) {
+    const pk_bucketed_dim_t *dim = &whole->bucketed[i];
+    int64_t extent = inputs[dim->input]->shape[dim->axis];
+    int32_t place = 0;
+    while (place < dim->num_sizes && dim->sizes[place] != extent) ++place;
+    if (place == dim->num_sizes) status = fail_size(session, whole->inputs[dim->input].name, dim, extent);
+    number = number * dim->num_sizes + place;
+  }
+  if (!status) *entry = &whole->variants[number];
+  return status;
+}
+
+int32_t pk_check_inputs(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs) {
+  const pk_entry_t *entry = session->entry;
+  int32_t status = check_kinds(session, entry, inputs, num_inputs);
   if (!status) status = bind_dims(session, inputs);
   const int64_t *extents = session->extents;
   for (int32_t i = 0; !status && i < num_inputs; ++i) {
