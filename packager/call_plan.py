@@ -104,6 +104,22 @@ class PlannedState:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """What a model demands of the extents of a run beyond the bounds of its dims: ``left operator right``, where the
+    operator is ``==`` or ``<=``. ``node`` is the source graph's node that demands it."""
+
+    left: Extent
+    operator: str
+    right: Extent
+    node: str
+
+    @property
+    def text(self) -> str:
+        """The condition as people write it."""
+        return f"{self.left} {self.operator} {self.right}"
+
+
+@dataclass(frozen=True)
 class EntryPlan:
     """One model of a bundle: its tensors, and everything that a run of it does, in order.
 
@@ -120,6 +136,7 @@ class EntryPlan:
     steps: tuple[Call | Copy, ...]
     states: tuple[str, ...] = ()
     sizes: Sizes = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
     variants: tuple[EntryPlan, ...] = ()
 
     def runs(self) -> tuple[EntryPlan, ...]:

@@ -54,6 +54,7 @@ def merge_models(variants: Sequence[Variant], name: str) -> ImportedModel:
                 dims=variant.model.dims,
                 states=variant.model.states,
                 sizes=variant.sizes,
+                conditions=variant.model.conditions,
             )
             for variant in variants
         ),

@@ -79,10 +79,11 @@ def _bounds(dims: Mapping[str, DimRequest | Buckets], sizes: Sizes) -> dict[str,
 
 def _finish(request: Request, model: ImportedModel) -> ImportedModel:
     from packager.precision import convert_precision
+    from packager.relations import with_conditions
     from packager.states import declare_states
 
     declared = declare_states(model, request.states, partly=bool(request.more_models))
-    return convert_precision(declared, request.precision)
+    return convert_precision(with_conditions(declared), request.precision)
 
 
 def _load(request: Request, path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:

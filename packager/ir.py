@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager.buckets import Sizes
-from packager.call_plan import CallPlan
+from packager.call_plan import CallPlan, Condition
 from packager.cpu_levels import form_name
 from packager.manifest import CpuLevel, Dim, Model, StaticLibrary, TensorSpec, Weights
 from packager.primitives import BackendOutput, CallSite, CudaModule, FunctionGroup, Partition
@@ -55,6 +55,7 @@ class ModelEntry:
     dims: tuple[Dim, ...]
     states: tuple[State, ...]
     sizes: Sizes = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class ImportedModel:
     originals: Mapping[str, Array] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
+    conditions: tuple[Condition, ...] = ()
 
     def constants(self) -> dict[str, NamedArray]:
         """Return the weights, in order, with the model's constants that each comes from."""
@@ -119,6 +121,7 @@ class PartitionedModel:
     backends: tuple[BackendOutput, ...]
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,11 +152,12 @@ class LoweredModel:
     call_sources: tuple[CallSource, ...]
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
+    conditions: tuple[Condition, ...] = ()
 
     def every_entry(self) -> tuple[ModelEntry, ...]:
         """Return the models that it holds."""
         whole = (self.source, len(self.inputs), len(self.output_names), self.dims, self.states)
-        return self.entries or (ModelEntry(self.source.name, *whole),)
+        return self.entries or (ModelEntry(self.source.name, *whole, conditions=self.conditions),)
 
 
 @dataclass(frozen=True)

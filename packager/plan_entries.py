@@ -138,4 +138,5 @@ class PlannedEntry:
             steps=tuple(steps),
             states=tuple(state.name for state in self.entry.states),
             sizes=self.entry.sizes,
+            conditions=self.entry.conditions,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from packager.buckets import shown_sizes
 from packager.c_expressions import dim_expression
-from packager.call_plan import Call, CallPlan, ConstantSlot, ConstantTable, EntryPlan
+from packager.call_plan import Call, CallPlan, Condition, ConstantSlot, ConstantTable, EntryPlan
 from packager.constants import fixed_reason
 from packager.dtypes import DTYPES
 from packager.header import ENVIRONMENT, c_string, comment_text
@@ -131,6 +131,16 @@ def _run_view(
         "outputs": outputs,
         "extents": [dim_expression(extent) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
         "shapes": f"{prefix}shapes" if dims else "0",
+        "conditions": [_condition_view(condition) for condition in run.conditions],
+    }
+
+
+def _condition_view(condition: Condition) -> dict[str, str]:
+    return {
+        "left": dim_expression(condition.left),
+        "right": dim_expression(condition.right),
+        "fails": {"==": "!=", "<=": ">"}[condition.operator],
+        "text": c_string(f"{condition.node}: {condition.text}"),
     }
 
 

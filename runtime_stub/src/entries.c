@@ -39,6 +39,7 @@ static void write_static_extents(int64_t *extents, const packager_tensor_info_t 
 void pk_enter_entry(packager_session_t *session, const pk_entry_t *entry) {
   if (session->entry == entry) return;
   session->entry = entry;
+  session->shaped = 0;
   if (entry->num_dims > 0) return;
   write_static_extents(session->extents, entry->inputs, entry->num_inputs);
   write_static_extents(session->extents + count_extents(entry->inputs, entry->num_inputs), entry->outputs,

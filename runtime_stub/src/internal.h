@@ -101,7 +101,11 @@ struct pk_entry {
   const pk_dim_t *dims;
   /* Writes all extents of all inputs, then of all outputs, for these dims. NULL when num_dims is 0. */
   void (*shapes)(const int64_t *dims, int64_t *extents);
-  pk_run_fn *const *runs; /* [num_levels] of the levels, the least first; one where there are none */
+  /* What the model demands of the dims beyond their bounds: returns 0, or the 1-based number of a condition that does
+   * not hold, and the values of its two sides. NULL when there is none. */
+  int32_t (*check)(const int64_t *dims, int64_t values[2]);
+  const char *const *conditions; /* their texts */
+  pk_run_fn *const *runs;        /* [num_levels] of the levels, the least first; one where there are none */
   const char *call_names; /* of the calls of a run: zero-terminated texts, one after the other, then an empty one */
   /* A model with bucketed dims is run by its variants alone, one for every combination of sizes, that of the last dim
    * changing fastest; above it has inputs and outputs. */

@@ -67,6 +67,7 @@ struct packager_session {
   pk_executor_t executor;
   void *device;          /* [pk_device_bytes()] the device's part of the session */
   int64_t *dims;         /* [num_dims] */
+  int shaped;            /* extents are those of the dims, and what the model demands of these is checked */
   int64_t *extents;      /* [total_extents] of all inputs, then of all outputs */
   void **inputs;         /* [num_inputs] */
   void **outputs;        /* [num_outputs] */

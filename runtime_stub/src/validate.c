@@ -105,6 +105,19 @@ static int32_t check_count(packager_session_t *session, const char *role, const 
   return PACKAGER_OK;
 }
 
+/* What is found once for each change of the dims. */
+static int32_t shape(packager_session_t *session, const pk_entry_t *entry) {
+  int64_t values[2];
+  int32_t broken = entry->check ? entry->check(session->dims, values) : 0;
+  if (broken) {
+    return pk_fail(session, PACKAGER_ERROR_SHAPE, "the shapes do not fit together: %s, but %" PRId64 " and %" PRId64,
+                   entry->conditions[broken - 1], values[0], values[1]);
+  }
+  entry->shapes(session->dims, session->extents);
+  session->shaped = 1;
+  return PACKAGER_OK;
+}
+
 static int32_t bind_dims(packager_session_t *session, const DLTensor *const *inputs) {
   const pk_entry_t *entry = session->entry;
   for (int32_t i = 0; i < entry->num_dims; ++i) {
@@ -114,10 +127,11 @@ static int32_t bind_dims(packager_session_t *session, const DLTensor *const *inp
       return pk_fail(session, PACKAGER_ERROR_SHAPE, "input '%s': dim %s = %" PRId64 " is outside %" PRId64 "..%" PRId64,
                      entry->inputs[dim->input].name, dim->name, extent, dim->min, dim->max);
     }
+    if (session->dims[i] == extent) continue;
     session->dims[i] = extent;
+    session->shaped = 0;
   }
-  if (entry->num_dims > 0) entry->shapes(session->dims, session->extents);
-  return PACKAGER_OK;
+  return entry->num_dims == 0 || session->shaped ? PACKAGER_OK : shape(session, entry);
 }
 
 static int32_t check_kinds(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
