@@ -1,7 +1,7 @@
 """Buckets: sizes of a dim that code is compiled for one by one, behind one entry.
 
 A model with bucketed dims has a *variant* for every combination of their sizes. A variant is the model with these dims
-fixed; which one runs follows from the extents of a run's inputs (``docs/buckets.md``).
+fixed; which one runs follows from the extents of a run's inputs (``docs/dims.md``).
 """
 
 from __future__ import annotations

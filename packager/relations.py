@@ -136,8 +136,13 @@ def _conv_transpose(attrs: Any, _result: Sequence[Any], data: Sequence[Any], wei
 
 
 def _einsum(attrs: Any, _result: Sequence[Any], *operands: Sequence[Any]) -> Iterator[Demand]:
+    yield from einsum_demands(str(attrs.subscripts), operands)
+
+
+def einsum_demands(subscripts: str, operands: Sequence[Sequence[Any]]) -> Iterator[Demand]:
+    """Yield that extents of one label are equal."""
     extents: dict[str, Any] = {}
-    for labels, shape in zip(attrs.subscripts.replace(" ", "").split("->")[0].split(","), operands, strict=True):
+    for labels, shape in zip(subscripts.replace(" ", "").split("->")[0].split(","), operands, strict=True):
         before, _, after = labels.partition("...")
         named = [*zip(before, shape, strict=False), *zip(reversed(after), reversed(shape), strict=False)]
         for label, extent in named:

@@ -11,7 +11,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from packager.relations import Relations
+from packager.frontends.onnx_values import text
+from packager.relations import Relations, einsum_demands
 
 BROADCASTING = {
     *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual"),
@@ -27,31 +28,40 @@ def agree(
     if any(shape is None for shape in shapes) or all(_static(shape or []) for shape in shapes):
         return [*operands]
     known = [shape or [] for shape in shapes]
-    if name in BROADCASTING:
-        wanted = _aligned(known, 0)
-    elif name == "MatMul":
-        wanted = _aligned(known, 2) if all(len(shape) > 2 for shape in known) else known
-    elif name == "Concat" and len({len(shape) for shape in known}) == 1:
-        axis = attributes.get("axis", 0) % len(known[0])
-        aligned = _aligned(known, 0)
-        wanted = [[*same[:axis], own[axis], *same[axis + 1 :]] for same, own in zip(aligned, known, strict=True)]
-    else:
-        return [*operands]
+    if name == "Einsum":
+        for left, relation, right in einsum_demands(text(attributes, "equation", ""), known):
+            relations.demand(left, relation, right, node)
+    wanted = _wanted(name, known, attributes)
     return [_with_extents(builder, relations, node, *each) for each in zip(operands, known, wanted, strict=True)]
 
 
-def _aligned(shapes: Sequence[Sequence[Any]], last: int) -> list[list[Any]]:
-    """Return the shapes, aligned at the right, with one extent for all that do not broadcast on an axis; the ``last``
-    axes stay."""
+def _wanted(name: str, shapes: list[list[Any]], attributes: Mapping[str, Any]) -> list[list[Any]]:
+    """Return the shapes that the operator wants of its operands."""
+    if name in BROADCASTING:
+        return _aligned(shapes)
+    if name == "MatMul" and all(len(shape) > 2 for shape in shapes):
+        batches = _aligned([shape[:-2] for shape in shapes])
+        return [[*batch, *shape[-2:]] for batch, shape in zip(batches, shapes, strict=True)]
+    if name == "Gemm" and len(shapes) == 3:
+        a, b, bias = shapes
+        product = [a[1 if attributes.get("transA", 0) else 0], b[0 if attributes.get("transB", 0) else 1]]
+        return [a, b, _aligned([bias, product])[0]]
+    if name == "Concat" and len({len(shape) for shape in shapes}) == 1:
+        axis = attributes.get("axis", 0) % len(shapes[0])
+        aligned = _aligned(shapes)
+        return [[*same[:axis], own[axis], *same[axis + 1 :]] for same, own in zip(aligned, shapes, strict=True)]
+    return shapes
+
+
+def _aligned(shapes: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Return the shapes, aligned at the right, with one extent for all that do not broadcast on an axis."""
     results = [[*shape] for shape in shapes]
-    for place in range(last + 1, max(map(len, shapes)) + 1):
+    for place in range(1, max(map(len, shapes)) + 1):
         extents = [shape[-place] for shape in shapes if len(shape) >= place and not _is_one(shape[-place])]
-        chosen = next(
-            (extent for extent in extents if isinstance(extent, tirx.IntImm)), extents[0] if extents else None
-        )
+        numbers = [extent for extent in extents if isinstance(extent, tirx.IntImm)]
         for result in results:
             if len(result) >= place and not _is_one(result[-place]):
-                result[-place] = chosen
+                result[-place] = (numbers or extents)[0]
     return results
 
 
