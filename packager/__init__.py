@@ -13,14 +13,16 @@ _EXPORTS = {
     "inspect": "packager.deploy.inspect",
     "load": "packager.deploy.loader",
     "verify": "packager.deploy.verify",
+    "Buckets": "packager.buckets",
     "Bundle": "packager.deploy.loader",
     "Session": "packager.deploy.loader",
     "PackagerError": "packager.errors",
 }
 
-__all__ = ["Bundle", "PackagerError", "Session", "__version__", "build", "inspect", "load", "verify"]
+__all__ = ["Buckets", "Bundle", "PackagerError", "Session", "__version__", "build", "inspect", "load", "verify"]
 
 if TYPE_CHECKING:
+    from packager.buckets import Buckets
     from packager.deploy.inspect import inspect
     from packager.deploy.loader import Bundle, Session, load
     from packager.deploy.verify import verify

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import platform
 import sys
@@ -55,7 +56,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
             "states": dict(request.states),
             "constants": _file(request.constants) if request.constants else None,
             "frozen": {name: [a.dtype.str, a.shape, a.tobytes().hex()] for name, a in request.frozen.items()},
-            "dims": {name: [dim.min, dim.max] for name, dim in request.dims.items()},
+            "dims": {name: dataclasses.asdict(dim) for name, dim in request.dims.items()},
             "form": ["static" if request.static else "shared", request.entry_symbol],
             "weights": [request.weights, request.weights_file.name if may_be_external else None],
             "golden": _file(golden) if isinstance(golden, Path) else str(golden),

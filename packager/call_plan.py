@@ -5,9 +5,10 @@ The result of the plan stage (``packager.ir`` has the other values between the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from packager.buckets import Sizes
 from packager.manifest import Constant, Dim, Model, Primitive, Selection, StateSpec, TensorSpec
 from packager.primitives import PrimitiveFunction
 
@@ -103,10 +104,28 @@ class PlannedState:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """What a model demands of the extents of a run beyond the bounds of its dims: ``left operator right``, where the
+    operator is ``==`` or ``<=``. ``node`` is the source graph's node that demands it."""
+
+    left: Extent
+    operator: str
+    right: Extent
+    node: str
+
+    @property
+    def text(self) -> str:
+        """The condition as people write it."""
+        return f"{self.left} {self.operator} {self.right}"
+
+
+@dataclass(frozen=True)
 class EntryPlan:
     """One model of a bundle: its tensors, and everything that a run of it does, in order.
 
     ``states`` are the names of those of the bundle's states that it reads or writes; ``source`` is the model's file.
+    A model with bucketed dims has no steps, but ``variants``, one for each combination of ``sizes`` in the order of its
+    dims; their inputs and outputs are its own with these sizes in place of the dims.
     """
 
     name: str
@@ -116,6 +135,13 @@ class EntryPlan:
     dims: tuple[Dim, ...]
     steps: tuple[Call | Copy, ...]
     states: tuple[str, ...] = ()
+    sizes: Sizes = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+    variants: tuple[EntryPlan, ...] = ()
+
+    def runs(self) -> tuple[EntryPlan, ...]:
+        """Return what has steps: the variants, or the entry itself."""
+        return self.variants or (self,)
 
 
 @dataclass(frozen=True)

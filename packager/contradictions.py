@@ -50,6 +50,9 @@ def _of_tensors(model: Manifest | Entry, where: str) -> Iterator[tuple[str, str]
     for index, dim in enumerate(model.dims):
         if dim.min > dim.max:
             yield f"{where}.dims[{index}]", f"min {dim.min} is greater than max {dim.max}"
+        ends = (*dim.buckets[:1], *dim.buckets[-1:])
+        if dim.buckets and (list(dim.buckets) != sorted(dim.buckets) or ends != (dim.min, dim.max)):
+            yield f"{where}.dims[{index}].buckets", f"do not rise from min {dim.min} to max {dim.max}"
     for kind, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
         for index, tensor in enumerate(tensors):
             for axis, extent in enumerate(tensor.shape):

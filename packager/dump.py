@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from packager.buckets import variant_label
 from packager.call_plan import CallPlan
 from packager.ir import ImportedModel, LoweredModel
 from packager.partition import Placement
@@ -46,7 +47,12 @@ def planned(plan: CallPlan, workdir: Path, keep: Path | None) -> None:
         return
     document: dict[str, Any] = {
         "arena_bytes": plan.arena_bytes,
-        "steps": [{"entry": entry.name, **dataclasses.asdict(step)} for entry in plan.entries for step in entry.steps],
+        "steps": [
+            {"entry": variant_label(run.name, run.sizes), **dataclasses.asdict(step)}
+            for entry in plan.entries
+            for run in entry.runs()
+            for step in run.steps
+        ],
         "primitives": [dataclasses.asdict(primitive) for primitive in plan.primitives],
         "constants": [dataclasses.asdict(record) for record in plan.constants.records],
         "states": [dataclasses.asdict(state) for state in plan.states],

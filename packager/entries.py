@@ -1,4 +1,4 @@
-"""Several models in one bundle: they are merged into one module before any backend sees them.
+"""Several models in one bundle, or variants of one: they are merged into one module before any backend sees them.
 
 The merged ``main`` takes the inputs of all models, one model after the other, and gives their outputs likewise; what
 they compute stays apart, since no input is shared. So backends get the parts of all models at once, equal ones are
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm_ffi import structural_equal, structural_map
 
+from packager.buckets import Variant
 from packager.errors import UsageError
 from packager.ir import ImportedModel, ModelEntry
 from packager.manifest import Dim, Model
@@ -26,15 +27,16 @@ from packager.states import state_types
 Array = NDArray[Any]
 
 
-def merge_models(models: Mapping[str, ImportedModel], name: str) -> ImportedModel:
-    """Return one model that holds these, by the names of their entries, as an input of the next stages.
+def merge_models(variants: Sequence[Variant], name: str) -> ImportedModel:
+    """Return one model that holds these as an input of the next stages; the variants of an entry follow each other.
 
     Raises UsageError where two models mean different things by one name: a dim, a state, or a function.
     """
+    models = {variant.label: variant.model for variant in variants}
     _check_states(models)
     merger = _Merger(models)
     return ImportedModel(
-        source=_source(name, [model.source for model in models.values()]),
+        source=_source(name, {variant.entry: variant.model.source for variant in variants}),
         module=merger.module(),
         inputs=tuple(spec for model in models.values() for spec in model.inputs),
         output_names=tuple(output for model in models.values() for output in model.output_names),
@@ -44,16 +46,41 @@ def merge_models(models: Mapping[str, ImportedModel], name: str) -> ImportedMode
         sources=merger.sources,
         originals=merger.originals,
         entries=tuple(
-            ModelEntry(entry, replace(m.source, name=entry), len(m.inputs), len(m.output_names), m.dims, m.states)
-            for entry, m in models.items()
+            ModelEntry(
+                name=variant.entry,
+                source=replace(variant.model.source, name=variant.entry),
+                inputs=len(variant.model.inputs),
+                outputs=len(variant.model.output_names),
+                dims=variant.model.dims,
+                states=variant.model.states,
+                sizes=variant.sizes,
+                conditions=variant.model.conditions,
+            )
+            for variant in variants
         ),
     )
 
 
-def _source(name: str, sources: Sequence[Model]) -> Model:
-    """Return what stands for all files: the hash is that of their hashes."""
-    digest = hashlib.sha256("\n".join(source.sha256 for source in sources).encode()).hexdigest()
-    return replace(sources[0], name=name, sha256=digest)
+def with_arrays_of(model: ImportedModel, other: ImportedModel) -> ImportedModel:
+    """Return ``model`` with the arrays of ``other`` where names and contents are equal, so that they are held once."""
+
+    def shared(arrays: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, Array]:
+        return {
+            name: others[name] if name in others and _equal(others[name], array) else array
+            for name, array in arrays.items()
+        }
+
+    weights, originals = shared(model.weights, other.weights), shared(model.originals, other.originals)
+    return replace(model, weights=weights, originals=originals)
+
+
+def _source(name: str, sources: Mapping[str, Model]) -> Model:
+    """Return what stands for the files of all entries: of several the hash is that of their hashes."""
+    first, *more = sources.values()
+    if not more:
+        return replace(first, name=name)
+    digest = hashlib.sha256("\n".join(source.sha256 for source in sources.values()).encode()).hexdigest()
+    return replace(first, name=name, sha256=digest)
 
 
 def _dims(models: Mapping[str, ImportedModel]) -> tuple[Dim, ...]:

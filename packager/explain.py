@@ -19,6 +19,7 @@ from packager.request import Request, make_build_request
 from packager.targets import require_available
 
 if TYPE_CHECKING:
+    from packager.frontends.dims import DimArgument
     from packager.ir import ImportedModel
     from packager.manifest import TensorSpec
 
@@ -69,7 +70,7 @@ def explain(
     model: str | os.PathLike[str],
     *,
     targets: Sequence[str | Mapping[str, Any]] = (),
-    dims: Mapping[str, int | tuple[int, int]] | None = None,
+    dims: Mapping[str, DimArgument] | None = None,
     freeze: Mapping[str, Any] | None = None,
     precision: str | None = None,
 ) -> Explanation:

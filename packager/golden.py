@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packager.deploy.golden import GoldenCase, compare, encode_golden, run_apart
+from packager.deploy.golden import GoldenCase, compare, encode_golden, golden_points, run_apart
 from packager.deploy.randomdata import random_inputs
 from packager.errors import BackendError, UsageError
 from packager.manifest import Golden, Manifest
@@ -41,8 +41,8 @@ def make_golden(
     else:
         several = len(manifest.entries) > 1
         cases = [
-            GoldenCase(random_inputs(entry, request), {}, entry.name if several else None)
-            for entry in manifest.every_entry()
+            GoldenCase(random_inputs(entry, request, sizes), {}, entry.name if several else None)
+            for entry, sizes in golden_points(manifest)
         ]
     runs_on = manifest.requirements
     runnable = manifest.form == "shared" and runs_on.machine == platform.machine() and bundle.is_file()

@@ -5,38 +5,85 @@ Modules that need TVM are imported when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.backends import find_backend
 from packager.backends.base import OperatorSource
+from packager.buckets import Buckets, Sizes, Variant, combinations
 from packager.errors import UsageError
-from packager.request import Request
+from packager.frontends.dims import DimRequest
+from packager.request import Request, buckets_of
 
 if TYPE_CHECKING:
-    from packager.frontends.dims import DimRequest
     from packager.ir import ImportedModel
     from packager.op_library import OpLibrary
     from packager.targets import Target
 
 
 def import_model(request: Request) -> ImportedModel:
-    """Run the first stage: read the model files, with the constants that replace their own; convert their precision."""
-    from packager.precision import convert_precision
-    from packager.states import check_declared, declare_states
+    """Run the first stage: read the model files, with the constants that replace their own; convert their precision.
 
-    if not request.more_models:
-        model = _load(request, request.model, request.dims, request.name)
-        return convert_precision(declare_states(model, request.states), request.precision)
+    Several models, and the variants of one with bucketed dims, come as one.
+    """
+    from packager.states import check_declared
+
+    if not request.more_models and not buckets_of(request.dims):
+        return _finish(request, _load(request, request.model, _bounds(request.dims, {}), request.name))
     from packager.entries import merge_models
 
-    models = {}
-    for path, model in zip(request.models, _load_several(request), strict=True):
-        declared = declare_states(model, request.states, partly=True)
-        models[path.stem] = convert_precision(declared, request.precision)
-    check_declared(request.states, models.values())
-    return merge_models(models, request.name)
+    variants: list[Variant] = []
+    unused = set(request.dims)
+    for path in request.models:
+        entry = path.stem if request.more_models else request.name
+        dims, loaded = _load_entry(request, path, entry)
+        variants += loaded
+        unused -= dims.keys()
+    if unused:
+        raise UsageError(f"--dim {min(unused)}: none of the models has such a dim")
+    check_declared(request.states, [variant.model for variant in variants])
+    return merge_models(variants, request.name)
+
+
+def _load_entry(request: Request, path: Path, entry: str) -> tuple[Mapping[str, DimRequest | Buckets], list[Variant]]:
+    """Load a model for all sizes of its bucketed dims; return the dims that it has of those that are asked for."""
+    from packager.frontends.dims import UnknownDimError
+
+    try:
+        return request.dims, list(_load_variants(request, path, entry, request.dims))
+    except UnknownDimError as unknown:
+        if not request.more_models:
+            raise
+        dims = {name: asked for name, asked in request.dims.items() if name not in unknown.names}
+    return dims, list(_load_variants(request, path, entry, dims))
+
+
+def _load_variants(
+    request: Request, path: Path, entry: str, dims: Mapping[str, DimRequest | Buckets]
+) -> Iterator[Variant]:
+    from packager.entries import with_arrays_of
+
+    first: ImportedModel | None = None
+    for sizes in combinations(buckets_of(dims)):
+        model = _finish(request, _load(request, path, _bounds(dims, sizes), entry))
+        first = first or model
+        yield Variant(entry, sizes, with_arrays_of(model, first))
+
+
+def _bounds(dims: Mapping[str, DimRequest | Buckets], sizes: Sizes) -> dict[str, DimRequest]:
+    """Return the bounds of all dims, for these sizes of those that have buckets."""
+    bounds = {name: asked for name, asked in dims.items() if isinstance(asked, DimRequest)}
+    return bounds | {name: DimRequest(size, size) for name, size in sizes.items()}
+
+
+def _finish(request: Request, model: ImportedModel) -> ImportedModel:
+    from packager.precision import convert_precision
+    from packager.relations import with_conditions
+    from packager.states import declare_states
+
+    declared = declare_states(model, request.states, partly=bool(request.more_models))
+    return convert_precision(with_conditions(declared), request.precision)
 
 
 def _load(request: Request, path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:
@@ -46,27 +93,6 @@ def _load(request: Request, path: Path, dims: Mapping[str, DimRequest], name: st
     op_libraries = [library for target in request.targets.specialised for library in _op_libraries(target)]
     overrides = None if request.constants is None else read_overrides(request.constants)
     return load_model(path, dims, name, op_libraries, request.entry, overrides, request.frozen)
-
-
-def _load_several(request: Request) -> list[ImportedModel]:
-    """Load the models, each with the dims that it has. Raises UsageError for a dim that none has."""
-    from packager.frontends.dims import UnknownDimError
-
-    models = []
-    unused = set(request.dims)
-    for path in request.models:
-        dims = dict(request.dims)
-        try:
-            model = _load(request, path, dims, path.stem)
-        except UnknownDimError as unknown:
-            for name in unknown.names:
-                del dims[name]
-            model = _load(request, path, dims, path.stem)
-        unused -= dims.keys()
-        models.append(model)
-    if unused:
-        raise UsageError(f"--dim {min(unused)}: none of the models has such a dim")
-    return models
 
 
 def _op_libraries(target: Target) -> Sequence[OpLibrary]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packager.call_plan import CallPlan
+from packager.buckets import Sizes
+from packager.call_plan import CallPlan, Condition
 from packager.cpu_levels import form_name
 from packager.manifest import CpuLevel, Dim, Model, StaticLibrary, TensorSpec, Weights
 from packager.primitives import BackendOutput, CallSite, CudaModule, FunctionGroup, Partition
@@ -44,7 +45,8 @@ class NamedArray:
 @dataclass(frozen=True)
 class ModelEntry:
     """One of the models in a merged one: ``inputs`` and ``outputs`` count what it has of these, after those of the
-    entries before it. ``states`` are those that it reads or writes."""
+    entries before it. ``states`` are those that it reads or writes. ``sizes`` are those of its bucketed dims: what has
+    the same name is a variant of the same model."""
 
     name: str
     source: Model
@@ -52,6 +54,8 @@ class ModelEntry:
     outputs: int
     dims: tuple[Dim, ...]
     states: tuple[State, ...]
+    sizes: Sizes = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class ImportedModel:
     originals: Mapping[str, Array] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
+    conditions: tuple[Condition, ...] = ()
 
     def constants(self) -> dict[str, NamedArray]:
         """Return the weights, in order, with the model's constants that each comes from."""
@@ -116,6 +121,7 @@ class PartitionedModel:
     backends: tuple[BackendOutput, ...]
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,11 +152,12 @@ class LoweredModel:
     call_sources: tuple[CallSource, ...]
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
+    conditions: tuple[Condition, ...] = ()
 
     def every_entry(self) -> tuple[ModelEntry, ...]:
         """Return the models that it holds."""
         whole = (self.source, len(self.inputs), len(self.output_names), self.dims, self.states)
-        return self.entries or (ModelEntry(self.source.name, *whole),)
+        return self.entries or (ModelEntry(self.source.name, *whole, conditions=self.conditions),)
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,13 @@ class Model:
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbolic dim and its bounds, both inclusive."""
+    """A symbolic dim and its bounds, both inclusive. With ``buckets`` these are the sizes that it can have, in rising
+    order, and each has code of its own."""
 
     name: Identifier
     min: Count
     max: Count
+    buckets: Annotated[tuple[Count, ...], Unique()] = ()
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from packager.toolchain import Toolchain, find_toolchain
 
 if TYPE_CHECKING:
     from packager.call_plan import CallPlan
+    from packager.frontends.dims import DimArgument
     from packager.ir import CudaCode, LinkPlan, LoweredModel, PreparedLibrary
     from packager.link import Linker
     from packager.partition import Placement
@@ -43,7 +44,7 @@ def build(
     output: str | os.PathLike[str] | None = None,
     *,
     targets: Sequence[str | Mapping[str, Any]] = (),
-    dims: Mapping[str, int | tuple[int, int]] | None = None,
+    dims: Mapping[str, DimArgument] | None = None,
     name: str | None = None,
     header: str | os.PathLike[str] | None = None,
     static: bool = False,
@@ -67,8 +68,9 @@ def build(
 
     Several models become the entries of one bundle, named after their files, which share constants and states. Each
     takes the ``dims`` and ``states`` that it has.
-    ``output`` defaults to the model's name with ``.so`` in the current folder. ``dims`` fixes a symbolic dim (``8``) or
-    bounds it (``(1, 32)``). ``golden`` is a seed, or an ``.npz`` file with inputs and perhaps outputs by name.
+    ``output`` defaults to the model's name with ``.so`` in the current folder. ``dims`` fixes a symbolic dim (``8``),
+    bounds it (``(1, 32)``) or lists its sizes, each of which gets code of its own (``packager.Buckets(128, 256)``).
+    ``golden`` is a seed, or an ``.npz`` file with inputs and perhaps outputs by name.
     ``op_libraries`` are TOML files that describe operators of your own, ``constants`` a file whose tensors replace the
     model's constants of the same names, ``entry`` the function of a Relax module that is the model (``main``).
     ``precision`` (``fp16``, ``bf16``) lets a float32 model compute in half precision; its inputs and outputs stay.
@@ -124,7 +126,7 @@ def place(
     model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     targets: Sequence[str | Mapping[str, Any]] = (),
-    dims: Mapping[str, int | tuple[int, int]] | None = None,
+    dims: Mapping[str, DimArgument] | None = None,
     op_libraries: Sequence[str | os.PathLike[str]] = (),
     constants: str | os.PathLike[str] | None = None,
     entry: str | None = None,

@@ -20,6 +20,7 @@ from packager.errors import BackendError, ModelError
 from packager.ir import CallSource, Extent, LoweredModel, ModelEntry
 from packager.lower import called_function
 from packager.manifest import Dim, Selection, TensorSpec
+from packager.plan_buckets import gather_variants
 from packager.plan_calls import CallRecorder
 from packager.plan_entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
 from packager.plan_states import NextValue, place_next_values
@@ -60,7 +61,7 @@ class _Planner:
         recorder = CallRecorder(self.dims, {selected.symbol: number for number, selected in enumerate(selection)})
         return CallPlan(
             source=self.model.source,
-            entries=tuple(entry.finish(recorder) for entry in planned),
+            entries=gather_variants([entry.finish(recorder) for entry in planned]),
             functions=tuple(functions.values()),
             primitives=tuple(recorder.primitives.values()),
             arena_bytes=max(entry.arena_bytes for entry in planned),

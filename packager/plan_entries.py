@@ -137,4 +137,6 @@ class PlannedEntry:
             dims=self.entry.dims,
             steps=tuple(steps),
             states=tuple(state.name for state in self.entry.states),
+            sizes=self.entry.sizes,
+            conditions=self.entry.conditions,
         )

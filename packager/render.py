@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from packager.buckets import shown_sizes
 from packager.c_expressions import dim_expression
-from packager.call_plan import Call, CallPlan, ConstantSlot, ConstantTable, EntryPlan
+from packager.call_plan import Call, CallPlan, Condition, ConstantSlot, ConstantTable, EntryPlan
 from packager.constants import fixed_reason
 from packager.dtypes import DTYPES
 from packager.header import ENVIRONMENT, c_string, comment_text
-from packager.ir import CudaCode, ExternalWeights
+from packager.ir import CudaCode, Extent, ExternalWeights
 from packager.manifest import Dim, TensorSpec
 from packager.manifest_section import SECTION_HEADER
 from packager.primitives import CudaModule
@@ -52,7 +53,9 @@ def render_entrypoint(
     """
     on_gpu = cuda is not None
     states = [
-        _tensor_view(f"state_{i}", TensorSpec(state.spec.name, state.spec.dtype, state.spec.shape), ())
+        _tensor_view(
+            f"state_{i}", TensorSpec(state.spec.name, state.spec.dtype, state.spec.shape), (), state.spec.shape
+        )
         | {"offset": state.spec.offset, "nbytes": state.spec.bytes, "slot": -1 if state.slot is None else state.slot}
         for i, state in enumerate(plan.states)
     ]
@@ -66,7 +69,7 @@ def render_entrypoint(
         entry_symbol=entry_symbol,
         entries=[_entry_view(i, entry, levels, on_gpu) for i, entry in enumerate(plan.entries)],
         functions=[view for function in plan.functions for view in function_views(function, levels, on_gpu)],
-        tasks=task_views([step for entry in plan.entries for step in entry.steps], levels),
+        tasks=task_views([step for entry in plan.entries for run in entry.runs() for step in run.steps], levels),
         levels=level_views(levels, cpu_features),
         cpu_features=cpu_features,
         manifest_header_bytes=SECTION_HEADER.size,
@@ -90,24 +93,54 @@ def render_entrypoint(
 def _entry_view(number: int, entry: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool) -> dict[str, Any]:
     """Return what the entrypoint has of a model. Names in C begin with its number, but for the first's."""
     prefix = f"entry_{number}_" if number else ""
-    inputs = [_tensor_view(f"{prefix}input_{i}", spec, entry.dims) for i, spec in enumerate(entry.inputs)]
-    outputs = [_tensor_view(f"{prefix}output_{i}", spec, entry.dims) for i, spec in enumerate(entry.outputs)]
-    dims = _dim_views(entry)
-    return {
-        "prefix": prefix,
+    variants = [
+        _run_view(f"{prefix}variant_{i}_", variant, entry, levels, on_gpu) for i, variant in enumerate(entry.variants)
+    ]
+    return _run_view(prefix, entry, entry, levels, on_gpu) | {
         "c_name": c_string(entry.name),
         "functions": {
             "run": f"{prefix}run_session" if number else "pk_session_run",
             "output_shape": f"{prefix}output_shape" if number else "pk_session_output_shape",
             "profile": f"{prefix}profile" if number else "pk_session_profile",
         },
-        "runs": run_views(entry.steps, levels, on_gpu, prefix),
-        "step_names": [step.symbol if isinstance(step, Call) else "copy" for step in entry.steps],
+        "variants": variants,
+        "bucketed": [view for view in _dim_views(entry) if view["sizes"]],
+    }
+
+
+def _run_view(
+    prefix: str, run: EntryPlan, entry: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool
+) -> dict[str, Any]:
+    """Return what the entrypoint has of ``entry`` or of a variant, whose extents go by the names of the entry's."""
+    inputs = [
+        _tensor_view(f"{prefix}input_{i}", spec, run.dims, own.shape)
+        for i, (spec, own) in enumerate(zip(run.inputs, entry.inputs, strict=True))
+    ]
+    outputs = [
+        _tensor_view(f"{prefix}output_{i}", spec, run.dims, own.shape)
+        for i, (spec, own) in enumerate(zip(run.outputs, entry.outputs, strict=True))
+    ]
+    dims = _dim_views(run)
+    return {
+        "prefix": prefix,
+        "sizes": comment_text(shown_sizes(run.sizes)),
+        "runs": run_views(run.steps, levels, on_gpu, prefix),
+        "step_names": [step.symbol if isinstance(step, Call) else "copy" for step in run.steps],
         "dims": dims,
         "inputs": inputs,
         "outputs": outputs,
-        "extents": [dim_expression(extent) for spec in (*entry.inputs, *entry.outputs) for extent in spec.shape],
+        "extents": [dim_expression(extent) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
         "shapes": f"{prefix}shapes" if dims else "0",
+        "conditions": [_condition_view(condition) for condition in run.conditions],
+    }
+
+
+def _condition_view(condition: Condition) -> dict[str, str]:
+    return {
+        "left": dim_expression(condition.left),
+        "right": dim_expression(condition.right),
+        "fails": {"==": "!=", "<=": ">"}[condition.operator],
+        "text": c_string(f"{condition.node}: {condition.text}"),
     }
 
 
@@ -181,6 +214,7 @@ def _dim_views(entry: EntryPlan) -> list[dict[str, Any]]:
                 "name": c_string(dim.name),
                 "min": dim.min,
                 "max": dim.max,
+                "sizes": dim.buckets,
                 "input": place[0],
                 "axis": place[1],
             }
@@ -188,7 +222,8 @@ def _dim_views(entry: EntryPlan) -> list[dict[str, Any]]:
     return views
 
 
-def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim]) -> dict[str, Any]:
+def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim], shown: Sequence[Extent]) -> dict[str, Any]:
+    """Return the description of a tensor; ``shown`` are its extents as people read them."""
     by_name = {dim.name: dim for dim in dims}
     intervals = [extent_interval(extent, by_name) for extent in spec.shape]
     static = [isinstance(extent, int) for extent in spec.shape]
@@ -197,7 +232,7 @@ def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim]) -> dict[str
         "shape": _list(str(e) if s else "PACKAGER_DIM_SYMBOLIC" for e, s in zip(spec.shape, static, strict=True)),
         "min_shape": _list(str(low) for low, _ in intervals),
         "max_shape": _list(str(high) for _, high in intervals),
-        "dims": _list("0" if s else c_string(str(e)) for e, s in zip(spec.shape, static, strict=True)),
+        "dims": _list("0" if isinstance(extent, int) else c_string(extent) for extent in shown),
         "info": (
             f"{{ {c_string(spec.name)}, {_dtype(spec.dtype)}, {len(spec.shape)}, "
             f"{c_name}_shape, {c_name}_min, {c_name}_max, {c_name}_dims }}"

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packager.buckets import Buckets, check_count
 from packager.errors import UsageError
 from packager.frontends import check_suffix
-from packager.frontends.dims import DimRequest, make_request
+from packager.frontends.dims import DimArgument, DimRequest, check_argument
 from packager.frontends.frozen import frozen_arrays
 from packager.targets import DEFAULT_TARGETS, TargetList, parse_targets, with_attribute
 
@@ -30,7 +31,7 @@ class Request:
     model: Path
     output: Path
     targets: TargetList
-    dims: Mapping[str, DimRequest]
+    dims: Mapping[str, DimRequest | Buckets]
     name: str
     header: Path | None
     prefix: str | None  # of the entry function of a static archive; None: a shared library
@@ -71,7 +72,7 @@ def make_build_request(
     *,
     output: str | os.PathLike[str] | None = None,
     targets: Sequence[str | Mapping[str, Any]] = (),
-    dims: Mapping[str, int | tuple[int, int]] | None = None,
+    dims: Mapping[str, DimArgument] | None = None,
     name: str | None = None,
     header: str | os.PathLike[str] | None = None,
     static: bool = False,
@@ -111,10 +112,8 @@ def make_build_request(
         golden = int(golden)
     parsed = parse_targets([*_op_library_targets(op_libraries), *(_listed(targets, Mapping) or DEFAULT_TARGETS)])
     parsed.require_one_device()
-    requests = {
-        key: make_request(key, *(value if isinstance(value, tuple) else (value, value)))
-        for key, value in (dims or {}).items()
-    }
+    requests = {key: check_argument(key, value) for key, value in (dims or {}).items()}
+    check_count(buckets_of(requests))
     default = Path(f"lib{prefix}.a" if static else f"{first.stem}.so")
     return Request(
         model=first,
@@ -135,6 +134,11 @@ def make_build_request(
         states=dict(states or {}),
         frozen=frozen_arrays(freeze or {}),
     )
+
+
+def buckets_of(dims: Mapping[str, DimRequest | Buckets]) -> dict[str, tuple[int, ...]]:
+    """Return the dims that have buckets, with their sizes."""
+    return {name: request.sizes for name, request in dims.items() if isinstance(request, Buckets)}
 
 
 def _check_several(models: Sequence[Path], constants: object, golden: object, freeze: object) -> None:

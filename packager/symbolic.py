@@ -52,7 +52,7 @@ def to_extent(expr: Any, names: Mapping[int, Extent]) -> Extent:
         return names[expr.__chandle__()]
     if type(expr) in _BINARY:
         left, right = to_extent(expr.a, names), to_extent(expr.b, names)
-        return _combine(_BINARY[type(expr)], left, right)
+        return combine(_BINARY[type(expr)], left, right)
     if isinstance(expr, tirx.Min | tirx.Max):
         function = "min" if isinstance(expr, tirx.Min) else "max"
         return _pick(function, to_extent(expr.a, names), to_extent(expr.b, names))
@@ -69,7 +69,8 @@ def _pick(function: str, left: Extent, right: Extent) -> Extent:
     return f"{function}({left}, {right})"
 
 
-def _combine(operator: str, left: Extent, right: Extent) -> Extent:
+def combine(operator: str, left: Extent, right: Extent) -> Extent:
+    """Return ``left operator right`` (``+ - * // %``), computed as far as it is known."""
     if operator in ("//", "%") and right == 0:
         raise ModelError("a shape is divided by zero")
     if isinstance(left, int) and isinstance(right, int):
@@ -95,7 +96,7 @@ def product(extents: tuple[Extent, ...]) -> Extent:
     """Return the product of extents."""
     result: Extent = 1
     for extent in extents:
-        result = _combine("*", result, extent)
+        result = combine("*", result, extent)
     return result
 
 

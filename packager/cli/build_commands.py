@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from packager.cli import interruption, options, without_torch
+
+if TYPE_CHECKING:
+    from packager.frontends.dims import DimArgument
 
 
 def register(app: typer.Typer) -> None:
@@ -73,7 +76,7 @@ def build(
 
     if any(path.suffix == ".pt2" for path in model):
         without_torch.remove()
-    dims = {key: (request.min, request.max) for key, request in parse_dims(dim or []).items()}
+    dims = parse_dims(dim or [])
     states, frozen = parse_states(state or []), parse_frozen(freeze or [])
     if dry_run:
         _print_placement(model, target or [], dims, op_library or [], constants, entry, precision, states, frozen)
@@ -109,7 +112,7 @@ def build(
 def _print_placement(
     model: list[Path],
     targets: list[str],
-    dims: dict[str, tuple[int, int]],
+    dims: Mapping[str, DimArgument],
     op_libraries: list[Path],
     constants: Path | None,
     entry: str | None,

@@ -34,7 +34,7 @@ def explain(
 
     if model.suffix == ".pt2":
         without_torch.remove()
-    dims = {key: (request.min, request.max) for key, request in parse_dims(dim or []).items()}
+    dims = parse_dims(dim or [])
     found = explain_model(
         model, targets=target or [], dims=dims, freeze=parse_frozen(freeze or []), precision=precision
     )

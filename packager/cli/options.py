@@ -9,7 +9,13 @@ import typer
 Target = Annotated[
     list[str] | None, typer.Option("-t", "--target", help="A Target, as 'llvm -mcpu=x86-64-v4'; repeatable.")
 ]
-Dim = Annotated[list[str] | None, typer.Option(metavar="NAME=SIZE|NAME=MIN:MAX", help="Fix or bound a symbolic dim.")]
+Dim = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=SIZE|MIN:MAX|SIZE,SIZE",
+        help="Fix a symbolic dim, bound it, or list sizes, each with its code.",
+    ),
+]
 Freeze = Annotated[
     list[str] | None, typer.Option(metavar="NAME=JSON", help="An ONNX input that becomes a constant; repeatable.")
 ]

@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packager import safetensors
+from packager.buckets import Sizes, combinations
 from packager.deploy.findings import Finding, error
 from packager.deploy.inspect import BundleFile, inspect, read_section
 from packager.errors import BackendError, BundleError, PackagerError, RunError
-from packager.manifest import GOLDEN_SECTION, Manifest
+from packager.manifest import GOLDEN_SECTION, Entry, Manifest
 
 Array = NDArray[Any]
 
@@ -54,21 +55,31 @@ def encode_golden(cases: Sequence[GoldenCase], dtypes: Mapping[str, str] | None 
     return safetensors.encode(tensors, dtypes=overrides)
 
 
+def golden_points(manifest: Manifest) -> list[tuple[Entry, Sizes]]:
+    """Return what a seed makes cases for: every model, and of one with buckets every combination of these."""
+    return [
+        (entry, sizes)
+        for entry in manifest.every_entry()
+        for sizes in combinations({dim.name: dim.buckets for dim in entry.dims if dim.buckets})
+    ]
+
+
 def decode_golden(image: bytes, manifest: Manifest) -> list[GoldenCase]:
-    """Return the cases, of several models for each in turn.
+    """Return the cases, in the order of ``golden_points``.
 
     Raises BundleError if the image lacks a tensor of a case or has another.
     """
     tensors = safetensors.decode(image)
     count = manifest.golden.cases if manifest.golden else 0
     cases = []
-    entries = manifest.every_entry()
+    points = golden_points(manifest)
+    several = len(manifest.entries) > 1
     try:
         for index in range(count):
-            entry = entries[index % len(entries)]
+            entry, _ = points[index % len(points)]
             inputs = {item.name: tensors.pop(f"{index}.input.{item.name}") for item in entry.inputs}
             outputs = {item.name: tensors.pop(f"{index}.output.{item.name}") for item in entry.outputs}
-            cases.append(GoldenCase(inputs, outputs, entry.name if len(entries) > 1 else None))
+            cases.append(GoldenCase(inputs, outputs, entry.name if several else None))
     except KeyError as missing:
         raise BundleError(f"the golden section lacks the tensor {missing}") from None
     if tensors:

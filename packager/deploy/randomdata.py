@@ -7,18 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packager.buckets import Sizes
 from packager.deploy.tensors import empty
 from packager.manifest import Entry, Manifest
 
 
-def random_inputs(model: Manifest | Entry, seed: int) -> dict[str, NDArray[Any]]:
-    """Return inputs by name, symbolic dims at their maxima; equal seeds give equal inputs.
+def random_inputs(model: Manifest | Entry, seed: int, sizes: Sizes | None = None) -> dict[str, NDArray[Any]]:
+    """Return inputs by name, symbolic dims as in ``sizes`` or at their maxima; equal seeds give equal inputs.
 
     Floats are standard normal; integers are 0 or 1, because they are indices more often than not and these two
     are valid everywhere; bools are fair coins. Raises RunError for bfloat16 without ml_dtypes.
     """
     generator = np.random.default_rng(seed)
-    dims = {dim.name: dim.max for dim in model.dims}
+    dims = {dim.name: dim.max for dim in model.dims} | dict(sizes or {})
     inputs = {}
     for spec in model.inputs:
         array = empty(spec.name, spec.dtype, spec.extents(dims))

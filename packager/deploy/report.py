@@ -10,7 +10,16 @@ from typing import TextIO
 from packager.deploy.bench import BenchResult
 from packager.deploy.findings import VerifyResult
 from packager.deploy.inspect import BundleFile
-from packager.manifest import CudaRequirements, Manifest, Requirements, Selection, StateSpec, TargetValue, TensorSpec
+from packager.manifest import (
+    CudaRequirements,
+    Dim,
+    Manifest,
+    Requirements,
+    Selection,
+    StateSpec,
+    TargetValue,
+    TensorSpec,
+)
 
 _TOP_PRIMITIVES = 10
 _TOP_CONSTANTS = 10
@@ -78,6 +87,10 @@ def _model_rows(manifest: Manifest) -> list[tuple[str, ...]]:
     return rows + [("state", *state) for state in states]
 
 
+def _dim(dim: Dim) -> str:
+    return f"{dim.name} {', '.join(map(str, dim.buckets)) or f'{dim.min}..{dim.max}'}"
+
+
 def _attribute(value: TargetValue) -> str:
     """Return a value as it is written on a command line."""
     if isinstance(value, tuple):
@@ -141,7 +154,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 ("made by", f"packager {manifest.packager_version}, {model.producer or 'unknown producer'}"),
                 ("form", f"{manifest.form}, ABI {manifest.abi_version}, schema {manifest.schema_version}"),
                 *_target_rows(manifest.targets),
-                ("dims", _names(f"{dim.name} {dim.min}..{dim.max}" for dim in manifest.dims)),
+                ("dims", "; ".join(map(_dim, manifest.dims)) or "none"),
                 ("golden pairs", f"{golden.cases}, rtol {golden.rtol:g}, atol {golden.atol:g}" if golden else "none"),
                 ("SHA-256", manifest.content_sha256),
             ),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from packager.buckets import Buckets
 from packager.errors import UnboundedDimsError, UsageError
 from packager.manifest import Dim
 
@@ -31,18 +32,40 @@ class DimRequest:
         return self.min == self.max
 
 
-def parse_dims(texts: Sequence[str]) -> dict[str, DimRequest]:
-    """Parse ``NAME=SIZE`` and ``NAME=MIN:MAX`` texts. Raises UsageError."""
-    requests: dict[str, DimRequest] = {}
+# What the API takes for a dim: a size, bounds, or sizes with code of their own.
+DimArgument = int | tuple[int, int] | DimRequest | Buckets
+
+
+def parse_dims(texts: Sequence[str]) -> dict[str, DimRequest | Buckets]:
+    """Parse ``NAME=SIZE``, ``NAME=MIN:MAX`` and ``NAME=SIZE,SIZE,...`` texts. Raises UsageError."""
+    requests: dict[str, DimRequest | Buckets] = {}
     for text in texts:
-        match = re.fullmatch(r"([^=]+)=(\d{1,18})(?::(\d{1,18}))?", text.strip())
+        match = re.fullmatch(r"([^=]+)=(\d{1,18})(?::(\d{1,18})|((?:,\d{1,18})+))?", text.strip())
         if not match:
-            raise UsageError(f"--dim {text!r} cannot be read", hint="write --dim NAME=SIZE or --dim NAME=MIN:MAX")
-        name, low, high = match[1], int(match[2]), int(match[3] or match[2])
+            hint = "write --dim NAME=SIZE, --dim NAME=MIN:MAX or --dim NAME=SIZE,SIZE"
+            raise UsageError(f"--dim {text!r} cannot be read", hint=hint)
+        name, first = match[1], int(match[2])
         if name in requests:
             raise UsageError(f"--dim {name} is given twice")
-        requests[name] = make_request(name, low, high)
+        sizes = Buckets(first, *map(int, match[4][1:].split(","))) if match[4] else None
+        requests[name] = check_argument(name, sizes or (first, int(match[3] or first)))
     return requests
+
+
+def check_argument(name: str, argument: DimArgument) -> DimRequest | Buckets:
+    """Return what an argument asks of dim ``name``; a single bucket fixes it. Raises UsageError."""
+    if isinstance(argument, Buckets):
+        argument.check(name)
+        return argument if len(argument.sizes) > 1 else DimRequest(*argument.sizes * 2)
+    if isinstance(argument, DimRequest):
+        argument = (argument.min, argument.max)
+    bounds = argument if isinstance(argument, tuple) else (argument, argument)
+    if len(bounds) != 2 or not all(isinstance(bound, int) for bound in bounds):
+        raise UsageError(
+            f"dims: {name!r} is {argument!r}, expected a size, bounds or buckets",
+            hint=f'for example: {{"{name}": 8}}, {{"{name}": (1, 64)}}, {{"{name}": packager.Buckets(128, 256)}}',
+        )
+    return make_request(name, *bounds)
 
 
 def make_request(name: str, low: int, high: int) -> DimRequest:

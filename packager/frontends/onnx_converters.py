@@ -15,6 +15,7 @@ from tvm.ir import GenericConst
 from packager.frontends.onnx_activations import ACTIVATIONS
 from packager.frontends.onnx_attention import ATTENTION
 from packager.frontends.onnx_blocked import BLOCKED
+from packager.frontends.onnx_bounds import BOUNDS
 from packager.frontends.onnx_integers import INTEGERS
 from packager.frontends.onnx_ngrams import NGRAMS
 from packager.frontends.onnx_norms import NORMS
@@ -29,7 +30,6 @@ from packager.frontends.onnx_selection import SELECTION
 from packager.frontends.onnx_sequences import SEQUENCES
 from packager.frontends.onnx_signal import SIGNAL
 from packager.frontends.onnx_sized import SIZED_CONVERTERS
-from packager.frontends.onnx_slice import SLICES
 from packager.frontends.onnx_training import TRAINING
 from packager.frontends.onnx_trees import TREES
 
@@ -62,7 +62,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **ACTIVATIONS,
     **BLOCKED,
     **NORMS,
-    **SLICES,
+    **BOUNDS,
     "Clip": _clip,
     **INTEGERS,
     **RESIZE,

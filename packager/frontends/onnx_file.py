@@ -81,6 +81,7 @@ def load(
         dims=resolved,
         weights=weights,
         nodes=nodes,
+        conditions=tuple(importer.relations.found.values()),
         sources=sources,
         originals={source: constants.array(source) for names in sources.values() for source in names},
     )

@@ -17,10 +17,11 @@ from tvm.sym import Analyzer
 from packager.errors import ModelError
 from packager.frontends import onnx_shapes
 from packager.frontends.lift import stays_inline
+from packager.frontends.onnx_agreement import agree
 from packager.frontends.onnx_converters import CONVERTERS
 from packager.frontends.onnx_custom import CustomNode, convert
-from packager.frontends.onnx_extents import SymbolicExtents
 from packager.manifest import Dim
+from packager.relations import Relations
 
 
 def node_name(node: onnx.NodeProto, index: int = 0) -> str:
@@ -43,8 +44,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         super().__init__(None, "float32", keep_params_in_input=True)
         self.custom = custom
         self.bounds = {dim.name: dim for dim in dims}
-        self.analyzer = Analyzer()
-        self.extents = SymbolicExtents(self.analyzer)
+        self.analyzer = Analyzer()  # which learns the bounds of the dims from the inputs
+        self.relations = Relations(self.analyzer)
         self.node_of_variable: dict[str, str] = {}
         self.current_node = ""
 
@@ -89,9 +90,6 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         operator = node.op_type
         shapes = None
         if operator not in self.custom:
-            decided = self.extents.convert(self.bb, operator, inputs, attributes)
-            if decided is not None:
-                return [self._bound(self.bb.normalize(decided))]
             shapes = onnx_shapes.compute(operator, inputs, attributes, self.analyzer)
         if shapes is not None:
             return shapes
@@ -99,6 +97,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         for place, value in enumerate(inputs):
             if place not in taken and onnx_shapes.is_symbolic(value):
                 inputs[place] = onnx_shapes.as_tensor(self.bb, value)
+        agreed = agree(self.bb, self.relations, self.current_node, operator, inputs, attributes)
+        inputs = onnx_frontend.onnx_input(agreed)
         result = self._convert_operator(operator, inputs, attributes, self.opset)
         if operator in WHOLE_TUPLES:
             return [result]

@@ -17,6 +17,8 @@ import numpy as np
 from tvm import te, tirx
 
 from packager.frontends.onnx_quantized import Convert, Converter
+from packager.frontends.onnx_resize_symbolic import resize_symbolic
+from packager.frontends.onnx_shapes import is_symbolic
 from packager.frontends.onnx_values import (
     Array,
     constant,
@@ -47,6 +49,8 @@ class _Axis:
 
 def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     data = inputs[0]
+    if _is_symbolic(inputs, attributes):
+        return resize_symbolic(builder, inputs, attributes)
     if not all(isinstance(extent, int) for extent in extents(data)):
         return convert("Resize", list(inputs), attributes)
     if opset(attributes) < 11:
@@ -66,6 +70,18 @@ def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
         if sizes[axis] != shape[axis] or scales[axis] != 1.0 or regions[axis] != (0.0, 1.0)
     ]
     return _apply(builder, data, sizes, changes, float(attributes.get("extrapolation_value", 0.0)))
+
+
+def _is_symbolic(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> bool:
+    """Whether an axis that may change has a symbolic extent, before or after."""
+    shape = extents(inputs[0])
+    axes = attributes.get("axes", range(len(shape)))
+    place = 1 if opset(attributes) < 11 else 2
+    scales = constant(inputs[place], attributes) if optional(inputs, place) is not None else None
+    if scales is not None and scales.size:
+        changing = [axis for axis, scale in zip(axes, scales.tolist(), strict=True) if scale != 1.0]
+        return not all(isinstance(shape[axis], int) for axis in changing)
+    return is_symbolic(optional(inputs, 3)) and not all(isinstance(extent, int) for extent in shape[2:])
 
 
 def _upsample(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:

@@ -92,6 +92,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
         call_sources=tuple(calls),
         states=model.states,
         entries=model.entries,
+        conditions=model.conditions,
     )
 
 

@@ -91,6 +91,7 @@ def partition(
         backends=tuple(outputs),
         states=model.states,
         entries=model.entries,
+        conditions=model.conditions,
     )
     return Placement(placed, tuple(verdicts))
 

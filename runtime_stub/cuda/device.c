@@ -64,7 +64,8 @@ static void *take(parts_t *parts, uint64_t bytes) {
 
 /* Models of static shapes need one graph each. */
 static int32_t count_graphs(void) {
-  return pk_most().dims > 0 || pk_model.num_entries > PK_MAX_GRAPHS ? PK_MAX_GRAPHS : pk_model.num_entries;
+  pk_most_t most = pk_most();
+  return most.dims > 0 || most.runs > PK_MAX_GRAPHS ? PK_MAX_GRAPHS : most.runs;
 }
 
 static pk_cuda_t *lay_out(parts_t *parts) {

@@ -15,15 +15,16 @@ static void raise_to(int32_t *most, int32_t count) {
 }
 
 pk_most_t pk_most(void) {
-  pk_most_t most = {0, 0, 0, 0, 0};
+  pk_most_t most = {0, 0, 0, 0, 0, 0};
   for (int32_t i = 0; i < pk_model.num_entries; ++i) {
     const pk_entry_t *entry = &pk_model.entries[i];
     raise_to(&most.inputs, entry->num_inputs);
     raise_to(&most.outputs, entry->num_outputs);
     raise_to(&most.tensors, entry->num_inputs + entry->num_outputs);
-    raise_to(&most.dims, entry->num_dims);
+    raise_to(&most.dims, entry->variants ? entry->variants->num_dims : entry->num_dims);
     raise_to(&most.extents,
              count_extents(entry->inputs, entry->num_inputs) + count_extents(entry->outputs, entry->num_outputs));
+    most.runs += entry->variants ? entry->num_variants : 1;
   }
   return most;
 }
@@ -38,6 +39,7 @@ static void write_static_extents(int64_t *extents, const packager_tensor_info_t 
 void pk_enter_entry(packager_session_t *session, const pk_entry_t *entry) {
   if (session->entry == entry) return;
   session->entry = entry;
+  session->shaped = 0;
   if (entry->num_dims > 0) return;
   write_static_extents(session->extents, entry->inputs, entry->num_inputs);
   write_static_extents(session->extents + count_extents(entry->inputs, entry->num_inputs), entry->outputs,
@@ -50,6 +52,14 @@ const char *pk_call_name(const packager_session_t *session, int32_t number) {
   return name;
 }
 
+/* Makes an entry, or the variant of it that is for these inputs, the one that runs. */
+static inline int32_t enter_entry(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
+                                  int32_t num_inputs) {
+  int32_t status = entry->variants ? pk_choose_variant(session, &entry, inputs, num_inputs) : PACKAGER_OK;
+  if (!status) pk_enter_entry(session, entry);
+  return status;
+}
+
 static inline int32_t check_tensors(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                                     DLTensor *const *outputs, int32_t num_outputs) {
   int32_t status = pk_check_inputs(session, inputs, num_inputs);
@@ -60,8 +70,8 @@ int32_t pk_entry_run(packager_session_t *session, const pk_entry_t *entry, const
                      int32_t num_inputs, DLTensor *const *outputs, int32_t num_outputs, void *stream) {
   int32_t status = pk_enter(session, "session_run");
   if (status) return status;
-  pk_enter_entry(session, entry);
-  status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
+  status = enter_entry(session, entry, inputs, num_inputs);
+  if (!status) status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
   if (!status) status = pk_device_run(session, inputs, outputs, stream);
   return pk_leave(session, status);
 }
@@ -79,8 +89,8 @@ int32_t pk_entry_profile(packager_session_t *session, const pk_entry_t *entry, c
   if (!report) {
     return pk_leave(session, pk_fail(session, PACKAGER_ERROR_ARGUMENT, "session_profile: report is NULL"));
   }
-  pk_enter_entry(session, entry);
-  status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
+  status = enter_entry(session, entry, inputs, num_inputs);
+  if (!status) status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
   if (!status) status = pk_device_profile(session, inputs, outputs, report, context);
   return pk_leave(session, status);
 }
@@ -103,8 +113,8 @@ int32_t pk_entry_output_shape(packager_session_t *session, const pk_entry_t *ent
   if (!shape && ndim > 0) {
     return pk_leave(session, pk_fail(session, PACKAGER_ERROR_ARGUMENT, "session_output_shape: shape is NULL"));
   }
-  pk_enter_entry(session, entry);
-  status = pk_check_inputs(session, inputs, num_inputs);
+  status = enter_entry(session, entry, inputs, num_inputs);
+  if (!status) status = pk_check_inputs(session, inputs, num_inputs);
   if (status) return pk_leave(session, status);
   const int64_t *extents = session->extents + count_extents(entry->inputs, entry->num_inputs);
   extents += count_extents(entry->outputs, output);

@@ -80,8 +80,18 @@ typedef struct {
 /* Calls every primitive function in order. Returns 0, or the 1-based index of the call that failed. */
 typedef int32_t pk_run_fn(const pk_call_t *call);
 
-/* One of the models of a bundle. They share everything that pk_model has. */
+/* A dim of a model that there is code of its own for each size of. */
 typedef struct {
+  const char *name;
+  const int64_t *sizes; /* [num_sizes] rising */
+  int32_t num_sizes;
+  int32_t input; /* where it is read from */
+  int32_t axis;
+} pk_bucketed_dim_t;
+
+/* One of the models of a bundle. They share everything that pk_model has. */
+typedef struct pk_entry pk_entry_t;
+struct pk_entry {
   int32_t num_inputs;
   int32_t num_outputs;
   int32_t num_dims;
@@ -91,9 +101,19 @@ typedef struct {
   const pk_dim_t *dims;
   /* Writes all extents of all inputs, then of all outputs, for these dims. NULL when num_dims is 0. */
   void (*shapes)(const int64_t *dims, int64_t *extents);
-  pk_run_fn *const *runs; /* [num_levels] of the levels, the least first; one where there are none */
+  /* What the model demands of the dims beyond their bounds: returns 0, or the 1-based number of a condition that does
+   * not hold, and the values of its two sides. NULL when there is none. */
+  int32_t (*check)(const int64_t *dims, int64_t values[2]);
+  const char *const *conditions; /* their texts */
+  pk_run_fn *const *runs;        /* [num_levels] of the levels, the least first; one where there are none */
   const char *call_names; /* of the calls of a run: zero-terminated texts, one after the other, then an empty one */
-} pk_entry_t;
+  /* A model with bucketed dims is run by its variants alone, one for every combination of sizes, that of the last dim
+   * changing fastest; above it has inputs and outputs. */
+  const pk_bucketed_dim_t *bucketed; /* [num_bucketed] */
+  const pk_entry_t *variants;        /* [num_variants]; NULL where there are no bucketed dims */
+  int32_t num_bucketed;
+  int32_t num_variants;
+};
 
 /* What the rendered entrypoint provides: one constant, pk_model. */
 typedef struct {

@@ -67,6 +67,7 @@ struct packager_session {
   pk_executor_t executor;
   void *device;          /* [pk_device_bytes()] the device's part of the session */
   int64_t *dims;         /* [num_dims] */
+  int shaped;            /* extents are those of the dims, and what the model demands of these is checked */
   int64_t *extents;      /* [total_extents] of all inputs, then of all outputs */
   void **inputs;         /* [num_inputs] */
   void **outputs;        /* [num_outputs] */
@@ -80,6 +81,7 @@ struct packager_session {
 /* The most that any entry has. */
 typedef struct {
   int32_t inputs, outputs, tensors, dims, extents;
+  int32_t runs; /* how many entries and variants there are to run */
 } pk_most_t;
 pk_most_t pk_most(void);
 
@@ -101,6 +103,9 @@ int32_t pk_fail(packager_session_t *session, int32_t status, const char *format,
 int32_t pk_enter(packager_session_t *session, const char *function);
 int32_t pk_leave(packager_session_t *session, int32_t status);
 
+/* Finds the variant of an entry with bucketed dims that is for the sizes of these inputs. */
+int32_t pk_choose_variant(packager_session_t *session, const pk_entry_t **entry, const DLTensor *const *inputs,
+                          int32_t num_inputs);
 /* Makes an entry the one that runs, in a session that the caller has entered. */
 void pk_enter_entry(packager_session_t *session, const pk_entry_t *entry);
 

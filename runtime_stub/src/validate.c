@@ -105,6 +105,19 @@ static int32_t check_count(packager_session_t *session, const char *role, const 
   return PACKAGER_OK;
 }
 
+/* What is found once for each change of the dims. */
+static int32_t shape(packager_session_t *session, const pk_entry_t *entry) {
+  int64_t values[2];
+  int32_t broken = entry->check ? entry->check(session->dims, values) : 0;
+  if (broken) {
+    return pk_fail(session, PACKAGER_ERROR_SHAPE, "the shapes do not fit together: %s, but %" PRId64 " and %" PRId64,
+                   entry->conditions[broken - 1], values[0], values[1]);
+  }
+  entry->shapes(session->dims, session->extents);
+  session->shaped = 1;
+  return PACKAGER_OK;
+}
+
 static int32_t bind_dims(packager_session_t *session, const DLTensor *const *inputs) {
   const pk_entry_t *entry = session->entry;
   for (int32_t i = 0; i < entry->num_dims; ++i) {
@@ -114,18 +127,52 @@ static int32_t bind_dims(packager_session_t *session, const DLTensor *const *inp
       return pk_fail(session, PACKAGER_ERROR_SHAPE, "input '%s': dim %s = %" PRId64 " is outside %" PRId64 "..%" PRId64,
                      entry->inputs[dim->input].name, dim->name, extent, dim->min, dim->max);
     }
+    if (session->dims[i] == extent) continue;
     session->dims[i] = extent;
+    session->shaped = 0;
   }
-  if (entry->num_dims > 0) entry->shapes(session->dims, session->extents);
-  return PACKAGER_OK;
+  return entry->num_dims == 0 || session->shaped ? PACKAGER_OK : shape(session, entry);
 }
 
-int32_t pk_check_inputs(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs) {
-  const pk_entry_t *entry = session->entry;
+static int32_t check_kinds(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
+                           int32_t num_inputs) {
   int32_t status = check_count(session, kInput, inputs, num_inputs, entry->num_inputs);
   for (int32_t i = 0; !status && i < num_inputs; ++i) {
     status = check_kind(session, kInput, &entry->inputs[i], inputs[i]);
   }
+  return status;
+}
+
+static int32_t fail_size(packager_session_t *session, const char *input, const pk_bucketed_dim_t *dim, int64_t extent) {
+  char sizes[PK_MESSAGE_BYTES / 2] = "";
+  size_t used = 0;
+  for (int32_t i = 0; i < dim->num_sizes && used < sizeof sizes; ++i) {
+    used += (size_t)snprintf(sizes + used, sizeof sizes - used, "%s%" PRId64, i ? ", " : "", dim->sizes[i]);
+  }
+  return pk_fail(session, PACKAGER_ERROR_SHAPE, "input '%s': dim %s = %" PRId64 " is none of its buckets: %s", input,
+                 dim->name, extent, sizes);
+}
+
+int32_t pk_choose_variant(packager_session_t *session, const pk_entry_t **entry, const DLTensor *const *inputs,
+                          int32_t num_inputs) {
+  const pk_entry_t *whole = *entry;
+  int32_t status = check_kinds(session, whole, inputs, num_inputs);
+  int32_t number = 0;
+  for (int32_t i = 0; !status && i < whole->num_bucketed; ++i) {
+    const pk_bucketed_dim_t *dim = &whole->bucketed[i];
+    int64_t extent = inputs[dim->input]->shape[dim->axis];
+    int32_t place = 0;
+    while (place < dim->num_sizes && dim->sizes[place] != extent) ++place;
+    if (place == dim->num_sizes) status = fail_size(session, whole->inputs[dim->input].name, dim, extent);
+    number = number * dim->num_sizes + place;
+  }
+  if (!status) *entry = &whole->variants[number];
+  return status;
+}
+
+int32_t pk_check_inputs(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs) {
+  const pk_entry_t *entry = session->entry;
+  int32_t status = check_kinds(session, entry, inputs, num_inputs);
   if (!status) status = bind_dims(session, inputs);
   const int64_t *extents = session->extents;
   for (int32_t i = 0; !status && i < num_inputs; ++i) {

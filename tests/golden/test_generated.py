@@ -72,6 +72,12 @@ CASES = {
         {},
         {"states": {"keys": "keys_out", "mean": "mean_out"}},
     ),
+    "buckets": Case(
+        """buckets (float[n,seq,16] x) => (float[n,seq,16] y, float[n,flat] again) {
+          [norm] p = Softmax(x) [dense] y = MatMul(p, w)  [flat] again = Flatten(x) }""",
+        {"w": (16, 16)},
+        {"dims": {"n": (1, 2), "seq": packager.Buckets(4, 8)}, "golden": 1},
+    ),
     "one_level": Case(
         "one_level (float[4] x) => (float[4] y) { [half] y = Mul(x, w) }",
         {"w": (1,)},

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packager.buckets import Buckets
 from packager.errors import UsageError
-from packager.frontends.dims import DimRequest, make_request, parse_dims, resolve_dims
+from packager.frontends.dims import DimRequest, check_argument, make_request, parse_dims, resolve_dims
 from packager.manifest import Dim
 
 
@@ -21,13 +22,31 @@ def test_sizes_and_bounds() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "n", "n=", "=3", "n=a", "n=1:", "n=:3", "n=1:2:3", "n=-1", "n=1.5", "n 3", "n=1-3", "n==3", "n=" + "9" * 5000],
+    [
+        "",
+        "n",
+        "n=",
+        "=3",
+        "n=a",
+        "n=1:",
+        "n=:3",
+        "n=1:2:3",
+        "n=-1",
+        "n=1.5",
+        "n 3",
+        "n=1-3",
+        "n==3",
+        "n=1,",
+        "n=,1",
+        "n=1,2:3",
+        "n=" + "9" * 5000,
+    ],
 )
 def test_other_texts_are_refused_with_the_form(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_dims([text])
     assert "cannot be read" in caught.value.message
-    assert caught.value.hint == "write --dim NAME=SIZE or --dim NAME=MIN:MAX"
+    assert caught.value.hint == "write --dim NAME=SIZE, --dim NAME=MIN:MAX or --dim NAME=SIZE,SIZE"
 
 
 @pytest.mark.parametrize("text", ["n=0", "n=0:4", "n=5:4", f"n={2**31}", f"n=1:{2**31}"])
@@ -47,7 +66,37 @@ def test_any_text_is_a_request_or_a_usage_error(text: str) -> None:
         requests = parse_dims([text])
     except UsageError:
         return
-    assert all(1 <= request.min <= request.max < 2**31 for request in requests.values())
+    for request in requests.values():
+        sizes = request.sizes if isinstance(request, Buckets) else (request.min, request.max)
+        assert 1 <= sizes[0] <= sizes[-1] < 2**31
+
+
+def test_buckets() -> None:
+    assert parse_dims(["seq=128,256,512", "n=1:4"]) == {"seq": Buckets(128, 256, 512), "n": DimRequest(1, 4)}
+    assert check_argument("seq", Buckets(128)) == DimRequest(128, 128), "one size fixes the dim"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("seq=256,128", "128 comes after 256"),
+        ("seq=128,128", "size 128 stands there twice"),
+        ("seq=0,128", "size 0 is not in 1"),
+        (f"seq=1,{2**31}", f"size {2**31} is not in"),
+    ],
+)
+def test_buckets_rise(text: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=f"--dim {text}: {problem}"):
+        parse_dims([text])
+
+
+@pytest.mark.parametrize("value", [[1, 32], (1, 2, 3), "1:32", 1.5, None, (1,)])
+def test_what_is_neither_bounds_nor_buckets_is_refused(value: object) -> None:
+    with pytest.raises(UsageError, match="expected a size, bounds or buckets") as caught:
+        check_argument("seq", value)  # type: ignore[arg-type]
+    assert "packager.Buckets(128, 256)" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="there is no size"):
+        check_argument("seq", Buckets())
 
 
 FOUND = {"n": "input 'x', axis 0", "m": "input 'x', axis 1"}

@@ -1,6 +1,7 @@
-"""Slices whose bounds follow from symbolic dims: TVM's importer takes such bounds as they are, past the end too.
+"""Slices and ranges whose bounds follow from symbolic dims: TVM's importer takes the former as they are, past the end
+too, and computes the latter when the model runs.
 
-ONNX operator Slice (version 13).
+ONNX operators Slice (version 13) and Range (11).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from packager.frontends.onnx_quantized import Convert, Converter
-from packager.frontends.onnx_shapes import is_symbolic, known
+from packager.frontends.onnx_shapes import as_tensor, is_symbolic, known
 from packager.frontends.onnx_values import extents, optional
 
 
@@ -31,6 +32,7 @@ def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
     analyzer = attributes["tvm_custom"]["analyzer"]
     begins = [_within(analyzer, bound, shape[axis]) for bound, axis in zip(starts, axes, strict=True)]
     ends = [_within(analyzer, bound, shape[axis]) for bound, axis in zip(stops, axes, strict=True)]
+    begins = [_least(analyzer, begin, end) for begin, end in zip(begins, ends, strict=True)]
     return relax.op.strided_slice(data, axes, begins, ends, None if steps is None else list(steps), assume_inbound=True)
 
 
@@ -40,12 +42,31 @@ def _within(analyzer: Any, bound: Any, extent: Any) -> Any:
         bound = extent + bound
     if (bound if isinstance(bound, int) else analyzer.const_int_bound(bound).min_value) < 0:
         raise ValueError(f"the bound {bound} may be negative for some sizes")
-    if isinstance(bound, int) and isinstance(extent, int):
-        return min(bound, extent)
     # The most that a dim may be is known: a bound above that is the end.
-    if analyzer.can_prove(bound >= extent):
-        return extent
-    return bound if analyzer.can_prove(bound <= extent) else tirx.min(bound, extent)
+    return _least(analyzer, bound, extent)
 
 
-SLICES: Mapping[str, Converter] = {"Slice": _slice}
+def _least(analyzer: Any, bound: Any, other: Any) -> Any:
+    """Return the lesser of two extents, as one of them where that is known."""
+    if isinstance(bound, int) and isinstance(other, int):
+        return min(bound, other)
+    if analyzer.can_prove(bound >= other):
+        return other
+    return bound if analyzer.can_prove(bound <= other) else tirx.min(bound, other)
+
+
+def _range(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Range-11, of int64 where a bound is symbolic. Raises ValueError for a step that is not a positive number."""
+    if not any(is_symbolic(value) for value in inputs):
+        return convert("Range", list(inputs), attributes)
+    numbers = [value.item() for value in (known(value, attributes) for value in inputs) if value is not None]
+    if len(numbers) < len(inputs):
+        tensors = [as_tensor(builder, value) if is_symbolic(value) else value for value in inputs]
+        return convert("Range", tensors, attributes)
+    start, limit, step = numbers
+    if not isinstance(step, int) or step < 1:
+        raise ValueError("the step of Range is not a positive number, and a bound is symbolic")
+    return relax.op.arange(_least(attributes["tvm_custom"]["analyzer"], start, limit), limit, step, "int64")
+
+
+BOUNDS: Mapping[str, Converter] = {"Slice": _slice, "Range": _range}
