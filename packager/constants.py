@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from packager.arena import align
 from packager.call_plan import ConstantForm, ConstantSlot, ConstantTable
+from packager.chunks import chunks
 from packager.manifest import Constant, TensorSpec
 
 Array = NDArray[Any]
@@ -179,4 +180,7 @@ def find_form(array: Array, source: str, original: Array) -> ConstantForm | None
 
 
 def _sha256(array: Array) -> str:
-    return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()
+    digest = hashlib.sha256()
+    for part in chunks(array):
+        digest.update(part)
+    return digest.hexdigest()

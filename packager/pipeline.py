@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from packager.primitives import BackendOutput
     from packager.targets import Target
 
-# Code reaches constants by 32-bit offsets; above this size they go into a file of their own.
-MAX_EMBEDDED_BYTES = 2**31 - 2**24
+# A program that links an archive has its constants between its own code and data, which reach 2 GiB. A library has them
+# behind both (packager.constant_segment).
+MAX_ARCHIVE_BYTES = 2**31 - 2**24
 Progress = Callable[[str], None]
 
 
@@ -108,7 +109,8 @@ def build(
     require_build_packages()
     toolchain = find_toolchain(request.targets.host.machine)
     store = Cache.of_user(enabled=cache and request.keep_workdir is None)
-    key = cache_key.of_bundle(request, toolchain) if store.enabled else ""
+    cached = store.enabled and cache_key.model_bytes(request) <= cache_key.MAX_CACHED_BYTES
+    key = cache_key.of_bundle(request, toolchain) if cached else ""
     with work_folder(request.keep_workdir) as workdir:
         if key and store.fetch("bundle", key, workdir):
             report("found in the cache")
@@ -243,9 +245,16 @@ def _count_partitions(placement: Placement, kind: str) -> str:
 
 
 def _has_external_weights(request: Request, lowered: LoweredModel) -> bool:
-    if request.weights is not None:
+    """Whether constants go into a file of their own. Raises UsageError for more than an archive can hold."""
+    nbytes = sum(constant.array.nbytes for constant in lowered.constants.values())
+    if not request.static or nbytes <= MAX_ARCHIVE_BYTES:
         return request.weights == "external"
-    return sum(constant.array.nbytes for constant in lowered.constants.values()) > MAX_EMBEDDED_BYTES
+    if request.weights == "embedded":
+        raise UsageError(
+            f"--weights embedded: an archive cannot hold {nbytes / 2**30:.1f} GiB of constants",
+            hint="build a shared library, or put them into a file with --weights external",
+        )
+    return True
 
 
 def _contexts(request: Request, toolchain: Toolchain, store: Cache, workdir: Path) -> Callable[[Target], Context]:
