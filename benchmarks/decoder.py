@@ -2,7 +2,7 @@
 
     python benchmarks/decoder.py FOLDER --gigabytes 6
 
-writes FOLDER/decoder.onnx and decoder.data. Weights go to the file one after the other: the script never holds them all.
+writes FOLDER/decoder.onnx and decoder.data. Weights go to the file one after the other and are never held together.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,10 +40,10 @@ class Shape:
 
 
 def shape_of(gigabytes: float, width: int = 2048) -> Shape:
-    """Return the decoder of about this size, in units of 10**9 bytes of float32."""
+    """Return the least decoder of this size, in units of 10**9 bytes of float32."""
     one = Shape(width, 4 * width, 1, 16384)
     layer = one.parameters - Shape(width, 4 * width, 0, 16384).parameters
-    count = round((gigabytes * 1e9 / 4 - (one.parameters - layer)) / layer)
+    count = ceil((gigabytes * 1e9 / 4 - (one.parameters - layer)) / layer)
     return Shape(width, 4 * width, max(count, 1), 16384)
 
 

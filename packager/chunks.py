@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ CHUNK_BYTES = 1 << 24
 
 
 def chunks(array: NDArray[Any]) -> Iterator[memoryview]:
-    """Yield the bytes of ``array``; no more than one piece of at most ``CHUNK_BYTES`` is copied at a time."""
+    """Yield the bytes of ``array``: a contiguous one as it is, of another one copies of up to ``CHUNK_BYTES``."""
     if array.flags.c_contiguous or array.nbytes <= CHUNK_BYTES:
         yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         return
@@ -24,3 +25,11 @@ def chunks(array: NDArray[Any]) -> Iterator[memoryview]:
         return
     for start in range(0, len(array), rows):
         yield np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8).data
+
+
+def sha256_of_array(array: NDArray[Any]) -> str:
+    """Return the hex SHA-256 of the bytes of an array."""
+    digest = hashlib.sha256()
+    for part in chunks(array):
+        digest.update(part)
+    return digest.hexdigest()

@@ -6,7 +6,6 @@ touching another name that had the same content.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from packager.arena import align
 from packager.call_plan import ConstantForm, ConstantSlot, ConstantTable
-from packager.chunks import chunks
+from packager.chunks import sha256_of_array
 from packager.manifest import Constant, TensorSpec
 
 Array = NDArray[Any]
@@ -60,7 +59,7 @@ class ConstantBuilder:
         another content.
         """
         array = np.asarray(array)
-        sha256 = _sha256(array)
+        sha256 = sha256_of_array(array)
         index = self._by_content.setdefault((sha256, array.dtype.name, array.shape), len(self._entries))
         if index == len(self._entries):
             self._entries.append(_Entry(array, sha256))
@@ -83,7 +82,7 @@ class ConstantBuilder:
     def add_anonymous(self, array: Array) -> int:
         """Add a constant that has no name in the model; it is named after its content."""
         array = np.asarray(array)
-        digest = _sha256(array)
+        digest = sha256_of_array(array)
         shape = "x".join(map(str, array.shape)) or "scalar"
         return self.add_derived(f"constant.{array.dtype.name}.{shape}.{digest[:12]}", array)
 
@@ -177,10 +176,3 @@ def find_form(array: Array, source: str, original: Array) -> ConstantForm | None
             axes.append((extent, stride))
     extents, strides = zip(*axes or [(1, 1)], strict=True)
     return ConstantForm(source, extents, strides, start // itemsize)
-
-
-def _sha256(array: Array) -> str:
-    digest = hashlib.sha256()
-    for part in chunks(array):
-        digest.update(part)
-    return digest.hexdigest()

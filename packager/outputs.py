@@ -69,7 +69,7 @@ class Outputs:
             _keep_foreign(path, kind)
 
     def publish(self, folder: Path, request: Request) -> None:
-        """Move the results of a build to their places; out of a work folder that stays, copy them. Raises OutputError."""
+        """Move the results of a build to their places, copy them out of a folder that stays. Raises OutputError."""
         put = _move if request.keep_workdir is None else shutil.copyfile
         bundle = next(folder / name for name in BUNDLE_NAMES if (folder / name).exists())
         weights = next(iter(folder.glob(f"*{WEIGHTS_SUFFIX}")), None)

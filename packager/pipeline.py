@@ -27,15 +27,12 @@ from packager.toolchain import Toolchain, find_toolchain
 
 if TYPE_CHECKING:
     from packager.call_plan import CallPlan
-    from packager.ir import CudaCode, LinkPlan, LoweredModel, PreparedLibrary
+    from packager.ir import CudaCode, LinkPlan, PreparedLibrary
     from packager.link import Linker
     from packager.partition import Placement
     from packager.primitives import BackendOutput
     from packager.targets import Target
 
-# A program that links an archive has its constants between its own code and data, which reach 2 GiB. A library has them
-# behind both (packager.constant_segment).
-MAX_ARCHIVE_BYTES = 2**31 - 2**24
 Progress = Callable[[str], None]
 
 
@@ -174,6 +171,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     from packager.partition import compile_with, partition
     from packager.plan import plan
     from packager.seal import seal
+    from packager.weights import are_external
 
     imported = import_model(request)
     dump.imported(imported, workdir, request.keep_workdir)
@@ -190,7 +188,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     lowered = lower(placement.model, request.targets.device)
     dump.lowered(lowered, workdir, request.keep_workdir)
     progress("planning")
-    external = _has_external_weights(request, lowered)
+    external = are_external(lowered, request.weights, static=request.static)
     call_plan = plan(lowered, packed_constants=external)
     dump.planned(call_plan, workdir, request.keep_workdir)
     progress(f"compiling {len(call_plan.functions)} primitive functions")
@@ -242,19 +240,6 @@ def _count_partitions(placement: Placement, kind: str) -> str:
     """Say how many functions a backend has compiled for how many parts of the model."""
     taken = [verdict.partition for verdict in placement.verdicts if verdict.backend == kind and not verdict.reason]
     return f"{kind}: {len(taken)} partitions at {sum(len(part.sites) for part in taken)} call sites"
-
-
-def _has_external_weights(request: Request, lowered: LoweredModel) -> bool:
-    """Whether constants go into a file of their own. Raises UsageError for more than an archive can hold."""
-    nbytes = sum(constant.array.nbytes for constant in lowered.constants.values())
-    if not request.static or nbytes <= MAX_ARCHIVE_BYTES:
-        return request.weights == "external"
-    if request.weights == "embedded":
-        raise UsageError(
-            f"--weights embedded: an archive cannot hold {nbytes / 2**30:.1f} GiB of constants",
-            hint="build a shared library, or put them into a file with --weights external",
-        )
-    return True
 
 
 def _contexts(request: Request, toolchain: Toolchain, store: Cache, workdir: Path) -> Callable[[Target], Context]:

@@ -77,7 +77,12 @@ def _is_large(tensor: TensorProto) -> bool:
     """Whether an initialiser is large, by its shape; those whose elements numpy cannot view count as small."""
     if tensor.data_type not in helper.get_all_tensor_dtypes() or tensor.data_type in NO_VIEWS:
         return False
-    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize > LARGE_BYTES
+    return _nbytes(tensor) > LARGE_BYTES
+
+
+def _nbytes(tensor: TensorProto) -> int:
+    """Return the bytes of the data, by shape and type."""
+    return math.prod(map(int, tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def _view(tensor: TensorProto, folder: Path, files: dict[str, Array]) -> Array:
@@ -90,14 +95,14 @@ def _view(tensor: TensorProto, folder: Path, files: dict[str, Array]) -> Array:
         files[info.location] = _mapped(descriptor)
     file, start = files[info.location], info.offset or 0
     length = file.size - start if info.length is None else info.length
-    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    nbytes = math.prod(tensor.dims) * dtype.itemsize
+    nbytes = _nbytes(tensor)
     if length != nbytes or start + length > file.size:
         raise ValueError(
             f"initialiser {tensor.name!r} has {nbytes} bytes, its data are bytes {start} to {start + length} of "
             f"{info.location!r}, which has {file.size}"
         )
-    return file[start : start + nbytes].view(dtype).reshape(tuple(tensor.dims))
+    array: Array = file[start : start + nbytes].view(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    return array.reshape(tuple(tensor.dims))
 
 
 def _mapped(descriptor: int) -> Array:
