@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import mmap
 import platform
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from packager.targets import Target
 
 LARGE_MODEL_BYTES = 1 << 30
+# Copying the bundle of a larger model into the cache and out of it costs as much as the build, and fills disks.
+MAX_CACHED_BYTES = 1 << 31
 
 # Distributions whose version changes what a build gives.
 DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "capstone", "torch", "nvidia-cuda-nvcc")
@@ -29,8 +32,8 @@ DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "cap
 def of_bundle(request: Request, toolchain: Toolchain) -> str:
     """Return the key of a build."""
     golden = request.golden
-    # The name of the weights file stands in the bundle; a large model may get one unasked.
-    large = any(model.stat().st_size > LARGE_MODEL_BYTES for model in request.models)
+    # The name of the weights file stands in the bundle; a large model in an archive may get one unasked.
+    large = request.static and model_bytes(request) > LARGE_MODEL_BYTES
     may_be_external = request.weights == "external" or (request.weights is None and large)
     targets = request.targets.to_json()
     # As -mcpu or -march it means what this machine's CPU has.
@@ -62,6 +65,12 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
             "golden": _file(golden) if isinstance(golden, Path) else str(golden),
         }
     )
+
+
+def model_bytes(request: Request) -> int:
+    """Return the size of the model files with their external data."""
+    files = {file for model in request.models for file in _files(model) if file.is_file()}
+    return sum(file.stat().st_size for file in files)
 
 
 def _backend(target: Target) -> dict[str, Any]:
@@ -99,18 +108,25 @@ def _version(name: str) -> str | None:
 
 def _model_files(path: Path) -> dict[str, Any]:
     """Return the hashes of a model file and of its external data files."""
-    files = {path.name: sha256_of_file(path)}
-    if path.suffix == ".onnx":
-        for location in _external_locations(path):
-            file = path.parent / location
-            files[location] = sha256_of_file(file) if file.is_file() else "missing"
-    return files
+    return {
+        str(file.relative_to(path.parent)): sha256_of_file(file) if file.is_file() else "missing"
+        for file in _files(path)
+    }
+
+
+def _files(path: Path) -> list[Path]:
+    """Return a model file and its external data files."""
+    locations = sorted(_external_locations(path)) if path.suffix == ".onnx" else []
+    return [path, *(path.parent / location for location in locations)]
 
 
 def _external_locations(path: Path) -> set[str]:
     # The key is an entry's name in the file; where it does not occur no external data can, and onnx is not needed.
-    if b"location" not in path.read_bytes():
+    if path.stat().st_size == 0:
         return set()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(b"location") < 0:
+            return set()
     import onnx
     from google.protobuf.message import DecodeError
 

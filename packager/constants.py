@@ -6,7 +6,6 @@ touching another name that had the same content.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from packager.arena import align
 from packager.call_plan import ConstantForm, ConstantSlot, ConstantTable
+from packager.chunks import sha256_of_array
 from packager.constant_forms import find_form
 from packager.manifest import Constant, TensorSpec
 
@@ -60,7 +60,7 @@ class ConstantBuilder:
         another content.
         """
         array = np.asarray(array)
-        sha256 = _sha256(array)
+        sha256 = sha256_of_array(array)
         index = self._by_content.setdefault((sha256, array.dtype.name, array.shape), len(self._entries))
         if index == len(self._entries):
             self._entries.append(_Entry(array, sha256))
@@ -83,7 +83,7 @@ class ConstantBuilder:
     def add_anonymous(self, array: Array) -> int:
         """Add a constant that has no name in the model; it is named after its content."""
         array = np.asarray(array)
-        digest = _sha256(array)
+        digest = sha256_of_array(array)
         shape = "x".join(map(str, array.shape)) or "scalar"
         return self.add_derived(f"constant.{array.dtype.name}.{shape}.{digest[:12]}", array)
 
@@ -150,7 +150,3 @@ def _slot_form(slot: _Slot, originals: Mapping[str, Array]) -> ConstantForm | No
     """Return how a slot reads the one of its sources that it is a view of."""
     forms = (find_form(slot.array, name, originals[name]) for name in slot.sources if name in originals)
     return next(filter(None, forms), None)
-
-
-def _sha256(array: Array) -> str:
-    return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packager.cache import Cache
-from packager.call_plan import CallPlan
+from packager.constant_segment import append_constants
 from packager.cpu_levels import DISPATCHED_SECTION
 from packager.deploy.code import needs_of_code
 from packager.deploy.elf import read_elf
@@ -129,8 +129,8 @@ class Linker:
     def _assemble_data(self, link_plan: LinkPlan, golden: bytes | None) -> Path:
         sections = [DataSection(SECTION_NAME, "a", ("pk_manifest",), f".zero {link_plan.manifest_room}")]
         if link_plan.weights.storage == "embedded":
-            write_constants(link_plan.plan, self.workdir / "constants.bin")
-            sections.append(DataSection(CONSTANTS_SECTION, "a", ("pk_constants",), '.incbin "constants.bin"'))
+            # The assembler and the linker would hold them in memory: append_constants puts them in place of this.
+            sections.append(DataSection(CONSTANTS_SECTION, "a", ("pk_constants",), ".zero 64"))
         if link_plan.plan.selection:
             chosen = ", ".join(str(selected.chosen) for selected in link_plan.plan.selection)
             sections.append(DataSection(SELECTION_SECTION, "a", ("pk_selection",), f".byte {chosen}"))
@@ -148,9 +148,16 @@ class Linker:
         exports.write_text(render("exports.map.j2", entry_symbol=link_plan.entry_symbol))
         output = self.workdir / "bundle.so"
         argv = [self.toolchain.cc, *LINK_FLAGS, f"-Wl,--version-script={exports.name}", "-o", output.name]
+        embedded = link_plan.weights.storage == "embedded"
+        if embedded:
+            script = self.workdir / "constants.ld"
+            script.write_text(render("constants.ld.j2", section=CONSTANTS_SECTION))
+            argv.append(f"-Wl,-T,{script.name}")
         required = [f"-l{library.link_name}" for backend in link_plan.backends for library in backend.requires]
         libgcc = [self._passive_libgcc()] if any(library.uses_libgcc for library in link_plan.libraries) else []
         run([*argv, *map(str, objects), *libgcc, *dict.fromkeys(required), *LIBRARIES], cwd=self.workdir)
+        if embedded:
+            append_constants(output, link_plan.plan.constants)
         return output
 
     def _passive_libgcc(self) -> str:
@@ -171,6 +178,8 @@ class Linker:
         combined = self.workdir / f"{entry_symbol}.o"
         run([self.toolchain.ld, "-r", "--strip-debug", "-o", combined.name, *map(str, objects)], cwd=self.workdir)
         run([self.toolchain.objcopy, f"--keep-global-symbol={entry_symbol}", combined.name], cwd=self.workdir)
+        if link_plan.weights.storage == "embedded":
+            append_constants(combined, link_plan.plan.constants)
         output = self.workdir / "bundle.a"
         output.unlink(missing_ok=True)
         run([self.toolchain.ar, "rcsD", output.name, combined.name], cwd=self.workdir)
@@ -218,12 +227,3 @@ def _check_names(link_plan: LinkPlan) -> None:
                     f"{library.kind}: it provides {symbol}, a name of packager's runtime or entrypoint",
                     hint="start symbols with the name of the backend and of the partition",
                 )
-
-
-def write_constants(plan: CallPlan, path: Path) -> None:
-    """Write all constants at their offsets; gaps are zero."""
-    with path.open("wb") as file:
-        for record, array in zip(plan.constants.records, plan.constants.arrays, strict=True):
-            file.write(bytes(record.offset - file.tell()))
-            file.write(array.reshape(-1).view("uint8").data)
-        file.write(bytes(plan.constants.nbytes - file.tell()))

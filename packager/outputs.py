@@ -69,7 +69,8 @@ class Outputs:
             _keep_foreign(path, kind)
 
     def publish(self, folder: Path, request: Request) -> None:
-        """Copy the results of a build to their places. Raises OutputError."""
+        """Move the results of a build to their places, copy them out of a folder that stays. Raises OutputError."""
+        put = _move if request.keep_workdir is None else shutil.copyfile
         bundle = next(folder / name for name in BUNDLE_NAMES if (folder / name).exists())
         weights = next(iter(folder.glob(f"*{WEIGHTS_SUFFIX}")), None)
         if weights is not None:
@@ -77,13 +78,13 @@ class Outputs:
         pending: list[tuple[Path, Path]] = []
         try:
             if weights is not None:
-                shutil.copyfile(weights, _stage(self.weights, pending))
+                put(weights, _stage(self.weights, pending))
             if self.header is not None:
                 from packager.header import render_header
 
                 text = render_header(bundle, self.header.name, self.bundle.name, request.entry_symbol)
                 _stage(self.header, pending).write_text(text)
-            shutil.copyfile(bundle, _stage(self.bundle, pending))
+            put(bundle, _stage(self.bundle, pending))
             while pending:  # the bundle last: when it is there, all is there
                 temporary, target = pending[0]
                 temporary.replace(target)
@@ -127,6 +128,19 @@ def _is_ours(path: Path, kind: str) -> bool:
     # Not every library is a bundle: this one may be an input of this build.
     with path.open("rb") as whole, mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(SECTION_MAGIC) >= 0
+
+
+def _move(source: Path, target: Path) -> None:
+    """Put a file in place of another, which gives it its permissions; copy it to another file system."""
+    mode = target.stat().st_mode
+    try:
+        source.replace(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copyfile(source, target)
+    else:
+        target.chmod(mode)
 
 
 def _stage(target: Path, pending: list[tuple[Path, Path]]) -> Path:

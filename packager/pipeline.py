@@ -28,14 +28,12 @@ from packager.toolchain import Toolchain, find_toolchain
 if TYPE_CHECKING:
     from packager.call_plan import CallPlan
     from packager.frontends.dims import DimArgument
-    from packager.ir import CudaCode, LinkPlan, LoweredModel, PreparedLibrary
+    from packager.ir import CudaCode, LinkPlan, PreparedLibrary
     from packager.link import Linker
     from packager.partition import Placement
     from packager.primitives import BackendOutput
     from packager.targets import Target
 
-# Code reaches constants by 32-bit offsets; above this size they go into a file of their own.
-MAX_EMBEDDED_BYTES = 2**31 - 2**24
 Progress = Callable[[str], None]
 
 
@@ -110,7 +108,8 @@ def build(
     require_build_packages()
     toolchain = find_toolchain(request.targets.host.machine)
     store = Cache.of_user(enabled=cache and request.keep_workdir is None)
-    key = cache_key.of_bundle(request, toolchain) if store.enabled else ""
+    cached = store.enabled and cache_key.model_bytes(request) <= cache_key.MAX_CACHED_BYTES
+    key = cache_key.of_bundle(request, toolchain) if cached else ""
     with work_folder(request.keep_workdir) as workdir:
         if key and store.fetch("bundle", key, workdir):
             report("found in the cache")
@@ -174,6 +173,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     from packager.partition import compile_with, partition
     from packager.plan import plan
     from packager.seal import seal
+    from packager.weights import are_external
 
     imported = import_model(request)
     dump.imported(imported, workdir, request.keep_workdir)
@@ -190,7 +190,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     lowered = lower(placement.model, request.targets.device)
     dump.lowered(lowered, workdir, request.keep_workdir)
     progress("planning")
-    external = _has_external_weights(request, lowered)
+    external = are_external(lowered, request.weights, static=request.static)
     call_plan = plan(lowered, packed_constants=external)
     dump.planned(call_plan, workdir, request.keep_workdir)
     progress(f"compiling {len(call_plan.functions)} primitive functions")
@@ -242,12 +242,6 @@ def _count_partitions(placement: Placement, kind: str) -> str:
     """Say how many functions a backend has compiled for how many parts of the model."""
     taken = [verdict.partition for verdict in placement.verdicts if verdict.backend == kind and not verdict.reason]
     return f"{kind}: {len(taken)} partitions at {sum(len(part.sites) for part in taken)} call sites"
-
-
-def _has_external_weights(request: Request, lowered: LoweredModel) -> bool:
-    if request.weights is not None:
-        return request.weights == "external"
-    return sum(constant.array.nbytes for constant in lowered.constants.values()) > MAX_EMBEDDED_BYTES
 
 
 def _contexts(request: Request, toolchain: Toolchain, store: Cache, workdir: Path) -> Callable[[Target], Context]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packager import strict_json
+from packager.chunks import chunks
 from packager.dtypes import BY_SAFETENSORS, DTYPES, storage_dtype
 from packager.errors import BundleError
 
@@ -52,7 +53,7 @@ class Header:
 
 
 def _stored(tensors: Mapping[str, NDArray[Any]], dtypes: Mapping[str, str] | None) -> Iterator[tuple[str, str, Any]]:
-    """Yield (name, dtype name, little-endian contiguous array)."""
+    """Yield (name, dtype name, little-endian array)."""
     for name, array in tensors.items():
         dtype = (dtypes or {}).get(name) or array.dtype.name
         if name == _METADATA or dtype not in DTYPES:
@@ -61,7 +62,7 @@ def _stored(tensors: Mapping[str, NDArray[Any]], dtypes: Mapping[str, str] | Non
             raise ValueError(f"{name!r}: {array.dtype} does not hold {dtype}")
         if array.dtype.byteorder == ">":
             array = array.astype(array.dtype.newbyteorder("<"))  # noqa: PLW2901
-        yield name, dtype, array if array.flags.c_contiguous else array.copy(order="C")
+        yield name, dtype, array
 
 
 def encode_header(
@@ -102,7 +103,8 @@ def write(
     """Write a file, one tensor after the other without a copy of all. Raises ValueError, OSError."""
     stream.write(encode_header(tensors, metadata, align_header=align_header, dtypes=dtypes))
     for _, _, array in _stored(tensors, dtypes):
-        stream.write(_bytes(array))
+        for part in chunks(array):
+            stream.write(part)
 
 
 def encode(
@@ -114,19 +116,16 @@ def encode(
 ) -> bytes:
     """Return the image of a file; see encode_header."""
     header = encode_header(tensors, metadata, align_header=align_header, dtypes=dtypes)
-    return b"".join([header, *(_bytes(array) for _, _, array in _stored(tensors, dtypes))])
+    return b"".join([header, *(part for _, _, array in _stored(tensors, dtypes) for part in chunks(array))])
 
 
 def data_sha256(tensors: Mapping[str, NDArray[Any]]) -> str:
     """Return the hex SHA-256 of all tensor bytes in this order."""
     digest = hashlib.sha256()
     for _, _, array in _stored(tensors, None):
-        digest.update(_bytes(array))
+        for part in chunks(array):
+            digest.update(part)
     return digest.hexdigest()
-
-
-def _bytes(array: NDArray[Any]) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
 
 
 def header_size(prefix: bytes, file_size: int) -> int:

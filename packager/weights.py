@@ -7,8 +7,29 @@ from pathlib import Path
 from packager import safetensors
 from packager.call_plan import CallPlan
 from packager.digest import sha256_of_file
-from packager.ir import ExternalWeights
+from packager.errors import UsageError
+from packager.ir import ExternalWeights, LoweredModel
 from packager.manifest import Weights
+
+# A program that links an archive has its constants between its own code and data, which reach 2 GiB. A library has them
+# behind both (packager.constant_segment).
+MAX_ARCHIVE_BYTES = 2**31 - 2**24
+
+
+def are_external(model: LoweredModel, storage: str | None, *, static: bool) -> bool:
+    """Whether the constants go into a file of their own. ``storage`` is what was asked for, None to decide by size.
+
+    Raises UsageError for more than an archive can hold.
+    """
+    nbytes = sum(constant.array.nbytes for constant in model.constants.values())
+    if not static or nbytes <= MAX_ARCHIVE_BYTES:
+        return storage == "external"
+    if storage == "embedded":
+        raise UsageError(
+            f"--weights embedded: an archive cannot hold {nbytes / 2**30:.1f} GiB of constants",
+            hint="build a shared library, or put them into a file with --weights external",
+        )
+    return True
 
 
 def describe_weights(

@@ -169,6 +169,25 @@ def _restricted(transform: relax.Function, indices: Sequence[int]) -> relax.Func
     return relax.Function(transform.params, relax.SeqExpr(blocks, output), output.ty, transform.is_pure)
 
 
+def _with_read_fields(transform: relax.Function) -> tuple[relax.Function, list[int]]:
+    """Return the transform with a parameter of only those fields that it reads, and their indices."""
+    (whole,) = transform.params
+    fields = [
+        value
+        for block in transform.body.blocks
+        for value in (binding.value for binding in block.bindings)
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(whole)
+    ]
+    read = sorted({int(field.index) for field in fields})
+    part = relax.Var(whole.name, relax.TupleType([whole.ty.fields[index] for index in read]))
+
+    def narrow(field: relax.TupleGetItem) -> relax.TupleGetItem:
+        return relax.TupleGetItem(part, read.index(field.index)) if field.tuple_value.same_as(whole) else field
+
+    body = structural_map(transform.body, (relax.TupleGetItem, narrow))
+    return relax.Function([part], body, transform.ret_ty, transform.is_pure, transform.attrs), read
+
+
 def _run(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -> list[Array]:
     from packager.lower.indices import clamp_indices, legalize_take  # which is a part of what imports this module
 
@@ -179,6 +198,8 @@ def _run(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -
     # Indices may be constants that point outside: reading there would end the build, or make it depend on chance.
     clamped = {v: clamp_indices(f) if isinstance(f, tirx.PrimFunc) else f for v, f in module.functions.items()}
     module = tvm.IRModule(clamped, attrs=module.attrs)
+    module[TRANSFORM], read = _with_read_fields(module[TRANSFORM])
+    # Of all that is handed to TVM it makes a copy.
     machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
-    results = machine[TRANSFORM]([tvm.runtime.tensor(np.asarray(value, order="C")) for value in values])
+    results = machine[TRANSFORM]([tvm.runtime.tensor(np.asarray(values[index], order="C")) for index in read])
     return [np.asarray(result.numpy()) for result in results]

@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm_ffi import structural_map
 
+from packager.chunks import sha256_of_array
 from packager.errors import ModelError
 from packager.frontends.dims import DimRequest
 from packager.frontends.names import with_main
@@ -37,7 +38,7 @@ def lift_constants(
     ``names`` gives the names of constants by the handle of their TVM tensor; others are numbered, and are one where
     their contents are equal. ``taken`` are names that main's parameters have.
     """
-    lifted: dict[tuple[str, bytes, str, tuple[int, ...]], tuple[relax.Var, str, Array]] = {}
+    lifted: dict[tuple[str, str, str, tuple[int, ...]], tuple[relax.Var, str, Array]] = {}
     used = {*taken, *names.values()}
 
     def lift(constant: GenericConst) -> Any:
@@ -45,7 +46,7 @@ def lift_constants(
         if stays_inline(array):
             return constant
         own = names.get(constant.value.__chandle__(), "")
-        key = (own, b"" if own else array.tobytes(), array.dtype.name, array.shape)
+        key = (own, "" if own else sha256_of_array(array), array.dtype.name, array.shape)
         if key not in lifted:
             name = own or f"constant_{len(lifted)}"
             while not own and name in used:

@@ -20,6 +20,7 @@ from packager.frontends.frozen import freeze_inputs
 from packager.frontends.names import tag_bindings
 from packager.frontends.onnx_converters import CONVERTERS
 from packager.frontends.onnx_custom import CustomNode, inline_functions, take_custom_nodes
+from packager.frontends.onnx_data import read_external, take_large
 from packager.frontends.onnx_dims import fix_dims, name_dims
 from packager.frontends.onnx_importer import Importer, node_name, run_importer
 from packager.frontends.onnx_limits import refuse_strings, refused_use
@@ -44,21 +45,22 @@ def load(
     frozen: Mapping[str, Array] | None = None,
 ) -> ImportedModel:
     """Read an ``.onnx`` file, external data too. Raises ModelError, UnsupportedOperatorsError and UsageError."""
-    model = inline_functions(_read(path), op_libraries)
+    model, arrays = _read(path)
+    model = inline_functions(model, op_libraries)
     sha256 = sha256_of_file(path)
     graph = model.graph
     _drop_initialiser_inputs(graph)
-    _override(graph, overrides)
+    _override(graph, overrides, arrays)
     refuse_strings(graph)
     freeze_inputs(graph, frozen or {})
     found = name_dims(graph)
     resolved = resolve_dims(found, dims)
     fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
     custom = take_custom_nodes(model, op_libraries)
-    inferred, constants = simplify(model, custom)
+    inferred, constants = simplify(model, custom, arrays)
     add_counts(graph)
     _check_operators(graph, inferred.types, custom)
-    importer = Importer(custom, resolved)
+    importer = Importer(custom, resolved, constants.array)
     module = run_importer(importer, graph, _opset(model))
     _check_outputs(graph, module["main"])
     _check_extents(module["main"], importer.node_of_variable)
@@ -87,23 +89,32 @@ def load(
     )
 
 
-def _read(path: Path) -> onnx.ModelProto:
+def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Return the model, and the large initialisers, whose data are not in it any more. Raises ModelError."""
     try:
         model = onnx.load(path, load_external_data=False)
     except (DecodeError, ValueError, OSError) as error:
         raise ModelError(f"{path}: cannot be read as ONNX", detail=str(error), hint="is the file complete?") from None
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path}: holds no ONNX graph", hint="is the file complete?")
+    try:
+        arrays = take_large(model.graph)
+    except ValueError as error:
+        raise ModelError(f"{path}: is not a valid ONNX model", detail=str(error)) from None
+    if arrays:  # a message keeps the memory of what was in it
+        model, large = onnx.ModelProto(), model
+        model.CopyFrom(large)
+        del large
     _check(path, model)
     try:
-        onnx.load_external_data_for_model(model, str(path.parent))
+        arrays |= read_external(model, path.parent, arrays)
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise ModelError(
             f"{path}: its external data cannot be read",
             detail=str(error),
             hint="external data files must lie beside the model, under the names that it gives",
         ) from None
-    return model
+    return model, arrays
 
 
 def _check(path: Path, model: onnx.ModelProto) -> None:
@@ -132,8 +143,8 @@ def _drop_initialiser_inputs(graph: onnx.GraphProto) -> None:
     graph.input.extend(inputs)
 
 
-def _override(graph: onnx.GraphProto, overrides: Overrides) -> None:
-    """Replace initialisers and values of Constant nodes. Raises UsageError."""
+def _override(graph: onnx.GraphProto, overrides: Overrides, arrays: dict[str, Array]) -> None:
+    """Replace initialisers, those in ``arrays`` too, and values of Constant nodes. Raises UsageError."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
@@ -143,7 +154,9 @@ def _override(graph: onnx.GraphProto, overrides: Overrides) -> None:
         tensor = tensors[name]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name
         array = overrides.find(name, dtype, tuple(tensor.dims))
-        if array is not None:
+        if array is not None and name in arrays:
+            arrays[name] = array
+        elif array is not None:
             tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, array.tobytes(), True))
 
 

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from packager.fold.views import take
 from packager.frontends.lift import stays_inline
+from packager.frontends.onnx_data import LARGE_BYTES, declaration
 from packager.frontends.operator_sets import STANDARD_DOMAINS
 
 # Operators whose result is not a function of their inputs alone, that hold sub-graphs, or that are folded later.
@@ -34,13 +35,14 @@ class Constants:
     """The initialisers of a graph as arrays, and where those that were computed here come from.
 
     ``sources`` gives for each of these the initialisers of the file that it was computed from; small ones, which are
-    part of the code, do not count. An array that only moves elements of its source is a view of it.
+    part of the code, do not count. An array that only moves elements of its source is a view of it. ``arrays`` are
+    those whose data are not in the graph.
     """
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, graph: onnx.GraphProto, arrays: Mapping[str, Array]) -> None:
         self.graph = graph
         self.tensors = {tensor.name: tensor for tensor in graph.initializer}
-        self.arrays: dict[str, Array] = {}
+        self.arrays = dict(arrays)
         self.sources: dict[str, tuple[str, ...]] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -55,7 +57,11 @@ class Constants:
     def add(self, name: str, array: Array, inputs: Iterable[str] | None) -> None:
         """Add an initialiser that was computed from ``inputs``; None: it stands in the file, as a Constant node."""
         self.arrays[name] = array
-        self.tensors[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
+        if array.nbytes > LARGE_BYTES:
+            data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            self.tensors[name] = declaration(name, data_type, array.shape)
+        else:
+            self.tensors[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
         self.graph.initializer.append(self.tensors[name])
         if inputs is not None:
             self.sources[name] = tuple(dict.fromkeys(source for i in inputs for source in self._sources_of(i)))

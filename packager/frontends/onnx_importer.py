@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import tvm
 from tvm import relax
@@ -20,6 +21,7 @@ from packager.frontends.lift import stays_inline
 from packager.frontends.onnx_agreement import agree
 from packager.frontends.onnx_converters import CONVERTERS
 from packager.frontends.onnx_custom import CustomNode, convert
+from packager.frontends.onnx_fold import Array
 from packager.manifest import Dim
 from packager.relations import Relations
 
@@ -36,12 +38,36 @@ WHOLE_TUPLES = {
 }
 
 
+class Parameters(dict[str, tuple[relax.Var, Any]]):
+    """The constants that are parameters: the variable of each, and its value as a tensor of TVM.
+
+    That is a copy, made when the value is asked for, which TVM's converters do for those that decide shapes.
+    """
+
+    def __init__(self, arrays: Callable[[str], Array]) -> None:
+        super().__init__()
+        self.array = arrays
+        self._unread = tvm.runtime.tensor(np.empty(0, np.uint8))
+
+    def add(self, name: str, variable: relax.Var) -> None:
+        """Add a constant that ``variable`` stands for."""
+        self[name] = (variable, self._unread)
+
+    def variable(self, name: str) -> relax.Var:
+        """Return what stands for a constant."""
+        return super().__getitem__(name)[0]
+
+    def __getitem__(self, name: str) -> tuple[relax.Var, Any]:
+        return self.variable(name), tvm.runtime.tensor(self.array(name))
+
+
 class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer, which here also tells which variable stands for which node, inlines small constants, calls custom
     operators, and computes with symbolic shapes."""
 
-    def __init__(self, custom: Mapping[str, CustomNode], dims: Sequence[Dim]) -> None:
+    def __init__(self, custom: Mapping[str, CustomNode], dims: Sequence[Dim], arrays: Callable[[str], Array]) -> None:
         super().__init__(None, "float32", keep_params_in_input=True)
+        self._params = Parameters(arrays)
         self.custom = custom
         self.bounds = {dim.name: dim for dim in dims}
         self.analyzer = Analyzer()  # which learns the bounds of the dims from the inputs
@@ -62,14 +88,14 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
     def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
         for tensor in graph.initializer:
-            array = onnx.numpy_helper.to_array(tensor)
+            array = self._params.array(tensor.name)
             if stays_inline(array):
                 self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
                 continue
             # Under their own names: TVM's importer drops the prefix onnx:: of a name.
             variable = self._new_var(tensor.name, shape=array.shape, dtype=array.dtype.name)
             self._nodes[tensor.name] = variable
-            self._params[tensor.name] = (variable, tvm.runtime.tensor(array))
+            self._params.add(tensor.name, variable)
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         results = {value.name for value in graph.output}

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import onnx
 
 from packager.frontends.onnx_custom import CustomNode, add_types
+from packager.frontends.onnx_data import LARGE_BYTES, is_declared
 from packager.frontends.onnx_fold import Extents
-
-# Initialisers above this size, in bytes, are no shapes or axes.
-LARGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
     bare.graph.output.extend(graph.output)
     bare.graph.value_info.extend(graph.value_info)
     for tensor in graph.initializer:
-        if len(tensor.raw_data) > LARGE_BYTES:
+        if is_declared(tensor) or len(tensor.raw_data) > LARGE_BYTES:
             bare.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
         else:
             bare.graph.initializer.append(tensor)

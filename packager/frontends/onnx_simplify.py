@@ -13,7 +13,7 @@ import onnx
 
 from packager.frontends.onnx_custom import CustomNode
 from packager.frontends.onnx_expand import expand_functions, inline_branches
-from packager.frontends.onnx_fold import Constants, fold_constants
+from packager.frontends.onnx_fold import Array, Constants, fold_constants
 from packager.frontends.onnx_infer import Inferred, infer
 from packager.frontends.onnx_unroll import unroll_loops
 from packager.frontends.operator_sets import STANDARD_DOMAINS
@@ -26,12 +26,16 @@ FIRST_SLICE = 10
 MAX_ROUNDS = 16
 
 
-def simplify(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> tuple[Inferred, Constants]:
+def simplify(
+    model: onnx.ModelProto, custom: Mapping[str, CustomNode], arrays: Mapping[str, Array]
+) -> tuple[Inferred, Constants]:
     """Fold constants and batch norms of ``model`` in place; the graph computes the same values.
+
+    ``arrays`` are the initialisers whose data are not in the graph.
 
     Returns what is known of the values that were there before, and the constants.
     """
-    constants = Constants(model.graph)
+    constants = Constants(model.graph, arrays)
     for _ in range(MAX_ROUNDS):
         inferred = infer(model, custom)
         _rewrite(model.graph, inferred, constants)

@@ -40,8 +40,9 @@ def constant(data: Any, attributes: Mapping[str, Any]) -> Array | None:
         return np.asarray(data.value.numpy())
     if isinstance(data, relax.ShapeExpr) and all(isinstance(extent, tirx.IntImm) for extent in data.values):
         return np.array([int(extent) for extent in data.values], dtype=np.int64)
-    found = attributes["tvm_custom"]["params"].get(getattr(data, "name", ""))
-    return None if found is None or not found[0].same_as(data) else np.asarray(found[1].numpy())
+    parameters = attributes["tvm_custom"]["params"]
+    name = getattr(data, "name", "")
+    return parameters.array(name) if name in parameters and parameters.variable(name).same_as(data) else None
 
 
 def known(data: Any, attributes: Mapping[str, Any], what: str) -> Array:

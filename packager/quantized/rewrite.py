@@ -93,7 +93,9 @@ class Rewriter:
         """Return what the magnitude of an operand is at most; infinity if that is not known."""
         array, value = self.constants.array(expr), self.value(expr)
         if array is not None:
-            return float(np.nan_to_num(np.abs(array.astype(np.float64)), nan=np.inf).max(initial=0))
+            with np.errstate(invalid="ignore"):  # of what is no number
+                largest = max((abs(float(end)) for end in (array.max(), array.min())) if array.size else (0.0,))
+            return np.inf if np.isnan(largest) else largest
         if isinstance(value, Joined):
             return max(arithmetic.largest(part) for part in value.parts)
         if isinstance(value, Linear):

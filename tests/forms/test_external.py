@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -307,16 +308,17 @@ def test_weights_recover(pair: Path, digits: Model) -> None:
     digits.check(digits.rows(2), bundle.run([digits.rows(2)])[digits.output])
 
 
-@pytest.mark.parametrize("named", ["external", None])
-def test_build_keeps_a_foreign_file(digits: Model, tmp_path: Path, named: str | None) -> None:
+@pytest.mark.parametrize("asked", [True, False])
+def test_build_keeps_a_foreign_file(digits: Model, tmp_path: Path, asked: bool) -> None:
     """A model.safetensors that packager did not write is the user's."""
     foreign = tmp_path / "model.safetensors"
     safetensors.numpy.save_file({"x": np.zeros(3, np.float32)}, foreign)
     before = foreign.read_bytes()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packager.pipeline.MAX_EMBEDDED_BYTES", 1000)  # so that None means external, too
+        patch.setattr("packager.weights.MAX_ARCHIVE_BYTES", 1000)  # an archive has external weights unasked
+        options: dict[str, Any] = {"weights": "external"} if asked else {"static": True, "prefix": "m"}
         with pytest.raises(PackagerError, match="exists and is not a weights file"):
-            packager.build(digits.path, tmp_path / "model.so", dims={"n": 1}, weights=named, cache=False)
+            packager.build(digits.path, tmp_path / "model.so", dims={"n": 1}, cache=False, **options)
     assert foreign.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 

@@ -1,0 +1,115 @@
+"""The data of ONNX initialisers: taken out of the model, external data mapped and not read.
+
+protobuf copies a message wherever it goes and holds no more than 2 GiB, so that no stage passes weights around in one.
+An initialiser whose data are taken out stays as a declaration: its name, type and shape, marked as external.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import warnings
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
+
+Array = NDArray[Any]
+
+# Initialisers above this size, in bytes, are no shapes or axes: nothing but the importer needs their data.
+LARGE_BYTES = 4096
+# Elements that share bytes, and those of no fixed size.
+NO_VIEWS = {getattr(TensorProto, name, None) for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "STRING")}
+
+
+def is_declared(tensor: TensorProto) -> bool:
+    """Whether the data of an initialiser are not in the model."""
+    return bool(external_data_helper.uses_external_data(tensor))
+
+
+def declaration(name: str, data_type: int, shape: tuple[int, ...]) -> TensorProto:
+    """Return an initialiser whose data are not in the model."""
+    return TensorProto(name=name, data_type=data_type, dims=shape, data_location=TensorProto.EXTERNAL)
+
+
+def take_large(graph: onnx.GraphProto) -> dict[str, Array]:
+    """Return the data of large initialisers that are in the model, and leave declarations.
+
+    Raises ValueError for data that do not fit the shape.
+    """
+    arrays: dict[str, Array] = {}
+    for tensor in graph.initializer:
+        if is_declared(tensor) or not _is_large(tensor):
+            continue
+        try:
+            arrays[tensor.name] = numpy_helper.to_array(tensor)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"initialiser {tensor.name!r}: {error}") from None
+        tensor.CopyFrom(declaration(tensor.name, tensor.data_type, tuple(tensor.dims)))
+    return arrays
+
+
+def read_external(model: onnx.ModelProto, folder: Path, taken: Container[str]) -> dict[str, Array]:
+    """Read external data: return those of large initialisers, as read-only views of the mapped files, and leave
+    declarations; put all other into the model.
+
+    ``taken`` are the initialisers that are declarations already. Raises OSError, and ValueError for a place that is
+    outside its file or does not fit the shape; onnx's own ValidationError for a file outside ``folder``.
+    """
+    files: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
+    for tensor in model.graph.initializer:
+        if tensor.external_data and is_declared(tensor) and _is_large(tensor):
+            arrays[tensor.name] = _view(tensor, folder, files)
+            tensor.CopyFrom(declaration(tensor.name, tensor.data_type, tuple(tensor.dims)))
+    for tensor in external_data_helper._get_all_tensors(model):
+        if is_declared(tensor) and tensor.name not in taken and tensor.name not in arrays:
+            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+    return arrays
+
+
+def _is_large(tensor: TensorProto) -> bool:
+    """Whether an initialiser is large, by its shape; those whose elements numpy cannot view count as small."""
+    if tensor.data_type not in helper.get_all_tensor_dtypes() or tensor.data_type in NO_VIEWS:
+        return False
+    return _nbytes(tensor) > LARGE_BYTES
+
+
+def _nbytes(tensor: TensorProto) -> int:
+    """Return the bytes of the data, by shape and type."""
+    return math.prod(map(int, tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def _view(tensor: TensorProto, folder: Path, files: dict[str, Array]) -> Array:
+    """Return the external data of a tensor. ``files`` are those that are mapped already, by location."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of keys that it does not know
+        info = external_data_helper.ExternalDataInfo(tensor)
+    if info.location not in files:
+        descriptor = external_data_helper._open_external_data_fd(str(folder), info.location, tensor.name, True)
+        files[info.location] = _mapped(descriptor)
+    file, start = files[info.location], info.offset or 0
+    length = file.size - start if info.length is None else info.length
+    nbytes = _nbytes(tensor)
+    if length != nbytes or start + length > file.size:
+        raise ValueError(
+            f"initialiser {tensor.name!r} has {nbytes} bytes, its data are bytes {start} to {start + length} of "
+            f"{info.location!r}, which has {file.size}"
+        )
+    array: Array = file[start : start + nbytes].view(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    return array.reshape(tuple(tensor.dims))
+
+
+def _mapped(descriptor: int) -> Array:
+    """Return a file as an array of bytes, and close the descriptor."""
+    try:
+        if os.fstat(descriptor).st_size == 0:
+            return np.empty(0, np.uint8)
+        return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), np.uint8)
+    finally:
+        os.close(descriptor)

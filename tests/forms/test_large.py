@@ -1,0 +1,210 @@
+"""Models above 2 GiB: decoders with random weights beside onnxruntime, and a tensor whose indices need 64 bits.
+
+They need room on the disk: files of the model and of bundles in the folder of temporary files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import packager
+from packager.call_plan import ConstantTable
+from packager.constant_segment import append_constants
+from packager.constants import ConstantBuilder
+from packager.deploy.elf import read_elf
+from packager.errors import BackendError
+from packager.link import LINK_FLAGS
+from packager.manifest import CONSTANTS_SECTION
+from packager.render import render
+
+from .models import ROOT
+from .programs import AARCH64, NATIVE, Machine, require
+
+TOKENS = np.array([5, 16383, 77, 0])
+MOST_MEMORY = 2.0  # of a build, in sizes of the weights
+MOST_LOADED = 32 << 20  # bytes that a process grows by when it loads a bundle: none of its weights
+Decoder = Callable[[float], tuple[Path, int]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose files do not outlive the test."""
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
+def need_disk(folder: Path, gigabytes: float) -> None:
+    """Skip the test unless there is so much room."""
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < gigabytes:
+        pytest.skip(f"needs {gigabytes:.0f} GB of free disk for temporary files, there are {free:.0f}")
+
+
+@pytest.fixture
+def decoder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Decoder:
+    """Write a decoder of so many GB; returns it and the bytes of its weights."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from decoder import shape_of, write_decoder
+
+    def write(gigabytes: float) -> tuple[Path, int]:
+        shape = shape_of(gigabytes)
+        return write_decoder(folder, shape), shape.parameters * 4
+
+    return write
+
+
+def build_measured(model: Path, form: str) -> tuple[Path, int]:
+    """Build in a process of its own; return the bundle, and the greatest resident set of the build in bytes."""
+    from big import peak_of_build
+
+    bundle = model.with_name(f"{form}.so")
+    return bundle, peak_of_build(model, bundle, form)
+
+
+def resident() -> int:
+    """Return the bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def run(bundle: Path) -> np.ndarray:
+    """Load a bundle and run it once; loading takes no memory for weights."""
+    before = resident()
+    with packager.load(bundle) as loaded:
+        session = loaded.session()
+        assert resident() - before < MOST_LOADED
+        (logits,) = session.run({"tokens": TOKENS}).values()
+        assert isinstance(logits, np.ndarray)
+        return logits
+
+
+def reference(model: Path) -> np.ndarray:
+    """Run a decoder in onnxruntime, which maps its weights."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {"tokens": TOKENS})
+    return np.asarray(logits)
+
+
+@pytest.mark.slow
+def test_a_decoder_above_2_gib(decoder: Decoder, folder: Path) -> None:
+    need_disk(folder, 9)
+    model, nbytes = decoder(2.2)
+    assert nbytes > 2**31
+    expected = reference(model)
+    for form in ("embedded", "external"):
+        bundle, peak = build_measured(model, form)
+        assert peak < MOST_MEMORY * nbytes
+        manifest = packager.inspect(bundle).manifest
+        assert manifest.weights.storage == form
+        assert manifest.weights.bytes >= nbytes
+        np.testing.assert_allclose(run(bundle), expected, rtol=1e-4, atol=1e-3)
+        assert packager.verify(bundle).ok
+        bundle.unlink()
+
+
+@pytest.mark.slow
+def test_a_decoder_of_6_gb(decoder: Decoder, folder: Path) -> None:
+    need_disk(folder, 20)
+    model, nbytes = decoder(6.0)
+    assert nbytes >= 6e9
+    bundle, peak = build_measured(model, "embedded")
+    assert peak < MOST_MEMORY * nbytes
+    np.testing.assert_allclose(run(bundle), reference(model), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_tensor_with_more_than_2_to_the_31_elements(folder: Path) -> None:
+    need_disk(folder, 8)
+    rows, columns = (1 << 21) + 5, 1024
+    wanted = np.array([0, rows - 1, rows - 3, 1 << 20])
+    with (folder / "table.data").open("wb") as file:
+        file.truncate(rows * columns)  # a hole: no room on the disk
+        for row in (*wanted, 1):
+            file.seek(int(row) * columns)
+            file.write((np.arange(columns) * (int(row) % 251 + 1) % 256).astype(np.uint8).tobytes())
+    table = TensorProto(name="table", data_type=TensorProto.UINT8, dims=[rows, columns], data_location=1)
+    table.external_data.add(key="location", value="table.data")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "rows"], ["taken"])],
+        "table",
+        [helper.make_tensor_value_info("rows", TensorProto.INT64, [4])],
+        [helper.make_tensor_value_info("taken", TensorProto.UINT8, [4, columns])],
+        [table],
+    )
+    path = folder / "table.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+    )
+    bundle = packager.build(path, folder / "table.so")
+    expected = (np.arange(columns) * (wanted[:, None] % 251 + 1) % 256).astype(np.uint8)
+    with packager.load(bundle) as loaded:
+        np.testing.assert_array_equal(loaded.run({"rows": wanted})["taken"], expected)
+
+
+def link_with(tools: Machine, source: str, folder: Path) -> Path:
+    """Link an assembly file as a bundle is linked, with room for constants."""
+    require(tools.cc)
+    (folder / "a.S").write_text(source + f'\n.section {CONSTANTS_SECTION},"a",%progbits\n.zero 64\n')
+    (folder / "constants.ld").write_text(render("constants.ld.j2", section=CONSTANTS_SECTION))
+    flags = [flag for flag in LINK_FLAGS if "gc-sections" not in flag]
+    argv = [tools.cc, *flags, "-nostdlib", "-Wl,-T,constants.ld", "a.S", "-o", "a.so"]
+    subprocess.run(argv, cwd=folder, check=True)
+    return folder / "a.so"
+
+
+def table_of(array: np.ndarray) -> ConstantTable:
+    builder = ConstantBuilder()
+    builder.add("w", array)
+    return builder.build(packed=False, originals={})
+
+
+EVERYTHING = """
+.data; .quad 1; .bss; .zero 100; .section .rodata,"a"; .quad 2; .text; nop
+.section own,"aw"; .quad 3; .section own_zero,"aw",%nobits; .zero 9999; .section own_constants,"a"; .quad 4
+"""
+
+
+@pytest.mark.parametrize("tools", [NATIVE, AARCH64], ids=["native", "aarch64"])
+@pytest.mark.parametrize("code", ["", EVERYTHING], ids=["empty", "everything"])
+def test_constants_lie_behind_everything_else(tools: Machine, code: str, tmp_path: Path) -> None:
+    linked = link_with(tools, code, tmp_path)
+    before = read_elf(linked)
+    array = np.arange(100_003, dtype=np.int32).reshape(1, -1).T
+    append_constants(linked, table_of(array))
+    image = read_elf(linked)
+    constants = image.sections[CONSTANTS_SECTION]
+    assert all(section.address <= constants.address for section in image.sections.values())
+    assert constants.size == array.nbytes + -array.nbytes % 64
+    assert linked.read_bytes()[constants.offset :] == array.tobytes() + bytes(-array.nbytes % 64)
+    segments = subprocess.run(["readelf", "-lW", linked], capture_output=True, text=True, check=True)
+    assert not segments.stderr
+    (segment,) = (line.split() for line in segments.stdout.splitlines() if f"{constants.address:#018x}" in line)
+    assert segment[0] == "LOAD"
+    assert segment[6:-1] == ["R"]
+    assert [int(field, 16) for field in (segment[1], *segment[4:6])] == [
+        constants.offset,
+        constants.size,
+        constants.size,
+    ]
+    assert (constants.offset - constants.address) % int(segment[-1], 16) == 0
+    others = {name: section for name, section in image.sections.items() if name != CONSTANTS_SECTION}
+    assert others == {name: section for name, section in before.sections.items() if name != CONSTANTS_SECTION}
+
+
+def test_a_section_behind_the_constants_is_refused(tmp_path: Path) -> None:
+    linked = link_with(NATIVE, '.section .lbss,"awl",@nobits; .zero 8', tmp_path)
+    content = linked.read_bytes()
+    with pytest.raises(BackendError, match=r"the linker puts \.lbss behind the constants") as caught:
+        append_constants(linked, table_of(np.zeros(100)))
+    assert ".bss" in (caught.value.hint or "")
+    assert linked.read_bytes() == content
