@@ -47,6 +47,9 @@ def merge_models(models: Mapping[str, ImportedModel], name: str) -> ImportedMode
             ModelEntry(entry, replace(m.source, name=entry), len(m.inputs), len(m.output_names), m.dims, m.states)
             for entry, m in models.items()
         ),
+        output_dtypes=tuple(
+            dtype for model in models.values() for dtype in model.output_dtypes or (None,) * len(model.output_names)
+        ),
     )
 
 

@@ -75,6 +75,7 @@ class ImportedModel:
     originals: Mapping[str, Array] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
+    output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
 
     def constants(self) -> dict[str, NamedArray]:
         """Return the weights, in order, with the model's constants that each comes from."""
@@ -116,6 +117,7 @@ class PartitionedModel:
     backends: tuple[BackendOutput, ...]
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
+    output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ class LoweredModel:
     call_sources: tuple[CallSource, ...]
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
+    output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
 
     def every_entry(self) -> tuple[ModelEntry, ...]:
         """Return the models that it holds."""

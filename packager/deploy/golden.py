@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from packager import safetensors
 from packager.deploy.findings import Finding, error
 from packager.deploy.inspect import BundleFile, inspect, read_section
+from packager.dtypes import typed
 from packager.errors import BackendError, BundleError, PackagerError, RunError
 from packager.manifest import GOLDEN_SECTION, Manifest
 
@@ -66,8 +67,10 @@ def decode_golden(image: bytes, manifest: Manifest) -> list[GoldenCase]:
     try:
         for index in range(count):
             entry = entries[index % len(entries)]
-            inputs = {item.name: tensors.pop(f"{index}.input.{item.name}") for item in entry.inputs}
-            outputs = {item.name: tensors.pop(f"{index}.output.{item.name}") for item in entry.outputs}
+            inputs, outputs = (
+                {item.name: typed(tensors.pop(f"{index}.{kind}.{item.name}"), item.dtype) for item in items}
+                for kind, items in (("input", entry.inputs), ("output", entry.outputs))
+            )
             cases.append(GoldenCase(inputs, outputs, entry.name if len(entries) > 1 else None))
     except KeyError as missing:
         raise BundleError(f"the golden section lacks the tensor {missing}") from None

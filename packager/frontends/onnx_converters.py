@@ -16,6 +16,7 @@ from packager.frontends.onnx_activations import ACTIVATIONS
 from packager.frontends.onnx_attention import ATTENTION
 from packager.frontends.onnx_blocked import BLOCKED
 from packager.frontends.onnx_integers import INTEGERS
+from packager.frontends.onnx_narrow_converters import NARROW_CONVERTERS
 from packager.frontends.onnx_ngrams import NGRAMS
 from packager.frontends.onnx_norms import NORMS
 from packager.frontends.onnx_placing import PLACING
@@ -61,6 +62,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **ATTENTION,
     **ACTIVATIONS,
     **BLOCKED,
+    **NARROW_CONVERTERS,
     **NORMS,
     **SLICES,
     "Clip": _clip,

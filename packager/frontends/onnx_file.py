@@ -23,6 +23,7 @@ from packager.frontends.onnx_custom import CustomNode, inline_functions, take_cu
 from packager.frontends.onnx_dims import fix_dims, name_dims
 from packager.frontends.onnx_importer import Importer, node_name, run_importer
 from packager.frontends.onnx_limits import refuse_strings, refused_use
+from packager.frontends.onnx_narrow import store_narrow
 from packager.frontends.onnx_simplify import simplify
 from packager.frontends.onnx_sized import add_counts
 from packager.frontends.operator_sets import CONTRIB_DOMAINS, STANDARD_DOMAINS
@@ -57,6 +58,7 @@ def load(
     custom = take_custom_nodes(model, op_libraries)
     inferred, constants = simplify(model, custom)
     add_counts(graph)
+    narrow = store_narrow(graph, inferred.types, constants)
     _check_operators(graph, inferred.types, custom)
     importer = Importer(custom, resolved)
     module = run_importer(importer, graph, _opset(model))
@@ -76,13 +78,14 @@ def load(
     return ImportedModel(
         source=source,
         module=module,
-        inputs=tuple(_spec(value) for value in graph.input),
+        inputs=tuple(_spec(value, narrow.get(value.name)) for value in graph.input),
         output_names=tuple(value.name for value in graph.output),
         dims=resolved,
         weights=weights,
         nodes=nodes,
         sources=sources,
         originals={source: constants.array(source) for names in sources.values() for source in names},
+        output_dtypes=tuple(narrow.get(value.name) for value in graph.output),
     )
 
 
@@ -143,7 +146,7 @@ def _override(graph: onnx.GraphProto, overrides: Overrides) -> None:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name
         array = overrides.find(name, dtype, tuple(tensor.dims))
         if array is not None:
-            tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, array.tobytes(), True))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
 
 
 def _check_operators(graph: onnx.GraphProto, types: Mapping[str, int], custom: Mapping[str, CustomNode]) -> None:
@@ -222,8 +225,8 @@ def _opset(model: onnx.ModelProto) -> int:
     return int(onnx.defs.onnx_opset_version())
 
 
-def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+def _spec(value: onnx.ValueInfoProto, narrow: str | None) -> TensorSpec:
     tensor = value.type.tensor_type
-    dtype = onnx_frontend.get_type(tensor.elem_type)
+    dtype = narrow or onnx_frontend.get_type(tensor.elem_type)
     shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
-    return TensorSpec(value.name, dtype, shape)
+    return TensorSpec(value.name, dtype, shape)  # type: ignore[arg-type]

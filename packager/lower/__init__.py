@@ -18,6 +18,7 @@ from packager.lower.devices import Device, device_named
 from packager.lower.extremes import legalize_max, legalize_min
 from packager.lower.indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.lower.kernels import make_group
+from packager.lower.narrow import legalize_astype
 from packager.lower.reshapes import rewrite_reshapes
 from packager.op_library import called_operator
 from packager.passes import apply
@@ -39,7 +40,12 @@ TIDY = [
 ]
 LEGALIZE = [_R.LegalizeOps(LEGALIZERS), *TIDY]
 # Threads of a GPU that reduce together know TVM's own maxima alone.
-LEGALIZE_FOR_CPU = [_R.LegalizeOps({**LEGALIZERS, "relax.max": legalize_max, "relax.min": legalize_min}), *TIDY]
+LEGALIZE_FOR_CPU = [
+    _R.LegalizeOps(
+        {**LEGALIZERS, "relax.max": legalize_max, "relax.min": legalize_min, "relax.astype": legalize_astype}
+    ),
+    *TIDY,
+]
 FUSE = [
     _R.FuseOps(),
 ]
@@ -92,6 +98,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
         call_sources=tuple(calls),
         states=model.states,
         entries=model.entries,
+        output_dtypes=model.output_dtypes,
     )
 
 

@@ -91,6 +91,7 @@ def partition(
         backends=tuple(outputs),
         states=model.states,
         entries=model.entries,
+        output_dtypes=model.output_dtypes,
     )
     return Placement(placed, tuple(verdicts))
 
