@@ -27,6 +27,7 @@ from packager.primitives import CallSite, FunctionGroup, Kernel, Partition
 _R = relax.transform
 
 LEGALIZERS = {
+    "relax.astype": legalize_astype,
     "relax.take": legalize_take,
     "relax.nn.softmax": legalize_softmax,
     "relax.nn.layer_norm": legalize_layer_norm,
@@ -40,12 +41,7 @@ TIDY = [
 ]
 LEGALIZE = [_R.LegalizeOps(LEGALIZERS), *TIDY]
 # Threads of a GPU that reduce together know TVM's own maxima alone.
-LEGALIZE_FOR_CPU = [
-    _R.LegalizeOps(
-        {**LEGALIZERS, "relax.max": legalize_max, "relax.min": legalize_min, "relax.astype": legalize_astype}
-    ),
-    *TIDY,
-]
+LEGALIZE_FOR_CPU = [_R.LegalizeOps({**LEGALIZERS, "relax.max": legalize_max, "relax.min": legalize_min}), *TIDY]
 FUSE = [
     _R.FuseOps(),
 ]

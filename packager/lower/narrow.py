@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import relax, te, tirx, topi
+from tvm.ir import GenericConst
 
 from packager.narrow_types import NATIVE, decode, encode
 
@@ -19,6 +20,9 @@ def legalize_astype(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr
 
     def widen(element: Any) -> Any:
         return decode(NATIVE, tirx.reinterpret("uint8", element)).astype(target)
+
+    if isinstance(call.args[0], GenericConst) and call.args[0].ty.ndim == 0:
+        return relax.const(call.args[0].value.numpy().item(), target)
 
     def compute(x: Any) -> Any:
         if NATIVE not in (source, target) or source == target:
