@@ -124,6 +124,8 @@ class _Planner:
             return tuple(self._value(field) for field in expr.fields)
         if isinstance(expr, GenericConst):
             array = np.asarray(expr.value.numpy())
+            if array.size == 0:
+                return self._tensor(None, expr.ty)
             operand = Operand("constants", self.constants.add_anonymous(array))
             return self._tensor(operand, expr.ty)
         return self.values[expr.__chandle__()]
@@ -253,6 +255,8 @@ class _Planner:
                 continue
             whole.touch(len(self.calls))
             nbytes = symbolic.product((*spec.shape, DTYPES[tensor.dtype].itemsize))
+            if nbytes == 0:
+                continue
             copies.append(PlannedCopy(tensor, PlannedTensor(operand, (), tensor.dtype), nbytes))
         moved, buffers = place_next_values(nexts, self.calls)
         self.tensors += buffers

@@ -193,7 +193,7 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
 
 
 def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:
-    """Raise ModelError where a value that is used has no elements: nothing can be compiled for it."""
+    """Raise ModelError where a call takes or gives a value without elements that is used: it cannot be compiled."""
     used: set[int] = set()
 
     def note(expr: Any) -> None:
@@ -204,16 +204,21 @@ def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:
     for value in (*(binding.value for binding in bindings), main.body.body):
         relax.analysis.post_order_visit(value, note)
     for binding in bindings:
-        shape = getattr(binding.var.ty, "shape", None)
-        empty = isinstance(shape, relax.ShapeExpr) and any(
-            isinstance(e, tvm.tirx.IntImm) and int(e) == 0 for e in shape
-        )
-        if empty and binding.var.__chandle__() in used:
+        if not isinstance(binding.value, relax.Call) or binding.var.__chandle__() not in used:
+            continue
+        for part in (binding.var, *binding.value.args):
+            if not _is_empty(part.ty):
+                continue
             node = nodes.get(binding.var.name, "")
             raise ModelError(
-                f"a value of {f'node {node!r}' if node else 'the model'} has no elements: its shape is {shape}",
-                hint="tensors of extent 0 are not supported",
+                f"a value of {f'node {node!r}' if node else 'the model'} has no elements: its shape is {part.ty.shape}",
+                hint="values without elements are supported where all extents are known",
             )
+
+
+def _is_empty(ty: Any) -> bool:
+    shape = getattr(ty, "shape", None)
+    return isinstance(shape, relax.ShapeExpr) and any(isinstance(e, tvm.tirx.IntImm) and int(e) == 0 for e in shape)
 
 
 def _opset(model: onnx.ModelProto) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from packager.frontends.onnx_custom import CustomNode
+from packager.frontends.onnx_empty import know_empty
 from packager.frontends.onnx_expand import expand_functions, inline_branches
 from packager.frontends.onnx_fold import Constants, fold_constants
 from packager.frontends.onnx_infer import Inferred, infer
@@ -36,7 +37,7 @@ def simplify(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> tuple[
         inferred = infer(model, custom)
         _rewrite(model.graph, inferred, constants)
         _slice_apart(model, inferred, constants)
-        folded = fold_constants(model, inferred.extents, constants)
+        folded = know_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
         changed = inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
         if not (changed | unroll_loops(model, inferred, constants)) and not folded:
             break
