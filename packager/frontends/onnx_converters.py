@@ -15,6 +15,7 @@ from tvm.ir import GenericConst
 from packager.frontends.onnx_activations import ACTIVATIONS
 from packager.frontends.onnx_attention import ATTENTION
 from packager.frontends.onnx_blocked import BLOCKED
+from packager.frontends.onnx_counts import COUNT_CONVERTERS
 from packager.frontends.onnx_integers import INTEGERS
 from packager.frontends.onnx_narrow_converters import NARROW_CONVERTERS
 from packager.frontends.onnx_ngrams import NGRAMS
@@ -74,6 +75,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **SELECTION,
     **SIGNAL,
     **SIZED_CONVERTERS,
+    **COUNT_CONVERTERS,
     **TRAINING,
     **TREES,
     **PLACING,

@@ -19,13 +19,13 @@ from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.frozen import freeze_inputs
 from packager.frontends.names import tag_bindings
 from packager.frontends.onnx_converters import CONVERTERS
+from packager.frontends.onnx_counts import add_counts
 from packager.frontends.onnx_custom import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx_dims import fix_dims, name_dims
 from packager.frontends.onnx_importer import Importer, node_name, run_importer
 from packager.frontends.onnx_limits import refuse_strings, refused_use
 from packager.frontends.onnx_narrow import store_narrow
 from packager.frontends.onnx_simplify import simplify
-from packager.frontends.onnx_sized import add_counts
 from packager.frontends.operator_sets import CONTRIB_DOMAINS, STANDARD_DOMAINS
 from packager.ir import ImportedModel
 from packager.manifest import Model, TensorSpec
@@ -57,7 +57,7 @@ def load(
     fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
     custom = take_custom_nodes(model, op_libraries)
     inferred, constants = simplify(model, custom)
-    add_counts(graph)
+    add_counts(graph, inferred, constants)
     narrow = store_narrow(graph, inferred.types, constants)
     _check_operators(graph, inferred.types, custom)
     importer = Importer(custom, resolved)
