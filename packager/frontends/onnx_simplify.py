@@ -59,6 +59,11 @@ def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -
             del node.input[1:]
         elif node.op_type == "Concat":
             _drop_empty(node, inferred)
+        elif node.op_type == "OptionalHasElement" and not any(node.input):
+            node.op_type = "Constant"  # nothing is given
+            del node.input[:]
+            value = onnx.numpy_helper.from_array(np.asarray(False))
+            node.attribute.append(onnx.helper.make_attribute("value", value))
         elif node.op_type == "Dropout" and len(node.input) > 1 and _is_zero(node.input[1], constants):
             del node.input[1:]  # nothing is dropped, in training either
 
