@@ -58,6 +58,9 @@ def merge_models(variants: Sequence[Variant], name: str) -> ImportedModel:
             )
             for variant in variants
         ),
+        output_dtypes=tuple(
+            dtype for model in models.values() for dtype in model.output_dtypes or (None,) * len(model.output_names)
+        ),
     )
 
 

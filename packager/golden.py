@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from packager.deploy.golden import GoldenCase, compare, encode_golden, golden_points, run_apart
 from packager.deploy.randomdata import random_inputs
+from packager.dtypes import typed
 from packager.errors import BackendError, UsageError
-from packager.manifest import Golden, Manifest
+from packager.manifest import Entry, Golden, Manifest
 
 # What verify --run allows between machines: other vector widths sum in another order.
 RTOL = 1e-4
@@ -54,14 +55,16 @@ def make_golden(
             hint="give a file that has all inputs and all outputs by name",
         )
     if runnable:
-        cases = [_computed(bundle, case, rtol, atol) for case in cases]
+        entries = manifest.every_entry()
+        cases = [_computed(bundle, case, entry, rtol, atol) for case, entry in zip(cases, entries, strict=False)]
     image = encode_golden(cases)
     return image, Golden(len(cases), rtol, atol, len(image), hashlib.sha256(image).hexdigest())
 
 
-def _computed(bundle: Path, case: GoldenCase, rtol: float, atol: float) -> GoldenCase:
+def _computed(bundle: Path, case: GoldenCase, entry: Entry, rtol: float, atol: float) -> GoldenCase:
     """Return a case with all outputs. Raises BackendError if the bundle does not give those that it has."""
-    computed = run_apart(bundle, case.inputs, case.entry)
+    dtypes = {spec.name: spec.dtype for spec in entry.outputs}
+    computed = {name: typed(array, dtypes[name]) for name, array in run_apart(bundle, case.inputs, case.entry).items()}
     for name, array in case.outputs.items():
         problem = compare(name, computed[name], array, rtol, atol)
         if problem:
@@ -81,8 +84,10 @@ def _read(path: Path, manifest: Manifest) -> tuple[Arrays, Arrays]:
             f"--golden {path}: cannot be read as .npz: {error}",
             hint="give a number as the seed, or a file of numpy.savez",
         ) from None
-    inputs = {spec.name: arrays.pop(spec.name) for spec in manifest.inputs if spec.name in arrays}
-    outputs = {spec.name: arrays.pop(spec.name) for spec in manifest.outputs if spec.name in arrays}
+    inputs, outputs = (
+        {spec.name: typed(arrays.pop(spec.name), spec.dtype) for spec in specs if spec.name in arrays}
+        for specs in (manifest.inputs, manifest.outputs)
+    )
     missing = [spec.name for spec in manifest.inputs if spec.name not in inputs]
     if missing or arrays:
         what = f"has no array {missing[0]!r}" if missing else f"has an array {next(iter(arrays))!r} that is no tensor"

@@ -80,6 +80,7 @@ class ImportedModel:
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
     conditions: tuple[Condition, ...] = ()
+    output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
 
     def constants(self) -> dict[str, NamedArray]:
         """Return the weights, in order, with the model's constants that each comes from."""
@@ -122,6 +123,7 @@ class PartitionedModel:
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
     conditions: tuple[Condition, ...] = ()
+    output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class LoweredModel:
     states: tuple[State, ...] = ()
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
     conditions: tuple[Condition, ...] = ()
+    output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
 
     def every_entry(self) -> tuple[ModelEntry, ...]:
         """Return the models that it holds."""

@@ -39,6 +39,8 @@ Count = Annotated[int, Range(0, 2**63 - 1)]
 DTypeName = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "float32", "float64", "bfloat16",
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
+    "int4", "uint4", "int2", "uint2",
 ]  # fmt: skip
 TargetValue = str | bool | int | float | tuple[str, ...]
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packager import safetensors
+from packager.dtypes import typed
 from packager.errors import BundleError, UsageError
 from packager.strict_json import suggestion
 
@@ -45,6 +46,7 @@ class Overrides:
         array = self.arrays.get(name)
         if array is None:
             return None
+        array = typed(array, dtype)
         if (array.dtype.name, array.shape) != (dtype, shape):
             given, wanted = _described(array.dtype.name, array.shape), _described(dtype, shape)
             raise UsageError(

@@ -48,6 +48,7 @@ class _Planner:
         # Of the entry that is planned:
         self.tensors: list[PlannedTensor] = []  # those in the arena
         self.calls: list[PlannedCall] = []
+        self.declared: dict[str, str | None] = {}  # element types of outputs that are the bytes of a narrow type
 
     def plan(self, packed_constants: bool) -> CallPlan:
         main = self.model.main
@@ -94,6 +95,7 @@ class _Planner:
                 self.values[binding.var.__chandle__()] = self._evaluate(binding.value, binding.var.ty, source)
         names = self.model.output_names[part.outputs]
         results = [self._value(result) for result in part.results]
+        self.declared = dict(zip(names, self.model.output_dtypes[part.outputs], strict=False))
         outputs, copies = self._bind_results(entry, dict(zip(names, results, strict=True)), kept)
         return PlannedEntry(
             entry=entry,
@@ -114,8 +116,8 @@ class _Planner:
     def _tensor(self, operand: Operand | None, ty: Any) -> PlannedTensor:
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
             raise ModelError(f"a tensor of type {ty} has no static form", hint="shapes that depend on data are refused")
-        if str(ty.dtype) not in (INSIDE if operand is None else DTYPES):
-            raise ModelError(f"a tensor has the element type {ty.dtype}", hint="supported: " + ", ".join(DTYPES))
+        if str(ty.dtype) not in INSIDE:
+            raise ModelError(f"a tensor has the element type {ty.dtype}", hint="supported: " + ", ".join(INSIDE))
         return PlannedTensor(operand, tuple(ty.shape.values), str(ty.dtype))
 
     def _value(self, expr: Any) -> Any:
@@ -123,6 +125,8 @@ class _Planner:
             return tuple(self._value(field) for field in expr.fields)
         if isinstance(expr, GenericConst):
             array = np.asarray(expr.value.numpy())
+            if array.size == 0:
+                return self._tensor(None, expr.ty)
             operand = Operand("constants", self.constants.add_anonymous(array))
             return self._tensor(operand, expr.ty)
         return self.values[expr.__chandle__()]
@@ -252,6 +256,8 @@ class _Planner:
                 continue
             whole.touch(len(self.calls))
             nbytes = symbolic.product((*spec.shape, DTYPES[tensor.dtype].itemsize))
+            if nbytes == 0:
+                continue
             copies.append(PlannedCopy(tensor, PlannedTensor(operand, (), tensor.dtype), nbytes))
         moved, buffers = place_next_values(nexts, self.calls)
         self.tensors += buffers
@@ -261,11 +267,8 @@ class _Planner:
     def _spec(self, name: str, tensor: PlannedTensor | None) -> TensorSpec:
         if tensor is None:
             raise ModelError(f"output {name!r} is a shape with symbolic dims", hint="fix the dims with --dim")
-        if tensor.dtype not in DTYPES:
-            hint = "supported: " + ", ".join(DTYPES)
-            raise ModelError(f"output {name!r} has the element type {tensor.dtype}", hint=hint)
         shape = tuple(symbolic.to_extent(extent, self.names) for extent in tensor.shape)
-        return TensorSpec(name, tensor.dtype, shape)  # type: ignore[arg-type]
+        return TensorSpec(name, self.declared.get(name) or tensor.dtype, shape)  # type: ignore[arg-type]
 
     def _place(self) -> int:
         planned = [tensor for tensor in self.tensors if tensor.operand is None and tensor.first is not None]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packager.deploy.abi import DRIVER, GPU, MEMORY, DLDataType, DLDevice, DLTensor
-from packager.deploy.tensors import empty, refuse
+from packager.deploy.tensors import FLAG_PADDED, VersionedTensor, empty, refuse
 from packager.dtypes import DTYPES
 from packager.errors import RunError
 
@@ -54,13 +54,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.argtypes, _new_capsule.restype = (c_void_p, c_char_p, c_void_p), ctypes.py_object
-_CAPSULE_NAME = b"dltensor"  # the capsule keeps the address, so this object must stay
-
-
-class _ManagedTensor(ctypes.Structure):
-    """DLManagedTensor (DLPack before 1.0)."""
-
-    _fields_ = (("tensor", DLTensor), ("manager_context", c_void_p), ("deleter", c_void_p))
+_CAPSULE_NAME = b"dltensor_versioned"  # the capsule keeps the address, so this object must stay
 
 
 class DeviceArray:
@@ -73,10 +67,9 @@ class DeviceArray:
         self.device = device
         extents = (c_int64 * max(len(shape), 1))(*shape)
         kind = DTYPES[dtype]
-        self._managed = _ManagedTensor(
-            DLTensor(
-                address, DLDevice(_DL_CUDA, device), len(shape), DLDataType(kind.code, kind.bits, 1), extents, None, 0
-            )
+        self._managed = VersionedTensor(1, 1, None, None, FLAG_PADDED)
+        self._managed.tensor = DLTensor(
+            address, DLDevice(_DL_CUDA, device), len(shape), DLDataType(kind.code, kind.bits, 1), extents, None, 0
         )
 
     @property

@@ -23,6 +23,7 @@ from packager import safetensors
 from packager.buckets import Sizes, combinations
 from packager.deploy.findings import Finding, error
 from packager.deploy.inspect import BundleFile, inspect, read_section
+from packager.dtypes import typed
 from packager.errors import BackendError, BundleError, PackagerError, RunError
 from packager.manifest import GOLDEN_SECTION, Entry, Manifest
 
@@ -77,8 +78,10 @@ def decode_golden(image: bytes, manifest: Manifest) -> list[GoldenCase]:
     try:
         for index in range(count):
             entry, _ = points[index % len(points)]
-            inputs = {item.name: tensors.pop(f"{index}.input.{item.name}") for item in entry.inputs}
-            outputs = {item.name: tensors.pop(f"{index}.output.{item.name}") for item in entry.outputs}
+            inputs, outputs = (
+                {item.name: typed(tensors.pop(f"{index}.{kind}.{item.name}"), item.dtype) for item in items}
+                for kind, items in (("input", entry.inputs), ("output", entry.outputs))
+            )
             cases.append(GoldenCase(inputs, outputs, entry.name if several else None))
     except KeyError as missing:
         raise BundleError(f"the golden section lacks the tensor {missing}") from None

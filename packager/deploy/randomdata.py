@@ -16,15 +16,18 @@ def random_inputs(model: Manifest | Entry, seed: int, sizes: Sizes | None = None
     """Return inputs by name, symbolic dims as in ``sizes`` or at their maxima; equal seeds give equal inputs.
 
     Floats are standard normal; integers are 0 or 1, because they are indices more often than not and these two
-    are valid everywhere; bools are fair coins. Raises RunError for bfloat16 without ml_dtypes.
+    are valid everywhere, as are the bytes of narrow types without ml_dtypes; bools are fair coins. Raises RunError for
+    bfloat16 without ml_dtypes.
     """
     generator = np.random.default_rng(seed)
     dims = {dim.name: dim.max for dim in model.dims} | dict(sizes or {})
     inputs = {}
     for spec in model.inputs:
         array = empty(spec.name, spec.dtype, spec.extents(dims))
-        if array.dtype.kind in "iub":
+        if array.dtype.kind in "iub" or spec.dtype.startswith(("int", "uint")):
             array[...] = generator.integers(0, 2, array.shape)
+        elif spec.dtype == "float8_e8m0fnu":  # has no sign
+            array[...] = np.abs(generator.standard_normal(array.shape)).astype(array.dtype)
         else:
             array[...] = generator.standard_normal(array.shape).astype(array.dtype)
         inputs[spec.name] = array

@@ -27,7 +27,7 @@ from packager.deploy.abi import (
     DLDevice,
     DLTensor,
 )
-from packager.dtypes import BY_DLPACK, DTYPES, bfloat16_dtype
+from packager.dtypes import BY_DLPACK, DTYPES, NARROW, extension_dtype, is_raw, storage_dtype
 from packager.errors import RunError
 
 _NAMES = {
@@ -41,6 +41,7 @@ _NAMES = {
     GPU: "GPU",
 }
 _FLAG_READ_ONLY = 1
+FLAG_PADDED = 4  # elements of less than a byte have a byte each; without it they are packed
 
 _capsule_is = ctypes.pythonapi.PyCapsule_IsValid
 _capsule_is.argtypes, _capsule_is.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_int
@@ -48,7 +49,7 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.argtypes, _capsule_pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
 
 
-class _VersionedHead(ctypes.Structure):
+class VersionedTensor(ctypes.Structure):
     """DLManagedTensorVersioned (DLPack 1.x)."""
 
     _fields_ = (
@@ -131,12 +132,12 @@ def borrow_memory(value: Any, name: str, gpu: Gpu) -> tuple[Borrowed, int]:
 
 @functools.cache
 def _numpy_dtype(name: str) -> np.dtype[Any] | None:
-    return bfloat16_dtype() if name == "bfloat16" else np.dtype(name)
+    return extension_dtype(name) if name == "bfloat16" or name in NARROW else np.dtype(name)
 
 
 def _from_numpy(array: np.ndarray[Any, Any], name: str, expected: str, writable: bool) -> Borrowed:
     native = _numpy_dtype(expected)
-    if native is None or array.dtype != native:  # numpy says that float64 == None
+    if (native is None or array.dtype != native) and not is_raw(array.dtype, expected):  # numpy: float64 == None
         if array.dtype.byteorder == ">":
             hint = 'convert it with array.astype(array.dtype.newbyteorder("="))'
             raise refuse(DTYPE, f"tensor {name!r} has big-endian elements", hint)
@@ -172,16 +173,20 @@ def _from_dlpack(value: Any, name: str, writable: bool, gpu: Gpu | None) -> Borr
         raise refuse(ARGUMENT, f"tensor {name!r} cannot be shared through DLPack: {error}", hint) from None
     # The capsule is not consumed: its destructor then releases the tensor when the last reference goes.
     if _capsule_is(capsule, b"dltensor_versioned"):
-        head = _VersionedHead.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
+        head = VersionedTensor.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if head.major != 1:
             raise refuse(ARGUMENT, f"tensor {name!r} comes as DLPack {head.major}.{head.minor}, not 1.x")
         if writable and head.flags & _FLAG_READ_ONLY:
             raise refuse(ARGUMENT, f"output {name!r} is read-only", "give a tensor that can be written to")
         tensor = head.tensor
+        padded = bool(head.flags & FLAG_PADDED)
     elif _capsule_is(capsule, b"dltensor"):
         tensor = DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+        padded = False
     else:
         raise refuse(ARGUMENT, f"tensor {name!r}: __dlpack__ did not return a DLPack capsule")
+    if tensor.dtype.bits < 8 and not padded:
+        raise refuse(LAYOUT, f"tensor {name!r} is packed", "give each element a byte, as ml_dtypes does")
     if gpu and device == CUDA_HOST and tensor.device.device_type != CUDA_HOST:
         # torch says so of pinned memory, but not in the tensor. A GPU copies from it without staging.
         tensor = DLTensor.from_buffer_copy(tensor)
@@ -208,10 +213,13 @@ def _check_device(device: int, index: int, name: str, gpu: Gpu | None) -> None:
 
 
 def empty(name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return a new array for output ``name``. Raises RunError for bfloat16 without ml_dtypes."""
+    """Return a new array for output ``name``, of bytes for a narrow type without ml_dtypes.
+
+    Raises RunError for bfloat16 without ml_dtypes.
+    """
     if dtype != "bfloat16":
-        return np.empty(shape, dtype)
-    bfloat16 = bfloat16_dtype()
+        return np.empty(shape, storage_dtype(dtype))
+    bfloat16 = extension_dtype(dtype)
     if bfloat16 is None:
         hint = "pip install ml_dtypes, or pass outputs= with tensors of a library that has bfloat16"
         raise refuse(DTYPE, f"output {name!r} is bfloat16, which numpy lacks", hint)

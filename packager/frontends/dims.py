@@ -69,8 +69,8 @@ def check_argument(name: str, argument: DimArgument) -> DimRequest | Buckets:
 
 
 def make_request(name: str, low: int, high: int) -> DimRequest:
-    """Return checked bounds. Raises UsageError unless 1 <= low <= high < 2**31."""
-    if not 1 <= low <= high < 2**31:
+    """Return checked bounds. Raises UsageError unless 1 <= low <= high < 2**31, or both are 0."""
+    if not 1 <= low <= high < 2**31 and (low, high) != (0, 0):
         raise UsageError(f"--dim {name}={low}:{high}: bounds must satisfy 1 <= MIN <= MAX < 2**31")
     return DimRequest(low, high)
 

@@ -77,11 +77,9 @@ def freeze_inputs(graph: onnx.GraphProto, frozen: Mapping[str, Array]) -> None:
         with np.errstate(all="ignore"):
             cast = array.astype(dtype)
             exact = array.dtype == dtype or np.array_equal(cast.astype(array.dtype), array, equal_nan=False)
-        if not exact and dtype.kind in "biu":
+        if not exact and (dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))):
             raise UsageError(f"--freeze {name}: {array.tolist()} are no values of {dtype.name}, the input's type")
-        graph.initializer.append(
-            onnx.helper.make_tensor(name, kind.elem_type, array.shape, np.ascontiguousarray(cast).tobytes(), raw=True)
-        )
+        graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(cast, order="C"), name))
     remaining = [value for value in graph.input if value.name not in frozen]
     del graph.input[:]
     graph.input.extend(remaining)

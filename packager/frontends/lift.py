@@ -13,7 +13,7 @@ from tvm.ir import GenericConst
 from tvm_ffi import structural_map
 
 from packager.chunks import sha256_of_array
-from packager.errors import ModelError
+from packager.errors import ModelError, UsageError
 from packager.frontends.dims import DimRequest
 from packager.frontends.names import with_main
 from packager.manifest import TensorSpec
@@ -63,8 +63,11 @@ def lift_constants(
 
 
 def fix_dims(module: tvm.IRModule, dims: Mapping[str, DimRequest]) -> tvm.IRModule:
-    """Replace the dims that a request fixes by their sizes."""
+    """Replace the dims that a request fixes by their sizes. Raises UsageError for a size of 0."""
     sizes = {name: request.min for name, request in dims.items() if request.fixed}
+    for name, size in sizes.items():
+        if size == 0:
+            raise UsageError(f"--dim {name}=0: a dim of 0 is supported for ONNX models only")
     return relax.transform.BindSymbolicVars(sizes, "main")(module) if sizes else module
 
 

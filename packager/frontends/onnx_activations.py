@@ -1,6 +1,6 @@
-"""Activations of ONNX that TVM's importer takes in float32 only.
+"""Activations of ONNX that TVM's importer takes in float32 only, or in their newer form.
 
-ONNX operators Elu (version 22), Selu (version 22) and ThresholdedRelu (version 22).
+ONNX operators Elu (version 22), Selu (version 22) and ThresholdedRelu (version 22), PRelu (1 to 16).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from tvm import relax
 
 from packager.frontends.onnx_quantized import Convert, Converter
-from packager.frontends.onnx_values import dtype_of
+from packager.frontends.onnx_values import dtype_of, extents, opset
 
 
 def _exponential(builder: Any, data: Any, alpha: float) -> Any:
@@ -47,4 +47,17 @@ def _thresholded_relu(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     return relax.op.where(above, data, relax.const(0, dtype))
 
 
-ACTIVATIONS: Mapping[str, Converter] = {"Elu": _elu, "Selu": _selu, "ThresholdedRelu": _thresholded_relu}
+def _prelu(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """PRelu; before version 7 a vector of slopes is for the channels, the second axis."""
+    data, slope = inputs
+    if opset(attributes) < 7 and slope.ty.ndim == 1 and data.ty.ndim > 2 and extents(slope) != [1]:
+        slope = builder.emit(relax.op.reshape(slope, [-1] + [1] * (data.ty.ndim - 2)))
+    return convert("PRelu", [data, slope], attributes)
+
+
+ACTIVATIONS: Mapping[str, Converter] = {
+    "Elu": _elu,
+    "Selu": _selu,
+    "ThresholdedRelu": _thresholded_relu,
+    "PRelu": _prelu,
+}

@@ -18,7 +18,7 @@ from packager.frontends.onnx_values import dtype_of, extents, optional
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
 
-def _spread(builder: Any, small: Any, data: Any, attributes: Mapping[str, Any]) -> Any:
+def spread(builder: Any, small: Any, data: Any, attributes: Mapping[str, Any]) -> Any:
     """Return scales or zero points with one for each element of ``data``."""
     axis = attributes.get("axis", 1) % data.ty.ndim
     block, extent = attributes["block_size"], extents(data)[axis]
@@ -40,9 +40,9 @@ def _quantize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], c
     if attributes.get("precision", 0):
         raise ValueError("QuantizeLinear with the attribute precision is not supported")
     emit, dtype = builder.emit, dtype_of(data)
-    divided = emit(relax.op.round(emit(relax.op.divide(data, _spread(builder, scale, data, attributes)))))
+    divided = emit(relax.op.round(emit(relax.op.divide(data, spread(builder, scale, data, attributes)))))
     if zero is not None:
-        wide = emit(relax.op.astype(_spread(builder, zero, data, attributes), dtype))
+        wide = emit(relax.op.astype(spread(builder, zero, data, attributes), dtype))
         divided = emit(relax.op.add(divided, wide))
     low, high = RANGES[stored]
     return relax.op.astype(emit(relax.op.clip(divided, low, high)), stored)
@@ -58,9 +58,9 @@ def _dequantize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
     emit, dtype = builder.emit, dtype_of(scale)
     wide = emit(relax.op.astype(data, "int32"))
     if zero is not None:
-        origin = emit(relax.op.astype(_spread(builder, zero, data, attributes), "int32"))
+        origin = emit(relax.op.astype(spread(builder, zero, data, attributes), "int32"))
         wide = emit(relax.op.subtract(wide, origin))
-    return relax.op.multiply(emit(relax.op.astype(wide, dtype)), _spread(builder, scale, data, attributes))
+    return relax.op.multiply(emit(relax.op.astype(wide, dtype)), spread(builder, scale, data, attributes))
 
 
 BLOCKED: Mapping[str, Converter] = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}

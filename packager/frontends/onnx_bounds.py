@@ -1,7 +1,7 @@
 """Slices and ranges whose bounds follow from symbolic dims: TVM's importer takes the former as they are, past the end
 too, and computes the latter when the model runs.
 
-ONNX operators Slice (version 13) and Range (11).
+ONNX operators Slice (versions 1 to 13) and Range (11).
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from packager.frontends.onnx_values import extents, optional
 
 def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     """Slice-13. Raises ValueError for a symbolic bound that may be negative, which would count from the end."""
+    if "starts" in attributes and all(isinstance(extent, int) for extent in extents(inputs[0])):  # before version 10
+        starts, ends = attributes["starts"], attributes["ends"]
+        axes = attributes.get("axes", range(len(starts)))
+        return relax.op.strided_slice(inputs[0], list(axes), list(starts), list(ends), [1] * len(starts))
     if not any(is_symbolic(value) for value in inputs[1:]):
         return convert("Slice", list(inputs), attributes)
     data, shape = inputs[0], extents(inputs[0])

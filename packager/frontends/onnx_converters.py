@@ -16,7 +16,9 @@ from packager.frontends.onnx_activations import ACTIVATIONS
 from packager.frontends.onnx_attention import ATTENTION
 from packager.frontends.onnx_blocked import BLOCKED
 from packager.frontends.onnx_bounds import BOUNDS
+from packager.frontends.onnx_counts import COUNT_CONVERTERS
 from packager.frontends.onnx_integers import INTEGERS
+from packager.frontends.onnx_narrow_converters import NARROW_CONVERTERS
 from packager.frontends.onnx_ngrams import NGRAMS
 from packager.frontends.onnx_norms import NORMS
 from packager.frontends.onnx_placing import PLACING
@@ -61,6 +63,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **ATTENTION,
     **ACTIVATIONS,
     **BLOCKED,
+    **NARROW_CONVERTERS,
     **NORMS,
     **BOUNDS,
     "Clip": _clip,
@@ -72,6 +75,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **SELECTION,
     **SIGNAL,
     **SIZED_CONVERTERS,
+    **COUNT_CONVERTERS,
     **TRAINING,
     **TREES,
     **PLACING,

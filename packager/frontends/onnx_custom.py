@@ -13,7 +13,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import get_type
 from tvm.sym import Analyzer
 
-from packager.dtypes import DTYPES
+from packager.dtypes import PLAIN
 from packager.errors import ModelError
 from packager.op_library import OpLibrary, encode_call
 from packager.op_library.rules import (
@@ -40,7 +40,7 @@ ATTRIBUTE_TYPES = {
 # By the names that packager.dtypes gives them.
 ELEMENT_TYPES = {
     name: onnx.TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper()))
-    for name in DTYPES
+    for name in PLAIN
 }
 
 

@@ -49,8 +49,14 @@ def _identifier(spelled: str, taken: set[str]) -> str:
 
 
 def fix_dims(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:
-    """Give the dims of the inputs that are in ``sizes`` these sizes."""
+    """Give the dims of the inputs that are in ``sizes`` these sizes. Raises ModelError for a 0 beside symbolic dims."""
     for value in graph.input:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in sizes:
                 dim.dim_value = sizes[dim.dim_param]
+        dims = value.type.tensor_type.shape.dim
+        if any(dim.dim_param for dim in dims) and any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in dims):
+            raise ModelError(
+                f"input {value.name!r} has an extent of 0 beside symbolic ones",
+                hint="fix its other dims with --dim: values without elements need extents that are known",
+            )

@@ -19,13 +19,14 @@ from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.frozen import freeze_inputs
 from packager.frontends.names import tag_bindings
 from packager.frontends.onnx_converters import CONVERTERS
+from packager.frontends.onnx_counts import add_counts
 from packager.frontends.onnx_custom import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx_data import read_external, take_large
 from packager.frontends.onnx_dims import fix_dims, name_dims
 from packager.frontends.onnx_importer import Importer, node_name, run_importer
 from packager.frontends.onnx_limits import refuse_strings, refused_use
+from packager.frontends.onnx_narrow import store_narrow
 from packager.frontends.onnx_simplify import simplify
-from packager.frontends.onnx_sized import add_counts
 from packager.frontends.operator_sets import CONTRIB_DOMAINS, STANDARD_DOMAINS
 from packager.ir import ImportedModel
 from packager.manifest import Model, TensorSpec
@@ -58,7 +59,8 @@ def load(
     fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
     custom = take_custom_nodes(model, op_libraries)
     inferred, constants = simplify(model, custom, arrays)
-    add_counts(graph)
+    add_counts(graph, inferred, constants)
+    narrow = store_narrow(graph, inferred.types, constants)
     _check_operators(graph, inferred.types, custom)
     importer = Importer(custom, resolved, constants.array)
     module = run_importer(importer, graph, _opset(model))
@@ -78,7 +80,7 @@ def load(
     return ImportedModel(
         source=source,
         module=module,
-        inputs=tuple(_spec(value) for value in graph.input),
+        inputs=tuple(_spec(value, narrow.get(value.name)) for value in graph.input),
         output_names=tuple(value.name for value in graph.output),
         dims=resolved,
         weights=weights,
@@ -86,6 +88,7 @@ def load(
         conditions=tuple(importer.relations.found.values()),
         sources=sources,
         originals={source: constants.array(source) for names in sources.values() for source in names},
+        output_dtypes=tuple(narrow.get(value.name) for value in graph.output),
     )
 
 
@@ -157,7 +160,7 @@ def _override(graph: onnx.GraphProto, overrides: Overrides, arrays: dict[str, Ar
         if array is not None and name in arrays:
             arrays[name] = array
         elif array is not None:
-            tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, array.tobytes(), True))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
 
 
 def _check_operators(graph: onnx.GraphProto, types: Mapping[str, int], custom: Mapping[str, CustomNode]) -> None:
@@ -204,7 +207,7 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
 
 
 def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:
-    """Raise ModelError where a value that is used has no elements: nothing can be compiled for it."""
+    """Raise ModelError where a call takes or gives a value without elements that is used: it cannot be compiled."""
     used: set[int] = set()
 
     def note(expr: Any) -> None:
@@ -215,16 +218,21 @@ def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:
     for value in (*(binding.value for binding in bindings), main.body.body):
         relax.analysis.post_order_visit(value, note)
     for binding in bindings:
-        shape = getattr(binding.var.ty, "shape", None)
-        empty = isinstance(shape, relax.ShapeExpr) and any(
-            isinstance(e, tvm.tirx.IntImm) and int(e) == 0 for e in shape
-        )
-        if empty and binding.var.__chandle__() in used:
+        if not isinstance(binding.value, relax.Call) or binding.var.__chandle__() not in used:
+            continue
+        for part in (binding.var, *binding.value.args):
+            if not _is_empty(part.ty):
+                continue
             node = nodes.get(binding.var.name, "")
             raise ModelError(
-                f"a value of {f'node {node!r}' if node else 'the model'} has no elements: its shape is {shape}",
-                hint="tensors of extent 0 are not supported",
+                f"a value of {f'node {node!r}' if node else 'the model'} has no elements: its shape is {part.ty.shape}",
+                hint="values without elements are supported where all extents are known",
             )
+
+
+def _is_empty(ty: Any) -> bool:
+    shape = getattr(ty, "shape", None)
+    return isinstance(shape, relax.ShapeExpr) and any(isinstance(e, tvm.tirx.IntImm) and int(e) == 0 for e in shape)
 
 
 def _opset(model: onnx.ModelProto) -> int:
@@ -236,8 +244,8 @@ def _opset(model: onnx.ModelProto) -> int:
     return int(onnx.defs.onnx_opset_version())
 
 
-def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+def _spec(value: onnx.ValueInfoProto, narrow: str | None) -> TensorSpec:
     tensor = value.type.tensor_type
-    dtype = onnx_frontend.get_type(tensor.elem_type)
+    dtype = narrow or onnx_frontend.get_type(tensor.elem_type)
     shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
-    return TensorSpec(value.name, dtype, shape)
+    return TensorSpec(value.name, dtype, shape)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ def quantize_linear(builder: Any, inputs: Sequence[Any], attributes: dict[str, A
         return convert("QuantizeLinear", list(inputs), attributes)
     if attributes.get("saturate", 1) != 1 or attributes.get("block_size", 0) != 0:
         raise ValueError("QuantizeLinear of float8 with saturate=0 or in blocks is not supported")
-    divided = builder.emit(relax.op.divide(data, _along(builder, scale, data, attributes)))
+    divided = builder.emit(relax.op.divide(data, along(builder, scale, data, attributes)))
     clipped = builder.emit(relax.op.clip(divided, -LARGEST[stored], LARGEST[stored]))
     return relax.op.astype(clipped, stored)
 
@@ -39,10 +39,10 @@ def dequantize_linear(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     if attributes.get("block_size", 0) != 0:
         raise ValueError("DequantizeLinear of float8 in blocks is not supported")
     wide = builder.emit(relax.op.astype(data, str(scale.ty.dtype)))
-    return relax.op.multiply(wide, _along(builder, scale, data, attributes))
+    return relax.op.multiply(wide, along(builder, scale, data, attributes))
 
 
-def _along(builder: Any, scale: Any, data: Any, attributes: dict[str, Any]) -> Any:
+def along(builder: Any, scale: Any, data: Any, attributes: dict[str, Any]) -> Any:
     """Return a scale that broadcasts: one of all elements, or one for each along an axis."""
     rank, axis = data.ty.ndim, attributes.get("axis", 1)
     if scale.ty.ndim == 0 or rank <= 1:

@@ -81,8 +81,16 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
     remaining, folded = [], 0
     for node in graph.node:
         values: list[Array] | None = None
-        if node.domain not in STANDARD_DOMAINS or outputs.intersection(node.output):
+        if node.domain not in STANDARD_DOMAINS:
             pass
+        elif outputs.intersection(node.output):
+            if node.op_type not in ("Identity", *NOT_FOLDABLE) and _takes_nothing(node, constants):
+                values = _evaluate(model, node, {name: constants.array(name) for name in node.input if name})
+            if values is not None:  # the graph still needs a node that gives it
+                for place, name in enumerate(node.output):
+                    if name in outputs:
+                        node.output[place] = f"{name}.value"
+                        remaining.append(onnx.helper.make_node("Identity", [node.output[place]], [name]))
         elif (known := _shape_value(node, extents, shapes_of, constants)) is not None:
             values = [known]
         elif node.op_type not in NOT_FOLDABLE and all(not name or name in constants for name in node.input):
@@ -100,6 +108,12 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
     del graph.node[:]
     graph.node.extend(remaining)
     return folded
+
+
+def _takes_nothing(node: onnx.NodeProto, constants: Constants) -> bool:
+    """Whether all inputs of a node are known, and one of them has no elements."""
+    names = [name for name in node.input if name]
+    return all(name in constants for name in names) and any(constants.array(name).size == 0 for name in names)
 
 
 def _shape_value(

@@ -80,6 +80,12 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
     def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
         super()._parse_graph_input(graph)
+        for value in graph.input:  # TVM's importer takes an extent of 0 for one that is not known
+            extents = [dim.dim_value for dim in value.type.tensor_type.shape.dim if dim.HasField("dim_value")]
+            if 0 in extents and len(extents) == len(value.type.tensor_type.shape.dim):
+                old = self._inputs[value.name]
+                self._inputs[value.name] = relax.Var(old.name, relax.TensorType(extents, old.ty.dtype))
+                self._nodes[value.name] = self._inputs[value.name]
         for parameter in self._inputs.values():
             for extent in parameter.ty.shape.values:
                 if isinstance(extent, tvm.tirx.Var):

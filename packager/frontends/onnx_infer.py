@@ -31,6 +31,10 @@ def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
     bare.graph.input.extend(graph.input)
     bare.graph.output.extend(graph.output)
     bare.graph.value_info.extend(graph.value_info)
+    for value in (*bare.graph.output, *bare.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value == 0:
+                dim.Clear()  # exporters mean one that they do not know
     for tensor in graph.initializer:
         if is_declared(tensor) or len(tensor.raw_data) > LARGE_BYTES:
             bare.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from packager.frontends.onnx_custom import CustomNode
+from packager.frontends.onnx_empty import know_empty
 from packager.frontends.onnx_expand import expand_functions, inline_branches
 from packager.frontends.onnx_fold import Array, Constants, fold_constants
 from packager.frontends.onnx_infer import Inferred, infer
@@ -40,7 +41,7 @@ def simplify(
         inferred = infer(model, custom)
         _rewrite(model.graph, inferred, constants)
         _slice_apart(model, inferred, constants)
-        folded = fold_constants(model, inferred.extents, constants)
+        folded = know_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
         changed = inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
         if not (changed | unroll_loops(model, inferred, constants)) and not folded:
             break
@@ -62,6 +63,11 @@ def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -
             del node.input[1:]
         elif node.op_type == "Concat":
             _drop_empty(node, inferred)
+        elif node.op_type == "OptionalHasElement" and not any(node.input):
+            node.op_type = "Constant"  # nothing is given
+            del node.input[:]
+            value = onnx.numpy_helper.from_array(np.asarray(False))
+            node.attribute.append(onnx.helper.make_attribute("value", value))
         elif node.op_type == "Dropout" and len(node.input) > 1 and _is_zero(node.input[1], constants):
             del node.input[1:]  # nothing is dropped, in training either
 

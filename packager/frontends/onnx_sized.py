@@ -1,8 +1,7 @@
 """Operators whose result has as many elements as the data say: NonZero, Compress, Unique, NonMaxSuppression.
 
 Such a result has room for the most that there can be; what is not used is zero. The model gets a further output, an
-int64 scalar under the result's name with ``.count`` after it, that says how much is used. So these results must be
-outputs of the model: nodes that took one would compute with the padding.
+int64 scalar under the result's name with ``.count`` after it, that says how much is used (``onnx_counts``).
 
 ONNX operators NonZero (version 13), Compress (11), Unique (11), NonMaxSuppression (11).
 """
@@ -14,58 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.errors import ModelError
 from packager.frontends.onnx_quantized import Convert, Converter
 from packager.frontends.onnx_sequential import emit_sequential
 from packager.frontends.onnx_values import dtype_of, known, optional, static_extents, tensor_constant
-from packager.frontends.operator_sets import STANDARD_DOMAINS
-
-# Operator -> how many outputs it has, and which of them have a size that depends on data.
-SIZED: Mapping[str, tuple[int, tuple[int, ...]]] = {
-    "NonZero": (1, (0,)),
-    "Compress": (1, (0,)),
-    "NonMaxSuppression": (1, (0,)),
-    "Unique": (4, (0, 1, 3)),
-}
-COUNT = ".count"
-
-
-def add_counts(graph: onnx.GraphProto) -> None:
-    """Give the nodes of these operators, and so the graph, outputs for their counts. Raises ModelError.
-
-    A node then has all outputs of its operator, followed by one count for each that has a size.
-    """
-    outputs = {value.name: value for value in graph.output}
-    used = {name for node in graph.node for name in node.input}
-    taken = used | {name for node in graph.node for name in node.output}
-    for index, node in enumerate(graph.node):
-        if node.op_type not in SIZED or node.domain not in STANDARD_DOMAINS:
-            continue
-        number, sized = SIZED[node.op_type]
-        names = [*node.output, *[""] * (number - len(node.output))]
-        counts = []
-        for position in sized:
-            name = names[position]
-            if name in used:
-                raise ModelError(
-                    f"node {node.name or names[0] or index!r} of operator {node.op_type}: the size of its result "
-                    f"{name!r} depends on data, and other nodes take it",
-                    hint="such a result may be an output of the model only: cut the model there",
-                )
-            if name and name not in outputs:
-                raise ModelError(f"the result {name!r} of operator {node.op_type} is no output of the model")
-            count = f"{name}{COUNT}" if name else ""
-            if count and count in taken:
-                raise ModelError(f"the model has a value {count!r}, which is the name of a count of {node.op_type}")
-            counts.append(count)
-            if name:
-                outputs[name].type.tensor_type.ClearField("shape")
-                graph.output.append(onnx.helper.make_tensor_value_info(count, onnx.TensorProto.INT64, []))
-        node.output[:] = [*names, *counts]
 
 
 def _clear(buffer: Any, size: int, dtype: str) -> None:

@@ -18,6 +18,7 @@ from packager.lower.devices import Device, device_named
 from packager.lower.extremes import legalize_max, legalize_min
 from packager.lower.indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.lower.kernels import make_group
+from packager.lower.narrow import legalize_astype
 from packager.lower.reshapes import rewrite_reshapes
 from packager.op_library import called_operator
 from packager.passes import apply
@@ -26,6 +27,7 @@ from packager.primitives import CallSite, FunctionGroup, Kernel, Partition
 _R = relax.transform
 
 LEGALIZERS = {
+    "relax.astype": legalize_astype,
     "relax.take": legalize_take,
     "relax.nn.softmax": legalize_softmax,
     "relax.nn.layer_norm": legalize_layer_norm,
@@ -93,6 +95,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
         states=model.states,
         entries=model.entries,
         conditions=model.conditions,
+        output_dtypes=model.output_dtypes,
     )
 
 

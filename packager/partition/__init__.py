@@ -92,6 +92,7 @@ def partition(
         states=model.states,
         entries=model.entries,
         conditions=model.conditions,
+        output_dtypes=model.output_dtypes,
     )
     return Placement(placed, tuple(verdicts))
 

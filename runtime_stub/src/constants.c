@@ -111,7 +111,7 @@ static uint8_t *gather(uint8_t *target, const uint8_t *source, const int64_t *ex
 }
 
 void pk_constants_gather(uint8_t *target, const pk_slot_t *slot, const DLTensor *value) {
-  int64_t bytes = value->dtype.bits / 8;
+  int64_t bytes = (value->dtype.bits + 7) / 8;
   const int64_t *extents = pk_model.forms + slot->form;
   const uint8_t *source = (const uint8_t *)value->data + value->byte_offset + slot->first * bytes;
   gather(target, source, extents, extents + slot->ndim, slot->ndim, bytes);

@@ -11,8 +11,15 @@ static const char *const kState = "state";
 
 static void print_dtype(DLDataType dtype, char text[32]) {
   static const char *const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
-  const char *name = dtype.code < sizeof names / sizeof *names ? names[dtype.code] : NULL;
-  if (!name) {
+  /* DLPack's types of at most 8 bits; code and bits say the same. */
+  static const char *const narrow[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
+                                       "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
+                                       "float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"};
+  enum { kFirstNarrow = sizeof names / sizeof *names };
+  const char *name = dtype.code < kFirstNarrow ? names[dtype.code] : NULL;
+  if (dtype.lanes == 1 && dtype.code >= kFirstNarrow && dtype.code < kFirstNarrow + sizeof narrow / sizeof *narrow) {
+    snprintf(text, 32, "%s", narrow[dtype.code - kFirstNarrow]);
+  } else if (!name) {
     snprintf(text, 32, "code %u, %u bits, x%u", dtype.code, dtype.bits, dtype.lanes);
   } else if (dtype.lanes != 1) {
     snprintf(text, 32, "%s%ux%u", name, dtype.bits, dtype.lanes);
@@ -80,11 +87,10 @@ static int32_t check_data(packager_session_t *session, const char *role, const p
                           const DLTensor *tensor, const int64_t *extents, void **data, uint64_t *bytes) {
   uint64_t elements = 1;
   for (int32_t axis = 0; axis < info->ndim; ++axis) elements *= (uint64_t)extents[axis];
-  uint64_t element_bits = (uint64_t)info->dtype.bits * info->dtype.lanes;
-  uint64_t alignment = (element_bits + 7) / 8;
+  uint64_t alignment = ((uint64_t)info->dtype.bits + 7) / 8 * info->dtype.lanes; /* narrow elements have a byte each */
   uintptr_t address = (uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset;
   *data = (void *)address;
-  *bytes = (elements * element_bits + 7) / 8;
+  *bytes = elements * alignment;
   if (elements == 0) return PACKAGER_OK;
   if (!tensor->data) return pk_fail(session, PACKAGER_ERROR_ARGUMENT, "%s '%s': data is NULL", role, info->name);
   if (address & (alignment - 1)) {

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.usefixtures("leaves_nothing"), pytest.mark.slow]
     [
         (["--dim", "n"], "--dim 'n' cannot be read", "--dim NAME=SIZE"),
         (["--dim", "n=4:2"], "bounds must satisfy 1 <= MIN <= MAX", ""),
-        (["--dim", "n=0"], "bounds must satisfy 1 <= MIN <= MAX", ""),
+        (["--dim", "n=0:4"], "bounds must satisfy 1 <= MIN <= MAX", ""),
         (["--dim", "n=1", "--dim", "n=2"], "--dim n is given twice", ""),
         (["-t", "lvm"], "unknown Target kind 'lvm'", "did you mean 'llvm'?"),
         (["-t", "llvm -mcp=x"], "has no attribute 'mcp'", "did you mean 'mcpu'?"),

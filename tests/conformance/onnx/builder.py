@@ -45,9 +45,10 @@ def _build_bundle(folder: Path, targets: list[str], inputs: dict[str, Any], free
     try:
         build(folder / "model.onnx", folder / "model.so", **options)
     except UnboundedDimsError as error:
-        if any(0 in getattr(value, "shape", ()) for value in inputs.values()):
-            raise  # an extent that is 0 counts as one that is left open; no bounds of a dim admit it
-        build(folder / "model.onnx", folder / "model.so", dims=dict.fromkeys(error.dims, BOUNDS), **options)
+        # An extent that is 0 counts as one that is left open, by the names of input and axis.
+        extents = {f"{name}_{axis}": n for name, v in inputs.items() for axis, n in enumerate(getattr(v, "shape", ()))}
+        dims = {name: 0 if extents.get(name) == 0 else BOUNDS for name in error.dims}
+        build(folder / "model.onnx", folder / "model.so", dims=dims, **options)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def test_other_texts_are_refused_with_the_form(text: str) -> None:
     assert caught.value.hint == "write --dim NAME=SIZE, --dim NAME=MIN:MAX or --dim NAME=SIZE,SIZE"
 
 
-@pytest.mark.parametrize("text", ["n=0", "n=0:4", "n=5:4", f"n={2**31}", f"n=1:{2**31}"])
+@pytest.mark.parametrize("text", ["n=0:4", "n=5:4", f"n={2**31}", f"n=1:{2**31}"])
 def test_bounds_that_hold_nothing_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="1 <= MIN <= MAX"):
         parse_dims([text])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 
+import packager
 from packager.errors import ModelError
 from tests.unit.build.onnx_nodes import FLOAT, INT64, model_of, run_bundle
 
@@ -43,8 +47,150 @@ def test_suppression_keeps_the_best_of_overlapping_boxes(tmp_path: Path) -> None
     assert made["kept.count"] == 2
 
 
-def test_nodes_that_take_such_a_result_are_refused(tmp_path: Path) -> None:
-    nodes = [helper.make_node("NonZero", ["x"], ["where"]), helper.make_node("Transpose", ["where"], ["y"])]
-    model = model_of(nodes, {"x": (np.float32, (2, 3))}, {"y": INT64})
-    with pytest.raises(ModelError, match=r"NonZero.*depends on data"):
+def check(model: onnx.ModelProto, feeds: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Compare with onnxruntime: what counts is equal, the rest is zero. Returns what the bundle gives."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = dict(zip([value.name for value in model.graph.output], session.run(None, feeds), strict=True))
+    made = run_bundle(model, feeds, folder)
+    for name, want in expected.items():
+        inside = tuple(slice(extent) for extent in want.shape)
+        rest = made[name].copy()
+        rest[inside] = 0
+        assert not rest.any(), name
+        np.testing.assert_allclose(made[name][inside], want, rtol=1e-5, atol=1e-5, err_msg=name)
+        if f"{name}.count" in made:
+            assert int(made[f"{name}.count"]) in want.shape, name
+        else:
+            assert made[name].shape == want.shape
+    return made
+
+
+node = helper.make_node
+
+
+def test_boxes_that_are_kept_are_gathered(tmp_path: Path) -> None:
+    """As detectors end: the indices of the boxes, their coordinates, classes and scores."""
+    constants = {
+        **{"most": np.array(3, np.int64), "overlap": np.array(0.5, np.float32), "least": np.array(0.7, np.float32)},
+        **{"two": np.array([2], np.int64), "one": np.array([1], np.int64), "zero": np.array([0], np.int64)},
+        **{"three": np.array([3], np.int64), "flat": np.array([-1], np.int64), "pairs": np.array([-1, 2, 2])},
+        **{"batch": np.array([0]), "weight": np.ones((4, 5), np.float32)},
+    }
+    nodes = [
+        node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "least"], ["kept"]),
+        node("Slice", ["kept", "two", "three", "one"], ["column"]),
+        node("Squeeze", ["column", "one"], ["box"]),
+        node("Gather", ["boxes", "box"], ["taken"], axis=1),
+        node("Squeeze", ["taken", "batch"], ["coordinates"]),
+        node("Slice", ["kept", "one", "two", "one"], ["class64"]),
+        node("Cast", ["class64"], ["class"], to=FLOAT),
+        node("GatherND", ["scores", "kept"], ["score"]),
+        node("Unsqueeze", ["score", "one"], ["score2"]),
+        node("Concat", ["coordinates", "score2", "class"], ["detections"], axis=1),
+        node("Reshape", ["coordinates", "pairs"], ["corners"]),
+        node("MatMul", ["coordinates", "weight"], ["features"]),
+        node("Softmax", ["features"], ["soft"], axis=-1),
+        node("ReduceMax", ["score2", "zero"], ["best"], keepdims=0),
+        node("ReduceSum", ["detections"], ["total"], keepdims=0),
+        node("ReduceMax", ["detections", "one"], ["rows"], keepdims=0),
+        node("Shape", ["detections"], ["shape"]),
+        node("Greater", ["score2", "least"], ["good"]),
+        node("Reshape", ["good", "flat"], ["good1"]),
+        node("Compress", ["coordinates", "good1"], ["again"], axis=0),
+        node("Slice", ["detections", "zero", "two", "zero"], ["two_best"]),
+    ]
+    outputs = dict.fromkeys(
+        ["detections", "corners", "two_best", "soft", "best", "total", "rows", "again", "coordinates"], FLOAT
+    )
+    inputs = {"boxes": (np.float32, (1, 6, 4)), "scores": (np.float32, (1, 2, 6))}
+    model = model_of(nodes, inputs, {**outputs, "shape": INT64}, constants)
+    generator = np.random.default_rng(0)
+    corner = generator.random((1, 6, 2)).astype(np.float32)
+    feeds = {
+        "boxes": np.concatenate([corner, corner + 0.3], -1),
+        "scores": generator.random((1, 2, 6)).astype(np.float32),
+    }
+    made = check(model, feeds, tmp_path)
+    assert 2 < made["detections.count"] == made["corners.count"] < 6
+    assert made["two_best.count"] == 2
+    (nothing,) = ({**feeds, "scores": np.zeros((1, 2, 6), np.float32)},)
+    with packager.load(tmp_path / "model.so") as bundle:
+        made = bundle.run(nothing)
+    assert made["detections.count"] == 0
+    assert made["best"] == -np.inf
+    assert made["total"] == 0
+    assert made["shape"].tolist() == [0, 6]
+
+
+def test_places_that_are_not_zero(tmp_path: Path) -> None:
+    nodes = [
+        node("NonZero", ["x"], ["where"]),
+        node("Transpose", ["where"], ["rows"]),
+        node("GatherND", ["x", "rows"], ["values"]),
+        node("Mul", ["values", "values"], ["squares"]),
+        node("NonZero", ["squares"], ["again"]),
+        node("Gather", ["table", "where"], ["looked"]),
+        node("ReduceSum", ["looked", "last"], ["sums"], keepdims=0),
+    ]
+    outputs = {"rows": INT64, "squares": FLOAT, "again": INT64, "sums": FLOAT}
+    constants = {"table": np.arange(12, dtype=np.float32).reshape(6, 2), "last": np.array([2])}
+    model = model_of(nodes, {"x": (np.float32, (2, 3))}, outputs, constants)
+    made = check(model, {"x": np.array([[0, 2, 0], [4, 0, -1]], np.float32)}, tmp_path)
+    assert list(made) == [*outputs, *(f"{name}.count" for name in outputs)]
+    assert made["squares.count"] == 3
+
+
+def test_a_product_of_regions_keeps_their_number(tmp_path: Path) -> None:
+    nodes = [
+        node("Compress", ["boxes", "chosen"], ["rois"], axis=0),
+        node("Slice", ["rois", "zero", "one", "one"], ["first"]),
+        node("Mul", ["first", "nothing"], ["batch"]),
+        node("Squeeze", ["batch", "one"], ["batch1"]),
+        node("Cast", ["batch1"], ["batch64"], to=INT64),
+        node("RoiAlign", ["image", "rois", "batch64"], ["cut"], output_height=2, output_width=2, sampling_ratio=2),
+        node("Conv", ["cut", "kernel"], ["convolved"]),
+        node("Flatten", ["convolved"], ["flat"]),
+        node("Gemm", ["flat", "weight", "bias"], ["y"], transB=1),
+    ]
+    generator = np.random.default_rng(0)
+    shapes = {"kernel": (3, 2, 1, 1), "weight": (5, 12), "bias": (5,)}
+    constants = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    constants |= {"zero": np.array([0]), "one": np.array([1]), "nothing": np.zeros(1, np.float32)}
+    inputs = {"boxes": (np.float32, (4, 4)), "chosen": (np.bool_, (4,)), "image": (np.float32, (1, 2, 6, 6))}
+    model = model_of(nodes, inputs, {"y": FLOAT}, constants)
+    corner = generator.random((4, 2)) * 3
+    feeds = {
+        "boxes": np.concatenate([corner, corner + 2], -1).astype(np.float32),
+        "chosen": np.array([True, False, True, True]),
+        "image": generator.standard_normal((1, 2, 6, 6)).astype(np.float32),
+    }
+    assert check(model, feeds, tmp_path)["y.count"] == 3
+
+
+REFUSED = {
+    "joins parts along the axis": [node("Concat", ["where", "where"], ["y"], axis=1)],
+    "works along the axis": [node("Softmax", ["wide"], ["y"])],
+    "may not be there": [node("Gather", ["where", "one"], ["y"], axis=1)],
+    "different sizes": [node("Add", ["where", "table"], ["y"])],
+    "joins the axis with others": [node("Reshape", ["where", "flat"], ["y"])],
+    "cuts the axis elsewhere": [node("Slice", ["where", "one", "flat", "one"], ["y"])],
+    "not known to keep": [node("ScatterElements", ["table", "where", "where"], ["y"])],
+    "what may be 0": [node("Div", ["where", "where"], ["y"])],
+    "drops the axis": [node("Squeeze", ["where", "one"], ["y"])],
+    "needs all": [node("Unique", ["where"], ["y"])],
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_nodes_that_mix_what_counts_with_the_rest_are_refused(why: str, tmp_path: Path) -> None:
+    constants = {
+        "one": np.array([1]),
+        "zero": np.array([0]),
+        "flat": np.array([-1]),
+        "table": np.zeros((2, 6), np.int64),
+    }
+    nodes = [node("NonZero", ["x"], ["where"]), node("Cast", ["where"], ["wide"], to=FLOAT), *REFUSED[why]]
+    kind = FLOAT if "wide" in nodes[-1].input else INT64
+    model = model_of(nodes, {"x": (np.float32, (2, 3))}, {"y": kind}, constants)
+    with pytest.raises(ModelError, match=rf"takes '(where|wide)', whose size depends on data: .*{why}"):
         run_bundle(model, {"x": np.zeros((2, 3), np.float32)}, tmp_path)

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packager import safetensors as ours
-from packager.dtypes import DTYPES
+from packager.dtypes import NARROW, PLAIN, typed
 from packager.errors import BundleError
 
-NAMES = [name for name in DTYPES if name != "bfloat16"]
+NAMES = [name for name in PLAIN if name != "bfloat16"]
 
 
 @pytest.fixture
@@ -54,6 +54,16 @@ def test_bfloat16_raw_and_with_ml_dtypes() -> None:
     for array in ours.decode(image).values():
         assert array.dtype == ml_dtypes.bfloat16
         np.testing.assert_array_equal(array, values)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_types_have_a_byte_each(name: str) -> None:
+    """Those that the format lacks or packs are held as bytes."""
+    values = np.arange(4, dtype=np.uint8).view(getattr(ml_dtypes, name))
+    read = ours.decode(ours.encode({"x": values}))["x"]
+    assert read.dtype == (np.uint8 if NARROW[name].bits < 8 else values.dtype)
+    assert typed(read, name).dtype == values.dtype
+    np.testing.assert_array_equal(read.view(np.uint8), values.view(np.uint8))
 
 
 def test_order_alignment_and_hash() -> None:
