@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 import warnings
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,12 @@ NO_VIEWS = {getattr(TensorProto, name, None) for name in ("INT4", "UINT4", "FLOA
 def is_declared(tensor: TensorProto) -> bool:
     """Whether the data of an initialiser are not in the model."""
     return bool(external_data_helper.uses_external_data(tensor))
+
+
+def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    """Return the tensors of a model: initialisers and attributes, those in the graphs that nodes hold too."""
+    tensors: Iterator[TensorProto] = external_data_helper._get_all_tensors(model)
+    return tensors
 
 
 def declaration(name: str, data_type: int, shape: tuple[int, ...]) -> TensorProto:
@@ -67,7 +73,7 @@ def read_external(model: onnx.ModelProto, folder: Path, taken: Container[str]) -
         if tensor.external_data and is_declared(tensor) and _is_large(tensor):
             arrays[tensor.name] = _view(tensor, folder, files)
             tensor.CopyFrom(declaration(tensor.name, tensor.data_type, tuple(tensor.dims)))
-    for tensor in external_data_helper._get_all_tensors(model):
+    for tensor in all_tensors(model):
         if is_declared(tensor) and tensor.name not in taken and tensor.name not in arrays:
             external_data_helper.load_external_data_for_tensor(tensor, str(folder))
     return arrays

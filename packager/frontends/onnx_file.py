@@ -21,7 +21,7 @@ from packager.frontends.names import tag_bindings
 from packager.frontends.onnx_converters import CONVERTERS
 from packager.frontends.onnx_counts import add_counts
 from packager.frontends.onnx_custom import CustomNode, inline_functions, take_custom_nodes
-from packager.frontends.onnx_data import read_external, take_large
+from packager.frontends.onnx_data import all_tensors, is_declared, read_external, take_large
 from packager.frontends.onnx_dims import fix_dims, name_dims
 from packager.frontends.onnx_importer import Importer, node_name, run_importer
 from packager.frontends.onnx_limits import refuse_strings, refused_use
@@ -129,8 +129,7 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
     # It also looks for external data, in the current folder: an empty tensor needs none.
-    attributes = (attribute.t for node in bare.graph.node for attribute in node.attribute)
-    for tensor in filter(onnx.external_data_helper.uses_external_data, (*bare.graph.initializer, *attributes)):
+    for tensor in filter(is_declared, all_tensors(bare)):
         tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
     try:
         onnx.checker.check_model(bare)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from packager.manifest import CONSTANTS_SECTION
 from packager.render import render
 
 from .models import ROOT
-from .programs import AARCH64, NATIVE, Machine, require
+from .programs import AARCH64, INCLUDE, NATIVE, WARNINGS, Machine, execute, require
 
 TOKENS = np.array([5, 16383, 77, 0])
 MOST_MEMORY = 2.0  # of a build, in sizes of the weights
@@ -122,33 +123,58 @@ def test_a_decoder_of_6_gb(decoder: Decoder, folder: Path) -> None:
     np.testing.assert_allclose(run(bundle), reference(model), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.slow
-def test_a_tensor_with_more_than_2_to_the_31_elements(folder: Path) -> None:
-    need_disk(folder, 8)
-    rows, columns = (1 << 21) + 5, 1024
-    wanted = np.array([0, rows - 1, rows - 3, 1 << 20])
+@dataclass(frozen=True)
+class Table:
+    """A model that gives rows of a tensor of more than 2**31 elements: which rows are asked for, and what they are."""
+
+    path: Path
+    rows: np.ndarray
+    expected: np.ndarray
+
+
+@pytest.fixture
+def table(folder: Path) -> Table:
+    """Its file is a hole, but for a few rows: it takes no room on the disk."""
+    count, columns = (1 << 21) + 5, 1024
+    rows = np.array([0, count - 1, count - 3, 1 << 20])
+    contents = (np.arange(columns) * (rows[:, None] % 251 + 1) % 256).astype(np.uint8)
     with (folder / "table.data").open("wb") as file:
-        file.truncate(rows * columns)  # a hole: no room on the disk
-        for row in (*wanted, 1):
+        file.truncate(count * columns)
+        for row, content in zip(rows, contents, strict=True):
             file.seek(int(row) * columns)
-            file.write((np.arange(columns) * (int(row) % 251 + 1) % 256).astype(np.uint8).tobytes())
-    table = TensorProto(name="table", data_type=TensorProto.UINT8, dims=[rows, columns], data_location=1)
-    table.external_data.add(key="location", value="table.data")
+            file.write(content.tobytes())
+    tensor = TensorProto(name="table", data_type=TensorProto.UINT8, dims=[count, columns], data_location=1)
+    tensor.external_data.add(key="location", value="table.data")
     graph = helper.make_graph(
         [helper.make_node("Gather", ["table", "rows"], ["taken"])],
         "table",
-        [helper.make_tensor_value_info("rows", TensorProto.INT64, [4])],
-        [helper.make_tensor_value_info("taken", TensorProto.UINT8, [4, columns])],
-        [table],
+        [helper.make_tensor_value_info("rows", TensorProto.INT64, [len(rows)])],
+        [helper.make_tensor_value_info("taken", TensorProto.UINT8, [len(rows), columns])],
+        [tensor],
     )
     path = folder / "table.onnx"
-    path.write_bytes(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
-    )
-    bundle = packager.build(path, folder / "table.so")
-    expected = (np.arange(columns) * (wanted[:, None] % 251 + 1) % 256).astype(np.uint8)
-    with packager.load(bundle) as loaded:
-        np.testing.assert_array_equal(loaded.run({"rows": wanted})["taken"], expected)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    return Table(path, rows, contents)
+
+
+@pytest.mark.slow
+def test_a_tensor_with_more_than_2_to_the_31_elements(table: Table, folder: Path) -> None:
+    need_disk(folder, 5)
+    with packager.load(packager.build(table.path, folder / "table.so")) as loaded:
+        np.testing.assert_array_equal(loaded.run({"rows": table.rows})["taken"], table.expected)
+
+
+@pytest.mark.slow
+def test_a_tensor_with_more_than_2_to_the_31_elements_on_aarch64(table: Table, folder: Path) -> None:
+    need_disk(folder, 5)
+    AARCH64.require()
+    bundle = packager.build(table.path, folder / "table.so", targets=["llvm -mtriple=aarch64-linux-gnu"])
+    source = Path(__file__).parent / "c" / "table.c"
+    execute([AARCH64.cc, "-std=c11", "-O1", *WARNINGS, f"-I{INCLUDE}", source, "-o", folder / "host", "-ldl"])
+    argv = [*AARCH64.runner, folder / "host", bundle]
+    done = subprocess.run(argv, input=table.rows.tobytes(), capture_output=True, check=True)
+    assert done.stdout == table.expected.tobytes()
 
 
 def link_with(tools: Machine, source: str, folder: Path) -> Path:

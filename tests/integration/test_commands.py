@@ -30,6 +30,26 @@ def test_build_prints_the_path_alone_and_progress_to_stderr(cli: Cli, models: Pa
     assert (tmp_path / "out.so").stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
+def test_the_work_folder_may_be_on_another_file_system(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results are moved to their places, or copied where that cannot be: both give the same files."""
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system")
+    options = {"dims": {"n": 1}, "targets": ["llvm"], "weights": "external", "cache": False}
+    here, there = tmp_path / "here" / "a.so", tmp_path / "there" / "a.so"
+    for output, work in ((here, tmp_path), (there, shared)):
+        output.parent.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(work))
+        packager.build(models / "external.onnx", output, **options)
+    for suffix in (".so", ".safetensors"):
+        one, other = here.with_suffix(suffix), there.with_suffix(suffix)
+        assert one.read_bytes() == other.read_bytes()
+        assert one.stat().st_mode == other.stat().st_mode
+    assert len(list(there.parent.iterdir())) == 2
+
+
 def _umask() -> int:
     import os
 

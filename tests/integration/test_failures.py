@@ -347,6 +347,15 @@ class TestCache:
         assert packager.build(model, tmp_path / "b.so").read_bytes() == first
         assert next((tmp_path / "cache").rglob("bundle.so")).read_bytes() == first
 
+    def test_a_large_model_is_not_cached(self, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """External data count; copies of such bundles would fill the disk."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        data = (models / "external.data").stat().st_size
+        for limit, cached in ((data, False), (data + (models / "external.onnx").stat().st_size, True)):
+            monkeypatch.setattr("packager.cache_key.MAX_CACHED_BYTES", limit)
+            packager.build(models / "external.onnx", tmp_path / "a.so", dims={"n": 1})
+            assert bool(list((tmp_path / "cache").rglob("bundle.so"))) == cached
+
     def test_the_key_tells_builds_apart(self, models: Path, tmp_path: Path) -> None:
         """Whatever changes the bundle must change the key: none of these may be answered with another's bundle."""
         model = tmp_path / "m.onnx"

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from graphs import DimBounds, check, graph, normal
+from onnx import TensorProto, helper, numpy_helper
+
+import packager
 
 
 @dataclass(frozen=True)
@@ -235,3 +239,37 @@ def test_every_node_stands_in_the_manifest_with_the_function_that_computes_it(tm
     conv = next(primitive for primitive in primitives if "conv" in primitive.nodes)
     assert "relu" in conv.nodes
     bundle.close()
+
+
+def test_external_data_in_functions_and_branches(tmp_path: Path) -> None:
+    """Large data are taken out of the model before functions are inlined; those of branches go into the model."""
+    rng = np.random.default_rng(0)
+    shared, own = rng.standard_normal((2, 64, 64), np.float32)
+    product = helper.make_node("MatMul", ["a", "b"], ["c"])
+    function = helper.make_function("own", "Product", ["a", "b"], ["c"], [product], [helper.make_opsetid("", 18)])
+
+    def branch(source: str, *tensors: onnx.TensorProto) -> onnx.GraphProto:
+        result = helper.make_tensor_value_info(f"{source}.out", TensorProto.FLOAT, [64, 64])
+        node = helper.make_node("Identity", [source], [result.name])
+        return helper.make_graph([node], source, [], [result], tensors)
+
+    chosen = {"then_branch": branch("own", numpy_helper.from_array(own, "own")), "else_branch": branch("shared")}
+    nodes = [
+        helper.make_node("Product", ["x", "shared"], ["h"], domain="own"),
+        helper.make_node("If", ["flag"], ["w"], **chosen),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 64]),
+        helper.make_tensor_value_info("flag", TensorProto.BOOL, []),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 64])
+    graph = helper.make_graph(nodes, "g", inputs, [output], [numpy_helper.from_array(shared, "shared")])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=9)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    x = rng.standard_normal((4, 64), np.float32)
+    with packager.load(packager.build(tmp_path / "m.onnx", tmp_path / "m.so", targets=["llvm"])) as bundle:
+        for flag, weight in ((True, own), (False, shared)):
+            y = bundle.run({"x": x, "flag": np.array(flag)})["y"]
+            np.testing.assert_allclose(y, x @ shared @ weight, rtol=1e-3, atol=1e-3)
