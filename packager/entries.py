@@ -8,6 +8,7 @@ compiled once, and constants of equal names and contents are one parameter. The 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -161,11 +162,11 @@ class _Merger:
         main = model.module["main"]
         bound: dict[int, Any] = {}
         for parameter in main.params[: len(model.inputs)]:
-            bound[parameter.__chandle__()] = relax.Var(f"{entry}_{parameter.name}", parameter.ty)
+            bound[parameter.__chandle__()] = relax.Var(f"{_identifier(entry)}_{parameter.name}", parameter.ty)
         for parameter, (name, array) in zip(main.params[len(model.inputs) :], model.weights.items(), strict=True):
             merged = names[name]
             if merged not in self.parameters:
-                self.parameters[merged] = relax.Var(merged, parameter.ty)
+                self.parameters[merged] = relax.Var(_identifier(merged), parameter.ty)
                 self.weights[merged] = array
                 if name in model.sources:
                     self.sources[merged] = tuple(names[source] for source in model.sources[name])
@@ -220,7 +221,7 @@ class _Merger:
         main = model.module["main"]
         for block in main.body.blocks:
             for binding in block.bindings:
-                name = f"{entry}_{binding.var.name}"
+                name = f"{_identifier(entry)}_{binding.var.name}"
                 value = builder.emit(renamed(binding.value), name)
                 bound[binding.var.__chandle__()] = value
                 if binding.var.name in model.nodes:
@@ -229,6 +230,11 @@ class _Merger:
         if not isinstance(result.ty, relax.TupleType):
             return [result]
         return [builder.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))]
+
+
+def _identifier(name: str) -> str:
+    """Return a name for a variable, which generated code may spell."""
+    return re.sub(r"[^\w.]", "_", name, flags=re.ASCII)
 
 
 def _equal(one: Array, other: Array) -> bool:

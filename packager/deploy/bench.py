@@ -98,10 +98,10 @@ def bench(
             if profile:
                 found = _profile(bundle, inputs, min(runs, PROFILED_RUNS), max(threads, 1), peak_tflops)
                 measured = replace(measured, profile=found)
+        calls, flops = _work(bundle, inputs)
     times = measured.runs
     p5, median, p95 = (float(value) for value in np.percentile(times, (5, 50, 95)))
     primitives = [primitive for _, primitive in manifest.primitives()]
-    flops = sum(primitive.flops * primitive.calls for primitive in primitives)
     return BenchResult(
         schema_version=1,
         path=str(path),
@@ -123,12 +123,26 @@ def bench(
         constant_bytes=manifest.weights.bytes,
         file_bytes=manifest.sizes.file,
         primitives=len(primitives),
-        calls=sum(primitive.calls for primitive in primitives),
+        calls=calls,
         flops=flops,
         gflops_per_second=flops / median / 1e6 if median else 0.0,
         profile=measured.profile,
         cuda=measured.cuda,
     )
+
+
+def _work(bundle: Bundle, inputs: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
+    """Return the calls and the FLOPs of a run; of several models or variants only a run tells which are whose."""
+    primitives = {primitive.symbol: primitive for _, primitive in bundle.manifest.primitives()}
+    if not bundle.manifest.entries and not any(dim.buckets for dim in bundle.manifest.dims):
+        return (
+            sum(primitive.calls for primitive in primitives.values()),
+            sum(primitive.flops * primitive.calls for primitive in primitives.values()),
+        )
+    with bundle.session() as session:
+        steps = session.profile(inputs)
+    called = [primitives[step.symbol] for step in steps if step.symbol in primitives]  # copies are none
+    return len(called), sum(primitive.flops for primitive in called)
 
 
 def _measure(bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, warmup: int, graph: str) -> Measured:

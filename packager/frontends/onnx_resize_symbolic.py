@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -23,12 +23,12 @@ MAX_DENOMINATOR = 1024
 
 @dataclass(frozen=True)
 class _Change:
-    """An axis that changes: its extents before and after, and their ratio, a number or an expression of float64."""
+    """An axis that changes: its extents before and after; the ratio that the model gives, None if it gives sizes."""
 
     axis: int
     extent: Any
     size: Any
-    scale: Fraction | Any
+    scale: Fraction | None
 
 
 def resize_symbolic(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
@@ -39,40 +39,55 @@ def resize_symbolic(builder: Any, inputs: Sequence[Any], attributes: Mapping[str
             raise ValueError(f"Resize with {name} needs extents that are numbers: fix the dims with --dim")
     shape = extents(data)
     changes = _changes(shape, inputs, attributes)
-    sizes = [tirx.const(extent, "int64") if isinstance(extent, int) else extent for extent in shape]
-    for change in changes:
-        sizes[change.axis] = _expression(change.size)
     mode = text(attributes, "mode", "nearest")
     if mode not in ("nearest", "linear"):
         raise ValueError(f"Resize with mode {mode!r} needs extents that are numbers: fix the dims with --dim")
     work = "float64" if dtype_of(data) in ("float64", "int64", "int32") else "float32"
 
-    def nearest(x: Any) -> Any:
+    def nearest(x: Any, *sizes: Any) -> Any:
+        inside = _of(changes, x, sizes)
+
         def element(*place: Any) -> Any:
             source = list(place)
-            for change in changes:
+            for change in inside:
                 source[change.axis] = _nearest(change, place[change.axis], attributes)
             return x(*source)
 
-        return te.compute(sizes, element, name="resize")
+        return te.compute(_resized(x, inside), element, name="resize")
 
-    def linear(x: Any) -> Any:
+    def linear(x: Any, *sizes: Any) -> Any:
+        inside = _of(changes, x, sizes)
+
         def element(*place: Any) -> Any:
-            taps = [_taps(change, place[change.axis], attributes) for change in changes]
+            taps = [_taps(change, place[change.axis], attributes) for change in inside]
             total = tirx.const(0.0, work)
             for choice in itertools.product(*taps):
                 source, weight = list(place), tirx.const(1.0, work)
-                for change, (index, factor) in zip(changes, choice, strict=True):
+                for change, (index, factor) in zip(inside, choice, strict=True):
                     source[change.axis] = index
                     weight = weight * factor.astype(work)
                 total = total + x(*source).astype(work) * weight
             return total.astype(dtype_of(data))
 
-        return te.compute(sizes, element, name="resize")
+        return te.compute(_resized(x, inside), element, name="resize")
 
     if mode == "linear" and not dtype_of(data).startswith(("float", "bfloat")):
         raise ValueError("Resize of integers by 'linear' needs extents that are numbers: fix the dims with --dim")
-    return builder.call_te(nearest if mode == "nearest" else linear, data, primfunc_name_hint="resize")
+    sizes = [_expression(change.size) for change in changes]
+    compute = nearest if mode == "nearest" else linear
+    return builder.call_te(compute, data, *sizes, primfunc_name_hint="resize")
+
+
+def _of(changes: Sequence[_Change], x: Any, sizes: Sequence[Any]) -> list[_Change]:
+    """Return the changes in a function of its own, whose shape variables are other ones than the model's."""
+    return [replace(change, extent=x.shape[change.axis], size=s) for change, s in zip(changes, sizes, strict=True)]
+
+
+def _resized(x: Any, changes: Sequence[_Change]) -> list[Any]:
+    sizes = list(x.shape)
+    for change in changes:
+        sizes[change.axis] = change.size
+    return sizes
 
 
 def _changes(shape: Sequence[Any], inputs: Sequence[Any], attributes: Mapping[str, Any]) -> list[_Change]:
@@ -95,7 +110,7 @@ def _changes(shape: Sequence[Any], inputs: Sequence[Any], attributes: Mapping[st
     analyzer = attributes["tvm_custom"]["analyzer"]
     pairs = [(axis, shape[axis], size) for axis, size in zip(axes, wanted.reshape(-1), strict=True)]
     return [
-        _Change(axis, extent, size, _float(size) / _float(extent))
+        _Change(axis, extent, size, None)
         for axis, extent, size in pairs
         if not analyzer.can_prove_equal(_expression(extent), _expression(size))
     ]
@@ -119,7 +134,8 @@ def _coordinate(change: _Change, place: Any, attributes: Mapping[str, Any]) -> A
     """Return where an output lies on the input's axis, as float64."""
     mode = text(attributes, "coordinate_transformation_mode", "half_pixel")
     x = place.astype("float64")
-    scale = tirx.const(float(change.scale), "float64") if isinstance(change.scale, Fraction) else change.scale
+    ratio = _float(change.size) / _float(change.extent)
+    scale = ratio if change.scale is None else tirx.const(float(change.scale), "float64")
     single = tirx.EQ(_expression(change.size), tirx.const(1, "int64"))
     middle = (x + 0.5) / scale - 0.5
     if mode == "half_pixel":
@@ -139,7 +155,7 @@ def _nearest(change: _Change, place: Any, attributes: Mapping[str, Any]) -> Any:
     coordinates = text(attributes, "coordinate_transformation_mode", "half_pixel")
     # (i + 1/2) / f - 1/2 is never half-way between two elements, and rounds to floor(i / f).
     floors = (coordinates, rounding[:5]) in (("asymmetric", "floor"), ("half_pixel", "round"))
-    if floors and isinstance(change.scale, Fraction) and change.scale.denominator == 1:
+    if floors and change.scale is not None and change.scale.denominator == 1:
         return tirx.floordiv(place, change.scale.numerator)
     x = _coordinate(change, place, attributes)
     rounded = {

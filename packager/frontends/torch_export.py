@@ -63,12 +63,16 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
 
 
 def _read(path: Path, torch: Any) -> Any:
-    from packager.frontends.torch_program import decompose
+    from packager.frontends.torch_program import check_inputs, decompose
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of its own deprecated calls
-            return decompose(torch.export.load(path))
+            program = torch.export.load(path)
+            check_inputs(program)
+            return decompose(program)
+    except PackagerError:
+        raise
     except Exception as error:  # torch raises whatever its archive reader runs into
         raise ModelError(
             f"{path}: cannot be read as a torch.export program",

@@ -23,6 +23,18 @@ LARGEST_KNOWN = 2**22
 LITERALS = ("lifted_tensor_", "_lifted_tensor_constant")
 
 
+def check_inputs(program: Any) -> None:
+    """Raise ModelError for an input with an extent that is an expression, as ``2 * Dim("half")`` makes it."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val") if node.op == "placeholder" else None
+        for axis, extent in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(extent, torch.SymInt) and not extent.node.expr.is_Symbol and not extent.node.expr.is_number:
+                raise ModelError(
+                    f"input {node.name!r}: axis {axis} is {extent.node.expr}, and only a dim itself can be an extent",
+                    hint="export it to ONNX with a plain dim: that its sizes are multiples is checked at run time",
+                )
+
+
 def decompose(program: Any) -> Any:
     """Return the program in few operators. Raises ModelError for one that changes its buffers or its inputs."""
     for node in program.graph.nodes:

@@ -19,7 +19,7 @@ from packager.lower.extremes import legalize_max, legalize_min
 from packager.lower.indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.lower.kernels import make_group
 from packager.lower.narrow import legalize_astype
-from packager.lower.reshapes import rewrite_reshapes
+from packager.lower.reshapes import legalize_reshape, rewrite_reshapes
 from packager.op_library import called_operator
 from packager.passes import apply
 from packager.primitives import CallSite, FunctionGroup, Kernel, Partition
@@ -30,6 +30,7 @@ LEGALIZERS = {
     "relax.astype": legalize_astype,
     "relax.take": legalize_take,
     "relax.nn.softmax": legalize_softmax,
+    "relax.reshape": legalize_reshape,
     "relax.nn.layer_norm": legalize_layer_norm,
 }
 TIDY = [

@@ -6,14 +6,31 @@ an extent such as ``past + 1``. Then the same is done kernel by kernel, and such
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 from tvm.relax.analysis import has_reshape_pattern
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.sym import Analyzer
 
 from packager.frontends.names import with_main
+
+
+def legalize_reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Leave a reshape as it is where nothing but a condition of the run says that there are as many elements as before.
+
+    As a kernel it would not be known for a reshape, and its indices are a chain of quotients that LLVM is busy with for
+    minutes.
+    """
+    before, after = call.args[0].ty.shape, call.ty.shape
+    if isinstance(before, relax.ShapeExpr) and isinstance(after, relax.ShapeExpr):
+        counts = [reduce(operator.mul, shape.values, tirx.IntImm("int64", 1)) for shape in (before, after)]
+        if not Analyzer().can_prove_equal(*counts):
+            return call
+    return tvm.ir.Op.get("relax.reshape").get_attr("FLegalize")(builder, call)
 
 
 def rewrite_reshapes(module: tvm.IRModule) -> tvm.IRModule:

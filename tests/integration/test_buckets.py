@@ -194,8 +194,12 @@ def test_command_line_golden_run_and_inspect(tmp_path: Path, cli: Cli) -> None:
     shown = cli("inspect", output).stdout
     assert "seq 4, 8, 13; n 1..4" in shown
     assert "float32  [n, seq * 16]" in shown
-    assert json.loads(cli("inspect", output, "--json").stdout)["dims"][0]["buckets"] == [4, 8, 13]
+    shown_json = cli("inspect", output, "--json").stdout
+    assert json.loads(shown_json)["dims"][0]["buckets"] == [4, 8, 13]
     assert "float32[n, seq, 16]" in header.read_text()
+    bench = json.loads(cli("bench", output, "--runs", "3", "--json").stdout)
+    assert bench["dims"] == {"seq": 13, "n": 4}
+    assert 3 * bench["calls"] >= sum(p["calls"] for p in json.loads(shown_json)["backends"][0]["primitives"])
     told = json.loads(cli("run", output, "--random", "1", "--json").stdout)
     assert told["outputs"][0]["shape"] == [4, 13, 16]
 
@@ -223,3 +227,20 @@ def test_a_shape_that_no_expression_tells_is_refused(tmp_path: Path) -> None:
     model.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(ModelError, match=r"output 'y' is float32\[4\] for s=1, but float32\[2, 4\] for s=2"):
         packager.build(save(model, tmp_path / "odd.onnx"), dims={"s": Buckets(1, 2)}, targets=LLVM)
+
+
+@pytest.mark.slow
+def test_cuda_code_for_each_bucket(tmp_path: Path) -> None:
+    """No GPU is needed to build: both variants launch kernels of one module."""
+    path = packager.build(
+        save(ENCODER, tmp_path / "e.onnx"),
+        tmp_path / "e.so",
+        dims={"n": (1, 2), "seq": Buckets(4, 8)},
+        targets=("llvm", "cuda -arch=sm_80"),
+        keep_workdir=tmp_path / "work",
+    )
+    assert not [finding for finding in packager.verify(path).findings if not finding.check.startswith("machine")]
+    assert packager.inspect(path).manifest.dims[0].buckets == (4, 8)
+    source = (tmp_path / "work" / "entrypoint.c").read_text()
+    assert ".num_variants = 2," in source
+    assert "dim_seq" not in source
