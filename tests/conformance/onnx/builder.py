@@ -45,9 +45,14 @@ def _build_bundle(folder: Path, targets: list[str], inputs: dict[str, Any], free
     try:
         build(folder / "model.onnx", folder / "model.so", **options)
     except UnboundedDimsError as error:
-        # An extent that is 0 counts as one that is left open, by the names of input and axis.
-        extents = {f"{name}_{axis}": n for name, v in inputs.items() for axis, n in enumerate(getattr(v, "shape", ()))}
-        dims = {name: 0 if extents.get(name) == 0 else BOUNDS for name in error.dims}
+        # An extent that is 0 counts as one that is left open.
+        empty = {
+            f"input {name!r}, axis {axis}"
+            for name, value in inputs.items()
+            for axis, extent in enumerate(getattr(value, "shape", ()))
+            if extent == 0
+        }
+        dims = {name: 0 if where in empty else BOUNDS for name, where in error.dims.items()}
         build(folder / "model.onnx", folder / "model.so", dims=dims, **options)
 
 

@@ -83,6 +83,10 @@ static void kinds(char **argv) {
   refuse(PACKAGER_ERROR_DTYPE, "input 'b': dtype is float32x4, expected float32");
   d->tb.dtype = (DLDataType){kDLBfloat, 16, 1};
   refuse(PACKAGER_ERROR_DTYPE, "input 'b': dtype is bfloat16, expected float32");
+  d->tb.dtype = (DLDataType){kDLFloat8_e5m2, 8, 1};
+  refuse(PACKAGER_ERROR_DTYPE, "input 'b': dtype is float8_e5m2, expected float32");
+  d->tb.dtype = (DLDataType){kDLInt, 4, 1};
+  refuse(PACKAGER_ERROR_DTYPE, "input 'b': dtype is int4, expected float32");
   d->tgrid.dtype = (DLDataType){99, 64, 1};
   refuse(PACKAGER_ERROR_DTYPE, "output 'grid': dtype is code 99, 64 bits, x1, expected int64");
   d->tsum.device.device_type = kDLCUDA;

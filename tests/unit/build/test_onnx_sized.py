@@ -140,6 +140,7 @@ def test_places_that_are_not_zero(tmp_path: Path) -> None:
     assert made["squares.count"] == 3
 
 
+@pytest.mark.slow
 def test_a_product_of_regions_keeps_their_number(tmp_path: Path) -> None:
     nodes = [
         node("Compress", ["boxes", "chosen"], ["rois"], axis=0),
