@@ -17,6 +17,7 @@ from tvm.tirx import stmt as st
 from tvm_ffi import structural_walk
 
 from packager.errors import BackendError
+from packager.lower.cuda_vectors import unroll_conditions
 from packager.lower.kernels import take_pointers
 from packager.primitives import Kernel
 
@@ -63,6 +64,7 @@ LOWERING = [
     _T.BF16ComputeLegalize(),
     _T.NarrowDataType(32),
     _S.LoopPartition(),
+    unroll_conditions,
     _T.VectorizeLoop(True),
     _S.InjectVirtualThread(),
     _S.InjectDoubleBuffer(),

@@ -7,6 +7,7 @@ tiling, guards and layouts. How threads exchange values is TVM's lowering; bench
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -328,6 +329,36 @@ def test_sums_of_16_bit_numbers_are_added_up_in_32() -> None:
     (primfunc,) = functions(lambda x: R.sum(x, axis=[-1]), (("n", 1000), "bfloat16"))
     root = widen(primfunc).body.block
     assert [str(buffer.dtype) for buffer in root.alloc_buffers] == ["float32"]
+
+
+def test_a_product_that_is_masked_has_no_vectors_of_conditions() -> None:
+    """TVM would declare them as vectors of numbers, which nvcc refuses."""
+
+    def masked(x: Any, w: Any, length: Any) -> Any:
+        return R.where(R.greater(length, relax.const(0, "int64")), R.matmul(x, w), relax.const(-1.0, "float32"))
+
+    (primfunc,) = functions(masked, ((2, 64, 32), F), ((2, 32, 64), F), ((1,), "int64"))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert not re.search(r"float[24] \w+ = make_u", source)
+
+
+@pytest.mark.parametrize(
+    ("make", "dtypes"),
+    [
+        (lambda x: R.equal(x, relax.const(0, "int8")), ["int8"]),
+        (R.logical_and, ["bool", "bool"]),
+        (R.permute_dims, ["bool"]),
+        (lambda x: R.astype(x, F), ["bool"]),
+        (lambda x: R.concat([x, x], 1), ["bool"]),
+        (R.where, ["bool", F, F]),
+    ],
+    ids=["equal", "and", "transpose", "cast", "concat", "where"],
+)
+def test_booleans_make_no_vectors(make: Callable[..., Any], dtypes: list[str]) -> None:
+    """TVM's vectors of them have two bytes for each, memory has one."""
+    (primfunc,) = functions(make, *(((64, 64), dtype) for dtype in dtypes))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert not re.search(r"u(short|char)[248]", source[source.rindex("__global__") :])
 
 
 def test_copies_keep_16_bits() -> None:
