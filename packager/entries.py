@@ -31,7 +31,7 @@ Array = NDArray[Any]
 def merge_models(variants: Sequence[Variant], name: str) -> ImportedModel:
     """Return one model that holds these as an input of the next stages; the variants of an entry follow each other.
 
-    Raises UsageError where two models mean different things by one name: a dim, a state, or a function.
+    Raises UsageError where two models mean different things by one name: a dim or a state.
     """
     models = {variant.label: variant.model for variant in variants}
     _check_states(models)
@@ -150,10 +150,10 @@ class _Merger:
         with builder.function("main", parameters, attrs={"num_input": len(inputs)}):
             with builder.dataflow():
                 for (entry, model), bound in zip(self.models.items(), values, strict=True):
-                    results += self._replay(builder, entry, model, bound, functions)
+                    results += self._replay(builder, entry, model, bound, functions[entry])
                 result = builder.emit_output(relax.Tuple(results))
             builder.emit_func_output(result)
-        others = dict(functions.values())
+        others = dict(function for own in functions.values() for function in own.values())
         return tvm.IRModule({**others, tvm.ir.GlobalVar("main"): builder.get()["main"]})
 
     def _bind_parameters(self, entry: str, model: ImportedModel) -> dict[int, Any]:
@@ -185,19 +185,24 @@ class _Merger:
             self.named.setdefault(merged, array)
         return names
 
-    def _functions(self) -> dict[str, tuple[tvm.ir.GlobalVar, Any]]:
-        """Return the functions beside ``main`` by name. Raises UsageError where one name stands for two of them."""
+    def _functions(self) -> dict[str, dict[str, tuple[tvm.ir.GlobalVar, Any]]]:
+        """Return for each entry the functions beside ``main`` by their names in it.
+
+        Functions of equal names that are equal are one; another one is called after its entry.
+        """
         found: dict[str, tuple[tvm.ir.GlobalVar, Any]] = {}
+        by_entry: dict[str, dict[str, tuple[tvm.ir.GlobalVar, Any]]] = {}
         for entry, model in self.models.items():
+            by_entry[entry] = {}
             for variable, function in model.module.functions.items():
                 name = variable.name_hint
                 if name == "main":
                     continue
-                if name not in found:
-                    found[name] = (variable, function)
-                elif not structural_equal(found[name][1], function):
-                    raise UsageError(f"{entry}: the function {name!r} is another one than that of an entry before")
-        return found
+                merged = (variable, function)
+                while not structural_equal(found.setdefault(merged[0].name_hint, merged)[1], merged[1]):
+                    merged = _renamed(variable, function, f"{_identifier(entry)}_{merged[0].name_hint}")
+                by_entry[entry][name] = found[merged[0].name_hint]
+        return by_entry
 
     def _replay(
         self,
@@ -235,6 +240,12 @@ class _Merger:
 def _identifier(name: str) -> str:
     """Return a name for a variable, which generated code may spell."""
     return re.sub(r"[^\w.]", "_", name, flags=re.ASCII)
+
+
+def _renamed(variable: tvm.ir.GlobalVar, function: Any, name: str) -> tuple[tvm.ir.GlobalVar, Any]:
+    merged = tvm.ir.GlobalVar(name)
+    relax.expr._update_type(merged, variable.ty)
+    return merged, function.with_attr("global_symbol", name)
 
 
 def _equal(one: Array, other: Array) -> bool:

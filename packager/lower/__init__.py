@@ -28,6 +28,8 @@ _R = relax.transform
 
 LEGALIZERS = {
     "relax.astype": legalize_astype,
+    "relax.max": legalize_max,
+    "relax.min": legalize_min,
     "relax.take": legalize_take,
     "relax.nn.softmax": legalize_softmax,
     "relax.reshape": legalize_reshape,
@@ -41,8 +43,6 @@ TIDY = [
     _R.CanonicalizeBindings(),  # of variables bound to variables: FuseTIR would drop them, and their sources be lost
 ]
 LEGALIZE = [_R.LegalizeOps(LEGALIZERS), *TIDY]
-# Threads of a GPU that reduce together know TVM's own maxima alone.
-LEGALIZE_FOR_CPU = [_R.LegalizeOps({**LEGALIZERS, "relax.max": legalize_max, "relax.min": legalize_min}), *TIDY]
 FUSE = [
     _R.FuseOps(),
 ]
@@ -62,7 +62,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     device = device_named(device_name)
     module = device.lay_out(model.module, len(model.inputs))
     module, constants = fold_weights(module, model.constants)
-    module = apply(LEGALIZE_FOR_CPU if device.name == "cpu" else LEGALIZE, module)
+    module = apply(LEGALIZE, module)
     _check_legal(module["main"], model.nodes, model.partitions)
     unfused = module["main"]
     module = apply(FUSE, module)

@@ -63,7 +63,7 @@ def place_of(sch: s_tir.Schedule, block: Any, buffer: Any) -> int:
 
 
 def itemsize(buffer: Any) -> int:
-    """Return the bytes of an element; a boolean counts as four, as TVM's vectors of these have four lanes at most."""
+    """Return the bytes of an element; a boolean counts as four: its loads are no vectors, those beside it may be."""
     if buffer.dtype == "bool":
         return 4
     return (int(tvm.runtime.DataType(buffer.dtype).bits) + 7) // 8

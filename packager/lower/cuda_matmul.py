@@ -97,7 +97,10 @@ def _fits_tensor_cores(sch: s_tir.Schedule, block: Any) -> bool:
 
 
 def _is_product(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether a block sums products of two operands that share the axes of the sum, and differ in the others."""
+    """Tell whether a block sums products of two operands that share the axes of the sum, and differ in the others.
+
+    What both keep, the batch, has to come first: dlight's products of a vector mix up the axes of the result otherwise.
+    """
     value = getattr(sch.get(block).body, "value", None)
     if not isinstance(value, tirx.Add):
         return False
@@ -112,8 +115,10 @@ def _is_product(sch: s_tir.Schedule, block: Any) -> bool:
     iters = sch.get(block).iter_vars
     used = [{handle for index in load[0].indices for handle in variables(index)} for load in (left, right)]
     summed = {v.var.__chandle__() for v in iters if v.iter_type == tirx.IterVar.CommReduce}
-    kept = {v.var.__chandle__() for v in iters if v.iter_type == tirx.IterVar.DataPar and not _is_one(v.dom.extent)}
-    return bool(summed & used[0] & used[1]) and bool(kept & (used[0] ^ used[1]))
+    kept = [v.var.__chandle__() for v in iters if v.iter_type == tirx.IterVar.DataPar and not _is_one(v.dom.extent)]
+    in_batch = [handle in used[0] & used[1] for handle in kept]
+    batch_first = in_batch == sorted(in_batch, reverse=True)
+    return bool(summed & used[0] & used[1]) and bool(set(kept) & (used[0] ^ used[1])) and batch_first
 
 
 def _is_one(extent: Any) -> bool:

@@ -11,6 +11,7 @@ from tvm.s_tir import dlight
 
 from packager.lower.accumulate import accumulate_in_float32
 from packager.lower.channels_last import to_channels_last
+from packager.lower.cuda_gaps import name_parameters
 from packager.lower.kernels import lower_kernels
 from packager.lower.kernels_cuda import lower_cuda_kernels
 from packager.lower.pack import pack_weights
@@ -36,7 +37,8 @@ class Device:
 
 def _one_element_a_thread(primfunc: Any) -> Any:
     with TRIAL_GPU:
-        return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(tvm.IRModule({"main": primfunc}))["main"]
+        module = tvm.IRModule({"main": name_parameters(primfunc)})
+        return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(module)["main"]
 
 
 def device_named(name: str) -> Device:
@@ -54,7 +56,7 @@ _DEVICES = {
     "cuda": Device(
         "cuda",
         lambda module, _num_inputs: to_channels_last(accumulate_in_float32(module)),
-        (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_a_thread),
+        (lambda primfunc: schedule_cuda(name_parameters(primfunc), TRIAL_GPU), _one_element_a_thread),
         lambda kernels: lower_cuda_kernels(kernels, TRIAL_GPU),
     ),
 }

@@ -3,11 +3,37 @@ such as a mask's, do not have."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
 from typing import Any
 
+import tvm
+import tvm_ffi
 from tvm import relax, te, tirx, topi
+
+
+def _register(combine: Callable[[Any, Any], Any], identity: float) -> None:
+    """Let threads of a GPU reduce together from infinity, too: they do so for the reductions that TVM has on a list.
+
+    TVM's list is destroyed after Python has ended, when no function of Python can be released: these never are.
+    """
+
+    def combined(left: Any, right: Any) -> list[Any]:
+        return [combine(left[0], right[0])]
+
+    def identities(values: Any) -> list[Any]:
+        dtype = str(values[0].ty)
+        return [tirx.const(identity if "float" in dtype else 0, dtype)]
+
+    functions = [tvm_ffi.convert(combined), tvm_ffi.convert(identities)]
+    for function in functions:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+    tvm.get_global_func("s_tir.schedule.RegisterReducer")(1, *functions)
+
+
+_register(tirx.max, -math.inf)
+_register(tirx.min, math.inf)
 
 
 def legalize_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -17,6 +17,7 @@ from tvm.tirx import stmt as st
 from tvm_ffi import structural_walk
 
 from packager.errors import BackendError
+from packager.lower.cuda_gaps import cast_infinities, check_registers, unroll_what_makes_no_vectors
 from packager.lower.kernels import take_pointers
 from packager.primitives import Kernel
 
@@ -63,6 +64,7 @@ LOWERING = [
     _T.BF16ComputeLegalize(),
     _T.NarrowDataType(32),
     _S.LoopPartition(),
+    unroll_what_makes_no_vectors,
     _T.VectorizeLoop(True),
     _S.InjectVirtualThread(),
     _S.InjectDoubleBuffer(),
@@ -72,6 +74,8 @@ LOWERING = [
     _T.StmtSimplify(),
     _T.RemoveNoOp(),
     _S.RewriteUnsafeSelect(),
+]
+SYNCHRONIZE = [
     _T.CommonSubexprElim(),
     _T.FP8ComputeLegalize(),
     _T.VerifyMemory(),
@@ -88,6 +92,7 @@ FINISH = [
     _T.LowerWarpMemory(),
     _T.StmtSimplify(),
     _T.LowerIntrin(),
+    cast_infinities,
 ]
 
 
@@ -96,12 +101,15 @@ def lower_cuda_kernels(
 ) -> tuple[tvm.IRModule, Mapping[str, Launch]]:
     """Lower kernels to a module of device functions, with how each is launched.
 
-    Raises BackendError for a nest that is not bound to threads.
+    Raises BackendError for a nest that is not bound to threads, or whose threads would have to share registers.
     """
     extents = {kernel.symbol: _thread_extents(kernel) for kernel in kernels}
     module = tvm.IRModule({kernel.symbol: kernel.primfunc for kernel in kernels})
     module = _T.BindTarget(target.with_host(tvm.target.Target("llvm")))(module)
     module = tvm.transform.Sequential(LOWERING)(module)
+    for function in module.functions.values():
+        check_registers(function)
+    module = tvm.transform.Sequential(SYNCHRONIZE)(module)
     by_name = {var.name_hint: function for var, function in module.functions.items()}
     launches = {name: Launch(axes, _dynamic_bytes(name, by_name[name].body)) for name, axes in extents.items()}
     module = tvm.IRModule({k.symbol: _to_device_function(k, by_name[k.symbol], target) for k in kernels})

@@ -17,6 +17,7 @@ from tvm.s_tir import ScheduleError, dlight
 from packager.lower.cuda_blocks import blocks, inline, is_reduction, is_spatial, kinds, schedule_of
 from packager.lower.cuda_columns import schedule_columns
 from packager.lower.cuda_matmul import schedule_matmul
+from packager.lower.cuda_opaque import schedule_opaque
 from packager.lower.cuda_rows import schedule_rows
 from packager.lower.cuda_short_rows import schedule_short_rows
 from packager.lower.cuda_spatial import schedule_spatial
@@ -89,6 +90,7 @@ def _dlight(primfunc: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
 
 
 _RULES: tuple[_Rule, ...] = (
+    schedule_opaque,
     _spatial,
     schedule_windows,
     schedule_matmul,

@@ -119,6 +119,24 @@ def test_dims_of_some_and_weights_of_other_contents(tmp_path: Path) -> None:
         assert session.run({"x": x, "z": z}, entry="b")["y"].any(), "it has a weight of its own"
 
 
+def test_functions_of_one_name_that_are_not_the_same(tmp_path: Path) -> None:
+    """The importer writes a function of its own for Pad; those of the first two models differ, the last are equal."""
+    models = {
+        name: graph(f"{name} (float[2,2] x) => (float[2,{2 + count}] y) {{ y = Pad(x, pads) }}", {"pads": pads})
+        for name, count, pads in (
+            ("one", 1, np.array([0, 0, 0, 1])),
+            ("two", 3, np.array([0, 1, 0, 2])),
+            ("three", 3, np.array([0, 1, 0, 2])),
+        )
+    }
+    x = normal(2, 2)
+    with packager.load(build(tmp_path, [save(m, tmp_path / f"{name}.onnx") for name, m in models.items()])) as bundle:
+        for name, model in models.items():
+            np.testing.assert_array_equal(
+                bundle.run({"x": x}, entry=name)["y"], reference(model).run(None, {"x": x})[0]
+            )
+
+
 def test_encoder_and_decoder(tmp_path: Path) -> None:
     """One model writes a state that it does not read, the other reads one that it does not write."""
     encoder = graph(

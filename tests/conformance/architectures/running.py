@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import packager
 from packager.errors import PackagerError
 
+from .compare import compare
 from .example import Example
 
 FORMS = ("pt2", "onnx")
-RTOL = ATOL = 1e-4
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def run(name: str, example: Example, form: str, folder: Path) -> Outcome:
         # A .pt2 file declares the bounds of its dims itself.
         packager.build(model, library, dims=dims if form == "onnx" else {}, cache=False)
     except PackagerError as error:
-        return Outcome(name, form, "refused", tuple(dims), reason=_reason(error))
+        return Outcome(name, form, "refused", tuple(dims), reason=reason_of(error))
     largest = share = 0.0
     with packager.load(library) as bundle:
         for inputs in (example.inputs, *example.others):
@@ -58,12 +57,13 @@ def run(name: str, example: Example, form: str, folder: Path) -> Outcome:
             feeds = {spec.name: tensor.numpy() for spec, tensor in zip(bundle.inputs, inputs, strict=True)}
             results = list(bundle.run(feeds).values())
             for result, tensor in zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
-                error, part = _compare(result, tensor.numpy())
+                error, part = compare(result, tensor.numpy())
                 largest, share = max(largest, error), max(share, part)
     return Outcome(name, form, "right" if share <= 1 else "wrong", tuple(dims), largest, share)
 
 
-def _reason(error: PackagerError) -> str:
+def reason_of(error: PackagerError) -> str:
+    """Return what an error says, in one line."""
     detail = (error.detail or "").strip().splitlines()
     return " | ".join([type(error).__name__, str(error), *detail[:3]])
 
@@ -110,18 +110,3 @@ def _dynamic_shapes(example: Example) -> tuple[Any, ...] | None:
 def _dims(example: Example) -> Mapping[str, tuple[int, int]]:
     dims = [dim for axes in example.dynamic or () for dim in axes.values()]
     return {dim.__name__: (dim.min, dim.max) for dim in dims}
-
-
-def _compare(result: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Return the largest difference, and the largest part of the tolerance; infinite where shapes or NaNs differ.
-
-    The absolute part of the tolerance is relative to the size of the whole tensor: random weights make some outputs
-    far smaller than 1.
-    """
-    if result.shape != wanted.shape or result.dtype != wanted.dtype:
-        return np.inf, np.inf
-    difference = np.where(result == wanted, 0.0, np.abs(result.astype(np.float64) - wanted))
-    size = np.sqrt(np.mean(np.square(wanted, dtype=np.float64))) if wanted.size else 0.0
-    if not np.isfinite(difference).all() or not size > 0:
-        return np.inf, np.inf
-    return float(difference.max() / size), float((difference / (ATOL * size + RTOL * np.abs(wanted))).max())

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .running import ATOL, FORMS, RTOL, Outcome
+from .compare import ATOL, RTOL
+from .running import FORMS, Outcome
 
 PATH = Path(__file__).parents[3] / "docs" / "models.md"
 NAMES = {"pt2": "`.pt2`", "onnx": "ONNX"}

@@ -22,7 +22,8 @@ import numpy as np
 import onnx
 
 from tests.conformance.onnx.cases import Case, all_cases
-from tests.conformance.onnx.judge import Server, difference
+from tests.conformance.onnx.compare import difference
+from tests.conformance.server import Server
 
 BUILD_SECONDS = 10.0
 RUN_SECONDS = 10.0
@@ -188,9 +189,9 @@ class Fuzzer:
 
     def __init__(self, cases: Iterable[Case]) -> None:
         self.cases = [case for case in cases if len(case.model) < 20_000]
-        self.builder = Server("builder", BUILD_SECONDS, MEMORY_BYTES)
-        self.runner = Server("runner", RUN_SECONDS)
-        self.reference = Server("reference", RUN_SECONDS)
+        self.builder = Server("tests.conformance.onnx.builder", BUILD_SECONDS, MEMORY_BYTES)
+        self.runner = Server("tests.conformance.onnx.runner", RUN_SECONDS)
+        self.reference = Server("tests.conformance.onnx.reference", RUN_SECONDS)
 
     def judge(self, seed: int) -> Finding:
         """Alter a case, build, run and compare."""

@@ -13,7 +13,9 @@ from pathlib import Path
 import onnx
 
 from tests.conformance.onnx.cases import Case
-from tests.conformance.onnx.judge import RUN_SECONDS, Server, Verdict, difference
+from tests.conformance.onnx.compare import difference
+from tests.conformance.onnx.judge import RUN_SECONDS, Verdict
+from tests.conformance.server import Server
 
 VERDICTS = Path(__file__).with_name("verdicts.json")
 DOCUMENT = Path(__file__).parents[3] / "docs" / "onnx-operators.md"
@@ -41,7 +43,7 @@ onnxruntime {onnxruntime} gets right of the same cases. [ONNX models](onnx.md) s
 
 def judge_onnxruntime(cases: Iterable[Case]) -> dict[str, bool]:
     """Return for each case whether onnxruntime computes it right."""
-    server = Server("reference", RUN_SECONDS)
+    server = Server("tests.conformance.onnx.reference", RUN_SECONDS)
     right = {}
     for case in cases:
         with tempfile.TemporaryDirectory() as temporary:

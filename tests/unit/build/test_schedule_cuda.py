@@ -7,6 +7,7 @@ tiling, guards and layouts. How threads exchange values is TVM's lowering; bench
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,15 +15,21 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm.s_tir import ScheduleError, dlight
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_map, structural_walk
 
+from packager.errors import BackendError
+from packager.in_place import in_place
 from packager.lower import FLATTEN, FUSE, LEGALIZE
+from packager.lower.cuda_gaps import name_parameters
+from packager.lower.cuda_matmul import schedule_matmul
 from packager.lower.cuda_widen import widen
 from packager.lower.kernels import make_group
 from packager.lower.kernels_cuda import lower_cuda_kernels
 from packager.lower.schedule_cuda import schedule_cuda
 from packager.passes import apply
+from packager.primitives import Kernel
 
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
 THREADS = 1024
@@ -328,6 +335,105 @@ def test_sums_of_16_bit_numbers_are_added_up_in_32() -> None:
     (primfunc,) = functions(lambda x: R.sum(x, axis=[-1]), (("n", 1000), "bfloat16"))
     root = widen(primfunc).body.block
     assert [str(buffer.dtype) for buffer in root.alloc_buffers] == ["float32"]
+
+
+def test_a_product_that_is_masked_has_no_vectors_of_conditions() -> None:
+    """TVM would declare them as vectors of numbers, which nvcc refuses."""
+
+    def masked(x: Any, w: Any, length: Any) -> Any:
+        return R.where(R.greater(length, relax.const(0, "int64")), R.matmul(x, w), relax.const(-1.0, "float32"))
+
+    (primfunc,) = functions(masked, ((2, 64, 32), F), ((2, 32, 64), F), ((1,), "int64"))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert not re.search(r"float[24] \w+ = make_u", source)
+
+
+@pytest.mark.parametrize(
+    ("make", "dtypes"),
+    [
+        (lambda x: R.equal(x, relax.const(0, "int8")), ["int8"]),
+        (R.logical_and, ["bool", "bool"]),
+        (R.permute_dims, ["bool"]),
+        (lambda x: R.astype(x, F), ["bool"]),
+        (lambda x: R.concat([x, x], 1), ["bool"]),
+        (R.where, ["bool", F, F]),
+    ],
+    ids=["equal", "and", "transpose", "cast", "concat", "where"],
+)
+def test_booleans_make_no_vectors(make: Callable[..., Any], dtypes: list[str]) -> None:
+    """TVM's vectors of them have two bytes for each, memory has one."""
+    (primfunc,) = functions(make, *(((64, 64), dtype) for dtype in dtypes))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert not re.search(r"u(short|char)[248]", source[source.rindex("__global__") :])
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (R.scatter_elements, [((64, 8), F), ((4, 8), "int64"), ((4, 8), F)]),
+        (R.scatter_nd, [((64, 8), F), ((4, 1), "int64"), ((4, 8), F)]),
+        (lambda x, i, u: R.scatter_nd(x, i, u, "add"), [(("n", 8), F), (("m", 1), "int64"), (("m", 8), F)]),
+    ],
+    ids=["elements", "nd", "add"],
+)
+def test_a_scatter_is_spread_over_threads(make: Callable[..., Any], inputs: list[tuple[Shape, str]]) -> None:
+    (primfunc,) = functions(make, *inputs)
+    scheduled = schedule_cuda(primfunc, TARGET)
+    source, _ = lower(scheduled)
+    kernel = source[source.rindex("__global__") :]
+    assert "__syncthreads" in kernel, "updates come after the copy"
+    assert "threadIdx.x) < 1)" not in kernel, "no thread does it all"
+    (function,) = make_group("f", scheduled, "cuda").functions
+    assert isinstance(function, Kernel)
+    changed = in_place(function, 0, len(function.parameters) - 1)
+    assert changed is not None
+    assert changed.kernel is not None
+    assert len(changed.kernel.parameters) == len(function.parameters) - 1
+
+
+def test_bytes_that_do_not_lie_side_by_side_are_no_vector() -> None:
+    """TVM writes vectors of more than four indices that nvcc refuses."""
+    (primfunc,) = functions(R.bitwise_not, ((3, 4, 5, 6), "uint8"))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert "longlong4" not in source[source.rindex("__global__") :]
+
+
+@pytest.mark.parametrize("shape", [(4, 1000), (4, 6), (1000, 64)])
+def test_a_maximum_starts_at_infinity(shape: Shape) -> None:
+    """A row that a mask leaves nothing of has only infinities; threads that reduce together know this maximum, too."""
+    (primfunc,) = functions(lambda x: R.max(x, axis=[-1]), (shape, F))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    kernel = source[source.rindex("__global__") :]
+    assert "-CUDART_INF_F" in kernel
+    assert "3.402" not in kernel
+
+
+def test_parameters_may_be_named_by_numbers() -> None:
+    (primfunc,) = functions(R.nn.relu, ((8,), F))
+    old = primfunc.params[0]
+    new = tirx.decl_buffer(old.shape, old.dtype, "1", elem_offset=old.elem_offset)
+    body = structural_map(primfunc.body, (tirx.Var, lambda var: new if var.same_as(old) else var))
+    primfunc = name_parameters(tirx.PrimFunc([new, primfunc.params[1]], body).with_attrs(dict(primfunc.attrs)))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert "_1_local" in source
+
+
+def test_threads_exchange_nothing_by_their_registers() -> None:
+    """dlight's product of a vector, for a batch that is not the first axis, mixes up the axes of the result."""
+    (primfunc,) = functions(lambda x, w: R.nn.conv1d(x, w, groups=4), ((2, 4, 4), F), ((4, 1, 4), F))
+    wrong = dlight.gpu.GEMV().apply(primfunc, tvm.target.Target({"kind": "cuda", "arch": "sm_80"}), False)
+    with pytest.raises(BackendError, match="by their registers"):
+        lower(wrong.mod["main"])
+    with pytest.raises(ScheduleError):
+        schedule_matmul(primfunc)
+    lower(schedule_cuda(primfunc, TARGET))
+
+
+def test_infinities_of_bfloat16_are_float32() -> None:
+    (primfunc,) = functions(lambda x: R.nn.pad(x, [0, 3], pad_value=-math.inf), ((61,), "bfloat16"))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert "inff" not in source
+    assert "CUDART_INF_F" in source[source.rindex("__global__") :]
 
 
 def test_copies_keep_16_bits() -> None:

@@ -1,0 +1,83 @@
+"""A process that runs bundles of a parcel on this machine: it needs numpy, and torch where there is bfloat16."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import packager
+from packager.errors import PackagerError
+
+# The first run of a shape calls the kernels, the second captures a CUDA graph, the third replays it.
+TIMES = 3
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_answer(json.loads(line))), flush=True)
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Run what is asked for ``TIMES``; write the outputs of each time, in order, into ``request["output"]``."""
+    try:
+        names, times = _run(Path(request["bundle"]), request["entry"], request["inputs"], request["shapes"])
+    except PackagerError as error:
+        return {"status": "failed", "message": f"{type(error).__name__}: {error.message}"}
+    np.savez(request["output"], **{f"{time}/{name}": array for time, made in enumerate(times) for name, array in made})
+    return {"status": "ran", "names": names}
+
+
+def _run(bundle: Path, entry: str | None, inputs: str, shapes: list[list[int]]) -> Any:
+    session, signature = _session(bundle)
+    info = signature[entry]
+    with np.load(inputs) as arrays:
+        given = {spec.name: _as_argument(arrays[spec.name], spec.dtype) for spec in info.inputs}
+    times = []
+    for _ in range(TIMES):
+        outputs = None
+        if any(spec.dtype == "bfloat16" for spec in info.outputs):
+            outputs = {
+                spec.name: _empty(spec.dtype, spec.shape if spec.is_static else shapes[number])
+                for number, spec in enumerate(info.outputs)
+            }
+        made = session.run(given, outputs=outputs, entry=entry)
+        times.append([(spec.name, _as_array(made[spec.name], spec.dtype)) for spec in info.outputs])
+    return [spec.name for spec in info.outputs], times
+
+
+@functools.lru_cache(maxsize=1)
+def _session(path: Path) -> tuple[Any, dict[str | None, Any]]:
+    bundle = packager.load(path)
+    return bundle.session(), {None: bundle, **bundle.entries}
+
+
+def _as_argument(array: Any, dtype: str) -> Any:
+    if dtype != "bfloat16":
+        return array
+    import torch
+
+    return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+
+
+def _empty(dtype: str, shape: Sequence[int]) -> Any:
+    if dtype != "bfloat16":
+        return np.empty(shape, dtype)
+    import torch
+
+    return torch.empty(shape, dtype=torch.bfloat16)
+
+
+def _as_array(value: Any, dtype: str) -> Any:
+    return value.float().numpy() if dtype == "bfloat16" else value
+
+
+if __name__ == "__main__":
+    main()
