@@ -107,6 +107,8 @@ def test_states_that_agree(value: dict[str, Any]) -> None:
         ("model.opset", {"ai.onnx": "17"}, r"\$\.model\.opset\.ai\.onnx: expected integer"),
         ("dims.0.min", 5, r"\$\.dims\[0\]: min 5 is greater than max 4"),
         ("dims.0.name", "n-1", r"\$\.dims\[0\]\.name: must be a C identifier"),
+        ("dims", [{"name": "n", "min": 1, "max": 4, "buckets": [1, 3]}], r"\$\.dims\[0\]\.buckets: do not rise"),
+        ("dims", [{"name": "n", "min": 1, "max": 4, "buckets": [2, 1, 4]}], r"\$\.dims\[0\]\.buckets: do not rise"),
         ("dims", [{"name": "n", "min": 1, "max": 4}] * 2, r"\$\.dims\[1\]: 'n' stands there twice"),
         ("inputs.0.shape.0", "k", r"\$\.inputs\[0\]\.shape\[0\]: 'k' is not one of the dims"),
         ("inputs.0.shape.0", "n+1", r"not one of the dims"),
