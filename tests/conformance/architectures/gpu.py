@@ -39,8 +39,13 @@ def main() -> None:
     running.add_argument("parcel", type=Path)
     running.add_argument("-o", "--output", type=Path, required=True, help="the results, as JSON")
     running.add_argument("--lanes", type=int, default=LANES)
+    writing = commands.add_parser("verdicts", help="write the record and the column of docs/models.md")
+    writing.add_argument("results", type=Path, help="what run has written")
+    writing.add_argument("--target", action="append", default=[], help="what the parcel was built for")
     arguments = parser.parse_args()
-    if arguments.command == "build":
+    if arguments.command == "verdicts":
+        _write(arguments.results, arguments.target or TARGETS)
+    elif arguments.command == "build":
         _build(arguments.output, arguments.target or TARGETS, arguments.only)
     else:
         _run(arguments.parcel, arguments.output, arguments.lanes)
@@ -112,6 +117,15 @@ def _run(parcel: Path, output: Path, lanes: int) -> None:
     }
     output.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n")
     print(dict(collections.Counter(outcome["status"] for outcome in outcomes.values())), f"{len(refused)} refused")
+
+
+def _write(results: Path, targets: Sequence[str]) -> None:
+    from .cuda_column import RESULTS, record, with_cuda
+    from .table import PATH
+
+    kept = record(json.loads(results.read_text()), targets)
+    RESULTS.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    PATH.write_text(with_cuda(PATH.read_text(), kept))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .compare import ATOL, RTOL
+from .cuda_column import RESULTS, with_cuda
 from .running import FORMS, Outcome
 
 PATH = Path(__file__).parents[3] / "docs" / "models.md"
@@ -48,7 +50,8 @@ def render(outcomes: Sequence[Outcome], dynamic: Mapping[str, Sequence[str]]) ->
         if outcome.verdict == "refused"
     ]
     refused = "\n## What is refused\n" + "\n".join(reasons) + "\n" if reasons else ""
-    return f"{INTRODUCTION}{', '.join(counts)}.\n\n" + "\n".join(lines) + "\n" + refused
+    text = f"{INTRODUCTION}{', '.join(counts)}.\n\n" + "\n".join(lines) + "\n" + refused
+    return with_cuda(text, json.loads(RESULTS.read_text()))
 
 
 def verdicts(text: str) -> dict[tuple[str, str], str]:
@@ -57,7 +60,7 @@ def verdicts(text: str) -> dict[tuple[str, str], str]:
     for line in text.splitlines():
         match = re.match(r"\| `(\w+)` \| [^|]* \| (.*) \|$", line)
         if match:
-            cells = match[2].split(" | ")
+            cells = match[2].split(" | ")[: len(FORMS)]
             found.update({(match[1], form): cell.split()[0] for form, cell in zip(FORMS, cells, strict=True)})
     return found
 

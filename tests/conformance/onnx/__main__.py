@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.conformance.onnx import table
 from tests.conformance.onnx.cases import all_cases
 from tests.conformance.onnx.judge import Verdict, judge_all
+from tests.conformance.onnx.others import judge_onnxruntime
 
 
 def main() -> None:
@@ -43,7 +44,7 @@ def main() -> None:
     frozen = sum(v.status == "right" and bool(v.frozen) for v in verdicts.values())
     print(f"{dict(counts)} of {len(cases)}; {frozen} right with frozen inputs; {time.monotonic() - start:.0f} s")
     if arguments.table:
-        table.write(all_cases(), verdicts, table.judge_onnxruntime(all_cases()))
+        table.write(all_cases(), verdicts, judge_onnxruntime(all_cases()))
     if arguments.output:
         arguments.output.write_text(json.dumps([dataclasses.asdict(v) for v in verdicts.values()], indent=0) + "\n")
 

@@ -37,9 +37,11 @@ def main() -> None:
     running.add_argument("parcel", type=Path)
     running.add_argument("-o", "--output", type=Path, required=True, help="the results, as JSON")
     running.add_argument("--lanes", type=int, default=LANES)
+    writing = commands.add_parser("verdicts", help="write the verdicts and the document of what run has written")
+    writing.add_argument("results", type=Path, nargs="+", help="later ones take the place of earlier ones")
     arguments = parser.parse_args()
     start = time.monotonic()
-    (_build if arguments.command == "build" else _run)(arguments)
+    {"build": _build, "run": _run, "verdicts": _write}[arguments.command](arguments)
     print(f"{time.monotonic() - start:.0f} s")
 
 
@@ -79,6 +81,14 @@ def _run(arguments: argparse.Namespace) -> None:
     record = {"machine": this_machine().to_json(), "cases": outcomes}
     arguments.output.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n")
     print(dict(collections.Counter(outcome["status"] for outcome in outcomes.values())))
+
+
+def _write(arguments: argparse.Namespace) -> None:
+    from tests.conformance.onnx import table
+    from tests.conformance.onnx.cases import all_cases
+
+    table.write_cuda([json.loads(path.read_text()) for path in arguments.results], TARGET)
+    table.DOCUMENT.write_text(table.render(all_cases()))
 
 
 def _judge(run: CarriedRun, made: Mapping[str, Any]) -> str:

@@ -1,23 +1,26 @@
-"""The committed verdicts, and the document that is made of them: per operator what is right and what is refused."""
+"""The committed verdicts, and the document that is made of them: per operator what is right and what is refused.
+
+``python -m tests.conformance.onnx.table`` makes the document anew of the committed verdicts.
+"""
 
 from __future__ import annotations
 
 import collections
 import json
-import pickle
 import re
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 
-from tests.conformance.onnx.cases import Case
-from tests.conformance.onnx.compare import difference
-from tests.conformance.onnx.judge import RUN_SECONDS, Verdict
-from tests.conformance.server import Server
+from tests.conformance.onnx.cases import Case, all_cases
+from tests.conformance.onnx.judge import Verdict
+from tests.conformance.onnx.others import TVM_RIGHT
 
 VERDICTS = Path(__file__).with_name("verdicts.json")
+CUDA_VERDICTS = Path(__file__).with_name("verdicts_cuda.json")
 DOCUMENT = Path(__file__).parents[3] / "docs" / "onnx-operators.md"
 SHOWN_REASONS = 2
 SHOWN_CHARACTERS = 110
@@ -28,42 +31,35 @@ What becomes of the {total:,} cases that onnx {version} has for its operators, a
 carries, built for the default Targets, loaded in a process without TVM and run. `python -m tests.conformance.onnx
 --table` writes this page. *Right* is within onnx's own tolerances. In
 *frozen* of them inputs that say how the operator works were made constants, as real models have them (`packager build
---freeze`). Nothing is wrong: what cannot be computed right is refused when the model is built. The last column is what
-onnxruntime {onnxruntime} gets right of the same cases. [ONNX models](onnx.md) says what must be known at build time.
+--freeze`). Nothing is wrong: what cannot be computed right is refused when the model is built.
+[ONNX models](onnx.md) says what must be known at build time.
 
-| | cases | right | frozen | refused | onnxruntime right |
-| --- | ---: | ---: | ---: | ---: | ---: |
+*On CUDA* is what of that is right, too, built with `-t "{target}"` and run on an {gpu}, three times each: kernel by
+kernel, as a CUDA graph is captured, and as it is replayed. `python -m tests.conformance.onnx.gpu` builds these cases on
+a machine without a GPU and runs them on another. The last columns are what others get right of the same cases:
+TVM {tvm}, that is its own importer, its compiler for the CPU and its virtual machine (inputs frozen where that helps),
+and onnxruntime {onnxruntime}.
+
+| | cases | right | frozen | refused | on CUDA | TVM | onnxruntime |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 {summary}
 
-| operator | operator sets | cases | right | frozen | refused, why | onnxruntime right |
-| --- | --- | ---: | ---: | ---: | --- | ---: |
+| operator | operator sets | cases | right | frozen | refused, why | on CUDA | TVM | onnxruntime |
+| --- | --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |
 {rows}
 """
 
 
-def judge_onnxruntime(cases: Iterable[Case]) -> dict[str, bool]:
-    """Return for each case whether onnxruntime computes it right."""
-    server = Server("tests.conformance.onnx.reference", RUN_SECONDS)
-    right = {}
-    for case in cases:
-        with tempfile.TemporaryDirectory() as temporary:
-            case.save(Path(temporary))
-            answer = server.ask({"folder": temporary})
-            made = Path(temporary) / "expected.pickle"
-            right[case.name] = answer["status"] == "ran" and not _differs(case, made)
-    server.close()
-    return right
+@dataclass(frozen=True)
+class Verdicts:
+    """All verdicts on the cases: ``others`` are the names of those that are right elsewhere, column by column."""
 
-
-def _differs(case: Case, made: Path) -> bool:
-    try:
-        return bool(difference(case, pickle.loads(made.read_bytes())))
-    except (AttributeError, TypeError, ValueError):  # strings, sequences: nothing that packager is compared with
-        return True
+    here: Mapping[str, Verdict]
+    others: tuple[Collection[str], ...]
 
 
 def write(cases: Sequence[Case], verdicts: Mapping[str, Verdict], onnxruntime_right: Mapping[str, bool]) -> None:
-    """Write both files."""
+    """Write the verdicts on the CPU, and the document."""
     record = {
         "onnx": onnx.__version__,
         "verdicts": {case.name: verdicts[case.name].status for case in cases},
@@ -72,13 +68,40 @@ def write(cases: Sequence[Case], verdicts: Mapping[str, Verdict], onnxruntime_ri
         "onnxruntime": [case.name for case in cases if onnxruntime_right[case.name]],
     }
     VERDICTS.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n")
-    DOCUMENT.write_text(render(cases, verdicts, onnxruntime_right))
+    DOCUMENT.write_text(render(cases))
 
 
-def render(cases: Sequence[Case], verdicts: Mapping[str, Verdict], onnxruntime_right: Mapping[str, bool]) -> str:
-    """Return the document."""
+def write_cuda(results: Sequence[Mapping[str, Any]], target: str) -> None:
+    """Write the verdicts on CUDA: what ``gpu run`` has written, later results in place of earlier ones."""
+    outcomes = {name: outcome for result in results for name, outcome in result["cases"].items()}
+    cuda = results[-1]["machine"]["cuda"]
+    record = {
+        "target": target,
+        "gpu": cuda["devices"][0]["name"],
+        "driver": cuda["driver_version"],
+        "verdicts": {name: outcome["status"] for name, outcome in outcomes.items()},
+        "reasons": {name: outcome["message"] for name, outcome in outcomes.items() if outcome["status"] != "right"},
+    }
+    CUDA_VERDICTS.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n")
+
+
+def render(cases: Sequence[Case]) -> str:
+    """Return the document that the committed verdicts make."""
     import onnxruntime
 
+    record, cuda, tvm = (json.loads(path.read_text()) for path in (VERDICTS, CUDA_VERDICTS, TVM_RIGHT))
+    frozen = set(record["frozen"])
+    verdicts = Verdicts(
+        {
+            name: Verdict(name, status, record["reasons"].get(name, ""), ("frozen",) if name in frozen else ())
+            for name, status in record["verdicts"].items()
+        },
+        (
+            {name for name, status in cuda["verdicts"].items() if status == "right"},
+            set(tvm["right"]),
+            set(record["onnxruntime"]),
+        ),
+    )
     generated = [case for case in cases if case.kind == "node"]
     carried = [case for case in cases if case.kind != "node"]
     by_operator: dict[str, list[Case]] = collections.defaultdict(list)
@@ -90,31 +113,33 @@ def render(cases: Sequence[Case], verdicts: Mapping[str, Verdict], onnxruntime_r
         carried=len(carried),
         version=onnx.__version__,
         onnxruntime=onnxruntime.__version__,
+        tvm=tvm["tvm"],
+        target=cuda["target"],
+        gpu=cuda["gpu"],
         summary="\n".join(
-            f"| {name} | {' | '.join(map(str, _counts(some, verdicts, onnxruntime_right)))} |" for name, some in parts
+            f"| {name} | {' | '.join(map(str, (*_counts(some, verdicts), *_elsewhere(some, verdicts))))} |"
+            for name, some in parts
         ),
-        rows="\n".join(
-            _row(name, by_operator[name], verdicts, onnxruntime_right) for name in sorted(by_operator, key=str.lower)
-        ),
+        rows="\n".join(_row(name, by_operator[name], verdicts) for name in sorted(by_operator, key=str.lower)),
     )
 
 
-def _counts(
-    cases: Sequence[Case], verdicts: Mapping[str, Verdict], onnxruntime_right: Mapping[str, bool]
-) -> tuple[int, ...]:
-    mine = [verdicts[case.name] for case in cases]
+def _counts(cases: Sequence[Case], verdicts: Verdicts) -> tuple[int, ...]:
+    mine = [verdicts.here[case.name] for case in cases]
     right = sum(verdict.status == "right" for verdict in mine)
-    return (len(cases), right, sum(map(_is_frozen, mine)), len(cases) - right, _sum(cases, onnxruntime_right))
+    return (len(cases), right, sum(map(_is_frozen, mine)), len(cases) - right)
 
 
-def _row(
-    name: str, cases: Sequence[Case], verdicts: Mapping[str, Verdict], onnxruntime_right: Mapping[str, bool]
-) -> str:
-    total, right, frozen, refused, theirs = _counts(cases, verdicts, onnxruntime_right)
+def _elsewhere(cases: Sequence[Case], verdicts: Verdicts) -> tuple[int, ...]:
+    return tuple(sum(case.name in right for case in cases) for right in verdicts.others)
+
+
+def _row(name: str, cases: Sequence[Case], verdicts: Verdicts) -> str:
+    total, right, frozen, refused = _counts(cases, verdicts)
     opsets = sorted({case.opset for case in cases})
     shown = str(opsets[0]) if len(opsets) == 1 else f"{opsets[0]} to {opsets[-1]}"
-    why = f"{refused}: {_reasons(cases, verdicts)}" if refused else "0"
-    return f"| {name} | {shown} | {total} | {right} | {frozen} | {why} | {theirs} |"
+    why = f"{refused}: {_reasons(cases, verdicts.here)}" if refused else "0"
+    return " | ".join([f"| {name}", shown, *map(str, (total, right, frozen, why, *_elsewhere(cases, verdicts)))]) + " |"
 
 
 def _reasons(cases: Sequence[Case], verdicts: Mapping[str, Verdict]) -> str:
@@ -129,5 +154,5 @@ def _is_frozen(verdict: Verdict) -> bool:
     return verdict.status == "right" and bool(verdict.frozen)
 
 
-def _sum(cases: Iterable[Case], right: Mapping[str, bool]) -> int:
-    return sum(right[case.name] for case in cases)
+if __name__ == "__main__":
+    DOCUMENT.write_text(render(all_cases()))
