@@ -48,12 +48,14 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *argv], capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.slow
 def test_results_are_judged() -> None:
     pytest.importorskip("torch")
     done = run("-c", JUDGED)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_every_problem_has_kernels_of_its_family() -> None:
     done = run("-c", CHOSEN)
     assert done.returncode == 0, done.stderr

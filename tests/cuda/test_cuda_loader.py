@@ -135,6 +135,7 @@ def run_case(case: str, bundle: Path, driver: Path, **settings: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: str, bundle: Path, driver: Path) -> None:
     run_case(case, bundle, driver)

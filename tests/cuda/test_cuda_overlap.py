@@ -53,6 +53,7 @@ def build(model: Path, target: str, folder: Path) -> tuple[Path, str]:
     return bundle, (work / "cuda" / "cuda.c").read_text()
 
 
+@pytest.mark.slow
 def test_every_kernel_waits_before_it_touches_memory(model: Path, tmp_path: Path) -> None:
     bundle, launchers = build(model, "cuda -arch=sm_80 -ptx=compute_90", tmp_path)
     symbols = [primitive.symbol for _, primitive in packager.inspect(bundle).manifest.primitives()]

@@ -88,6 +88,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> CudaBuilder:
     return make(PLAIN, tmp_path_factory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SESSIONS)
 def test_sessions(builder: CudaBuilder, case: str) -> None:
     builder.record("sessions", case, builder.dynamic)

@@ -24,6 +24,7 @@ CORTEX = Machine(
 Command = list[str | Path]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["embedded", "external"])
 @pytest.mark.parametrize("batch", [4, (1, 32)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", ["digits", "mlp"])
@@ -72,6 +73,7 @@ def test_requirements(build: Build, digits: Model) -> None:
     assert "Advanced Micro" not in header
 
 
+@pytest.mark.slow
 def test_newer_cpu(build: Build, digits: Model) -> None:
     """Code for an Armv8.2 core with SVE says what it uses."""
     bundle = build(digits, target=f"{TARGET} -mcpu=neoverse-v1")

@@ -48,6 +48,7 @@ def leveled(request: pytest.FixtureRequest, build: Build, digits: Model) -> Path
     return build(digits, target=request.param)
 
 
+@pytest.mark.slow
 def test_the_default_is_both(build: Build, digits: Model, leveled: Path) -> None:
     assert packager.inspect(build(digits)).manifest.targets[0]["mcpu"] == LEVELS
     assert packager.inspect(leveled).manifest.targets[0]["mcpu"] == LEVELS
@@ -130,6 +131,7 @@ def test_one_level_where_one_is_asked_for(build: Build, digits: Model) -> None:
         assert session.cpu_level == "x86-64-v3"
 
 
+@pytest.mark.slow
 def test_three_levels(build: Build, digits: Model) -> None:
     bundle = build(digits, target="llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v4,x86-64,x86-64-v3")
     levels = manifest_of(bundle).requirements.cpu_levels
@@ -292,6 +294,7 @@ def test_on_an_emulated_cpu(
     assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_aarch64_has_one_level_and_can_have_more(build: Build, digits: Model) -> None:
     one = build(digits, target="llvm -mtriple=aarch64-linux-gnu")
     assert [level.name for level in manifest_of(one).requirements.cpu_levels] == ["generic"]

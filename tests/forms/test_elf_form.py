@@ -43,6 +43,7 @@ def segments(bundle: Path) -> list[tuple[str, str]]:
     return re.findall(r"^  ([A-Z_]+) +(?:0x\w+ ){5}([RWE ]{3})", lines, flags=re.M)
 
 
+@pytest.mark.slow
 def test_glibc_floor(bundle: Path) -> None:
     versions = glibc_versions(bundle)
     assert versions
@@ -52,6 +53,7 @@ def test_glibc_floor(bundle: Path) -> None:
     assert max(versions) == tuple(map(int, declared.split(".")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", list(TARGETS))
 def test_glibc_floor_of_double_precision_math(tmp_path: Path, machine: str) -> None:
     """exp, log and pow of double got new versions in glibc 2.29, which this machine's linker would take."""

@@ -47,6 +47,7 @@ def kernel_code(bundle: Path) -> str:
     return "".join(code.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cpu", list(LEVELS))
 def test_code_and_features(build: Build, digits: Model, cpu: str) -> None:
     bundle = build(digits, target=target(cpu))
@@ -60,6 +61,7 @@ def test_code_and_features(build: Build, digits: Model, cpu: str) -> None:
     assert packager.inspect(bundle).manifest.targets[0]["mcpu"] == (cpu,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mcpu", [*map(target, LEVELS), "llvm -mtriple=aarch64-linux-gnu"])
 def test_the_session_checks_what_the_manifest_declares(build: Build, mlp: Model, mcpu: str) -> None:
     """The first is found in the kernels, before the link; the second in all code, after it."""
@@ -97,6 +99,7 @@ def test_inputs_aligned_to_their_elements_only(build: Build, digits: Model, cpu:
         assert logits.tobytes() == expected.tobytes()
 
 
+@pytest.mark.slow
 def test_native(build: Build, digits: Model) -> None:
     bundle = build(digits, target="llvm -mcpu=native")
     assert can_run(bundle)
@@ -159,6 +162,7 @@ def test_on_an_emulated_cpu(
     assert f" {missing}" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cpu", "feature"), [("sapphirerapids", "avx512_fp16"), ("alderlake", "f16c")])
 def test_half_precision(build: Build, half: Model, cpu: str, feature: str) -> None:
     """Instructions that are newer than the disassembler are told by their encoding."""

@@ -90,7 +90,7 @@ def test_inspect(cli: Cli, batched: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     manifest = json.loads(done.stdout)
     assert manifest["model"]["name"] == "batched"
-    assert manifest["dims"] == [{"name": "n", "min": 1, "max": 8}]
+    assert manifest["dims"] == [{"name": "n", "min": 1, "max": 8, "buckets": []}]
     assert manifest["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["n", 4]}]
     table = cli("inspect", batched)
     assert (table.returncode, table.stderr) == (0, "")

@@ -77,6 +77,7 @@ def test_prefill_and_decode(targets: tuple[str, ...], tmp_path: Path) -> None:
     assert not [step for step in steps if "source" in step], "both write the new keys in place"
 
 
+@pytest.mark.slow
 def test_equal_parts_are_compiled_once(tmp_path: Path) -> None:
     model = graph("f (float[4,8] x) => (float[4,8] y) { a = MatMul(x, wk)  b = Tanh(a)  y = MatMul(b, wo) }", WEIGHTS)
     for targets in (LLVM, ("llvm", "ccompiler")):
@@ -193,6 +194,7 @@ def test_tables(tmp_path: Path) -> None:
     assert second.arena_bytes == table.arena_bytes
 
 
+@pytest.mark.slow
 def test_command_line_golden_header_and_inspect(tmp_path: Path, cli: Cli) -> None:
     paths = save_both(tmp_path, attention("prefill", 4), attention("decode", "n"))
     output, header = tmp_path / "lm.so", tmp_path / "lm.h"

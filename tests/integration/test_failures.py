@@ -321,6 +321,7 @@ def test_an_interrupt_inside_exec_gives_the_documented_code(tmp_path: Path) -> N
 class TestCache:
     """Entries that are damaged, and builds that meet in one cache."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "damage", ["truncated bundle", "flipped bundle", "empty bundle", "truncated object", "no bundle"]
     )
@@ -356,6 +357,7 @@ class TestCache:
             packager.build(models / "external.onnx", tmp_path / "a.so", dims={"n": 1})
             assert bool(list((tmp_path / "cache").rglob("bundle.so"))) == cached
 
+    @pytest.mark.slow
     def test_the_key_tells_builds_apart(self, models: Path, tmp_path: Path) -> None:
         """Whatever changes the bundle must change the key: none of these may be answered with another's bundle."""
         model = tmp_path / "m.onnx"

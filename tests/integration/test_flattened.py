@@ -27,6 +27,7 @@ def model(name: str, **others: np.ndarray) -> onnx.ModelProto:
     return graph(text, {"k": K, **weights, **others})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products(name: str, tmp_path: Path) -> None:
     bundle = check(model(name), tmp_path, {"n": (1, 3)}, ({"n": 1}, {"n": 3}))

@@ -65,6 +65,7 @@ def relax_module() -> tvm.IRModule:
     return builder.get()
 
 
+@pytest.mark.slow
 def test_torch_export_with_the_bounds_of_the_program(net: Net, program: Path, tmp_path: Path) -> None:
     with packager.load(packager.build(program, tmp_path / "net.so", targets=["llvm"])) as bundle:
         (dim,) = bundle.manifest.dims
@@ -82,6 +83,7 @@ def test_torch_export_with_the_bounds_of_the_program(net: Net, program: Path, tm
                 np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_torch_export_with_a_fixed_and_a_narrowed_batch(net: Net, program: Path, tmp_path: Path) -> None:
     with packager.load(packager.build(program, tmp_path / "probe.so")) as bundle:
         (dim,) = bundle.manifest.dims

@@ -234,6 +234,7 @@ def test_cxx_names_and_the_cxx_library(tmp_path: Path) -> None:
     assert "stdc++" in shown
 
 
+@pytest.mark.slow
 def test_cxx_works_with_what_it_needs(tmp_path: Path) -> None:
     """Without the C++ library, or with it where that is declared."""
     plain = SWISH_C.replace("int32_t acme", 'extern "C" int32_t acme')

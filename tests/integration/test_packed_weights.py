@@ -30,6 +30,7 @@ def cases() -> list[object]:
     return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [], id=name) for name in CONVS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases())
 def test_conv(name: str, tmp_path: Path) -> None:
     attributes, shape, (height, width), symbolic = CONVS[name]

@@ -119,6 +119,7 @@ def check(
     return bundle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", UPDATES)
 def test_decode_step_is_in_place(update: str, tmp_path: Path) -> None:
     with check(decode(update), tmp_path, {"keys": "keys_out"}, 16):
@@ -142,6 +143,7 @@ def test_scatter_nd_is_in_place(tmp_path: Path) -> None:
         assert copies_of(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_updates_one_after_the_other(tmp_path: Path) -> None:
     """All layers in one cache: each layer's update is in place of the one before."""
     model = graph(
@@ -155,6 +157,7 @@ def test_updates_one_after_the_other(tmp_path: Path) -> None:
         assert copies_of(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_next_value_that_reads_the_old_one_elsewhere(tmp_path: Path) -> None:
     """A product reads all of the state for each element: its next value is computed apart, and copied."""
     model = graph(
@@ -165,6 +168,7 @@ def test_next_value_that_reads_the_old_one_elsewhere(tmp_path: Path) -> None:
         assert copies_of(tmp_path) == [("arena", "state", 64)]
 
 
+@pytest.mark.slow
 def test_reader_of_the_old_value_after_the_update(tmp_path: Path) -> None:
     model = graph(
         """late (float[4,4] x, float[4,4] s) => (float[4,4] y, float[4,4] n) {
@@ -200,6 +204,7 @@ def test_next_value_that_is_an_input_or_a_constant(tmp_path: Path) -> None:
     check(model, tmp_path, {"a": "a_out", "b": "b_out"}).close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "int64", "bool"])
 def test_types(dtype: str, tmp_path: Path) -> None:
     update = "Xor(s, t)" if dtype == "bool" else "Add(s, t)"
@@ -211,6 +216,7 @@ def test_types(dtype: str, tmp_path: Path) -> None:
     check(model, tmp_path, {"s": "n"}).close()
 
 
+@pytest.mark.slow
 def test_with_another_backend(tmp_path: Path) -> None:
     """What ccompiler computes is not known to work in place, and right all the same."""
     with check(decode("where"), tmp_path, {"keys": "keys_out"}, targets=BOTH) as bundle:
@@ -218,11 +224,13 @@ def test_with_another_backend(tmp_path: Path) -> None:
         assert copies_of(tmp_path) == [("arena", "state", CACHE_BYTES)]
 
 
+@pytest.mark.slow
 def test_scatter_beside_another_backend_is_in_place(tmp_path: Path) -> None:
     with check(decode("elements"), tmp_path, {"keys": "keys_out"}, targets=BOTH):
         assert copies_of(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_dims_threads_and_external_weights(tmp_path: Path) -> None:
     """A batch of symbolic size beside a state, large enough for parallel loops."""
     model = graph(
@@ -243,6 +251,7 @@ def test_dims_threads_and_external_weights(tmp_path: Path) -> None:
             np.testing.assert_allclose(ours.states["s"], kept, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_sessions_reset_and_setting(tmp_path: Path) -> None:
     model = graph("sum (float[4] x, float[4] s) => (float[4] y, float[4] n) { n = Add(s, x) y = Neg(n) }")
     bundle = packager.load(build(model, tmp_path, {"s": "n"}))
@@ -316,6 +325,7 @@ def test_manifest_inspect_verify_and_golden(tmp_path: Path, cli: Cli) -> None:
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
+@pytest.mark.slow
 def test_static_archive(tmp_path: Path) -> None:
     model = graph("sum (float[4] x, float[4] s) => (float[4] y, float[4] n) { n = Add(s, x) y = Neg(n) }")
     archive = packager.build(
@@ -353,6 +363,7 @@ def test_refusals(states: dict[str, str], message: str, tmp_path: Path) -> None:
         packager.build(path, tmp_path / "model.so", states=states, dims={"k": (1, 4)}, targets=LLVM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["s", "=n", "s=", "s=n=m"])
 def test_option_that_cannot_be_read(option: str, tmp_path: Path, cli: Cli) -> None:
     path = save(graph("f (float[4] s) => (float[4] n) { n = Neg(s) }"), tmp_path / "model.onnx")

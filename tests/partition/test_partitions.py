@@ -18,6 +18,7 @@ def weight(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).integers(-3, 4, shape).astype("float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float", "int32"])
 def test_single_operator(dtype: str, tmp_path: Path) -> None:
     model = parse(f"g ({dtype}[4,3] x, {dtype}[4,3] y) => ({dtype}[4,3] z) {{ z = Add(x, y) }}")
@@ -27,6 +28,7 @@ def test_single_operator(dtype: str, tmp_path: Path) -> None:
     assert built.table["rest"] == {}
 
 
+@pytest.mark.slow
 def test_two_partitions_and_a_remainder(tmp_path: Path) -> None:
     model = parse("""g (float[8] x, float[8] y) => (float[8] z) {
         a = Add(x, y)
@@ -38,6 +40,7 @@ def test_two_partitions_and_a_remainder(tmp_path: Path) -> None:
     assert built.table["rest"] == {"exp": 1}
 
 
+@pytest.mark.slow
 def test_only_the_named_backend_is_used(tmp_path: Path) -> None:
     model = parse("g (float[8] x, float[8] y) => (float[8] z) { z = Add(x, y) }")
     built = build_and_check(model, tmp_path, ["llvm"])
@@ -88,6 +91,7 @@ def test_constants_are_checked_by_execution(tmp_path: Path) -> None:
     assert row["sites"][0]["constants"] == ["c", "d"]
 
 
+@pytest.mark.slow
 def test_the_largest_match_wins(tmp_path: Path) -> None:
     model = parse(
         "g (float[2,4] x, float[2,3] y) => (float[2,3] z) { a = MatMul(x, w)\n z = Add(a, y) }", {"w": weight(4, 3)}
@@ -96,6 +100,7 @@ def test_the_largest_match_wins(tmp_path: Path) -> None:
     assert built.provided_by("toy") == ["toy.dense_add"]
 
 
+@pytest.mark.slow
 def test_an_intermediate_value_that_is_used_outside_is_a_further_result(tmp_path: Path) -> None:
     model = parse(
         """g (float[2,4] x, float[2,3] y) => (float[2,3] z, float[2,3] t) {
@@ -132,6 +137,7 @@ def test_diamond_that_closes_over_another_operator(tmp_path: Path) -> None:
     assert sorted(len(row["operators"]) for row in built.partitions("toymerge")) == [1, 2]
 
 
+@pytest.mark.slow
 def test_diamond_within_a_backend_is_one_partition(tmp_path: Path) -> None:
     model = parse("""g (float[6] x, float[6] y) => (float[6] z) {
         a = Add(x, y)
@@ -159,6 +165,7 @@ def test_two_backends_and_tvm(tmp_path: Path) -> None:
     assert built.table["rest"] == {"exp": 1}
 
 
+@pytest.mark.slow
 def test_the_first_backend_of_the_list_takes_what_both_can(tmp_path: Path) -> None:
     model = parse("g (float[6] x, float[6] y) => (float[6] z) { z = Add(x, y) }")
     assert build_and_check(model, tmp_path, ["llvm", "toymerge", "toy"]).provided_by("toymerge") == ["toymerge.add"]
@@ -209,6 +216,7 @@ def test_partitions_that_are_not_worth_a_call_are_undone(tmp_path: Path) -> None
     assert list(built.undone().values()) == ["54 FLOPs a call, less than min_partition_flops=60"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("depth", "sizes"), [(0, [5]), (2, [2, 2, 1]), (4, [4, 1])])
 def test_max_partition_depth(depth: int, sizes: list[int], tmp_path: Path) -> None:
     chain = "\n".join(f"v{i + 1} = Add(v{i}, y)" for i in range(5))

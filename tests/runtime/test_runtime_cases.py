@@ -41,6 +41,7 @@ CONSTANTS = [
 STATES = ["table", "steps", "set", "sessions", "refusals", "profile", "busy", "entries", "entry_names"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TENSORS)
 def test_tensors(builder: Builder, case: str) -> None:
     builder.run("tensors", case, builder.dynamic)

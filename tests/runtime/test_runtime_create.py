@@ -68,6 +68,7 @@ def leveled(builder: Builder) -> Path:
     return builder.bundle("leveled", "-DMODEL_STATIC", f'-DBETTER="{has}",')
 
 
+@pytest.mark.slow
 def test_the_best_level_that_the_machine_has(builder: Builder, leveled: Path) -> None:
     builder.run("create", "levels", leveled)
 
@@ -163,6 +164,7 @@ def test_symbols(plain: Builder) -> None:
     assert needed <= {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
 
+@pytest.mark.slow
 def test_objects_have_no_constructors(builder: Builder) -> None:
     if builder.flavour.name not in ("plain", "aarch64"):
         pytest.skip("sanitizers add constructors")
@@ -188,6 +190,7 @@ def archive(builder: Builder, folder: Path, prefix: str, *defines: str) -> Path:
     return library
 
 
+@pytest.mark.slow
 def test_archives(builder: Builder, tmp_path: Path) -> None:
     (builder.folder / "weights_header.inc").write_text(",".join(str(byte) for byte in FILE[:-16]))
     libraries = [

@@ -139,12 +139,14 @@ def test_every_operator_is_tested() -> None:
     assert set(ARITIES) == TESTED | {"astype", "where", "broadcast_to"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_float_operators(dtype: str, tmp_path: Path) -> None:
     all_of({**FLOAT_UNARY, **ANY_UNARY}, dtype, 1, tmp_path / "unary")
     all_of({**FLOAT_BINARY, **ANY_BINARY}, dtype, 2, tmp_path / "binary")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
 def test_integer_operators_wrap_around(dtype: str, tmp_path: Path) -> None:
     unary = {name: f for name, f in ANY_UNARY.items() if not (dtype == "uint8" and name in ("negative", "clip"))}
@@ -160,6 +162,7 @@ def test_bool_operators(tmp_path: Path) -> None:
     all_of({name: f for name, f in BOOL.items() if name.endswith("not")}, "bool", 1, tmp_path / "unary")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["float32", "float16", "int8", "uint8", "int32", "int64", "bool"])
 def test_casts(source: str, tmp_path: Path) -> None:
     targets = [t for t in ("float32", "float16", "float64", "int8", "int32", "int64", "bool") if t != source]
@@ -249,6 +252,7 @@ def chains(draw: st.DrawFn) -> Chain:
     return Chain(dtype, inputs, tuple(steps), tuple(sorted({*unread, *taps})))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(chains())
 def test_random_chains(chain: Chain) -> None:

@@ -59,6 +59,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray]:
     return list(Runner(mixed(), tmp_path_factory.mktemp("wanted"), "ccompiler -opt_level=0")(*values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [
@@ -78,6 +79,7 @@ def test_attributes_change_the_code_and_not_the_numbers(target: str, wanted: lis
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ccompiler", "ccompiler -march=x86-64", "ccompiler -march=x86-64-v4"])
 def test_compiles_without_warnings(target: str, tmp_path: Path) -> None:
     """Also for a machine that this one is not: it is not run."""
@@ -114,6 +116,7 @@ def test_no_partitions_give_no_library(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_equal_partitions_give_equal_bytes_anywhere(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "another folder"]
     for folder in folders:
@@ -124,6 +127,7 @@ def test_equal_partitions_give_equal_bytes_anywhere(tmp_path: Path) -> None:
         assert str(tmp_path).encode() not in first
 
 
+@pytest.mark.slow
 def test_what_cannot_be_rendered_is_given_back(tmp_path: Path) -> None:
     x, y = variable("x", (4, 4)), variable("y", (3,), "int32")
     bad = partition([x, y], lambda e, x, y: e(op.take(x, y, 0)), name="bad")

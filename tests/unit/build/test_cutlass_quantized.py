@@ -162,6 +162,7 @@ def solved(model: Model, chain: QuantizedChain) -> Any:
     return np.clip(np.rint(y * chain.gain) + chain.zero, low, high)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TAKEN)
 def test_a_chain_is_taken_in_full_and_means_what_the_model_says(name: str) -> None:
     model = make_model(TAKEN[name], "uint8" if "uint8" in name else "int8")

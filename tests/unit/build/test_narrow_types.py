@@ -70,6 +70,7 @@ def test_all_codes_are_read(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FLOATS)
 def test_floats_are_rounded_to_the_nearest(name: str, dtype: str) -> None:

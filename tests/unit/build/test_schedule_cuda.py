@@ -218,6 +218,7 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "expected", "inputs", "sizes"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_a_schedule_computes_what_numpy_does(
     make: Callable[..., Any], expected: Callable[..., Any], inputs: list[tuple[Shape, str]], sizes: list[int]

@@ -52,6 +52,7 @@ def cuobjdump(option: str, path: Path) -> set[str]:
     return set(re.findall(r"\.(sm_[0-9]+[af]?)\.(?:cubin|ptx)", listed))
 
 
+@pytest.mark.slow
 def test_many_architectures_as_cuobjdump_lists_them(many: Path) -> None:
     assert read(many) == (
         Fatbin(tuple(f"sm_{version}" for version in VERSIONS), tuple(f"compute_{version}" for version in VERSIONS)),
@@ -67,6 +68,7 @@ def test_families(tmp_path: Path) -> None:
     assert cuobjdump("--list-ptx", path) == {"sm_100f"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["none", "speed", "balance", "size"])
 def test_compressed_code(mode: str, tmp_path: Path) -> None:
     path = compile_kernel(tmp_path, ["sm_90a"], ["compute_80"], flags=[f"--compress-mode={mode}"], code=LARGE)
