@@ -28,12 +28,18 @@ class CarriedRun:
 
 
 def widened(array: Any) -> Any:
-    """Return an array that every numpy can hold and compute with: bfloat16 as float32, exactly."""
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    """Return an array that every numpy can hold and compute with: bfloat16 as float32, exactly; others as bytes."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else as_bytes(array)
+
+
+def as_bytes(array: Any) -> Any:
+    """Return an array of what numpy itself does not have, of a byte each, as uint8; others as they are."""
+    registered = array.dtype.isbuiltin == 2 and array.dtype.itemsize == 1
+    return array.view(np.uint8) if registered else array
 
 
 def add_runs(folder: Path, runs: Sequence[CarriedRun]) -> None:
-    """Write all runs of one bundle. bfloat16 is written as 16 bits in inputs, as float32 in outputs."""
+    """Write all runs of one bundle. bfloat16 is 16 bits in inputs, float32 in outputs; narrow types are bytes."""
     arrays = {f"{run.name}/in/{name}": _storable(array) for run in runs for name, array in run.inputs.items()}
     arrays |= {
         f"{run.name}/out/{number}": widened(np.asarray(array))
@@ -44,7 +50,7 @@ def add_runs(folder: Path, runs: Sequence[CarriedRun]) -> None:
 
 
 def _storable(array: Any) -> Any:
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else as_bytes(array)
 
 
 def write_index(folder: Path, runs: Iterable[CarriedRun], not_built: Mapping[str, Mapping[str, str]]) -> None:

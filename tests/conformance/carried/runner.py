@@ -13,6 +13,7 @@ import numpy as np
 
 import packager
 from packager.errors import PackagerError
+from tests.conformance.carried.parcel import as_bytes
 
 # The first run of a shape calls the kernels, the second captures a CUDA graph, the third replays it.
 TIMES = 3
@@ -69,14 +70,14 @@ def _as_argument(array: Any, dtype: str) -> Any:
 
 def _empty(dtype: str, shape: Sequence[int]) -> Any:
     if dtype != "bfloat16":
-        return np.empty(shape, dtype)
+        return np.empty(shape, dtype if dtype in np.sctypeDict else np.uint8)
     import torch
 
     return torch.empty(shape, dtype=torch.bfloat16)
 
 
 def _as_array(value: Any, dtype: str) -> Any:
-    return value.float().numpy() if dtype == "bfloat16" else value
+    return value.float().numpy() if dtype == "bfloat16" else as_bytes(value)
 
 
 if __name__ == "__main__":
