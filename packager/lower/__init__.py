@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import tvm
@@ -60,6 +60,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     Raises UnsupportedOperatorsError for operators that TVM cannot lower to a PrimFunc.
     """
     device = device_named(device_name)
+    sites = _sites(model)
     module = device.lay_out(model.module, len(model.inputs))
     module, constants = fold_weights(module, model.constants)
     module = apply(LEGALIZE, module)
@@ -67,17 +68,16 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     unfused = module["main"]
     module = apply(FUSE, module)
     sources = _sources(unfused, module, model.nodes)
-    names = [binding.var.name for binding in _bindings(module["main"])]
     module = apply(FLATTEN, module)
     main = module["main"]
     groups = {name: placed.group for name, placed in model.partitions.items()}
     calls = []
-    for binding, name, source in zip(_bindings(main), names, sources, strict=True):
+    for binding, source in zip(_bindings(main), sources, strict=True):
         callee = called_function(binding.value)
         if callee is None:
             continue
         if callee in model.partitions:
-            calls.append(_partition_source(model.partitions[callee].partition, model.sites[name]))
+            calls.append(_partition_source(model.partitions[callee].partition, next(sites[callee])))
             continue
         calls.append(source)
         if callee not in groups:
@@ -131,6 +131,19 @@ def called_function(value: Any) -> str | None:
         if operator == "relax.call_dps_packed":
             return str(value.args[0].global_symbol)
     return None
+
+
+def _sites(model: PartitionedModel) -> dict[str, Iterator[CallSite]]:
+    """Return the call sites of each partition in the order of main's calls, which no pass changes.
+
+    Names of variables are not kept: LiftTransformParams gives the result of main another.
+    """
+    sites: dict[str, list[CallSite]] = {name: [] for name in model.partitions}
+    for binding in _bindings(model.module["main"]):
+        callee = called_function(binding.value)
+        if callee in sites:
+            sites[callee].append(model.sites[binding.var.name])
+    return {name: iter(own) for name, own in sites.items()}
 
 
 def _partition_source(part: Partition, site: CallSite) -> CallSource:
