@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from packager.buckets import Sizes
 from packager.call_plan import CallPlan, Condition
 from packager.cpu_levels import form_name
-from packager.manifest import CpuLevel, Dim, Model, StaticLibrary, TensorSpec, Weights
+from packager.manifest import Dim, Model, StaticLibrary, TensorSpec, Weights
 from packager.primitives import BackendOutput, CallSite, CudaModule, FunctionGroup, Partition
+from packager.requirements import CpuLevel
 from packager.states import State
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from packager.errors import BackendError
 from packager.ir import LinkedFile, LinkPlan
 from packager.libraries.objects import CONSTRUCTOR_SECTIONS
 from packager.libraries.sysroot import read_system_symbols
-from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION, CpuLevel
+from packager.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
 from packager.manifest_section import SECTION_HEADER
 from packager.render import DataSection, render, render_data, render_entrypoint
 from packager.render_runs import EntryLevel
+from packager.requirements import CpuLevel
 from packager.resources import folder
 from packager.toolchain import Toolchain, run
 

@@ -6,14 +6,16 @@ bytes, shapes in elements.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from packager import shape_expr, strict_json
 from packager.contradictions import contradictions
 from packager.errors import BundleError
-from packager.strict_json import HasKey, MismatchError, Pattern, Range, Unique
+from packager.manifest_fields import Count, DTypeName, FileName, Identifier, Name, Sha256, Symbol, TargetValue
+from packager.requirements import Requirements
+from packager.strict_json import HasKey, MismatchError, Range, Unique
 
 SCHEMA_VERSION: Literal[1] = 1
 ABI_VERSION: Literal[1] = 1
@@ -24,25 +26,6 @@ SECTION_NAME = ".packager.manifest"
 CONSTANTS_SECTION = ".packager.constants"
 GOLDEN_SECTION = ".packager.golden"
 SELECTION_SECTION = ".packager.selection"
-
-Name = Annotated[str, Pattern(r"[^\x00]+", "a non-empty string without zero characters")]
-Identifier = Annotated[str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "a C identifier")]
-Symbol = Annotated[str, Pattern(r"[A-Za-z_.$][A-Za-z0-9_.$@]*", "a linker symbol")]
-Sha256 = Annotated[str, Pattern(r"[0-9a-f]{64}", "64 lower-case hex digits")]
-GlibcVersion = Annotated[str, Pattern(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", "a version such as 2.28")]
-CudaVersion = Annotated[str, Pattern(r"[0-9]{1,3}\.[0-9]{1,2}", "a version of CUDA such as 13.0")]
-MachineCode = Annotated[str, Pattern(r"sm_[0-9]{2,3}[af]?", "a GPU architecture such as sm_90a")]
-Ptx = Annotated[str, Pattern(r"compute_[0-9]{2,3}[af]?", "a virtual GPU architecture such as compute_80")]
-LevelName = Annotated[str, Pattern(r"[A-Za-z0-9_.+-]+", "a CPU's name such as x86-64-v3")]
-FileName = Annotated[str, Pattern(r"(?!\.{1,2}$)[^/\x00]+", "a file name without a folder")]
-Count = Annotated[int, Range(0, 2**63 - 1)]
-DTypeName = Literal[
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "float32", "float64", "bfloat16",
-    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
-    "int4", "uint4", "int2", "uint2",
-]  # fmt: skip
-TargetValue = str | bool | int | float | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -186,58 +169,6 @@ class Weights:
     bytes: Count
     file: FileName | None
     file_sha256: Sha256 | None
-
-
-@dataclass(frozen=True)
-class CudaRequirements:
-    """What a CUDA bundle asks of a GPU and its driver; both lists are empty where nothing but copies is run.
-
-    The bundle has machine code for each of ``archs`` and PTX for each of ``ptx``; one that fits the GPU is enough, even
-    if some modules are for particular GPUs alone. ``driver`` is the least version of CUDA that the driver must support.
-    """
-
-    archs: Annotated[tuple[MachineCode, ...], Unique()]
-    ptx: Annotated[tuple[Ptx, ...], Unique()]
-    driver: CudaVersion
-
-    def describe(self) -> str:
-        """Return the architectures for people."""
-        return ", ".join((*self.archs, *self.ptx)) or "no architecture: it only copies"
-
-
-@dataclass(frozen=True)
-class CpuLevel:
-    """A CPU that the bundle has code for, by the name that its Target gives it, and all that sessions of it need."""
-
-    name: LevelName
-    cpu_features: Annotated[tuple[Name, ...], Unique()]
-
-
-@dataclass(frozen=True)
-class Requirements:
-    """What the machine and its dynamic linker must provide; ``undefined`` is empty but for static archives, ``cuda``
-    is null for bundles that run on the CPU.
-
-    ``cpu_features`` are what every session needs. Of ``cpu_levels``, the least first, a session uses the last that the
-    CPU has all features of; there are none in a CUDA bundle. ``dispatched_features`` are what code uses that asks the
-    CPU for them itself.
-    """
-
-    machine: Name
-    os: Literal["linux"]
-    needed: Annotated[tuple[Name, ...], Unique()]
-    glibc: GlibcVersion | None
-    cpu_features: Annotated[tuple[Name, ...], Unique()]
-    exports: Annotated[tuple[Symbol, ...], Unique()]
-    undefined: Annotated[tuple[Symbol, ...], Unique()]
-    cuda: CudaRequirements | None = None
-    cpu_levels: Annotated[tuple[CpuLevel, ...], Unique("name")] = ()
-    dispatched_features: Annotated[tuple[Name, ...], Unique()] = ()
-
-    def best_level(self, cpu_features: Collection[str]) -> CpuLevel | None:
-        """Return the level that a session has on a CPU with these features; None if there is none."""
-        fitting = [level for level in self.cpu_levels if set(level.cpu_features) <= set(cpu_features)]
-        return fitting[-1] if fitting else None
 
 
 @dataclass(frozen=True)

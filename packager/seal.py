@@ -19,15 +19,14 @@ from packager.manifest import (
     SCHEMA_VERSION,
     SECTION_NAME,
     BackendRecord,
-    CudaRequirements,
     Entry,
     Golden,
     License,
     Manifest,
-    Requirements,
     Sizes,
 )
 from packager.manifest_section import write_manifest
+from packager.requirements import CudaRequirements, Requirements
 
 # Room for what is known only after the link: numbers grow by a few digits, lists of names by a few entries.
 MANIFEST_SLACK = 8192

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from packager import strict_json
 from packager.errors import UsageError
-from packager.manifest import Name
+from packager.manifest_fields import Name
 from packager.strict_json import MismatchError, Range
 
 SCHEMA_VERSION: Literal[1] = 1

@@ -12,7 +12,9 @@ from typing import Annotated
 from packager.deploy.elf_symbols import version_key
 from packager.deploy.findings import Finding, error
 from packager.gpu_arch import parse_arch
-from packager.manifest import Count, CudaRequirements, CudaVersion, Manifest
+from packager.manifest import Manifest
+from packager.manifest_fields import Count, CudaVersion
+from packager.requirements import CudaRequirements
 from packager.strict_json import Pattern
 
 DRIVER_LIBRARY = "libcuda.so.1"

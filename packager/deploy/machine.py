@@ -14,7 +14,8 @@ from packager.deploy.elf_symbols import version_key
 from packager.deploy.findings import Finding, error
 from packager.deploy.gpus import CudaDriver, cuda_findings, this_cuda
 from packager.errors import UsageError
-from packager.manifest import GlibcVersion, Manifest
+from packager.manifest import Manifest
+from packager.manifest_fields import GlibcVersion
 
 
 @dataclass(frozen=True)

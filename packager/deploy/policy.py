@@ -15,7 +15,8 @@ from packager.deploy.elf_symbols import version_key
 from packager.deploy.findings import Finding, error
 from packager.errors import UsageError
 from packager.gpu_arch import arch_key
-from packager.manifest import Count, CudaVersion, GlibcVersion, MachineCode, Manifest, Name, Ptx
+from packager.manifest import Manifest
+from packager.manifest_fields import Count, CudaVersion, GlibcVersion, MachineCode, Name, Ptx
 from packager.strict_json import suggestion
 
 _FOLDER = Path(__file__).parent / "policies"

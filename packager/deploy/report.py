@@ -10,16 +10,9 @@ from typing import TextIO
 from packager.deploy.bench import BenchResult
 from packager.deploy.findings import VerifyResult
 from packager.deploy.inspect import BundleFile
-from packager.manifest import (
-    CudaRequirements,
-    Dim,
-    Manifest,
-    Requirements,
-    Selection,
-    StateSpec,
-    TargetValue,
-    TensorSpec,
-)
+from packager.manifest import Dim, Manifest, Selection, StateSpec, TensorSpec
+from packager.manifest_fields import TargetValue
+from packager.requirements import CudaRequirements, Requirements
 
 _TOP_PRIMITIVES = 10
 _TOP_CONSTANTS = 10

@@ -9,8 +9,8 @@ from pathlib import Path
 from packager.digest import sha256_of_file
 from packager.errors import BackendError
 from packager.ir import PreparedLibrary
-from packager.manifest import CpuLevel
 from packager.primitives import BackendOutput, StaticLibrary
+from packager.requirements import CpuLevel
 
 
 def needed_libraries(outputs: Sequence[BackendOutput], cpus: Sequence[str]) -> tuple[BackendOutput, ...]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from packager import shape_expr, strict_json
 from packager.frontends.operator_sets import CONTRIB_DOMAINS, STANDARD_DOMAINS
-from packager.manifest import DTypeName, Identifier, Name
+from packager.manifest_fields import DTypeName, Identifier, Name
 from packager.op_library import rules
 from packager.op_library.rules import LIST_TYPES, Argument, AttributeRule, AttributeValue, Operator, TensorRule, spelled
 from packager.strict_json import MismatchError, Pattern, Range, shown

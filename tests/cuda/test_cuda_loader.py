@@ -11,20 +11,9 @@ from pathlib import Path
 import pytest
 
 from packager.deploy.elf import read_elf
-from packager.manifest import (
-    SECTION_NAME,
-    BackendRecord,
-    CudaRequirements,
-    Dim,
-    Manifest,
-    Model,
-    Primitive,
-    Requirements,
-    Sizes,
-    TensorSpec,
-    Weights,
-)
+from packager.manifest import SECTION_NAME, BackendRecord, Dim, Manifest, Model, Primitive, Sizes, TensorSpec, Weights
 from packager.manifest_section import content_sha256, encode_section
+from packager.requirements import CudaRequirements, Requirements
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -17,8 +17,9 @@ from packager.deploy.abi import SessionOptions
 from packager.deploy.machine import Machine, this_machine
 from packager.deploy.policy import Policy
 from packager.errors import UsageError
-from packager.manifest import CpuLevel, Manifest
+from packager.manifest import Manifest
 from packager.manifest_section import write_manifest
+from packager.requirements import CpuLevel
 
 from .conftest import Build
 from .models import Model

@@ -11,8 +11,9 @@ from packager.call_plan import CallPlan, ConstantTable, EntryPlan
 from packager.deploy.fatbin import Fatbin
 from packager.errors import BackendError
 from packager.ir import CudaCode, LinkPlan
-from packager.manifest import CudaRequirements, Model, Weights
+from packager.manifest import Model, Weights
 from packager.primitives import PrimitiveFunction
+from packager.requirements import CudaRequirements
 from packager.seal import cuda_requirements, manifest_room
 
 SOURCE = Model("model", "onnx", "ab" * 32, {}, None)

@@ -25,13 +25,13 @@ from packager.manifest import (
     Manifest,
     Model,
     Primitive,
-    Requirements,
     Sizes,
     StaticLibrary,
     TensorSpec,
     Weights,
 )
 from packager.manifest_section import content_sha256, encode_section
+from packager.requirements import Requirements
 
 SOURCE = Path(__file__).parent / "bundle.c"
 INCLUDE = Path(__file__).parents[3] / "runtime_stub" / "include"

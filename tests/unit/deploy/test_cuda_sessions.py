@@ -27,7 +27,8 @@ from packager.deploy.inspect import inspect
 from packager.deploy.loader import Bundle
 from packager.deploy.session import Step
 from packager.errors import RunError, UsageError
-from packager.manifest import CudaRequirements, Manifest
+from packager.manifest import Manifest
+from packager.requirements import CudaRequirements
 
 X = np.array([[1.0, 2.0], [3.0, -4.0]], np.float32)
 OWN_STREAM = 0x5000  # of bundle.c

@@ -25,7 +25,8 @@ from packager.deploy.report import inspect_tables
 from packager.deploy.verify import verify
 from packager.errors import BundleError, UsageError
 from packager.gpu_arch import arch_key, parse_arch
-from packager.manifest import CudaRequirements, Manifest
+from packager.manifest import Manifest
+from packager.requirements import CudaRequirements
 
 replace = dataclasses.replace
 GIB = 1 << 30
