@@ -19,7 +19,7 @@ import onnx
 from onnx import TensorProto, helper
 
 ALIGNMENT = 4096
-BLOCK = 1 << 22  # elements of the block of random numbers that all weights are windows of
+BLOCK = 1 << 20  # elements of the block of random numbers that all weights are windows of
 HEAD = 64
 
 
