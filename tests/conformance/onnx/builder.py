@@ -14,6 +14,7 @@ from packager.errors import PackagerError, UnboundedDimsError
 from packager.pipeline import build
 
 BOUNDS = (1, 8)
+EMPTY = "empty"  # the name that grouped cases have for extents of 0, which count as ones that are left open
 
 
 def main() -> None:
