@@ -28,8 +28,6 @@ from packager.toolchain import Toolchain, find_toolchain
 if TYPE_CHECKING:
     from packager.call_plan import CallPlan
     from packager.frontends.dims import DimArgument
-    from packager.ir import CudaCode, LinkPlan, PreparedLibrary
-    from packager.link import Linker
     from packager.partition import Placement
     from packager.primitives import BackendOutput
     from packager.targets import Target
@@ -169,6 +167,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     from packager import dump
     from packager.libraries import check_libraries
     from packager.link import Linker
+    from packager.link_plan import plan_link
     from packager.lower import lower
     from packager.partition import compile_with, partition
     from packager.plan import plan
@@ -199,7 +198,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     libraries = check_libraries(compiled, toolchain, workdir, static=request.static, cpus=cpus)
     progress("linking")
     linker = Linker(toolchain, workdir, store, request.jobs)
-    link_plan = _plan_link(request, call_plan, compiled, libraries, linker, external=external)
+    link_plan = plan_link(request, call_plan, compiled, libraries, linker, external=external)
     linked = linker.link(link_plan, golden=None)
     manifest = seal(linked, link_plan, golden=None)
     if request.golden is not None:
@@ -265,53 +264,3 @@ def _generate(request: Request, call_plan: CallPlan, make_context: Callable[[Tar
     kernels = [function for function in call_plan.functions if isinstance(function, Kernel)]
     with blamed(target.kind):
         return generator.generate(kernels, target, make_context(target))
-
-
-def _cuda_code(request: Request, versions: Mapping[str, str]) -> CudaCode | None:
-    """Return what the runtime must know of the GPU's code; PTX needs a driver as new as the toolkit."""
-    from packager.ir import CudaCode
-
-    if request.targets.device != "cuda":
-        return None
-    options = request.targets.generator.options
-    major, minor = versions["nvcc"].split(".")[:2]
-    driver = int(major) * 1000 + (int(minor) * 10 if options.ptx else 0)
-    return CudaCode(driver, ", ".join([*options.arch, *options.ptx]))
-
-
-def _plan_link(
-    request: Request,
-    call_plan: CallPlan,
-    compiled: tuple[BackendOutput, ...],
-    libraries: tuple[PreparedLibrary, ...],
-    linker: Linker,
-    *,
-    external: bool,
-) -> LinkPlan:
-    """Gather everything that goes into the linked file, and reserve the room for its manifest."""
-    from packager.ir import LinkPlan
-    from packager.libraries.levels import cpu_levels
-    from packager.seal import manifest_room
-    from packager.weights import describe_weights
-
-    weights, weights_file = describe_weights(call_plan, request.weights_file.name, linker.workdir, external=external)
-    toolchain = dict(linker.toolchain.versions)
-    for output in compiled:
-        toolchain |= output.toolchain
-    link_plan = LinkPlan(
-        plan=call_plan,
-        backends=compiled,
-        libraries=libraries,
-        runtime=linker.compile_runtime(request.targets.device, static=request.static),
-        targets=tuple(request.targets.to_manifest()),
-        machine=request.targets.host.machine,
-        entry_symbol=request.entry_symbol,
-        static=request.static,
-        weights=weights,
-        weights_file=weights_file,
-        toolchain=toolchain,
-        manifest_room=0,
-        cpu_levels=cpu_levels(libraries, request.targets.host.cpus) if request.targets.device == "cpu" else (),
-        cuda=_cuda_code(request, toolchain),
-    )
-    return dataclasses.replace(link_plan, manifest_room=manifest_room(link_plan))

@@ -14,19 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packager.backends import all_backends, blamed, find_backend, known_kinds
+from packager.backends import all_backends, blamed, find_backend
 from packager.errors import UsageError
-from packager.suggestions import valid_names
-from packager.targets.attributes import Attribute, Value, attributes_of, has_type, quoted
-from packager.targets.text import Written, read_written
+from packager.targets.attributes import Value, attributes_of, has_type, quoted
+from packager.targets.parsed import DEFAULT_BASE, HOST_DEVICE, Parsed, is_base, parse
+from packager.targets.text import read_written
 
 if TYPE_CHECKING:
-    from packager.backends.base import Backend, Unavailable
-
-HOST_DEVICE = "cpu"
-
-# packager's own base Target of each device. The host's needs no attribute, so that a list may leave it out.
-DEFAULT_BASE = {HOST_DEVICE: "llvm", "cuda": "cuda"}
+    from packager.backends.base import Unavailable
 
 # What a build uses that names no Target (docs/adr/0022-default-targets-are-fast.md).
 DEFAULT_TARGETS = ("llvm", "ccompiler")
@@ -122,7 +117,7 @@ def parse_targets(given: Sequence[str | Mapping[str, Any]] | str | Mapping[str, 
     for Targets that contradict each other, and BackendError for a third party's backend that is broken.
     """
     texts = [given] if isinstance(given, str | Mapping) else given
-    parsed = [_parse(written) for text in texts for written in read_written(text)]
+    parsed = [parse(written) for text in texts for written in read_written(text)]
     specialised = [one for one in parsed if not one.is_base]
     _refuse_duplicates(specialised)
     devices = dict.fromkeys([HOST_DEVICE, *(one.device for one in parsed)])
@@ -151,80 +146,7 @@ def require_available(targets: TargetList) -> None:
             raise UsageError(f"Target {target.kind!r} cannot be used: {reason.reason}", hint=reason.hint)
 
 
-@dataclass(frozen=True)
-class _Parsed:
-    """A Target whose kinds and attributes are known to be right, no defaults filled in.
-
-    Of one that is written ``llvm -compiler=ccompiler`` the kind is ``ccompiler``, and ``base_kind`` is ``llvm``, to
-    which ``base_values`` belong.
-    """
-
-    text: str
-    kind: str
-    device: str
-    is_base: bool
-    values: Mapping[str, Value]
-    base_kind: str | None = None
-    base_values: Mapping[str, Value] = dataclasses.field(default_factory=dict)
-
-
-def _parse(written: Written) -> _Parsed:
-    backend = find_backend(written.kind)
-    own = attributes_of(backend.options)
-    if written.compiler is not None:
-        return _parse_specialised(written, backend, written.compiler)
-    for name in written.attributes:
-        if name not in own:
-            raise UsageError(f"Target {written.kind!r} has no attribute {name!r}", hint=_attribute_hint(backend, name))
-    values = {name: written.read(written.kind, own[name]) for name in written.attributes}
-    return _Parsed(written.text, written.kind, backend.device, is_base(backend), values)
-
-
-def _parse_specialised(written: Written, base: Backend, compiler: str) -> _Parsed:
-    """Read ``BASE -compiler=KIND``: attributes are those of KIND, and others may repeat or set those of BASE."""
-    if not is_base(base):
-        raise UsageError(
-            f"Target {base.kind!r} has no attribute 'compiler': it is a backend that specialises another Target",
-            hint=f"write '{base.kind}' alone, or '{DEFAULT_BASE.get(base.device, 'BASE')} -compiler={base.kind}'",
-        )
-    if compiler not in known_kinds() or is_base(find_backend(compiler)):
-        takers = [found.kind for found in all_backends() if found.backend and not is_base(found.backend)]
-        raise UsageError(
-            f"attribute 'compiler' of Target {base.kind!r} is {compiler!r}, which is not a backend that specialises it",
-            hint=valid_names(compiler, sorted(takers), "values"),
-        )
-    backend = find_backend(compiler)
-    if backend.device != base.device:
-        raise UsageError(
-            f"{written.text} is for the wrong device: {base.kind!r} is for device {base.device!r},"
-            f" and {compiler!r} for device {backend.device!r}",
-            hint=f"write '{compiler}' alone, beside a Target for device {backend.device!r}",
-        )
-    own, shared = attributes_of(backend.options), attributes_of(base.options)
-    for name in written.attributes:
-        if name not in own and name not in shared:
-            hint = valid_names(name, sorted({*own, *shared}), "attributes")
-            raise UsageError(f"Target '{base.kind} -compiler={compiler}' has no attribute {name!r}", hint=hint)
-    values = {name: written.read(compiler, own[name]) for name in written.attributes if name in own}
-    # An attribute that both have, as the architectures of GPUs, is said of both.
-    claimed = {name: written.read(base.kind, shared[name]) for name in written.attributes if name in shared}
-    return _Parsed(written.text, compiler, backend.device, False, values, base.kind, claimed)
-
-
-def is_base(backend: Backend) -> bool:
-    """Whether a backend compiles what no one else takes, and does not take parts of a model itself."""
-    return hasattr(backend, "generate")
-
-
-def _attribute_hint(backend: Backend, name: str) -> str:
-    base = DEFAULT_BASE.get(backend.device)
-    if base and base != backend.kind and name in attributes_of(find_backend(base).options):
-        return f"it is an attribute of Target {base!r}: add -t '{base} -{name}=...'"
-    valid: Mapping[str, Attribute] = attributes_of(backend.options)
-    return valid_names(name, sorted(valid), "attributes")
-
-
-def _refuse_duplicates(specialised: Sequence[_Parsed]) -> None:
+def _refuse_duplicates(specialised: Sequence[Parsed]) -> None:
     for one in specialised:
         same = [other.text for other in specialised if other.kind == one.kind]
         if len(same) > 1:
@@ -234,7 +156,7 @@ def _refuse_duplicates(specialised: Sequence[_Parsed]) -> None:
             )
 
 
-def _base(device: str, parsed: Sequence[_Parsed]) -> Target:
+def _base(device: str, parsed: Sequence[Parsed]) -> Target:
     """Return the base Target of a device: the one that is given, or what its specialised Targets say about it."""
     given = [one for one in parsed if one.is_base]
     if len(given) > 1:
@@ -259,7 +181,7 @@ def _base(device: str, parsed: Sequence[_Parsed]) -> Target:
     return base
 
 
-def _refuse_contradiction(base: Target, claimed: Target, claim: _Parsed) -> None:
+def _refuse_contradiction(base: Target, claimed: Target, claim: Parsed) -> None:
     for name in claim.base_values:
         ours, theirs = getattr(base.options, name), getattr(claimed.options, name)
         if ours != theirs:
@@ -269,7 +191,7 @@ def _refuse_contradiction(base: Target, claimed: Target, claim: _Parsed) -> None
             )
 
 
-def _two_bases(device: str, given: Sequence[_Parsed]) -> UsageError:
+def _two_bases(device: str, given: Sequence[Parsed]) -> UsageError:
     """Return the error for several base Targets of one device: of two kinds, equal, or of two architectures."""
     kinds = list(dict.fromkeys(one.kind for one in given))
     if len(kinds) > 1:
@@ -292,7 +214,7 @@ def _two_bases(device: str, given: Sequence[_Parsed]) -> UsageError:
     return UsageError(f"{what} were given, which mean the same: {', '.join(one.text for one in given)}", hint=hint)
 
 
-def _no_base(device: str, specialised: _Parsed) -> UsageError:
+def _no_base(device: str, specialised: Parsed) -> UsageError:
     bases = [found.kind for found in all_backends() if found.backend and is_base(found.backend)]
     fitting = [kind for kind in bases if find_backend(kind).device == device]
     return UsageError(

@@ -10,8 +10,8 @@ from packager.backends import Registered, all_backends, find_backend, origin
 from packager.backends.base import Unavailable
 from packager.deploy.report import Table
 from packager.doctor import availability
-from packager.targets import is_base
 from packager.targets.attributes import Attribute, Value, attributes_of, spelt
+from packager.targets.parsed import is_base
 
 
 @dataclass(frozen=True)
