@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from packager.link import C_FLAGS, LIBRARIES, LINK_FLAGS
+from packager.manifest import CONSTANTS_SECTION
 
 from .conftest import Build
 from .models import ROOT, Model
@@ -52,11 +53,21 @@ def relink(work: Path, folder: Path, flavour: Flavour) -> Path:
         objects.append(target)
     bundle = folder / "bundle.so"
     link = [*LINK_FLAGS, *flavour.flags, f"-Wl,--version-script={work / 'exports.map'}"]
-    kernels = [*sorted(work.glob("prepared-*.o")), work / "data.o"]
-    execute(["gcc", *link, "-o", bundle, *objects, *kernels, *LIBRARIES])
+    kernels = sorted(work.glob("prepared-*.o"))
+    execute(["gcc", *link, "-o", bundle, *objects, *kernels, data_with_constants(work, folder), *LIBRARIES])
     for weights in work.glob("*.safetensors"):
         shutil.copy(weights, folder)
     return bundle
+
+
+def data_with_constants(work: Path, folder: Path) -> Path:
+    """Return data.o with the constants that the build has put into the linked file."""
+    data, constants = folder / "data.o", folder / "constants.bin"
+    shutil.copy(work / "data.o", data)
+    if CONSTANTS_SECTION in execute(["readelf", "-SW", data]):
+        execute(["objcopy", "--dump-section", f"{CONSTANTS_SECTION}={constants}", work / "bundle.so", "/dev/null"])
+        execute(["objcopy", "--update-section", f"{CONSTANTS_SECTION}={constants}", data])
+    return data
 
 
 @dataclass(frozen=True)
