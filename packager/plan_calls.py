@@ -12,8 +12,10 @@ from packager.manifest import Dim, Primitive
 from packager.plan_tensors import PlannedCall, operand_of
 from packager.primitives import Cost, Kernel
 
-# Below this many FLOPs plus bytes per call, waking threads costs more than it saves.
-PARALLEL_WORK = 1 << 21
+# Below so much work of a call, sharing it out costs more than it saves: some ten microseconds. A byte counts as much as
+# so many FLOPs, which take as long in a core.
+PARALLEL_WORK = 1 << 20
+BYTE_WORK = 5
 
 
 class CallRecorder:
@@ -35,7 +37,9 @@ class CallRecorder:
         cost = self._cost(call)
         self._record(call, cost)
         work = call.group.cost or cost
-        parallel = extent not in (None, 1) and work.flops + work.bytes_read + work.bytes_written >= PARALLEL_WORK
+        parallel = (
+            extent not in (None, 1) and work.flops + BYTE_WORK * (work.bytes_read + work.bytes_written) >= PARALLEL_WORK
+        )
         operands = tuple(operand_of(tensor) for tensor in call.operands)
         return Call(function.symbol, operands, scalars, extent, parallel, self.selection.get(function.symbol))
 

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 int32_t pk_device_check_options(const packager_session_options_t *options) {
   if (options->device_index != 0) {
@@ -77,16 +76,13 @@ int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs
   }
   session->call.threads = count_threads(session);
   pk_constants_use(session);
+  int shared = session->call.threads > 1;
+  if (shared) pk_run_begins(&session->executor);
   int32_t failed = pk_run_of(session)(&session->call);
+  if (shared) pk_run_ends(&session->executor);
   if (!failed) return PACKAGER_OK;
   return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed,
                  pk_call_name(session, failed));
-}
-
-int64_t pk_now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
 static int32_t count_calls(const pk_entry_t *entry) {

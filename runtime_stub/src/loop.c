@@ -1,4 +1,6 @@
 /* loop.c: parallel loops. Fork-join with a static partition; workers spin a little for the next loop, then sleep.
+ * While a run is under way they wait longer: there is a next loop after calls that are not parallel, and to wake a
+ * thread that sleeps can take as long as such a call.
  *
  * One loop owns the pool at a time. A loop that finds it taken runs in its own thread instead of waiting: the cores
  * are busy already. */
@@ -6,11 +8,14 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "threads.h"
 
-#define SPINS 1000 /* about 20 to 50 us */
+#define SPINS 1000              /* about 20 to 50 us */
+#define LINGER_NS 1000000       /* after them, while a run is under way */
+#define SPINS_BETWEEN_YIELDS 32 /* other threads may have the core meanwhile */
 
 static inline void pause_cpu(void) {
 #if defined(__x86_64__)
@@ -25,6 +30,21 @@ static void futex_wait(atomic_uint *word, unsigned expected) {
 }
 
 static void futex_wake(atomic_uint *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
+
+int64_t pk_now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* Whether to spin on: after `spins` of them there is a time to stop, which is set at the first. */
+static int linger(int spins, int64_t *until) {
+  if (spins % SPINS_BETWEEN_YIELDS) return 1;
+  int64_t now = pk_now();
+  if (!*until) *until = now + LINGER_NS;
+  syscall(SYS_sched_yield);
+  return now < *until;
+}
 
 static int64_t chunk_begin(const pk_loop_t *loop, int32_t chunk) {
   int64_t rest = loop->extent % loop->chunks;
@@ -55,7 +75,9 @@ void pk_post(pk_worker_t *worker, unsigned post) {
 
 static unsigned wait_for_post(pk_worker_t *worker) {
   unsigned post;
-  for (int i = 0; i < SPINS; ++i) {
+  int64_t until = 0;
+  for (int i = 0; i < SPINS || (atomic_load_explicit(&worker->pool->runs, memory_order_relaxed) && linger(i, &until));
+       ++i) {
     post = atomic_load_explicit(&worker->post, memory_order_acquire);
     if (post != PK_POST_IDLE) return post;
     pause_cpu();
@@ -69,6 +91,14 @@ static unsigned wait_for_post(pk_worker_t *worker) {
     futex_wait(&worker->post, PK_POST_PARKED);
   }
   return post;
+}
+
+void pk_run_begins(const pk_executor_t *executor) {
+  if (executor->pool) atomic_fetch_add_explicit(&executor->pool->runs, 1, memory_order_relaxed);
+}
+
+void pk_run_ends(const pk_executor_t *executor) {
+  if (executor->pool) atomic_fetch_sub_explicit(&executor->pool->runs, 1, memory_order_relaxed);
 }
 
 void *pk_worker_main(void *argument) {
@@ -85,7 +115,8 @@ void *pk_worker_main(void *argument) {
 }
 
 static void wait_for_workers(pk_pool_t *pool) {
-  for (int i = 0; i < SPINS; ++i) {
+  int64_t until = 0;
+  for (int i = 0; i < SPINS || linger(i, &until); ++i) {
     if (atomic_load_explicit(&pool->pending, memory_order_acquire) == 0) return;
     pause_cpu();
   }

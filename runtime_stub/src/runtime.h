@@ -152,6 +152,9 @@ void pk_unlock(void);
 /* Counted per session, under the lock. Acquiring starts the workers, releasing the last stops them. */
 int32_t pk_pool_acquire(pk_pool_t **pool);
 void pk_pool_release(void);
+/* Around a run whose loops can use more than one thread: meanwhile workers do not sleep at once. */
+void pk_run_begins(const pk_executor_t *executor);
+void pk_run_ends(const pk_executor_t *executor);
 /* How many threads, the caller included, loops of this executor can use now. */
 int32_t pk_executor_threads(const pk_executor_t *executor);
 

@@ -35,6 +35,7 @@ typedef struct {
 struct pk_pool {
   _Alignas(64) atomic_uint state;   /* who may post work: one loop, or the thread that resizes the pool */
   atomic_int workers;               /* started; the caller is not counted */
+  atomic_int runs;                  /* under way, of all sessions, that may have a loop for the workers */
   _Alignas(64) atomic_uint pending; /* workers that have not finished their chunk */
   pk_loop_t *loop;                  /* of the holder; read by workers between post and pending */
   pk_worker_t worker[PK_MAX_THREADS - 1];

@@ -24,8 +24,10 @@ from packager.backends.ccompiler.tiles import BAND, COLUMNS, Kind, tiles_of
 if TYPE_CHECKING:
     from packager.primitives import Array
 
-# Bands that are computed at once.
-SPAN = 4
+# Columns that are computed at once.
+SPAN = 4 * BAND
+# Units that there are at least, if narrow bands make so many: threads cannot share out a few evenly.
+UNITS = 16
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ def add_product(
     group = draft.group
     columns, blocks, data = sizes.columns, sizes.blocks, sizes.data
     steps = ceil_div(sizes.depth, kind.pair)
-    bands = ceil_div(columns, BAND)
-    most = min(SPAN * BAND, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN * BAND
+    band = _band(sizes)
+    bands = ceil_div(columns, band)
+    most = min(SPAN, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN
     pitch = most + COLUMNS
     program = (
         None
@@ -84,16 +87,36 @@ def add_product(
         "bands": c_text(bands),
         # Rows of a known width; GCC 12 warns of the loops that convert some of those.
         "one_band": equal(bands, 1) and not (program and (program.widened or program.narrowed)),
-        "band": BAND,
-        "span": SPAN,
+        "rows_first": not equal(bands, 1) and _rows_first(sizes),
+        "band": band,
+        "span": SPAN // band,
         "panels": c_text(ceil_div(columns, COLUMNS)),
         "panel": c_text(product((steps, COLUMNS * kind.pair))),
         "step": COLUMNS * kind.pair,
         "pitch": pitch,
     }
     extent = product((sizes.batch, blocks.count, bands))
-    tiles = tiles_of(group.machine, kind, data.groups or blocks.counts, columns, grouped=bool(data.groups))
+    tiles = tiles_of(group.machine, kind, data.groups or blocks.counts, columns, band, grouped=bool(data.groups))
     draft.finish(name, extent, values, tiles, product((sizes.batch, sizes.depth, columns)))
+
+
+def _band(sizes: Product) -> int:
+    """Return how many columns a unit has."""
+    others, columns = product((sizes.batch, sizes.blocks.count)), sizes.columns
+    if isinstance(others, int) and isinstance(columns, int) and BAND < columns <= BAND * UNITS // others:
+        return BAND // 2
+    return BAND
+
+
+def _rows_first(sizes: Product) -> bool:
+    """Whether threads share out the rows, of which other functions of theirs read the same, or else the weights.
+
+    That is worth it where there are more elements of the rows than weights, which each thread reads whole then.
+    """
+    rows, depth, columns = product((sizes.blocks.runs, sizes.blocks.run)), sizes.depth, sizes.columns
+    if not (isinstance(rows, int) and isinstance(depth, int) and isinstance(columns, int)):
+        return False
+    return 2 * rows * (depth + columns) >= depth * columns
 
 
 def _chunk(steps: Extent, stretch: int) -> Extent:

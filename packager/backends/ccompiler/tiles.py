@@ -17,7 +17,7 @@ from packager.backends.ccompiler.shapes import Extent
 from packager.header import ENVIRONMENT
 
 COLUMNS = 16  # of a panel of packed weights
-BAND = 64  # columns that threads share at least: a multiple of panels
+BAND = 64  # columns that threads share out, if that makes enough parts of a product: a multiple of panels
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,17 @@ def heights_of(rows: int, most: int) -> frozenset[int]:
 
 
 def tiles_of(
-    machine: Machine, kind: Kind, blocks: tuple[int, ...] | None, columns: Extent, *, grouped: bool = False
+    machine: Machine,
+    kind: Kind,
+    blocks: tuple[int, ...] | None,
+    columns: Extent,
+    band: int = BAND,
+    *,
+    grouped: bool = False,
 ) -> frozenset[Tile]:
     """Return the tiles for blocks of these numbers of rows, of any number for None, and ``columns`` columns.
+
+    Threads share out bands of ``band`` columns.
 
     With ``grouped`` blocks are groups of so many rows, two of which may be a tile.
     """
@@ -110,7 +118,7 @@ def tiles_of(
         widths = {widest >> shift for shift in range(widest.bit_length())}
         if panels is not None:
             # The least width that divides them, and those of a unit: a band, where threads share the columns.
-            odd = min(panels & -panels, BAND // COLUMNS)
+            odd = min(panels & -panels, band // COLUMNS)
             widths = {width for width in widths if min(odd, widest) <= width <= panels}
         made |= {
             Tile(kind.name, height, width, registers.vectors)

@@ -19,23 +19,24 @@ from packager.backends.ccompiler.tiles import BAND, COLUMNS, KINDS, heights_of, 
 MACHINES = [Machine(64, 32, "avx512"), Machine(32, 16, "avx2"), Machine(16, 16, "sse2"), Machine(16, 32, "aarch64")]
 
 
+@pytest.mark.parametrize("band", [BAND, BAND // 2])
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 @pytest.mark.parametrize("columns", [16, 37, 64, 96, 128, 200, 512])
 @pytest.mark.parametrize("rows", [1, 2, 5, 14, 15, 56])
 def test_units_of_any_bands_have_their_tiles(
-    machine: Machine, kind: str, columns: int, rows: int, grouped: bool
+    machine: Machine, kind: str, columns: int, rows: int, grouped: bool, band: int
 ) -> None:
     """Tiles are as wide as they can be, and half of that while columns are left: products.c.j2 does the same."""
     registers = registers_of(machine, KINDS[kind].name)
-    made = tiles_of(machine, KINDS[kind], (rows,), columns, grouped=grouped)
+    made = tiles_of(machine, KINDS[kind], (rows,), columns, band, grouped=grouped)
     tiles = {(tile.rows, tile.panels) for tile in made}
     both = grouped and 2 * rows <= registers.rows
     heights = {rows, 2 * rows} if both else heights_of(rows, registers.rows)
-    whole, band = -(-columns // COLUMNS), BAND // COLUMNS
-    for first in range(0, whole, band):
-        for last in {*range(first + band, whole, band), whole}:
+    whole, step = -(-columns // COLUMNS), band // COLUMNS
+    for first in range(0, whole, step):
+        for last in {*range(first + step, whole, step), whole}:
             left, wide = last - first, registers.panels(max(heights) if both else rows)
             while left > 0:
                 while wide > left:
