@@ -132,7 +132,7 @@ def test_dense_of_two_tensors_in_batches(dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("march", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("rows", [1, 57, 131])
+@pytest.mark.parametrize("rows", [1, 57, 131, 400])
 def test_dense_in_chunks_bands_and_blocks(rows: int, march: str, tmp_path: Path) -> None:
     """What is split is put together again, however units of work are handed out, and has equal bits then."""
     if march == "x86-64-v4" and not has_avx512():
@@ -146,6 +146,20 @@ def test_dense_in_chunks_bands_and_blocks(rows: int, march: str, tmp_path: Path)
         results.append(run(data, weights, bias))
         np.testing.assert_array_equal(results[-1], results[0])
     close(results[0], np.maximum(wide(data) @ wide(weights) + bias, 0), 700)
+
+
+@pytest.mark.parametrize("sizes", [(3, 130, 40, 300), (2, 49, 96, 160), (1, 20, 64, 70)])
+def test_units_of_batches(sizes: tuple[int, int, int, int], tmp_path: Path) -> None:
+    """Rows first, that is here, in bands of 64 and of 32 columns; a part may begin and end within a block."""
+    batch, rows, depth, columns = sizes
+    arguments = [variable("x", (batch, rows, depth)), variable("w", (batch, depth, columns))]
+    part = partition(arguments, lambda e, x, w: e(op.matmul(x, w)), [1])
+    data, weights = random((batch, rows, depth)), random((batch, depth, columns))
+    results = []
+    for split in (1, 2, 3, 7, 1000):
+        results.append(Runner(part, tmp_path / str(split), split=split)(data, weights))
+        np.testing.assert_array_equal(results[-1], results[0])
+    close(results[0], wide(data) @ wide(weights), depth)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 5), (1, 1, 8, 5)])
