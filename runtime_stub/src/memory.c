@@ -2,8 +2,12 @@
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "runtime.h"
+
+/* Larger blocks are asked for in pages of this size: the CPU remembers where some thousand pages are, not more. */
+#define HUGE_PAGE ((uint64_t)2 << 20)
 
 int32_t pk_allocate(const pk_allocator_t *allocator, uint64_t bytes, const char *what, void **memory) {
   void *block = NULL;
@@ -14,8 +18,10 @@ int32_t pk_allocate(const pk_allocator_t *allocator, uint64_t bytes, const char 
       return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "the allocator returned memory that is not aligned to %d bytes",
                      PK_ALIGNMENT);
     }
-  } else if (posix_memalign(&block, PK_ALIGNMENT, bytes)) {
+  } else if (posix_memalign(&block, bytes < HUGE_PAGE ? PK_ALIGNMENT : HUGE_PAGE, bytes)) {
     block = NULL;
+  } else if (bytes >= HUGE_PAGE) {
+    madvise(block, bytes, MADV_HUGEPAGE); /* refused, it is memory all the same */
   }
   if (!block) return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "could not allocate %" PRIu64 " bytes for %s", bytes, what);
   *memory = block;
