@@ -74,7 +74,7 @@ class Data:
     ``first`` on. ``layout`` are the fields of a ``pk_rows_t``. A row is in one piece, or in stretches of ``stretch``
     steps. ``prepare`` is done before the first chunk of a block, ``gather`` before each; they have a buffer ``a`` of
     ``buffer`` elements. ``groups`` are numbers of rows that follow one another at one distance: of a whole block, if
-    there are none.
+    there are none. ``following`` is where the rows of the next block begin, if they are worth fetching meanwhile.
     """
 
     source: str
@@ -84,11 +84,12 @@ class Data:
     prepare: str = ""
     stretch: int = 0
     groups: tuple[int, ...] = ()
+    following: str = ""
 
 
 def gathered(gather: str, blocks: Blocks) -> Data:
     """Return rows that are copied to the buffer, chunk by chunk."""
-    return Data("a", f"count, 1, {PITCH}, 0, 1, 0", (blocks.size or BLOCK) * PITCH, gather)
+    return Data("a", f"count, 1, {PITCH}, 0, 1, 0", buffer=(blocks.size or BLOCK) * PITCH, gather=gather)
 
 
 def rows_of(x: str, first: str, pitch: Extent, depth: Extent, kind: Kind, blocks: Blocks) -> Data:
@@ -96,7 +97,8 @@ def rows_of(x: str, first: str, pitch: Extent, depth: Extent, kind: Kind, blocks
     start = f"{x} + ({first}) * {c_text(pitch)} + done"
     is_apart = isinstance(pitch, int) and (pitch % ALIASED != 0 or blocks.counts == (1, 1))
     if is_apart and kind.stored == kind.data and kind.pair == 1:
-        return Data(start, f"count, 1, {pitch}, 0, 1, 0")
+        following = f"{x} + ({first} + count) * {c_text(pitch)}" if equal(pitch, depth) else ""
+        return Data(start, f"count, 1, {pitch}, 0, 1, 0", following=following)
     taken = f"pk_min_i64(taken * {kind.pair}, {c_text(depth)} - done * {kind.pair})"
     pairs = f" * {kind.pair}" if kind.pair > 1 else ""
     return gathered(f"pk_gather_{kind.name}(a, {start}{pairs}, {c_text(pitch)}, count, {taken});", blocks)
