@@ -270,6 +270,7 @@ def test_verify_without_a_disassembler(leveled: Path, monkeypatch: pytest.Monkey
     assert "capstone" in check.note
 
 
+@pytest.mark.slow
 def test_levels_are_part_of_equal_bytes(digits: Model, leveled: Path, tmp_path: Path) -> None:
     again = packager.build(
         digits.path, tmp_path / "again.so", targets=packager.inspect(leveled).manifest.targets, dims={"n": (1, 32)},

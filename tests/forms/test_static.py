@@ -85,6 +85,7 @@ def test_kernels_have_equal_names(build: Build, digits: Model, twin: Model) -> N
     assert len(first & second) >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [("-static",), ("-static-pie",), ("-no-pie",), ("-Wl,--gc-sections", "-Wl,-z,now")])
 def test_kinds_of_programs(build: Build, digits: Model, twin: Model, tmp_path: Path, flags: tuple[str, ...]) -> None:
     """A statically linked program has its weights beside it too, and worker threads."""
@@ -102,6 +103,7 @@ def test_math_library_is_all_that_is_needed(build: Build, mlp: Model, twin: Mode
     mlp.check(mlp.rows(BATCHES[0]), outputs[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", list(MACHINES))
 def test_symbols(build: Build, digits: Model, twin: Model, machine: str) -> None:
     """One global symbol is defined; those that are not are what the manifest lists, all of the C library."""

@@ -183,6 +183,7 @@ def test_torch_program(tmp_path: Path) -> None:
         packager.build(path, tmp_path / "net.so", dims={str(name): Buckets(4, 128)}, targets=LLVM)
 
 
+@pytest.mark.slow
 def test_command_line_golden_run_and_inspect(tmp_path: Path, cli: Cli) -> None:
     path, output, header = save(ENCODER, tmp_path / "e.onnx"), tmp_path / "e.so", tmp_path / "e.h"
     options = ("--dim", "n=1:4", "--dim", "seq=4,8,13", "-t", "llvm", "--golden", "0", "--header", header)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import onnx
+import pytest
 from command_line import Cli
 from graphs import graph, normal, save
 
@@ -13,6 +14,7 @@ SUPPORTED = """g (float[n,3,8,8] x) => (float[n,4,8,8] y) {
   [conv] c = Conv<pads=[1,1,1,1]>(x, w)  [ceil] d = Ceil(c)  [act] y = Relu(d) }"""
 
 
+@pytest.mark.slow
 def test_a_model_that_is_supported(cli: Cli, tmp_path: Path) -> None:
     path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
     done = cli("explain", path)
@@ -23,6 +25,7 @@ def test_a_model_that_is_supported(cli: Cli, tmp_path: Path) -> None:
     assert done.stdout.rstrip().endswith("supported: a build would compile all of it")
 
 
+@pytest.mark.slow
 def test_who_would_take_what_and_why_not(cli: Cli, tmp_path: Path) -> None:
     path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
     done = cli("explain", path, "--dim", "n=2", "-t", "ccompiler -operators=dense", "--json")

@@ -120,6 +120,7 @@ def test_a_damaged_program_is_refused(program: Path, tmp_path: Path) -> None:
             packager.build(path, tmp_path / "out.so")
 
 
+@pytest.mark.slow
 def test_torch_export_on_the_command_line(program: Path, tmp_path: Path, cli: Cli) -> None:
     done = cli("build", program, "-o", tmp_path / "net.so")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'net.so'}\n"), done.stderr

@@ -166,6 +166,7 @@ def compare(model: onnx.ModelProto, symbolic: bool, folder: Path, targets: Seque
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
 
 
+@pytest.mark.slow
 @settings(max_examples=6, **QUIET)
 @given(drawn=models(operators=6))
 def test_a_few_operators(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: pytest.TempPathFactory) -> None:

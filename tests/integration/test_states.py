@@ -309,6 +309,7 @@ def test_initial_values_and_their_weights_file(tmp_path: Path, monkeypatch: pyte
         assert session.states["a"].tolist() == [5] * 4
 
 
+@pytest.mark.slow
 def test_manifest_inspect_verify_and_golden(tmp_path: Path, cli: Cli) -> None:
     model = save(decode("elements"), tmp_path / "model.onnx")
     output = tmp_path / "model.so"

@@ -34,6 +34,7 @@ def check(forward: Any, inputs: tuple[Any, ...], folder: Path, dynamic: Any = No
                 np.testing.assert_allclose(result, wanted.numpy(), 1e-5, 1e-5, err_msg=f"output {number}")
 
 
+@pytest.mark.slow
 def test_element_types_follow_torch(tmp_path: Path) -> None:
     def forward(x: Any, i: Any) -> Any:
         flags = i > 1
@@ -102,6 +103,7 @@ def test_attention_of_rows_that_see_nothing(tmp_path: Path) -> None:
     check(forward, (torch.randn(1, 2, 3, 8), torch.randn(1, 2, 4, 8), keep, bias), tmp_path)
 
 
+@pytest.mark.slow
 def test_images(tmp_path: Path) -> None:
     def forward(x: Any) -> Any:
         return (

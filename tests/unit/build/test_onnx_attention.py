@@ -31,6 +31,7 @@ def _random(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape, dtype=np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [np.tri(5, 5, dtype=bool), np.zeros((5, 5), dtype=bool)], ids=["some", "none"])
 def test_grouped_queries_with_symbolic_rows_and_a_boolean_mask(mask: np.ndarray, tmp_path: Path) -> None:
     text = """attention (float[b, s, 32] q, float[b, s, 16] k, float[b, s, 16] v, bool[s, s] mask)
@@ -39,6 +40,7 @@ def test_grouped_queries_with_symbolic_rows_and_a_boolean_mask(mask: np.ndarray,
     _compare(text, inputs, {"b": (1, 3), "s": (1, 8)}, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_decode_step_with_a_cache_whose_length_is_symbolic(tmp_path: Path) -> None:
     text = """attention (float[1, 2, 3, 8] q, float[1, 2, 3, 8] k, float[1, 2, 3, 8] v, float[1, 2, past, 8] past_k,
         float[1, 2, past, 8] past_v) => (float[1, 2, 3, 8] y, float[1, 2, total, 8] keys, float[1, 2, total, 8] values)

@@ -311,6 +311,7 @@ def test_a_lookup_reads_whole_rows() -> None:
     assert "= *(uint4*)(p0" in source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "inputs"),
     [
