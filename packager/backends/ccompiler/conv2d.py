@@ -74,7 +74,7 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     w = draft.packed(group.packing(argument, layout, pack), kind.weight)
     blocks, rows, setup = _rows(x, data.shape, anchor.result.shape, window, groups, kind)
     offset = f"batch * {out_channels} + " if groups > 1 else ""
-    sizes = Product(groups, blocks, depth, out_channels, rows, "first + r", offset, setup)
+    sizes = Product(groups, blocks, depth, out_channels, rows, "first + r", offset, setup, shared=groups > 1)
     add_product(draft, "product", sizes, stage, anchor, kind, w)
 
 

@@ -35,7 +35,9 @@ class Product:
     """Sizes of a product: for each of ``batch`` matrices of weights ``rows`` x ``depth`` times ``depth`` x ``columns``.
 
     ``row`` is C for the row of the result for row ``r`` of a block, ``offset`` what is added to its column.
-    ``setup`` are declarations. Sums go to ``target``, if there is one, and not through what follows the product.
+    ``setup`` are declarations. With ``shared`` the matrices have the same rows, each some of their elements: then all
+    are taken for a block before the next, which finds its rows in the cache. Sums go to ``target``, if there is one,
+    and not through what follows the product.
     """
 
     batch: Extent
@@ -47,6 +49,7 @@ class Product:
     offset: str = ""
     setup: str = ""
     target: str = ""
+    shared: bool = False
 
 
 def add_product(
@@ -82,12 +85,14 @@ def add_product(
         "chunk": c_text(_chunk(steps, data.stretch)),
         "block": blocks.size or BLOCK,
         "blocks": c_text(blocks.count),
+        "batch_of": f"% {c_text(sizes.batch)}" if sizes.shared else f"/ {c_text(blocks.count)}",
+        "block_of": f"/ {c_text(sizes.batch)}" if sizes.shared else f"% {c_text(blocks.count)}",
         "place": blocks.place,
         "data": data,
         "bands": c_text(bands),
         # Rows of a known width; GCC 12 warns of the loops that convert some of those.
         "one_band": equal(bands, 1) and not (program and (program.widened or program.narrowed)),
-        "rows_first": not equal(bands, 1) and _rows_first(sizes),
+        "rows_first": not equal(bands, 1) and (sizes.shared or _rows_first(sizes)),
         "band": band,
         "span": SPAN // band,
         "panels": c_text(ceil_div(columns, COLUMNS)),

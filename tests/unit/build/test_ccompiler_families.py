@@ -162,6 +162,23 @@ def test_units_of_batches(sizes: tuple[int, int, int, int], tmp_path: Path) -> N
     close(results[0], wide(data) @ wide(weights), depth)
 
 
+@pytest.mark.parametrize(("groups", "out_channels"), [(4, 40), (2, 300)], ids=["one band", "bands"])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_units_of_groups(dtype: str, groups: int, out_channels: int, tmp_path: Path) -> None:
+    """All groups of a block, then the next block, however units of work are handed out."""
+    weight = (out_channels, 12, 3, 1)
+    arguments = [variable("x", (2, 9, 13, 12 * groups), dtype), variable("w", last_shape(weight), dtype)]
+    result = "int32" if dtype == "int8" else dtype
+    attributes = {"padding": (1, 0), "groups": groups, "out_dtype": result, **LAYOUTS}
+    part = partition(arguments, lambda e, x, w: e(op.nn.conv2d(x, w, **attributes)), [1])
+    data, weights = random((2, 12 * groups, 9, 13), dtype), random(weight, dtype)
+    results = []
+    for split in (1, 2, 5, 1000):
+        results.append(first(Runner(part, tmp_path / str(split), split=split)(last(data), last(weights))))
+        np.testing.assert_array_equal(results[-1], results[0])
+    close(results[0], conv2d(data, weights, groups=groups, padding=(1, 0, 1, 0)), 36)
+
+
 @pytest.mark.parametrize("shape", [(1, 8, 5), (1, 1, 8, 5)])
 def test_dense_with_a_matrix_of_more_axes(shape: tuple[int, ...], tmp_path: Path) -> None:
     x, w = variable("x", (symbol(), 3, 8)), variable("w", shape)
