@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,9 @@ class Server:
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", self.module]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self.process = process = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
+        self.process = process = subprocess.Popen(
+            command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
         if self.memory_bytes:
             resource.prlimit(process.pid, resource.RLIMIT_AS, (self.memory_bytes, self.memory_bytes))
         assert _line(process, START_SECONDS, PATIENCE) == "ready\n", f"{self.module} does not start"
@@ -55,6 +57,14 @@ class Server:
             self.process.kill()
             self.process.communicate()
             self.process = None
+
+
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Be such a process until standard input ends. What others print goes to stderr."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
 
 
 def _line(process: subprocess.Popen[str], seconds: float, patience: int) -> str | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import packager
 from packager.errors import PackagerError
 from tests.conformance.carried.parcel import as_bytes
+from tests.conformance.server import serve
 
 # The first run of a shape calls the kernels, the second captures a CUDA graph, the third replays it.
 TIMES = 3
@@ -21,9 +20,7 @@ TIMES = 3
 
 def main() -> None:
     """Serve until standard input ends."""
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_answer(json.loads(line))), flush=True)
+    serve(_answer)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:

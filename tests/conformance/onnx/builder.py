@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,18 +10,16 @@ from typing import Any
 import packager.frontends.onnx_file  # noqa: F401  (TVM, before the first request)
 from packager.errors import PackagerError, UnboundedDimsError
 from packager.pipeline import build
+from tests.conformance.server import serve
 
 BOUNDS = (1, 8)
 EMPTY = "empty"  # the name that grouped cases have for extents of 0, which count as ones that are left open
 
 
 def main() -> None:
-    """Serve until standard input ends. What others print goes to stderr."""
+    """Serve until standard input ends."""
     warnings.simplefilter("ignore")
-    answers, sys.stdout = sys.stdout, sys.stderr
-    print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_build(json.loads(line))), file=answers, flush=True)
+    serve(_build)
 
 
 def _build(request: dict[str, Any]) -> dict[str, Any]:

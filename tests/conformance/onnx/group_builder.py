@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,17 +16,15 @@ from packager.pipeline import build
 from packager.plan import plan
 from packager.request import make_build_request
 from tests.conformance.onnx.builder import BOUNDS, EMPTY
+from tests.conformance.server import serve
 
 Bounds = int | tuple[int, int]
 
 
 def main() -> None:
-    """Serve until standard input ends. What others print goes to stderr."""
+    """Serve until standard input ends."""
     warnings.simplefilter("ignore")
-    answers, sys.stdout = sys.stdout, sys.stderr
-    print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
+    serve(_answer)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
 
+from tests.conformance.server import serve
+
 
 def main() -> None:
     """Serve until standard input ends."""
     onnxruntime.set_default_logger_severity(4)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_run(json.loads(line))), flush=True)
+    serve(_run)
 
 
 def _run(request: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import pickle
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import packager
 from packager.errors import PackagerError, RunError, UsageError
+from tests.conformance.server import serve
 
 with contextlib.suppress(ImportError):
     import ml_dtypes  # noqa: F401  (numpy's bfloat16)
@@ -18,10 +18,13 @@ with contextlib.suppress(ImportError):
 
 def main() -> None:
     """Serve until standard input ends."""
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_run(json.loads(line))), flush=True)
-        assert "tvm" not in sys.modules
+    serve(_answer)
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    outcome = _run(request)
+    assert "tvm" not in sys.modules
+    return outcome
 
 
 def _run(request: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,15 +14,13 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from packager.frontends.frozen import freeze_inputs
+from tests.conformance.server import serve
 
 
 def main() -> None:
-    """Serve until standard input ends. What others print goes to stderr."""
+    """Serve until standard input ends."""
     warnings.simplefilter("ignore")
-    answers, sys.stdout = sys.stdout, sys.stderr
-    print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
+    serve(_answer)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
