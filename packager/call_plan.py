@@ -120,6 +120,18 @@ class Condition:
 
 
 @dataclass(frozen=True)
+class MicroBatches:
+    """A run does everything ``count`` times, each time with an equal part of the first axis of all outputs and of all
+    inputs but those of the names in ``whole``, and in memory of its own in the arena."""
+
+    count: int = 1
+    whole: tuple[str, ...] = ()
+
+
+WHOLE = MicroBatches()
+
+
+@dataclass(frozen=True)
 class EntryPlan:
     """One model of a bundle: its tensors, and everything that a run of it does, in order.
 
@@ -138,6 +150,8 @@ class EntryPlan:
     sizes: Sizes = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     variants: tuple[EntryPlan, ...] = ()
+    batches: MicroBatches = WHOLE
+    lane_bytes: int = 0  # of the arena, for one of several micro-batches
 
     def runs(self) -> tuple[EntryPlan, ...]:
         """Return what has steps: the variants, or the entry itself."""

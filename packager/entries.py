@@ -56,6 +56,7 @@ def merge_models(variants: Sequence[Variant], name: str) -> ImportedModel:
                 states=variant.model.states,
                 sizes=variant.sizes,
                 conditions=variant.model.conditions,
+                batches=variant.model.batches,
             )
             for variant in variants
         ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packager.backends import find_backend
 from packager.backends.base import OperatorSource
@@ -78,12 +78,17 @@ def _bounds(dims: Mapping[str, DimRequest | Buckets], sizes: Sizes) -> dict[str,
 
 
 def _finish(request: Request, model: ImportedModel) -> ImportedModel:
+    from packager.microbatch import in_micro_batches
     from packager.precision import convert_precision
     from packager.relations import with_conditions
     from packager.states import declare_states
 
     declared = declare_states(model, request.states, partly=bool(request.more_models))
-    return convert_precision(with_conditions(declared), request.precision)
+    converted = convert_precision(with_conditions(declared), request.precision)
+    if request.targets.device != "cpu":
+        return converted
+    options: Any = request.targets.host.options
+    return in_micro_batches(converted, options.micro_batch)
 
 
 def _load(request: Request, path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:

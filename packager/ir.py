@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager.buckets import Sizes
-from packager.call_plan import CallPlan, Condition
+from packager.call_plan import WHOLE, CallPlan, Condition, MicroBatches
 from packager.cpu_levels import form_name
 from packager.manifest import Dim, Model, StaticLibrary, TensorSpec, Weights
 from packager.primitives import BackendOutput, CallSite, CudaModule, FunctionGroup, Partition
@@ -57,6 +57,7 @@ class ModelEntry:
     states: tuple[State, ...]
     sizes: Sizes = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
+    batches: MicroBatches = WHOLE
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class ImportedModel:
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
     conditions: tuple[Condition, ...] = ()
     output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
+    batches: MicroBatches = WHOLE
 
     def constants(self) -> dict[str, NamedArray]:
         """Return the weights, in order, with the model's constants that each comes from."""
@@ -125,6 +127,7 @@ class PartitionedModel:
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
     conditions: tuple[Condition, ...] = ()
     output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
+    batches: MicroBatches = WHOLE
 
 
 @dataclass(frozen=True)
@@ -157,11 +160,12 @@ class LoweredModel:
     entries: tuple[ModelEntry, ...] = ()  # none: it is one model
     conditions: tuple[Condition, ...] = ()
     output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
+    batches: MicroBatches = WHOLE
 
     def every_entry(self) -> tuple[ModelEntry, ...]:
         """Return the models that it holds."""
         whole = (self.source, len(self.inputs), len(self.output_names), self.dims, self.states)
-        return self.entries or (ModelEntry(self.source.name, *whole, conditions=self.conditions),)
+        return self.entries or (ModelEntry(self.source.name, *whole, conditions=self.conditions, batches=self.batches),)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class _Planner:
             outputs=outputs,
             calls=[call for call in self.calls if not call.dropped],
             copies=copies,
-            arena_bytes=self._place(),
+            lane_bytes=self._place(),
         )
 
     def _bind_constants(self, main: relax.Function) -> None:

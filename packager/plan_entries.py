@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tvm import relax
 from tvm_ffi import structural_walk
 
+from packager import symbolic
 from packager.arena import align
-from packager.call_plan import Call, Copy, EntryPlan, Operand, PlannedState
+from packager.call_plan import Call, Copy, EntryPlan, MicroBatches, Operand, PlannedState
 from packager.constants import ConstantBuilder
 from packager.dtypes import DTYPES
 from packager.ir import Extent, ModelEntry
@@ -123,7 +124,12 @@ class PlannedEntry:
     outputs: tuple[TensorSpec, ...]
     calls: list[PlannedCall]
     copies: list[PlannedCopy]
-    arena_bytes: int
+    lane_bytes: int  # of the arena, for one micro-batch
+
+    @property
+    def arena_bytes(self) -> int:
+        """Memory for all micro-batches at a time."""
+        return self.lane_bytes * self.entry.batches.count
 
     def finish(self, recorder: CallRecorder) -> EntryPlan:
         """Return the plan of the model, and note its calls."""
@@ -133,10 +139,20 @@ class PlannedEntry:
             name=self.entry.name,
             source=self.entry.source,
             inputs=self.inputs,
-            outputs=self.outputs,
+            outputs=tuple(_whole(spec, self.entry.batches) for spec in self.outputs),
             dims=self.entry.dims,
             steps=tuple(steps),
             states=tuple(state.name for state in self.entry.states),
             sizes=self.entry.sizes,
             conditions=self.entry.conditions,
+            batches=self.entry.batches,
+            lane_bytes=self.lane_bytes,
         )
+
+
+def _whole(spec: TensorSpec, batches: MicroBatches) -> TensorSpec:
+    """Return the description of a tensor of all micro-batches, given that of one."""
+    if batches.count == 1:
+        return spec
+    first, *others = spec.shape
+    return replace(spec, shape=(symbolic.combine("*", first, batches.count), *others))

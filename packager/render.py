@@ -124,7 +124,7 @@ def _run_view(
     return {
         "prefix": prefix,
         "sizes": comment_text(shown_sizes(run.sizes)),
-        "runs": run_views(run.steps, levels, on_gpu, prefix),
+        "runs": run_views(run, levels, on_gpu, prefix),
         "step_names": [step.symbol if isinstance(step, Call) else "copy" for step in run.steps],
         "dims": dims,
         "inputs": inputs,
@@ -132,6 +132,8 @@ def _run_view(
         "extents": [dim_expression(extent) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
         "shapes": f"{prefix}shapes" if dims else "0",
         "conditions": [_condition_view(condition) for condition in run.conditions],
+        "batches": run.batches.count,
+        "lane_bytes": run.lane_bytes,
     }
 
 

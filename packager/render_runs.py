@@ -6,11 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from packager import symbolic
 from packager.c_expressions import dim_expression
-from packager.call_plan import Call, Copy, Operand
+from packager.call_plan import Call, Copy, EntryPlan, Operand
 from packager.cpu_levels import level_identifier
+from packager.dtypes import DTYPES
 from packager.header import c_string
+from packager.manifest import TensorSpec
 from packager.primitives import PrimitiveFunction
+
+# The address of each input and output, in C.
+Tensors = Mapping[Operand, str]
 
 
 @dataclass(frozen=True)
@@ -38,19 +44,36 @@ def _run_name(level: EntryLevel, number: int) -> str:
     return f"run_{level_identifier(level.name)}" if number else "run"
 
 
-def run_views(
-    steps: Sequence[Call | Copy], levels: Sequence[EntryLevel], on_gpu: bool, prefix: str
-) -> list[dict[str, Any]]:
+def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix: str) -> list[dict[str, Any]]:
     """Return the function that calls everything, for each level."""
+    tensors = _tensors(run)
+
+    def texts(forms: Mapping[str, str]) -> list[str]:
+        return [_step_text(i, step, forms, tensors, on_gpu) for i, step in enumerate(run.steps)]
+
     if not levels:
-        return [{"name": f"{prefix}run", "steps": [_step_text(i, step, {}, on_gpu) for i, step in enumerate(steps)]}]
+        return [{"name": f"{prefix}run", "steps": texts({})}]
     return [
-        {
-            "name": prefix + _run_name(level, number),
-            "steps": [_step_text(i, step, level.forms, on_gpu) for i, step in enumerate(steps)],
-        }
-        for number, level in enumerate(levels)
+        {"name": prefix + _run_name(level, number), "steps": texts(level.forms)} for number, level in enumerate(levels)
     ]
+
+
+def _tensors(run: EntryPlan) -> Tensors:
+    """Return the addresses of all inputs and outputs: of one of several micro-batches, where that has its part."""
+
+    def address(role: str, number: int, spec: TensorSpec) -> str:
+        whole = f"call->{role}s[{number}]"
+        if run.batches.count == 1 or spec.name in run.batches.whole:
+            return whole
+        rows = symbolic.combine("//", spec.shape[0], run.batches.count)
+        nbytes = symbolic.product((rows, *spec.shape[1:], DTYPES[spec.dtype].itemsize))
+        return f"(uint8_t *){whole} + call->batch * {dim_expression(nbytes)}"
+
+    return {
+        Operand(role, number): address(role, number, spec)
+        for role, specs in (("input", run.inputs), ("output", run.outputs))
+        for number, spec in enumerate(specs)
+    }
 
 
 def _forms(symbol: str, levels: Sequence[EntryLevel]) -> list[str]:
@@ -90,14 +113,14 @@ def _task_view(call: Call, form: str) -> dict[str, str]:
     }
 
 
-def _step_text(index: int, step: Call | Copy, forms: Mapping[str, str], on_gpu: bool) -> str:
+def _step_text(index: int, step: Call | Copy, forms: Mapping[str, str], tensors: Tensors, on_gpu: bool) -> str:
     failure = index + 1
     if on_gpu:
-        return f"pk_cuda_step(call->cuda, {failure}); if ({_gpu_call(step)}) return {failure};"
+        return f"pk_cuda_step(call->cuda, {failure}); if ({_gpu_call(step, tensors)}) return {failure};"
     if isinstance(step, Copy):
-        target, source = _pointer(step.destination), _pointer(step.source)
+        target, source = _pointer(step.destination, tensors), _pointer(step.source, tensors)
         return f"memcpy({target}, {source}, (size_t)({dim_expression(step.nbytes)}));"
-    arguments = _arguments(step)
+    arguments = _arguments(step, tensors)
     symbol = forms.get(step.symbol, step.symbol)
     if step.parallel:
         values = ", ".join(arguments)
@@ -112,24 +135,23 @@ def _step_text(index: int, step: Call | Copy, forms: Mapping[str, str], on_gpu: 
     return f"if ({symbol}({', '.join(arguments)})) return {failure};"
 
 
-def _gpu_call(step: Call | Copy) -> str:
+def _gpu_call(step: Call | Copy, tensors: Tensors) -> str:
     if isinstance(step, Copy):
-        target, source = _pointer(step.destination), _pointer(step.source)
+        target, source = _pointer(step.destination, tensors), _pointer(step.source, tensors)
         return f"pk_cuda_copy(call->cuda, {target}, {source}, (uint64_t)({dim_expression(step.nbytes)}))"
-    return f"{step.symbol}({', '.join(['call->cuda', *_arguments(step)])})"
+    return f"{step.symbol}({', '.join(['call->cuda', *_arguments(step, tensors)])})"
 
 
-def _arguments(step: Call) -> list[str]:
+def _arguments(step: Call, tensors: Tensors) -> list[str]:
     chosen = [] if step.selection is None else [f"call->selection[{step.selection}]"]
-    return [*map(_pointer, step.operands), *map(dim_expression, step.scalars), *chosen]
+    pointers = [_pointer(operand, tensors) for operand in step.operands]
+    return [*pointers, *map(dim_expression, step.scalars), *chosen]
 
 
-def _pointer(operand: Operand) -> str:
+def _pointer(operand: Operand, tensors: Tensors) -> str:
     match operand.space:
-        case "input":
-            return f"call->inputs[{operand.value}]"
-        case "output":
-            return f"call->outputs[{operand.value}]"
+        case "input" | "output":
+            return tensors[operand]
         case "arena":
             return f"call->arena + {operand.value}"
         case "state":

@@ -28,6 +28,9 @@ class LlvmOptions:
     mcpu: tuple[str, ...] = attribute(
         (), "LLVM CPU names, the least first, or 'native' for this machine; default: x86-64-v3,x86-64-v4, or generic"
     )
+    micro_batch: int = attribute(
+        0, "rows of a batch that a run computes at a time; 0: as activations and weights say", minimum=0
+    )
 
 
 class LlvmBackend:
@@ -69,7 +72,7 @@ class LlvmBackend:
             )
         if set(cpus) <= set(LEVELS):
             cpus = tuple(sorted(cpus, key=LEVELS.index))
-        return LlvmOptions(mtriple=triple, mcpu=cpus)
+        return dataclasses.replace(options, mtriple=triple, mcpu=cpus)
 
     def probe(self, target: Target) -> Unavailable | None:
         """Return a reason if TVM's LLVM has no code for the Target's machine. Raises UsageError for its CPU."""

@@ -97,6 +97,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
         entries=model.entries,
         conditions=model.conditions,
         output_dtypes=model.output_dtypes,
+        batches=model.batches,
     )
 
 

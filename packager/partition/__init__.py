@@ -93,6 +93,7 @@ def partition(
         entries=model.entries,
         conditions=model.conditions,
         output_dtypes=model.output_dtypes,
+        batches=model.batches,
     )
     return Placement(placed, tuple(verdicts))
 

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "batches.h"
+
 int32_t pk_device_check_options(const packager_session_options_t *options) {
   if (options->device_index != 0) {
     return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "options: device_index is %" PRId32 ", expected 0 for a CPU bundle",
@@ -78,34 +80,31 @@ int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs
   pk_constants_use(session);
   int shared = session->call.threads > 1;
   if (shared) pk_run_begins(&session->executor);
-  int32_t failed = pk_run_of(session)(&session->call);
+  int32_t failed = session->entry->batches ? pk_run_batches(session) : pk_run_of(session)(&session->call);
   if (shared) pk_run_ends(&session->executor);
   if (!failed) return PACKAGER_OK;
+  if (failed < 0) return pk_fail(session, PACKAGER_ERROR_KERNEL, "parallel_for did not run all parts of the batch");
   return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed,
                  pk_call_name(session, failed));
 }
 
-static int32_t count_calls(const pk_entry_t *entry) {
-  int32_t count = 0;
-  for (const char *name = entry->call_names; *name; name += strlen(name) + 1) ++count;
-  return count;
-}
-
-/* One run, in which the time is taken after each call. */
+/* One run, in which the time is taken after each call: of each micro-batch, if there are several. */
 int32_t pk_device_profile(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
                           packager_profile_fn *report, void *context) {
-  int32_t calls = count_calls(session->entry);
+  const pk_entry_t *entry = session->entry;
+  int64_t calls = entry->num_calls * (entry->batches ? entry->batches : 1);
   void *memory;
   if (pk_allocate(&session->allocator, ((uint64_t)calls + 1) * sizeof(int64_t), "the times of a run", &memory)) {
-    return pk_fail(session, PACKAGER_ERROR_MEMORY, "could not allocate the times of %" PRId32 " calls", calls);
+    return pk_fail(session, PACKAGER_ERROR_MEMORY, "could not allocate the times of %" PRId64 " calls", calls);
   }
   int64_t *times = memory;
   session->call.times = times;
   times[0] = pk_now();
   int32_t status = pk_device_run(session, inputs, outputs, NULL);
   session->call.times = NULL;
-  for (int32_t i = 1; !status && i <= calls; ++i) {
-    report(context, pk_call_name(session, i), times[i - 1] - times[0], times[i] - times[i - 1]);
+  for (int64_t i = 0; !status && i < calls; ++i) {
+    const char *name = pk_call_name(session, (int32_t)(i % entry->num_calls) + 1);
+    report(context, name, times[i] - times[0], times[i + 1] - times[i]);
   }
   pk_release(&session->allocator, memory);
   return status;

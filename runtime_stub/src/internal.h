@@ -69,6 +69,7 @@ typedef struct {
   const pk_executor_t *executor;
   int32_t threads; /* 1: parallel loops run in this thread and the executor is not touched */
   int64_t *times;  /* NULL unless the run is measured: [calls + 1] when it began, when each call returned */
+  int64_t batch;   /* number of the micro-batch, of an entry that has such */
 } pk_call_t;
 
 /* A CPU that there is code for: how its sessions run. */
@@ -107,6 +108,9 @@ struct pk_entry {
   const char *const *conditions; /* their texts */
   pk_run_fn *const *runs;        /* [num_levels] of the levels, the least first; one where there are none */
   const char *call_names; /* of the calls of a run: zero-terminated texts, one after the other, then an empty one */
+  int32_t num_calls;      /* of a run */
+  int64_t batches;        /* micro-batches: how often a run calls everything, each time for a part; 0: once */
+  uint64_t lane_bytes;    /* memory in the arena for one of them */
   /* A model with bucketed dims is run by its variants alone, one for every combination of sizes, that of the last dim
    * changing fastest; above it has inputs and outputs. */
   const pk_bucketed_dim_t *bucketed; /* [num_bucketed] */

@@ -14,5 +14,5 @@ pytestmark = pytest.mark.slow
 
 class TestLlvm(Conformance):
     kind = "llvm"
-    values = {"mtriple": "aarch64-linux-gnu", "mcpu": ["x86-64-v4"]}
+    values = {"mtriple": "aarch64-linux-gnu", "mcpu": ["x86-64-v4"], "micro_batch": 1}
     cases = ALONE

@@ -78,6 +78,13 @@ CASES = {
         {"w": (16, 16)},
         {"dims": {"n": (1, 2), "seq": packager.Buckets(4, 8)}, "golden": 1},
     ),
+    "batches": Case(
+        """batches (float[6,s,4] x, float[4] gain) => (float[6,s,3] y, float[6,s,4] again) {
+          [scale] m = Mul(x, gain)  [dense] y = MatMul(m, w)  [same] again = Identity(x) }""",
+        {"w": (4, 3)},
+        {"dims": {"s": (1, 5)}},
+        ("llvm -mtriple=x86_64-linux-gnu -micro_batch=2",),
+    ),
     "one_level": Case(
         "one_level (float[4] x) => (float[4] y) { [half] y = Mul(x, w) }",
         {"w": (1,)},

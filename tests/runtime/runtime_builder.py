@@ -114,6 +114,10 @@ class Builder:
         return self.bundle("constants", "-DMODEL_CONSTANTS")
 
     @property
+    def batches(self) -> Path:
+        return self.bundle("batches", "-DMODEL_BATCHES")
+
+    @property
     def states(self) -> Path:
         return self.bundle("states", "-DMODEL_STATES")
 

@@ -38,6 +38,8 @@ CONSTANTS = [
     "busy",
 ]
 
+BATCHES = ["lanes", "failing", "profile", "hook", "sessions"]
+
 STATES = ["table", "steps", "set", "sessions", "refusals", "profile", "busy", "entries", "entry_names"]
 
 
@@ -68,6 +70,11 @@ def test_threads(builder: Builder, case: str) -> None:
 @pytest.mark.parametrize("case", CONSTANTS)
 def test_constants(builder: Builder, case: str) -> None:
     builder.run("constants", case, builder.constants)
+
+
+@pytest.mark.parametrize("case", BATCHES)
+def test_micro_batches(builder: Builder, case: str) -> None:
+    builder.run("batches", case, builder.batches)
 
 
 @pytest.mark.parametrize("case", STATES)

@@ -3,13 +3,13 @@
  *   -DMODEL_DYNAMIC  sum[n,4] = a[n,4] * weights[4] + b[n,4] and grid[2*n+1] = 0, 1, 2, ...
  *   -DMODEL_STATES   y[4] = sum[4], then sum += x[4] and scale[2] *= 2, which are states; and a second entry, "tell":
  *                    first[n] = x[n,2][0] + sum[0], and last[1] = x[n,2][1] of the last row
- *   -DMODEL_CONSTANTS  y[71] = the constants that it has, one slot after the other; see there
- * and for the dynamic one, optionally,
- *   -DDIM_MIN=1 -DDIM_MAX=32    bounds of n (default 0..4096)
- *   -DWEIGHTS_FILE='"w.bin"'    weights in this file, whose header stands in weights_header.inc
- * and for the static one -DSELECTION=0,1: its second function's candidate 1 computes -2 * x + 1, or -DBETTER='"avx2",':
- *   it has levels "least", "better", which needs that, and "best", which needs avx9999 too; they add 1, 2 and 3
- * and for both -DFEATURES='"avx2", "fma",' and -DENTRY=name_bundle_v1. */
+ *   -DMODEL_BATCHES  y[10,2] = the sum of the squares of x[10,4] + shift[1], and the threads of the call: ten
+ * micro-batches -DMODEL_CONSTANTS  y[71] = the constants that it has, one slot after the other; see there and for the
+ * dynamic one, optionally, -DDIM_MIN=1 -DDIM_MAX=32    bounds of n (default 0..4096) -DWEIGHTS_FILE='"w.bin"' weights
+ * in this file, whose header stands in weights_header.inc and for the static one -DSELECTION=0,1: its second function's
+ * candidate 1 computes -2 * x + 1, or -DBETTER='"avx2",': it has levels "least", "better", which needs that, and
+ * "best", which needs avx9999 too; they add 1, 2 and 3 and for both -DFEATURES='"avx2", "fma",' and
+ * -DENTRY=name_bundle_v1. */
 #include "internal.h"
 
 #ifndef ENTRY
@@ -84,6 +84,7 @@ static const char call_names[] = "affine\0";
 #define DIM_MAX 4096
 #endif
 #define NAME "dynamic"
+#define NUM_CALLS 2
 #define ARENA_BYTES (DIM_MAX * 16)
 #define NUM_DIMS COUNT(dims)
 #define DIMS dims
@@ -173,6 +174,54 @@ static const char call_names[] = "scale\0add\0";
 
 __attribute__((visibility("default"))) int32_t test_add_error(void);
 int32_t test_add_error(void) { return add_error; }
+#endif
+
+#ifdef MODEL_BATCHES
+#define NAME "batches"
+#define ROWS 10
+#define LANE_BYTES 64
+#define ARENA_BYTES (ROWS * LANE_BYTES)
+#define BATCHES ROWS
+#define NUM_CALLS 2
+#define NUM_DIMS 0
+#define DIMS NULL
+#define SHAPES NULL
+#define TOTAL_EXTENTS 0
+#define EMBEDDED NULL
+#define CONSTANT_BYTES 0
+#define EXTERNAL NULL
+#define NUM_CONSTANTS 0
+#define NUM_SLOTS 0
+#define CONSTANTS NULL
+#define SLOTS NULL
+#define FORMS NULL
+#define POISON (-777.0f) /* in x[row][0]: "sum" fails */
+
+static const int64_t rows[] = {ROWS, 4}, one[] = {1}, sums[] = {ROWS, 2};
+static const char *const no_dims[] = {NULL, NULL};
+static const packager_tensor_info_t inputs[] = {{"x", {kDLFloat, 32, 1}, 2, rows, rows, rows, no_dims},
+                                                {"shift", {kDLFloat, 32, 1}, 1, one, one, one, no_dims}};
+static const packager_tensor_info_t outputs[] = {{"y", {kDLFloat, 32, 1}, 2, sums, sums, sums, no_dims}};
+
+static int32_t square(const void *arguments, int64_t begin, int64_t end) {
+  const pk_call_t *call = arguments;
+  const float *x = (const float *)((uint8_t *)call->inputs[0] + call->batch * 16);
+  for (int64_t i = begin; i < end; ++i) ((float *)call->arena)[i] = x[i] * x[i];
+  return 0;
+}
+
+static int32_t run(const pk_call_t *call) {
+  const float *squares = (const float *)call->arena, *x = (const float *)call->inputs[0] + call->batch * 4;
+  float *y = (float *)((uint8_t *)call->outputs[0] + call->batch * 8);
+  if (pk_for(call, square, call, 4)) return 1;
+  pk_returned(call, 1);
+  if (x[0] == POISON) return 2;
+  y[0] = squares[0] + squares[1] + squares[2] + squares[3] + *(const float *)call->inputs[1];
+  y[1] = (float)call->threads;
+  pk_returned(call, 2);
+  return 0;
+}
+static const char call_names[] = "square\0sum\0";
 #endif
 
 #ifdef MODEL_CONSTANTS
@@ -340,7 +389,8 @@ static pk_run_fn *const tell_runs[] = {tell};
    .dims = tell_dims,                  \
    .shapes = tell_shapes,              \
    .runs = tell_runs,                  \
-   .call_names = "gather\0tell\0"},
+   .call_names = "gather\0tell\0",     \
+   .num_calls = 2},
 #endif
 
 #ifndef MORE_ENTRIES
@@ -356,6 +406,15 @@ static pk_run_fn *const tell_runs[] = {tell};
 
 #ifndef RUNS
 #define RUNS run
+#endif
+
+#ifndef NUM_CALLS
+#define NUM_CALLS 1
+#endif
+
+#ifndef BATCHES
+#define BATCHES 0
+#define LANE_BYTES 0
 #endif
 
 #ifndef LEVELS
@@ -375,6 +434,9 @@ static const pk_entry_t entries[] = {{
                                          .shapes = SHAPES,
                                          .runs = runs,
                                          .call_names = call_names,
+                                         .num_calls = NUM_CALLS,
+                                         .batches = BATCHES,
+                                         .lane_bytes = LANE_BYTES,
                                      },
                                      MORE_ENTRIES};
 

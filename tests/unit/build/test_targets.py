@@ -127,7 +127,7 @@ def refused(*texts: object, error: type[UsageError | BackendError] = UsageError)
 
 def test_no_target_means_this_machine_at_its_portable_baseline() -> None:
     cpus = {"x86_64": ("x86-64-v3", "x86-64-v4"), "aarch64": ("generic",)}[HERE]
-    assert canonical() == {"kind": "llvm", "mtriple": f"{HERE}-linux-gnu", "mcpu": cpus}
+    assert canonical() == {"kind": "llvm", "mtriple": f"{HERE}-linux-gnu", "mcpu": cpus, "micro_batch": 0}
     assert parse_targets([]).host.cpus == cpus
     assert canonical("llvm") == canonical()
 
@@ -151,7 +151,8 @@ def test_no_target_takes_no_backend_that_happens_to_be_installed() -> None:
     ],
 )
 def test_all_spellings_mean_the_same(text: object) -> None:
-    assert canonical(text) == {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": ("x86-64-v4",)}
+    named = {"mtriple": "x86_64-linux-gnu", "mcpu": ("x86-64-v4",)}
+    assert canonical(text) == {"kind": "llvm", "micro_batch": 0} | named
     assert parse_targets(text) == parse_targets([text])  # type: ignore[arg-type, list-item]
 
 
@@ -175,7 +176,11 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
         ("lvm", "unknown Target kind 'lvm'", f"did you mean 'llvm'? {KINDS_HINT}"),
         ("tensorrt", "unknown Target kind 'tensorrt'", KINDS_HINT),
         ("acm", "unknown Target kind 'acm'", "did you mean 'acme'? valid kinds: acme, "),
-        ("llvm -mcp=x", "Target 'llvm' has no attribute 'mcp'", "did you mean 'mcpu'? valid attributes: mcpu, mtriple"),
+        (
+            "llvm -mcp=x",
+            "Target 'llvm' has no attribute 'mcp'",
+            "did you mean 'mcpu'? valid attributes: mcpu, micro_batch, mtriple",
+        ),
         ("llvm mcpu=x", "cannot read 'mcpu=x'", "attributes are written -name=value"),
         ("llvm -mcpu", "cannot read '-mcpu'", "-name=value"),
         ("llvm -mtriple=a -mtriple=b", "attribute 'mtriple' stands twice in Target 'llvm': 'a' and 'b'", "only lists"),
@@ -198,7 +203,7 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
         ('{"kind": "llvm", "mcpu": ["a\\u0000"]}', "expected type list of str", ""),
         ("llvm -mcpu=\udc80", "expected type list of str", ""),
         (3, "Target 3 is neither a text nor an object", "llvm"),
-        ({1: 2, "kind": "llvm"}, "Target 'llvm' has no attribute 1", "valid attributes: mcpu, mtriple"),
+        ({1: 2, "kind": "llvm"}, "Target 'llvm' has no attribute 1", "valid attributes: mcpu, micro_batch, mtriple"),
         ({"kind": "llvm", "mtriple": Path("x")}, "expected type str", ""),
         (
             "llvm -mtriple=riscv64-linux-gnu",

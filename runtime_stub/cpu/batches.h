@@ -1,0 +1,11 @@
+/* batches.h: runs of a model that was compiled for a part of its batch. */
+#ifndef PK_BATCHES_H_
+#define PK_BATCHES_H_
+
+#include "../src/runtime.h"
+
+/* Runs the entry for each of its micro-batches. Returns 0, the 1-based index of a call that failed, or -1 if the host
+ * program's threads did not run all. A run that is measured takes them one after the other. */
+int32_t pk_run_batches(packager_session_t *session);
+
+#endif /* PK_BATCHES_H_ */
