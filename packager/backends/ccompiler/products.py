@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Columns that are computed at once.
 SPAN = 4 * BAND
+# Weights that a cache which cores share holds.
+HELD = 1 << 22
 # Units that there are at least, if narrow bands make so many: threads cannot share out a few evenly.
 UNITS = 16
 
@@ -63,13 +65,16 @@ def add_product(
     bands = ceil_div(columns, band)
     most = min(SPAN, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN
     pitch = most + COLUMNS
+    result = _summed(sizes, stage, anchor, kind)
+    rows_first = not equal(bands, 1) and (result is not None or sizes.shared or _rows_first(sizes))
+    total = total_value(anchor.result, f"c[r * {pitch} + j]") if result is None else f"o{result.index}[j]"
     program = (
         None
-        if sizes.target
+        if sizes.target or (result and not stage.after)
         else make_program(
             stage.after,
             inner=stage.inner,
-            given=[(anchor.result, total_value(anchor.result, f"c[r * {pitch} + j]"))],
+            given=[(anchor.result, total)],
             stored=stage.stored,
             pointer_of=draft.tensor,
         )
@@ -92,9 +97,10 @@ def add_product(
         "bands": c_text(bands),
         # Rows of a known width; GCC 12 warns of the loops that convert some of those.
         "one_band": equal(bands, 1) and not (program and (program.widened or program.narrowed)),
-        "rows_first": not equal(bands, 1) and (sizes.shared or _rows_first(sizes)),
+        "rows_first": rows_first,
         "band": band,
-        "span": SPAN // band,
+        "span": SPAN // band if result is None else bands,
+        "target": draft.tensor(result, True) if result else sizes.target,
         "panels": c_text(ceil_div(columns, COLUMNS)),
         "panel": c_text(product((steps, COLUMNS * kind.pair))),
         "step": COLUMNS * kind.pair,
@@ -122,6 +128,21 @@ def _rows_first(sizes: Product) -> bool:
     if not (isinstance(rows, int) and isinstance(depth, int) and isinstance(columns, int)):
         return False
     return 2 * rows * (depth + columns) >= depth * columns
+
+
+def _summed(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Tensor | None:
+    """Return a result that sums are taken in, where a block gathers its rows: then it does so once for all columns,
+    whose sums no buffer has room for. Each block reads all weights then, which caches must hold."""
+    if not sizes.data.gather or sizes.target or sizes.offset or kind.total != "float":
+        return None
+    columns, weights = sizes.columns, product((sizes.depth, sizes.columns))
+    if not isinstance(columns, int) or columns <= SPAN or columns % COLUMNS:
+        return None
+    if not _rows_first(sizes) and not (isinstance(weights, int) and weights <= HELD):
+        return None
+    elements = product(anchor.result.shape)
+    fitting = (tensor for tensor in stage.stored if tensor.dtype == "float32")
+    return next((tensor for tensor in fitting if equal(product(tensor.shape), elements)), None)
 
 
 def _chunk(steps: Extent, stretch: int) -> Extent:

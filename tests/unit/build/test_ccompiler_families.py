@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,6 +147,35 @@ def test_dense_in_chunks_bands_and_blocks(rows: int, march: str, tmp_path: Path)
         results.append(run(data, weights, bias))
         np.testing.assert_array_equal(results[-1], results[0])
     close(results[0], np.maximum(wide(data) @ wide(weights) + bias, 0), 700)
+
+
+@pytest.mark.parametrize("after", ["nothing", "residual", "both"])
+@pytest.mark.parametrize(("rows", "columns"), [(131, 320), (20, 272), (70, 300)])
+def test_dense_with_sums_in_the_result(rows: int, columns: int, after: str, tmp_path: Path) -> None:
+    """Rows that would meet in few sets of the cache are gathered once for all columns, if panels are whole."""
+    shape = (rows, 1024)
+    arguments = [variable("x", shape), variable("w", (1024, columns)), variable("r", (rows, columns))]
+
+    def body(e: Any, x: Any, w: Any, r: Any) -> Any:
+        made = e(op.matmul(x, w))
+        changed = e(op.nn.relu(e(op.add(made, r))))
+        return {"nothing": made, "residual": changed, "both": (made, changed)}[after]
+
+    part = partition(arguments, body, [1])
+    data, weights, residual = random(shape), random((1024, columns)), random((rows, columns))
+    product = wide(data) @ wide(weights)
+    expected = {"nothing": product, "residual": np.maximum(product + residual, 0)}
+    first_results: Any = None
+    for split in (1, 2, 5, 1000):
+        results = Runner(part, tmp_path / str(split), split=split)(data, weights, residual)
+        results = results if isinstance(results, tuple) else (results,)
+        for result, name in zip(results, expected if after == "both" else [after], strict=True):
+            close(result, expected[name], 1024)
+        first_results = first_results or results
+        for result, same in zip(results, first_results, strict=True):
+            np.testing.assert_array_equal(result, same)
+    source = (tmp_path / "1" / "ccompiler.c").read_text()
+    assert ("float c[" in source) == (columns == 300)
 
 
 @pytest.mark.parametrize("sizes", [(3, 130, 40, 300), (2, 49, 96, 160), (1, 20, 64, 70)])
