@@ -10,7 +10,7 @@ DIGITS := $(WORK)/digits.so
 C_FILES = $(shell find runtime_stub samples examples tests -name '*.[ch]' -o -name '*.cpp')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test env lint format fast slow lock clean
+.PHONY: help demo test env lint format fast slow thorough lock clean
 
 # $(call timed,NAME,COMMAND): run a command and say how long it took.
 timed = @echo "== $(1)"; start=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - start)) s"
@@ -19,6 +19,7 @@ help:
 	@echo "make demo     build, verify and run the digits sample, and print its accuracy"
 	@echo "make test     install what the tests need, then lint, fast tests, slow tests"
 	@echo "make fast     the tests that take seconds      make slow    the others"
+	@echo "make thorough more of the same as some slow tests: before a release"
 	@echo "make lint     ruff, mypy, clang-format         make format  ruff and clang-format, in place"
 	@echo "make lock     pin all dependencies anew        make clean   remove what these commands made"
 
@@ -51,7 +52,10 @@ fast: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m "not slow" -q -n $(JOBS) --dist loadfile
 
 slow: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m slow -q -n $(JOBS) --dist loadfile --durations 15
+	$(BIN)/python -m pytest -m "slow and not thorough" -q -n $(JOBS) --dist loadfile --durations 15
+
+thorough: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -m thorough -q -n $(JOBS) --dist loadfile
 
 # The environments. A stamp is as new as the lock file that its environment was made from.
 $(VENV)/bin/python:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from packager.testing import CASES, PartitionConformance
+from packager.testing.compiling import Targets
 
 pytestmark = pytest.mark.slow
 
@@ -20,3 +23,9 @@ class TestCCompiler(PartitionConformance):
         "fast_math": True,
     }
     cases = tuple(case for case in CASES if case.name != "product_broadcast")
+    few = tuple({case.family: case for case in cases}.values())
+
+    def targets(self, **attributes: Any) -> Targets:
+        """One CPU where an attribute is the subject: all cases are built for both without."""
+        base = {"kind": "llvm", "mcpu": ["x86-64-v3"]} if attributes else {"kind": "llvm"}
+        return [base, {"kind": self.kind, **attributes}]

@@ -1,8 +1,8 @@
 """Transformers to CUDA bundles, on a machine that has no GPU: what is compiled, and for which architectures.
 
-The models are those of the GPU benchmark: layers of full size, random weights, exported by torch. BERT-base has all its
-layers. The others have two, which make the same kernels in half the time: equal layers share them, as the test of BERT
-shows. No number is computed here; that takes a GPU, and ``benchmarks/gpu_check.py``.
+The models are those of the GPU benchmark: layers of full size, random weights, exported by torch. They have few layers,
+which make the same kernels as all in less time: equal layers share them, as the first test of BERT shows. No number is
+computed here; that takes a GPU, and ``benchmarks/gpu_check.py``.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ def work() -> Iterator[Path]:
 
 
 def test_bert_base(models: Any, work: Path) -> None:
-    manifest = build_and_compare(models.bert(work).path, work / "bert.so")
-    assert calls(manifest, "matmul") == 8 * 12
-    assert calls(manifest, "layer_norm") == 2 * 12 + 1
+    layers = 5
+    manifest = build_and_compare(models.bert(work, layers=layers).path, work / "bert.so")
+    assert calls(manifest, "matmul") == 8 * layers
+    assert calls(manifest, "layer_norm") == 2 * layers + 1
     for op in ("gelu", "softmax"):
         (shared,) = having(manifest, op)
-        assert shared.calls == 12
-    assert all(primitive.calls % 12 == 0 for primitive in having(manifest, "matmul"))
-    assert manifest.sizes.constants > 4 * 108e6  # float32 parameters
+        assert shared.calls == layers
+    assert all(primitive.calls % layers == 0 for primitive in having(manifest, "matmul"))
+    assert manifest.sizes.constants > 4 * (23e6 + layers * 7e6)  # float32 parameters
     assert [spec.shape for spec in (*manifest.inputs, *manifest.outputs)] == [(1, 128), (1, 128, 768)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import packager
 from packager.backends.base import PartitionOptions
 from packager.targets.attributes import attributes_of
 
-from .conftest import EXAMPLES, Run
+from .conftest import EXAMPLES, Run, runner
 
 pytestmark = pytest.mark.slow
 
@@ -27,8 +28,8 @@ WEIGHTS = {
 AVX2 = {"avx", "avx2", "fma", "bmi1", "bmi2", "f16c", "abm", "movbe"}
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """y = relu(x @ w + b) @ v with a symbolic batch, and s = x @ z with two inputs."""
     graph = helper.make_graph(
         [
@@ -46,20 +47,30 @@ def model(tmp_path: Path) -> Path:
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", k]) for name, k in (("y", 37), ("s", 21))],
         [numpy_helper.from_array(array, name) for name, array in WEIGHTS.items()],
     )
-    path = tmp_path / "layers.onnx"
+    path = tmp_path_factory.mktemp("layers") / "layers.onnx"
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path
 
 
-def build(run: Run, model: Path, *targets: str) -> Path:
+@pytest.fixture
+def model(layers: Path, tmp_path: Path) -> Path:
+    """The model in a folder of the test's own."""
+    return shutil.copy(layers, tmp_path / layers.name)
+
+
+def build(run: Run, model: Path, *targets: str, options: Sequence[str] = ()) -> Path:
     """Build a bundle with the command line, and return its path."""
     bundle = model.with_suffix(".so")
     flags = [part for target in targets for part in ("--target", target)]
-    done = run(
-        "-m", "packager", "build", model, "-o", bundle, "--dim", "n=1:200", "--golden", "0", "--no-cache", *flags
-    )
+    done = run("-m", "packager", "build", model, "-o", bundle, "--dim", "n=1:200", "--golden", "0", *options, *flags)
     assert done.returncode == 0, done.stderr
     return bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(openblas_wheel: Path, archive: Path, layers: Path) -> Path:  # noqa: ARG001
+    """The model's bundle, with the products of openblas."""
+    return build(runner(openblas_wheel.parent / "site", layers.parent), layers, "llvm", "openblas")
 
 
 def check(bundle: Path) -> None:
@@ -104,8 +115,7 @@ def test_its_attributes_are_listed(with_openblas: Run) -> None:
     assert "packager-backend-openblas" in listed
 
 
-def test_it_computes_what_numpy_does_and_says_so(with_openblas: Run, archive: Path, model: Path) -> None:
-    bundle = build(with_openblas, model, "llvm", "openblas")
+def test_it_computes_what_numpy_does_and_says_so(with_openblas: Run, archive: Path, bundle: Path) -> None:
     check(bundle)
     manifest = packager.inspect(bundle).manifest
     by_kind = {record.kind: record for record in manifest.backends}
@@ -139,9 +149,8 @@ def test_it_shares_a_model_by_the_order_of_targets(
     assert {primitive.composite for primitive in primitives} == composites
 
 
-def test_only_three_kernels_of_one_cpu_are_linked(with_openblas: Run, archive: Path, model: Path) -> None:
+def test_only_three_kernels_of_one_cpu_are_linked(archive: Path, bundle: Path) -> None:
     """The archive has tens of megabytes, a constructor, threads, and code for CPUs that the Target does not allow."""
-    bundle = build(with_openblas, model, "llvm", "openblas")
     manifest = packager.inspect(bundle).manifest
     assert archive.stat().st_size > 20 << 20
     assert manifest.sizes.code < 200 << 10
@@ -160,16 +169,13 @@ def test_kernels_follow_the_cpu_of_the_base_target(with_openblas: Run, model: Pa
         check(bundle)
 
 
-@pytest.mark.usefixtures("archive")
-def test_bytes_are_the_same_each_time(with_openblas: Run, model: Path) -> None:
-    first = build(with_openblas, model, "llvm", "openblas").read_bytes()
-    assert build(with_openblas, model, "llvm", "openblas").read_bytes() == first
+def test_bytes_are_the_same_each_time(with_openblas: Run, model: Path, bundle: Path) -> None:
+    again = build(with_openblas, model, "llvm", "openblas", options=["--no-cache"])
+    assert again.read_bytes() == bundle.read_bytes()
 
 
-@pytest.mark.usefixtures("archive")
-def test_packed_weights_that_are_views_can_be_swapped(with_openblas: Run, model: Path) -> None:
+def test_packed_weights_that_are_views_can_be_swapped(bundle: Path) -> None:
     """w has a multiple of 8 columns, v has not: its packed form cannot be written by strides."""
-    bundle = build(with_openblas, model, "llvm", "openblas")
     names = {constant.name for constant in packager.inspect(bundle).manifest.constants}
     assert {"w:columns8", "v:columns8", "b"} <= names
     x, z = np.ones((3, 96), np.float32), np.zeros((96, 21), np.float32)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnxruntime
+from one_cpu import targets_here
 
 import packager
 
@@ -86,8 +87,12 @@ def check(
     points: Sequence[Mapping[str, int]] = ({},),
     **options: object,
 ) -> packager.Bundle:
-    """Build a model, run it at several sizes of its dims and compare with onnxruntime; return the loaded bundle."""
+    """Build a model, run it at several sizes of its dims and compare with onnxruntime; return the loaded bundle.
+
+    Unless Targets are given it has the code for one CPU, which runs here.
+    """
     path = save(model, folder / "model.onnx")
+    options = {"targets": targets_here()} | options
     bundle = packager.load(packager.build(path, folder / "model.so", dims=dims, **options))
     session = reference(model)
     names = [output.name for output in session.get_outputs()]

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 from graphs import Arrays, DimBounds, save
+from one_cpu import targets_here
 
 import packager
 
@@ -103,14 +104,14 @@ def model(
 def build(
     onnx_model: onnx.ModelProto, libraries: Path | Sequence[Path], folder: Path, dims: DimBounds | None = None
 ) -> packager.Bundle:
-    """Build a model with libraries, without the cache, and load the bundle, which is ``out.so`` in a folder.
+    """Build a model with libraries for one CPU and load the bundle, which is ``out.so`` in a folder.
 
     Each bundle needs a folder of its own: a file that is loaded must not change.
     """
     folder.mkdir(exist_ok=True)
     path = save(onnx_model, folder / "model.onnx")
     paths = [libraries] if isinstance(libraries, Path) else libraries
-    bundle = packager.build(path, folder / "out.so", op_libraries=paths, dims=dims, cache=False)
+    bundle = packager.build(path, folder / "out.so", targets=targets_here(), op_libraries=paths, dims=dims)
     assert packager.verify(bundle).ok
     return packager.load(bundle)
 

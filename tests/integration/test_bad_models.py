@@ -10,6 +10,7 @@ import onnx
 import pytest
 from command_line import Cli, assert_refused, tree
 from graphs import graph, normal, save
+from one_cpu import targets_here
 
 import packager
 from packager.errors import ModelError, PackagerError, UnsupportedOperatorsError, UsageError
@@ -19,8 +20,8 @@ pytestmark = [pytest.mark.usefixtures("leaves_nothing"), pytest.mark.slow]
 
 
 def build(model: Path, folder: Path, **options: object) -> Path:
-    """Build into a folder, without the cache."""
-    return packager.build(model, folder / "out.so", cache=False, **options)
+    """Build into a folder, for one CPU. The cache of this session has the runtime, and no other build of such bytes."""
+    return packager.build(model, folder / "out.so", targets=targets_here(), **options)
 
 
 def assert_clear(error: PackagerError) -> None:

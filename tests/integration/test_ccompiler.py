@@ -17,8 +17,6 @@ from packager.deploy.inspect import inspect
 
 pytestmark = pytest.mark.slow
 
-TARGETS = ["llvm", "ccompiler"]
-
 
 @dataclass(frozen=True)
 class Case:
@@ -131,7 +129,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_models(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    check(graph(case.text, case.weights), tmp_path, case.dims, case.points, targets=TARGETS)
+    check(graph(case.text, case.weights), tmp_path, case.dims, case.points)
     manifest = inspect(tmp_path / "model.so").manifest
     by_backend: dict[str, set[str]] = {}
     for backend, primitive in manifest.primitives():
@@ -146,6 +144,7 @@ def test_random_models(drawn: tuple[object, bool], tmp_path_factory: pytest.Temp
     compare(*drawn, tmp_path_factory.mktemp("random"))
 
 
+@pytest.mark.thorough  # test_random_graphs.py has as many of them
 @settings(max_examples=40, **QUIET)
 @given(drawn=models(operators=25))
 def test_large_random_models(drawn: tuple[object, bool], tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -156,7 +155,7 @@ def compare(model: object, symbolic: bool, folder: Path) -> None:
     dims, points = ({"n": (1, 4)}, ({"n": 1}, {"n": 3}, {"n": 4})) if symbolic else ({}, ({},))
     used = any(d.dim_param for value in model.graph.input for d in value.type.tensor_type.shape.dim)  # type: ignore[attr-defined]
     chosen = (dims, points) if used else ({}, ({},))
-    check(model, folder, *chosen, cache=False, targets=TARGETS).close()  # type: ignore[arg-type]
+    check(model, folder, *chosen).close()  # type: ignore[arg-type]
 
 
 def test_operators_that_are_not_named_are_left(models: Path, tmp_path: Path) -> None:

@@ -264,10 +264,16 @@ def assert_interrupted(done: subprocess.CompletedProcess[str], out: Path) -> Non
 
 STAGES = ["importing", "lowering", "planning", "compiling", "linking", "running the golden"]
 
+# Both are handled alike; tests with seeds send either.
+SIGNALS = [
+    *((signal.SIGINT, after) for after in STAGES),
+    *((signal.SIGTERM, after) for after in STAGES[3:5]),
+    *(pytest.param(signal.SIGTERM, after, marks=pytest.mark.thorough) for after in (*STAGES[:3], *STAGES[5:])),
+]
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", STAGES)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("number", "after"), SIGNALS)
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_signal_in_any_stage_leaves_nothing(after: str, number: int, long_build: Path, tmp_path: Path) -> None:
     assert_interrupted(interrupt(long_build, tmp_path, number, after=after), tmp_path / "cwd")
@@ -280,7 +286,9 @@ def test_control_c_in_a_terminal_reaches_the_compilers_too(long_build: Path, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(4, 12))]
+)
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_signal_at_any_moment_leaves_nothing(seed: int, long_build: Path, tmp_path: Path) -> None:
     rng = random.Random(seed)
@@ -403,10 +411,10 @@ class TestCache:
             )
             return subprocess.run(command(*arguments), env=env, capture_output=True, text=True, check=False)
 
-        with ThreadPoolExecutor(8) as pool:
-            results = list(pool.map(build, range(8)))
-        assert [done.returncode for done in results] == [0] * 8, "".join(done.stderr for done in results)
-        assert len({(tmp_path / f"{index}.so").read_bytes() for index in range(8)}) == 1
+        with ThreadPoolExecutor(4) as pool:
+            results = list(pool.map(build, range(4)))
+        assert [done.returncode for done in results] == [0] * 4, "".join(done.stderr for done in results)
+        assert len({(tmp_path / f"{index}.so").read_bytes() for index in range(4)}) == 1
         assert not list((tmp_path / "cache").rglob(".new-*"))
         assert not list(tmp_path.glob("*.new"))
         assert not list((tmp_path / "tmp").iterdir())

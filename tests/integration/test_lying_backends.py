@@ -110,7 +110,7 @@ def model(tmp_path: Path) -> Path:
 def build(model: Path, tell: str, output: str = "m.so", base: str = "llvm") -> Path:
     path = model.parent / output
     static = {"static": True, "prefix": "m"} if output.endswith(".a") else {}
-    return packager.build(model, path, targets=[base, f"liar -tell={tell}"], cache=False, **static)  # type: ignore[arg-type]
+    return packager.build(model, path, targets=[base, f"liar -tell={tell}"], **static)  # type: ignore[arg-type]
 
 
 def test_an_honest_backend(model: Path) -> None:

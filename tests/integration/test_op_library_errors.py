@@ -41,7 +41,7 @@ def refused(text: str | onnx.ModelProto, library: Path, folder: Path, kind: type
     """Build a model, which must fail with an error of a kind; return the error as the command line shows it."""
     path = save(text if isinstance(text, onnx.ModelProto) else model(text), folder / "model.onnx")
     with pytest.raises(kind) as caught:
-        packager.build(path, folder / "out.so", op_libraries=[library], dims=dims, cache=False)
+        packager.build(path, folder / "out.so", op_libraries=[library], dims=dims)
     assert type(caught.value) is kind
     assert not (folder / "out.so").exists()
     return caught.value.render()
@@ -245,7 +245,7 @@ def test_cxx_works_with_what_it_needs(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         library = make_library(folder, {"a.cc": source}, SWISH, cc="g++", keys=f"system_libraries = [{keys}]")
-        bundle = packager.build(path, folder / "out.so", op_libraries=[library], cache=False)
+        bundle = packager.build(path, folder / "out.so", op_libraries=[library])
         np.testing.assert_allclose(packager.load(bundle).run({"x": x})["y"], x / (1 + np.exp(-x)), rtol=1e-5)
         needed = packager.inspect(bundle).manifest.requirements.needed
         assert ("libstdc++.so.6" in needed) == (name == "full")

@@ -11,7 +11,10 @@ import pytest
 from graphs import check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from one_cpu import targets_here
 from onnx import TensorProto, helper
+
+from packager.targets import DEFAULT_TARGETS
 
 UNARY = [
     "Relu",
@@ -157,10 +160,10 @@ def models(draw: Callable[..., object], operators: int) -> tuple[onnx.ModelProto
     return model, symbolic
 
 
-def compare(model: onnx.ModelProto, symbolic: bool, folder: Path, targets: Sequence[str] = ()) -> None:
+def compare(model: onnx.ModelProto, symbolic: bool, folder: Path, targets: Sequence[str]) -> None:
     dims, points = ({"n": (1, 4)}, ({"n": 1}, {"n": 3}, {"n": 4})) if symbolic else ({}, ({},))
     used = {d.dim_param for value in model.graph.input for d in value.type.tensor_type.shape.dim if d.dim_param}
-    check(model, folder, dims if used else {}, points if used else ({},), cache=False, targets=targets).close()
+    check(model, folder, dims if used else {}, points if used else ({},), targets=targets).close()
 
 
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
@@ -170,11 +173,11 @@ QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandom
 @settings(max_examples=6, **QUIET)
 @given(drawn=models(operators=6))
 def test_a_few_operators(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: pytest.TempPathFactory) -> None:
-    compare(*drawn, tmp_path_factory.mktemp("random"))
+    compare(*drawn, tmp_path_factory.mktemp("random"), DEFAULT_TARGETS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("targets", [("llvm",), ("llvm", "ccompiler")], ids=" ".join)
+@pytest.mark.parametrize("targets", [targets_here()[:1], targets_here()], ids=["llvm", "llvm ccompiler"])
 @settings(max_examples=50, **QUIET)
 @given(drawn=models(operators=25))
 def test_many_operators(

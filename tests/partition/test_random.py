@@ -31,7 +31,7 @@ def check(seed: int, operators: int, folder: Path) -> None:
     case = random_case(seed, operators)
     path = folder / "model.onnx"
     path.write_bytes(case.model.SerializeToString())
-    bundle = packager.build(path, folder / "model.so", targets=case.targets, dims=case.dims, cache=False)
+    bundle = packager.build(path, folder / "model.so", targets=case.targets, dims=case.dims)
     session = onnxruntime.InferenceSession(case.model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     rng = np.random.default_rng(seed)

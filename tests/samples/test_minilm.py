@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from one_cpu import targets_here
 
 import packager
 
@@ -73,7 +74,7 @@ def build_bundle(export, encoder, folder: Path, length: tuple[int, int]) -> Path
 
     model, bundle = folder / "minilm.pt2", folder / "minilm.so"
     torch.export.save(export.export_encoder(encoder, (1, 8), length), model)
-    packager.build(model, output=bundle, cache=False)
+    packager.build(model, output=bundle, targets=targets_here(), cache=False)
     return bundle
 
 

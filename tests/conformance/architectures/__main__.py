@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from .running import FORMS, Outcome, run
 from .table import PATH, render, verdicts
 
 
-def run_all(names: list[str], forms: list[str]) -> list[Outcome]:
+def run_all(names: list[str], forms: list[str], targets: Sequence[str] = ()) -> list[Outcome]:
     """Return the outcomes, and print each when it is there."""
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
@@ -24,7 +25,7 @@ def run_all(names: list[str], forms: list[str]) -> list[Outcome]:
         for name in names:
             example = ARCHITECTURES[name]()
             for form in forms:
-                outcome = run(name, example, form, Path(folder))
+                outcome = run(name, example, form, Path(folder), targets)
                 print(f"{name:22} {form:5} {outcome.verdict:8} {outcome.error:.1e} {outcome.reason[:200]}", flush=True)
                 outcomes.append(outcome)
     return outcomes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,14 @@ class Outcome:
     reason: str = ""
 
 
-def run(name: str, example: Example, form: str, folder: Path) -> Outcome:
+def run(name: str, example: Example, form: str, folder: Path, targets: Sequence[str] = ()) -> Outcome:
     """Return the outcome of one architecture in one form. Files are left in ``folder``."""
     model, library = folder / f"{name}.{form}", folder / f"{name}-{form}.so"
     dims = _dims(example)
     export(example, model)
     try:
         # A .pt2 file declares the bounds of its dims itself.
-        packager.build(model, library, dims=dims if form == "onnx" else {}, cache=False)
+        packager.build(model, library, dims=dims if form == "onnx" else {}, targets=targets, cache=False)
     except PackagerError as error:
         return Outcome(name, form, "refused", tuple(dims), reason=reason_of(error))
     largest = share = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import warnings
 from pathlib import Path
@@ -24,6 +25,7 @@ def main() -> None:
 
 def _build(request: dict[str, Any]) -> dict[str, Any]:
     folder = Path(request["folder"])
+    os.environ["XDG_CACHE_HOME"] = request["cache"]
     inputs = pickle.loads((folder / "inputs.pickle").read_bytes())
     freeze = {name: inputs[name] for name in request["freeze"]}
     try:
@@ -38,7 +40,7 @@ def _build(request: dict[str, Any]) -> dict[str, Any]:
 
 def _build_bundle(folder: Path, targets: list[str], inputs: dict[str, Any], freeze: dict[str, Any]) -> None:
     """Build; dims that the model leaves open get bounds."""
-    options: dict[str, Any] = {"targets": targets, "freeze": freeze, "cache": False, "jobs": 1}
+    options: dict[str, Any] = {"targets": targets, "freeze": freeze, "jobs": 1}
     try:
         build(folder / "model.onnx", folder / "model.so", **options)
     except UnboundedDimsError as error:

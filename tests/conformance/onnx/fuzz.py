@@ -189,6 +189,7 @@ class Fuzzer:
 
     def __init__(self, cases: Iterable[Case]) -> None:
         self.cases = [case for case in cases if len(case.model) < 20_000]
+        self.cache = tempfile.TemporaryDirectory()  # of what all cases share, the runtime
         self.builder = Server("tests.conformance.onnx.builder", BUILD_SECONDS, MEMORY_BYTES)
         self.runner = Server("tests.conformance.onnx.runner", RUN_SECONDS)
         self.reference = Server("tests.conformance.onnx.reference", RUN_SECONDS)
@@ -211,7 +212,7 @@ class Fuzzer:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             dataclasses.replace(case, model=content).save(folder)
-            request = {"folder": temporary, "freeze": (), "targets": ["llvm -mcpu=x86-64-v3"]}
+            request = {"folder": temporary, "freeze": (), "targets": ["llvm -mcpu=x86-64-v3"], "cache": self.cache.name}
             answer = self.builder.ask(request)
             if answer["status"] != "built":
                 return answer["status"], answer["message"]
@@ -234,6 +235,7 @@ class Fuzzer:
         """End the processes."""
         for server in (self.builder, self.runner, self.reference):
             server.close()
+        self.cache.cleanup()
 
 
 def judge_seeds(seeds: Iterable[int]) -> Iterator[Finding]:

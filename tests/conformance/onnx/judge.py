@@ -34,6 +34,7 @@ class Judge:
 
     def __init__(self, targets: Sequence[str] = ()) -> None:
         self.targets = list(targets)
+        self.cache = tempfile.TemporaryDirectory()  # empty at first: it is the runtime that all cases share
         self.builder, self.runner = (
             Server("tests.conformance.onnx.builder", BUILD_SECONDS),
             Server("tests.conformance.onnx.runner", RUN_SECONDS),
@@ -52,7 +53,7 @@ class Judge:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             case.save(folder)
-            request = {"folder": temporary, "freeze": frozen, "targets": self.targets}
+            request = {"folder": temporary, "freeze": frozen, "targets": self.targets, "cache": self.cache.name}
             answer = self.builder.ask(request)
             if answer["status"] == "built":
                 answer = self.runner.ask(request)
@@ -68,6 +69,7 @@ class Judge:
         """End the processes."""
         self.builder.close()
         self.runner.close()
+        self.cache.cleanup()
 
 
 def judge_all(

@@ -25,6 +25,8 @@ from packager.toolchain import find_toolchain
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wframe-larger-than=131072")
 # Compile every module once more with these, as by hand, and run that: how the tests run under sanitizers.
 FLAGS = tuple(os.environ.get("CCOMPILER_TEST_FLAGS", "").split())
+# Of the compiler: the sanitizers' libraries are for what it makes, and would make it slow.
+OWN = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
 def variable(name: str, shape: Sequence[Any], dtype: str = "float32") -> relax.Var:
@@ -61,6 +63,11 @@ def compile_all(
     return BACKEND.compile(partitions, chosen, context), chosen
 
 
+def least_base() -> str:
+    """Return the default Target with its least CPU alone: of code for others, which is made too, nothing would run."""
+    return f"llvm -mcpu={parse_targets(['llvm']).host.cpus[0]}"
+
+
 class Runner:
     """One compiled partition as a function of numpy arrays."""
 
@@ -75,22 +82,23 @@ class Runner:
         machine: Machine | None = None,
     ) -> None:
         """Compile; with ``machine``, what is rendered for it, which this machine's compiler must understand."""
-        output, _ = compile_all([part], folder, target)
+        base, flags = least_base(), (*flags, *FLAGS) or (("-O2",) if machine is not None else ())
+        if flags and "opt_level" not in target:
+            target += " -opt_level=0"  # this object is not used
+        output, _ = compile_all([part], folder, target, base)
         assert not output.given_back, output.given_back
         self.part, self.folder, self.split = part, folder, split
         self.group: FunctionGroup = output.groups[part.name]
-        flags = (*flags, *FLAGS)
-        objects = [str(path) for library in output.static_libraries if not library.level for path in library.files]
+        objects = [str(path) for library in output.static_libraries for path in library.files]
         if machine is not None:
             source, groups, _ = render_module([part], (), machine)
             (folder / "ccompiler.c").write_text(source)
             self.group = groups[part.name]
-            flags = flags or ("-O2",)
         if flags:  # compiled once more, as by hand
-            march = parse_targets(["llvm", target]).specialised[0].options.march[0]
+            march = parse_targets([base, target]).specialised[0].options.march[0]
             source = str(folder / "ccompiler.c")
             command = ["gcc", f"-march={march}", "-fPIC", *STRICT, *flags, "-c", source, "-o", f"{source}.o"]
-            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            done = subprocess.run(command, env=OWN, check=False, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             objects = [f"{source}.o"]
         # The backend's symbols are hidden, as packager wants them: a table beside them can be seen.
@@ -102,7 +110,7 @@ class Runner:
         )
         library = folder / "part.so"
         link = ["gcc", "-shared", "-fPIC", "-o", str(library), str(table), *objects, "-lm", "-Wl,-z,defs", *flags]
-        subprocess.run(link, check=True, capture_output=True)
+        subprocess.run(link, env=OWN, check=True, capture_output=True)
         self.library = library
 
     def bindings(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:

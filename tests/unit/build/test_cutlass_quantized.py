@@ -410,7 +410,8 @@ class Built:
         return self.host.fill(problem, refused=0 if encoded else EVERY)
 
 
-@pytest.fixture(scope="module", params=COMPILED)
+# nvcc compiles a kernel for integers of sm_80 for test_cutlass_bundles.py, too.
+@pytest.fixture(scope="module", params=["sm90", pytest.param("sm80", marks=pytest.mark.thorough)])
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     path, config = tmp_path_factory.mktemp("kernels"), COMPILED[request.param]
     (kernel,) = compile_kernels([(config.source(ARCHS), 90)], find_cutlass(), find_cuda_toolkit(""), make_context(path))
