@@ -2,16 +2,18 @@
 
     python benchmarks/size.py
 
-Counts as overhead whatever is neither the code of a primitive function (by the sizes of the symbols that the manifest
-names), nor constants, nor manifest, nor golden values: also kernels' own tables in .rodata, symbol names and padding,
-so it is an upper bound.
+Counts as overhead whatever is neither a backend's code and tables, as far as they are linked (the objects that stand
+in the build's work folder), nor constants, nor manifest, nor golden values: also symbol names and padding.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 from measure import Bar, Report, finish, make_parser
 from models import MODEL_NAMES, build_bundle
@@ -29,13 +31,15 @@ def main() -> int:
     arguments = parser.parse_args()
     figures: dict[str, dict[str, int] | None] = {}
     for name in arguments.models:
-        try:
-            bundle = build_bundle(name, arguments.workdir)
-        except RuntimeError as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)
-            figures[name] = None
-            continue
-        figures[name] = measure_file(bundle.path)
+        with tempfile.TemporaryDirectory() as folder:
+            work = Path(folder) / "work"
+            try:
+                bundle = build_bundle(name, arguments.workdir, "--keep-workdir", work)
+            except RuntimeError as error:
+                print(f"{name} is left out: {error}", file=sys.stderr)
+                figures[name] = None
+                continue
+            figures[name] = measure_file(bundle.path, sorted(work.glob("prepared-*.o")))
     measured = {name: sizes for name, sizes in figures.items() if sizes is not None}
     report = Report(
         title="Bytes in the file; overhead = code + data + tables + padding",
@@ -50,33 +54,35 @@ def main() -> int:
     return finish(report, arguments)
 
 
-def measure_file(path: Path) -> dict[str, int]:
-    """Return the bytes of a shared bundle by ``COLUMNS``, ``file`` and ``overhead``."""
-    from packager.deploy.inspect import inspect
+def measure_file(path: Path, backends: Sequence[Path]) -> dict[str, int]:
+    """Return the bytes of a shared bundle by ``COLUMNS``, ``file`` and ``overhead``.
 
-    symbols = {primitive.symbol for _, primitive in inspect(path).manifest.primitives()}
+    ``backends`` are the objects that hold what the backends gave.
+    """
     sizes = dict.fromkeys(COLUMNS, 0)
-    with path.open("rb") as file:
-        elf = ELFFile(file)
-        text = 0
-        for section in elf.iter_sections():
-            if section["sh_type"] == "SHT_NOBITS":
-                continue
-            if section.name in MODEL_SECTIONS:
-                sizes[MODEL_SECTIONS[section.name]] += section["sh_size"]
-            elif section.name in TABLES:
-                sizes["tables"] += section["sh_size"]
-            elif section["sh_flags"] & 4:  # SHF_EXECINSTR
-                text += section["sh_size"]
-            else:
-                sizes["data"] += section["sh_size"]
-        for symbol in elf.get_section_by_name(".symtab").iter_symbols():
-            if symbol.name in symbols:
-                sizes["kernels"] += symbol["st_size"]
-        sizes["code"] = text - sizes["kernels"]
+    for name, size, flags in sections(path):
+        if name in MODEL_SECTIONS:
+            sizes[MODEL_SECTIONS[name]] += size
+        elif name in TABLES:
+            sizes["tables"] += size
+        else:
+            sizes["code" if flags & SH_FLAGS.SHF_EXECINSTR else "data"] += size
+    for backend in backends:
+        for _, size, flags in sections(backend):
+            if flags & SH_FLAGS.SHF_ALLOC:
+                sizes["kernels"] += size
+                sizes["code" if flags & SH_FLAGS.SHF_EXECINSTR else "data"] -= size
     total = path.stat().st_size
     sizes["padding"] = total - sum(sizes.values())  # headers of ELF and its sections included
     return {"file": total, **sizes, "overhead": sum(sizes[part] for part in ("code", "data", "tables", "padding"))}
+
+
+def sections(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield name, bytes in the file and flags of each section."""
+    with path.open("rb") as file:
+        for section in ELFFile(file).iter_sections():
+            if section["sh_type"] != "SHT_NOBITS":
+                yield section.name, section["sh_size"], section["sh_flags"]
 
 
 if __name__ == "__main__":
