@@ -122,9 +122,10 @@ class Condition:
 @dataclass(frozen=True)
 class MicroBatches:
     """A run does everything ``count`` times, each time with an equal part of the first axis of all outputs and of all
-    inputs but those of the names in ``whole``, and in memory of its own in the arena."""
+    inputs but those of the names in ``whole``, and in memory of its own in the arena. ``count`` may be a dim, which the
+    first axis of the inputs is then."""
 
-    count: int = 1
+    count: Extent = 1
     whole: tuple[str, ...] = ()
 
 
@@ -151,6 +152,7 @@ class EntryPlan:
     conditions: tuple[Condition, ...] = ()
     variants: tuple[EntryPlan, ...] = ()
     batches: MicroBatches = WHOLE
+    parts: tuple[Extent, ...] = ()  # bytes of a micro-batch of each input and output, 0: all have the whole; (): one
     lane_bytes: int = 0  # of the arena, for one of several micro-batches
 
     def runs(self) -> tuple[EntryPlan, ...]:

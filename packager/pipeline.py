@@ -177,7 +177,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     imported = import_model(request)
     dump.imported(imported, workdir, request.keep_workdir)
     for batches in (imported.batches, *(entry.batches for entry in imported.entries)):
-        if batches.count > 1:
+        if batches.count != 1:
             progress(f"a run is {batches.count} micro-batches")
     make_context = _contexts(request, toolchain, store, workdir)
     if request.targets.specialised:

@@ -129,7 +129,7 @@ class PlannedEntry:
     @property
     def arena_bytes(self) -> int:
         """Memory for all micro-batches at a time."""
-        return self.lane_bytes * self.entry.batches.count
+        return self.lane_bytes * self._most()
 
     def finish(self, recorder: CallRecorder) -> EntryPlan:
         """Return the plan of the model, and note its calls."""
@@ -146,8 +146,32 @@ class PlannedEntry:
             sizes=self.entry.sizes,
             conditions=self.entry.conditions,
             batches=self.entry.batches,
+            parts=self._parts(),
             lane_bytes=self.lane_bytes,
         )
+
+    def _most(self) -> int:
+        """Return how many micro-batches there are at most."""
+        count = self.entry.batches.count
+        return count if isinstance(count, int) else next(dim.max for dim in self.entry.dims if dim.name == count)
+
+    def _parts(self) -> tuple[Extent, ...]:
+        """Return the bytes that a micro-batch has of each input and output: ``inputs`` are whole, ``outputs`` parts."""
+        batches = self.entry.batches
+        if batches.count == 1:
+            return ()
+
+        def nbytes(spec: TensorSpec) -> Extent:
+            return symbolic.product((*spec.shape, DTYPES[spec.dtype].itemsize))
+
+        def part(spec: TensorSpec) -> Extent:
+            if spec.name in batches.whole:
+                return 0
+            first, *others = spec.shape
+            rows = first // batches.count if isinstance(first, int) and isinstance(batches.count, int) else 1
+            return nbytes(replace(spec, shape=(rows, *others)))
+
+        return (*map(part, self.inputs), *map(nbytes, self.outputs))
 
 
 def _whole(spec: TensorSpec, batches: MicroBatches) -> TensorSpec:

@@ -132,9 +132,19 @@ def _run_view(
         "extents": [dim_expression(extent) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
         "shapes": f"{prefix}shapes" if dims else "0",
         "conditions": [_condition_view(condition) for condition in run.conditions],
-        "batches": run.batches.count,
+        "batches": _batches_view(run),
         "lane_bytes": run.lane_bytes,
     }
+
+
+def _batches_view(run: EntryPlan) -> dict[str, int] | None:
+    """Return how many micro-batches there are: a number, or the 1-based number of the dim that says it."""
+    count = run.batches.count
+    if count == 1:
+        return None
+    if isinstance(count, int):
+        return {"fixed": count, "dim": 0}
+    return {"fixed": 0, "dim": 1 + [dim.name for dim in run.dims].index(count)}
 
 
 def _condition_view(condition: Condition) -> dict[str, str]:

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packager import symbolic
 from packager.c_expressions import dim_expression
 from packager.call_plan import Call, Copy, EntryPlan, Operand
 from packager.cpu_levels import level_identifier
-from packager.dtypes import DTYPES
 from packager.header import c_string
-from packager.manifest import TensorSpec
+from packager.ir import Extent
 from packager.primitives import PrimitiveFunction
 
 # The address of each input and output, in C.
@@ -61,19 +59,15 @@ def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix
 def _tensors(run: EntryPlan) -> Tensors:
     """Return the addresses of all inputs and outputs: of one of several micro-batches, where that has its part."""
 
-    def address(role: str, number: int, spec: TensorSpec) -> str:
-        whole = f"call->{role}s[{number}]"
-        if run.batches.count == 1 or spec.name in run.batches.whole:
-            return whole
-        rows = symbolic.combine("//", spec.shape[0], run.batches.count)
-        nbytes = symbolic.product((rows, *spec.shape[1:], DTYPES[spec.dtype].itemsize))
-        return f"(uint8_t *){whole} + call->batch * {dim_expression(nbytes)}"
+    places = [("input", number) for number in range(len(run.inputs))]
+    places += [("output", number) for number in range(len(run.outputs))]
+    parts = run.parts or (0,) * len(places)
 
-    return {
-        Operand(role, number): address(role, number, spec)
-        for role, specs in (("input", run.inputs), ("output", run.outputs))
-        for number, spec in enumerate(specs)
-    }
+    def address(role: str, number: int, part: Extent) -> str:
+        whole = f"call->{role}s[{number}]"
+        return f"(uint8_t *){whole} + call->batch * {dim_expression(part)}" if part else whole
+
+    return {Operand(*place): address(*place, part) for place, part in zip(places, parts, strict=True)}
 
 
 def _forms(symbol: str, levels: Sequence[EntryLevel]) -> list[str]:

@@ -13,22 +13,27 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm_ffi import structural_equal
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal, structural_map
 
+# How many parts there are: an int, or the batch itself, a dim's tirx.Var; then a part is one row of it.
+Count = Any
 # Of each field of a value, whether it has parts.
 Parts = tuple[bool, ...]
-Rule = Callable[[relax.Call, Sequence[bool], int], Parts]
+Rule = Callable[[relax.Call, Sequence[bool], Count], Parts]
+# They are told the shape of their result, and make something of nothing, or repeat it.
+SHAPED = frozenset(f"relax.{name}" for name in ("reshape", "broadcast_to", "full", "zeros", "ones"))
 
 
 class NotSeparableError(Exception):
     """A part of the result depends on other parts of the arguments, as far as the rules can tell."""
 
 
-def parts_of_call(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+def parts_of_call(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
     """Return which fields of a call's result have parts, of which there are ``count``; ``arguments`` says that of the
     arguments. Raises NotSeparableError."""
     if not any(arguments):
-        return (False,) * fields_of(call.ty)
+        return (_is_repeated(call, count),) * fields_of(call.ty)
     rule = _RULES.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
     if rule is None:
         raise NotSeparableError(f"{getattr(call.op, 'name', call.op)} of a batch")
@@ -47,9 +52,14 @@ def extents_of(ty: Any) -> tuple[Any, ...]:
     raise NotSeparableError("a tensor of a shape that is not known")
 
 
-def has_parts(extent: Any, count: int) -> bool:
-    """Whether ``count`` divides an extent, which is known."""
-    return isinstance(extent, tirx.IntImm) and int(extent) > 0 and int(extent) % count == 0
+def part_of(extent: Any, count: Count) -> Any:
+    """Return the part that each of ``count`` parts has of an extent; None if they have no equal ones."""
+    if isinstance(count, int):
+        divides = isinstance(extent, tirx.IntImm) and int(extent) > 0 and int(extent) % count == 0
+        return tirx.IntImm("int64", int(extent) // count) if divides else None
+    unit = tirx.IntImm("int64", 1)
+    one = Analyzer().simplify(structural_map(extent, (tirx.Var, lambda v: unit if v.same_as(count) else v)))
+    return one if Analyzer().can_prove_equal(one * count, extent) else None
 
 
 def _demand(holds: bool, call: relax.Call) -> None:
@@ -62,7 +72,7 @@ def _rank(expr: Any) -> int:
     return len(extents_of(expr.ty)) if isinstance(expr.ty, relax.TensorType) else 0
 
 
-def _elementwise(call: relax.Call, arguments: Sequence[bool], _count: int) -> Parts:
+def _elementwise(call: relax.Call, arguments: Sequence[bool], _parts: Count) -> Parts:
     """Arguments with parts have the result's first axis; the others have none there, or are the same along it."""
     first, *_ = extents = extents_of(call.ty)
     for argument, parted in zip(call.args, arguments, strict=True):
@@ -78,20 +88,29 @@ def _is_one(extent: Any) -> bool:
     return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
-def _reshape(call: relax.Call, _arguments: Sequence[bool], count: int) -> Parts:
+def _reshape(call: relax.Call, _arguments: Sequence[bool], count: Count) -> Parts:
     """A reshape keeps the order of elements, and parts are stretches of these."""
     extents = extents_of(call.ty)
-    _demand(bool(extents) and has_parts(extents[0], count), call)
+    _demand(bool(extents) and part_of(extents[0], count) is not None, call)
     return (True,)
 
 
-def _first_stays(call: relax.Call, arguments: Sequence[bool], _count: int) -> Parts:
+def _is_repeated(call: relax.Call, count: Count) -> bool:
+    """Whether a result is the same for each row of a batch that is a dim: nothing else has that as an extent."""
+    if isinstance(count, int) or call.op.name not in SHAPED - {"relax.reshape"}:
+        return False
+    extents = extents_of(call.ty)
+    sources = [a for a in call.args if _rank(a) == len(extents) and not _is_one(extents_of(a.ty)[0])]
+    return not sources and bool(extents) and part_of(extents[0], count) is not None
+
+
+def _first_stays(call: relax.Call, arguments: Sequence[bool], _parts: Count) -> Parts:
     """Only the first argument may have parts; what is along its first axis stays so."""
     _demand(arguments[0] and not any(arguments[1:]), call)
     return (True,) * fields_of(call.ty)
 
 
-def _permute(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+def _permute(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
     axes = call.attrs.axes
     _demand(axes is not None and int(axes[0]) % _rank(call.args[0]) == 0, call)
     return _first_stays(call, arguments, count)
@@ -100,7 +119,7 @@ def _permute(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
 def _along(attribute: str) -> Rule:
     """What happens along some axes, of which the first is none."""
 
-    def rule(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+    def rule(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
         given, rank = getattr(call.attrs, attribute), _rank(call.args[0])
         axes = list(given) if hasattr(given, "__len__") else [given]
         _demand(bool(axes) and all(axis is not None and int(axis) % rank != 0 for axis in axes), call)
@@ -109,12 +128,12 @@ def _along(attribute: str) -> Rule:
     return rule
 
 
-def _expand_dims(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+def _expand_dims(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
     _demand(all(int(axis) % _rank(call) != 0 for axis in call.attrs.axis), call)
     return _first_stays(call, arguments, count)
 
 
-def _concat(call: relax.Call, arguments: Sequence[bool], _count: int) -> Parts:
+def _concat(call: relax.Call, arguments: Sequence[bool], _parts: Count) -> Parts:
     """All that is joined has parts: what is the same in all of them has as many rows as the batch, but no parts."""
     (joined,) = call.args
     fields = joined.fields if isinstance(joined, relax.Tuple) else ()
@@ -123,7 +142,7 @@ def _concat(call: relax.Call, arguments: Sequence[bool], _count: int) -> Parts:
     return (True,)
 
 
-def _matmul(call: relax.Call, arguments: Sequence[bool], _count: int) -> Parts:
+def _matmul(call: relax.Call, arguments: Sequence[bool], _parts: Count) -> Parts:
     """Rows of a first operand of two axes, or the first axis of a batch of matrices that both have or one lacks."""
     ranks = [_rank(argument) for argument in call.args]
     for rank, parted, argument in zip(ranks, arguments, call.args, strict=True):
@@ -138,7 +157,7 @@ def _matmul(call: relax.Call, arguments: Sequence[bool], _count: int) -> Parts:
 def _windows(attribute: str) -> Rule:
     """What has a layout, as convolutions and poolings have: images come first in it, on both sides."""
 
-    def rule(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+    def rule(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
         layouts = [str(getattr(call.attrs, attribute)), str(getattr(call.attrs, "out_layout", "") or "N")]
         _demand(all(layout.startswith("N") for layout in layouts), call)
         return _first_stays(call, arguments, count)
@@ -146,18 +165,18 @@ def _windows(attribute: str) -> Rule:
     return rule
 
 
-def _pad(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+def _pad(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
     _demand(all(int(width) == 0 for width in list(call.attrs.pad_width)[:2]), call)
     return _first_stays(call, arguments, count)
 
 
-def _slice(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+def _slice(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
     axes = call.args[1]
     _demand(isinstance(axes, relax.Tuple) and all(int(axis.value) % _rank(call) != 0 for axis in axes.fields), call)
     return _first_stays(call, arguments, count)
 
 
-def _take(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+def _take(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
     """Rows of a table that is the same in all parts, or places along an axis of what has parts."""
     rank = _rank(call.args[0])
     axis = None if call.attrs.axis is None else int(call.attrs.axis) % rank
@@ -168,26 +187,26 @@ def _take(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
     return (True,)
 
 
-def _gather_elements(call: relax.Call, arguments: Sequence[bool], _count: int) -> Parts:
+def _gather_elements(call: relax.Call, arguments: Sequence[bool], _parts: Count) -> Parts:
     _demand(all(arguments) and int(call.attrs.axis) % _rank(call) != 0, call)
     return (True,)
 
 
-def _quantize(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+def _quantize(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
     """Scale and zero point are numbers, or along an axis that is not the first."""
     along = any(_rank(argument) > 0 for argument in call.args[1:])
     _demand(not along or int(call.attrs.axis) % _rank(call) != 0, call)
     return _first_stays(call, arguments, count)
 
 
-def _batch_norm(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+def _batch_norm(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
     """As in inference, which is what packager builds: the statistics are those that it is given, and stay."""
     _demand(int(call.attrs.axis) % _rank(call.args[0]) != 0, call)
     _first_stays(call, arguments, count)
     return (True, *[False] * (fields_of(call.ty) - 1))
 
 
-def _channels(call: relax.Call, arguments: Sequence[bool], count: int) -> Parts:
+def _channels(call: relax.Call, arguments: Sequence[bool], count: Count) -> Parts:
     """Norms of groups of channels: no statistics across images."""
     _demand(all(int(axis) % _rank(call) != 0 for axis in (call.attrs.channel_axis, *call.attrs.axes)), call)
     return _first_stays(call, arguments, count)

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 from tvm_ffi import structural_equal
 
-from packager.microbatch.rules import NotSeparableError, Parts, extents_of, fields_of, has_parts, parts_of_call
+from packager.microbatch.rules import (
+    SHAPED,
+    Count,
+    NotSeparableError,
+    Parts,
+    extents_of,
+    fields_of,
+    part_of,
+    parts_of_call,
+)
 
-# They are told the shape of their result.
-SHAPED = ("relax.reshape", "relax.broadcast_to")
 
-
-def split(main: relax.Function, parted: Sequence[bool], count: int) -> relax.Function:
+def split(main: relax.Function, parted: Sequence[bool], count: Count) -> relax.Function:
     """Return ``main`` for one of ``count`` parts, along their first axes, of those parameters that are ``parted``.
 
     Raises NotSeparableError unless each part of every result is computed from the same part of these.
@@ -27,7 +33,7 @@ def split(main: relax.Function, parted: Sequence[bool], count: int) -> relax.Fun
 class _Splitter:
     """``parts`` holds, by the handle of a variable, what of its value has parts; ``values`` what stands for it."""
 
-    def __init__(self, main: relax.Function, count: int) -> None:
+    def __init__(self, main: relax.Function, count: Count) -> None:
         self.main = main
         self.count = count
         self.bindings = [binding for block in main.body.blocks for binding in block.bindings]
@@ -57,7 +63,10 @@ class _Splitter:
                         raise NotSeparableError(f"{binding.var.name} is {made.ty} and not {expected}")
                 result = builder.emit_output(self._rewritten(self.main.body.body))
             builder.emit_func_output(result)
-        return builder.get()["main"]
+        made = builder.get()["main"]
+        if any(variable.same_as(self.count) for variable in relax.analysis.free_symbolic_vars(made)):
+            raise NotSeparableError("the extent of the batch is used as a number")
+        return made
 
     def _parameter(self, variable: relax.Var) -> relax.Var:
         parted = any(self.parts[variable.__chandle__()])
@@ -94,7 +103,8 @@ class _Splitter:
             return expr
         arguments = [self._rewritten(argument) for argument in expr.args]
         if getattr(expr.op, "name", "") in SHAPED and any(self._parts(expr)):
-            arguments[1] = relax.ShapeExpr(self._extents(expr.ty))
+            shape = relax.ShapeExpr(self._extents(expr.ty))
+            arguments = [shape if isinstance(argument, relax.ShapeExpr) else argument for argument in arguments]
         return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
 
     def _part_of(self, variable: relax.Var) -> Any:
@@ -111,6 +121,7 @@ class _Splitter:
 
     def _extents(self, ty: Any) -> list[Any]:
         first, *others = extents_of(ty)
-        if not has_parts(first, self.count):
+        part = part_of(first, self.count)
+        if part is None:
             raise NotSeparableError(f"{first} rows are not {self.count} parts")
-        return [tirx.IntImm("int64", int(first) // self.count), *others]
+        return [part, *others]

@@ -26,14 +26,14 @@ static int64_t count_apart(int64_t batches, int32_t threads) {
 }
 
 int32_t pk_run_batches(packager_session_t *session) {
-  const pk_entry_t *entry = session->entry;
   pk_call_t *call = &session->call;
-  int64_t apart = call->times ? 0 : count_apart(entry->batches, call->threads);
+  int64_t batches = pk_count_batches(session);
+  int64_t apart = call->times ? 0 : count_apart(batches, call->threads);
   int32_t failed = apart > 0 ? pk_for(call, run_lane, session, apart) : 0;
   int64_t *times = call->times;
-  for (call->batch = apart; !failed && call->batch < entry->batches; ++call->batch) {
+  for (call->batch = apart; !failed && call->batch < batches; ++call->batch) {
     failed = pk_run_of(session)(call);
-    if (times) call->times += entry->num_calls;
+    if (times) call->times += session->entry->num_calls;
   }
   call->times = times;
   return failed;

@@ -69,6 +69,8 @@ int32_t pk_device_check_tensor(packager_session_t *session, const char *role, co
                  (int)device.device_type, kDLCPU);
 }
 
+static int has_batches(const pk_entry_t *entry) { return entry->batches || entry->batch_dim; }
+
 int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
                       void *stream) {
   (void)inputs;
@@ -80,7 +82,7 @@ int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs
   pk_constants_use(session);
   int shared = session->call.threads > 1;
   if (shared) pk_run_begins(&session->executor);
-  int32_t failed = session->entry->batches ? pk_run_batches(session) : pk_run_of(session)(&session->call);
+  int32_t failed = has_batches(session->entry) ? pk_run_batches(session) : pk_run_of(session)(&session->call);
   if (shared) pk_run_ends(&session->executor);
   if (!failed) return PACKAGER_OK;
   if (failed < 0) return pk_fail(session, PACKAGER_ERROR_KERNEL, "parallel_for did not run all parts of the batch");
@@ -92,7 +94,7 @@ int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs
 int32_t pk_device_profile(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,
                           packager_profile_fn *report, void *context) {
   const pk_entry_t *entry = session->entry;
-  int64_t calls = entry->num_calls * (entry->batches ? entry->batches : 1);
+  int64_t calls = entry->num_calls * (has_batches(entry) ? pk_count_batches(session) : 1);
   void *memory;
   if (pk_allocate(&session->allocator, ((uint64_t)calls + 1) * sizeof(int64_t), "the times of a run", &memory)) {
     return pk_fail(session, PACKAGER_ERROR_MEMORY, "could not allocate the times of %" PRId64 " calls", calls);

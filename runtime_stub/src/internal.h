@@ -109,7 +109,8 @@ struct pk_entry {
   pk_run_fn *const *runs;        /* [num_levels] of the levels, the least first; one where there are none */
   const char *call_names; /* of the calls of a run: zero-terminated texts, one after the other, then an empty one */
   int32_t num_calls;      /* of a run */
-  int64_t batches;        /* micro-batches: how often a run calls everything, each time for a part; 0: once */
+  int64_t batches;        /* micro-batches: how often a run calls everything, each time for a part; 0: see below */
+  int32_t batch_dim;      /* the 1-based number of the dim that is the number of micro-batches; 0: there is none */
   uint64_t lane_bytes;    /* memory in the arena for one of them */
   /* A model with bucketed dims is run by its variants alone, one for every combination of sizes, that of the last dim
    * changing fastest; above it has inputs and outputs. */

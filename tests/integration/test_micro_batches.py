@@ -147,6 +147,47 @@ def test_each_row_apart(name: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(result[output], array)
 
 
+def opened(text: str, weights: Weights) -> tuple[str, Weights]:
+    """Return a model whose batch is a dim: shapes of reshapes leave it open."""
+    shapes = {name: array.copy() for name, array in weights.items()}
+    for array in shapes.values():
+        if array.dtype == INT and array.size > 1 and array[0] in (4, 12):
+            array[0] = -1
+    return text.replace("[4,", "[n,").replace("[4]", "[n]"), shapes
+
+
+TOKEN = """g (float[n,3,2] x) => (float[n,4,2] y) {
+  s = Shape<end=1>(x)\n c = Concat<axis=0>(s, rest)\n t = Expand(token, c)\n y = Concat<axis=1>(t, x) }"""
+OPENED = {name: opened(*case) for name, case in SEPARABLE.items() if "token" not in name} | {
+    "the same token for each": (TOKEN, {"token": normal(1, 1, 2), "rest": np.array([1, 2], INT)})
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPENED)
+def test_each_row_of_a_batch_that_is_a_dim(name: str, tmp_path: Path) -> None:
+    model, dims = graph(*OPENED[name]), {"n": (1, 5)}
+    path = save(model, tmp_path / "m.onnx")
+    assert import_model(make_build_request(path, targets=EACH, dims=dims)).batches.count == "n"
+    bundle = check(model, tmp_path, dims, ({"n": 1}, {"n": 5}, {"n": 4}), targets=EACH)
+    arrays = feeds(model, {"n": 5})
+    expected = bundle.run(arrays)
+    for threads in (2, 3, 4):
+        bundle.set_threads(threads)
+        for output, array in bundle.run(arrays).items():
+            np.testing.assert_array_equal(array, expected[output])
+
+
+@pytest.mark.parametrize("name", [name for name in MIXED if name not in ("a transpose", "similarities")])
+def test_what_mixes_rows_of_a_dim_stays_whole(name: str, tmp_path: Path) -> None:
+    text, weights = opened(*MIXED[name])
+    text = text.replace("[8,", "[m,")
+    if "constant" in name or "side by side" in name:
+        pytest.skip("the batch is no dim there")
+    path = save(graph(text, weights), tmp_path / "m.onnx")
+    assert import_model(make_build_request(path, targets=EACH, dims={"n": (1, 5)})).batches.count == 1
+
+
 @pytest.mark.parametrize("name", MIXED)
 def test_what_mixes_rows_stays_whole(name: str, tmp_path: Path) -> None:
     text, weights = MIXED[name]
@@ -187,10 +228,10 @@ def test_states_are_of_the_whole_batch(tmp_path: Path) -> None:
     assert count_batches(path, *EACH, states={"s": "t"}) == 1
 
 
-def network(channels: int, side: int, features: int) -> onnx.ModelProto:
+def network(channels: int, side: int, features: int, batch: str = "8") -> onnx.ModelProto:
     """A convolution over images of this side, then a product with as many weights as ``features`` says."""
     return graph(
-        f"""g (float[8,3,{side},{side}] x) => (float[8,{features}] y) {{
+        f"""g (float[{batch},3,{side},{side}] x) => (float[{batch},{features}] y) {{
           c = Conv<pads=[1,1,1,1]>(x, w)\n r = Relu(c)\n p = GlobalAveragePool(r)
           f = Flatten(p)\n y = MatMul(f, v) }}""",
         {"w": normal(channels, 3, 3, 3), "v": normal(channels, features)},
@@ -208,3 +249,17 @@ def test_activations_are_weighed_against_weights(
     path = save(network(channels, side, features), tmp_path / "m.onnx")
     assert count_batches(path) == count
     assert count_batches(path, "cuda -arch=sm_90a") == 1
+
+
+@pytest.mark.parametrize(
+    ("side", "features", "count"),
+    [(64, 10, "n"), (64, 60000, "n"), (16, 60000, 1), (8, 10, 1)],
+    ids=["large activations", "more weights", "too many weights", "small"],
+)
+def test_rows_of_a_dim_are_weighed_against_weights(side: int, features: int, count: object, tmp_path: Path) -> None:
+    path = save(network(16, side, features, "n"), tmp_path / "m.onnx")
+    found = [
+        import_model(make_build_request(path, targets=[target], dims={"n": (1, 4)})).batches.count
+        for target in ("llvm", "llvm -micro_batch=1", "llvm -micro_batch=2")
+    ]
+    assert found == [count, "n", 1]

@@ -38,7 +38,7 @@ CONSTANTS = [
     "busy",
 ]
 
-BATCHES = ["lanes", "failing", "profile", "hook", "sessions"]
+BATCHES = ["lanes", "failing", "dims", "profile", "hook", "sessions"]
 
 STATES = ["table", "steps", "set", "sessions", "refusals", "profile", "busy", "entries", "entry_names"]
 
@@ -74,7 +74,7 @@ def test_constants(builder: Builder, case: str) -> None:
 
 @pytest.mark.parametrize("case", BATCHES)
 def test_micro_batches(builder: Builder, case: str) -> None:
-    builder.run("batches", case, builder.batches)
+    builder.run("batches", case, builder.batches, builder.bundle("batch_dim", "-DMODEL_BATCHES", "-DBATCH_DIM=1"))
 
 
 @pytest.mark.parametrize("case", STATES)

@@ -1,4 +1,5 @@
-/* Runs of a model that was compiled for a part of its batch. Arguments: the bundle of MODEL_BATCHES. */
+/* Runs of a model that was compiled for a part of its batch. Arguments: the bundle of MODEL_BATCHES, and that of which
+ * the batch is a dim. */
 #include <pthread.h>
 
 #include "check.h"
@@ -43,7 +44,7 @@ static int32_t run(packager_session_t *session, batch_t *b) {
 
 /* Checks the sums, and that the first rows were computed by one thread each, the others by all threads together. */
 static void check(const batch_t *b, int apart, int threads) {
-  for (int row = 0; row < ROWS; ++row) {
+  for (int row = 0; row < b->x_shape[0]; ++row) {
     float sum = 0;
     for (int i = 0; i < 4; ++i) sum += b->x[4 * row + i] * b->x[4 * row + i];
     CHECK(b->y[2 * row] == sum + b->shift);
@@ -89,6 +90,26 @@ static void failing(char **arguments) {
     }
     CHECK_OK(t, t->session_destroy(session));
   }
+  free(b);
+}
+
+/* As many micro-batches as the dim says, and nothing is written behind them. */
+static void dims(char **arguments) {
+  open_bundle(arguments + 1);
+  CHECK_OK(t, t->set_threads(3));
+  packager_session_t *session = session_open(t, NULL);
+  batch_t *b = batch_new();
+  static const int expected[][2] = {{10, 9}, {1, 0}, {5, 3}, {3, 3}, {2, 0}, {10, 9}};
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; ++i) {
+    const int n = expected[i][0];
+    b->x_shape[0] = b->y_shape[0] = n;
+    CHECK_OK(t, run(session, b));
+    check(b, expected[i][1], 3);
+    for (int j = 2 * n; j < 2 * ROWS; ++j) CHECK(b->y[j] != b->y[j]); /* NaN, as it was */
+  }
+  b->x_shape[0] = ROWS + 1;
+  CHECK_EQ(run(session, b), PACKAGER_ERROR_SHAPE);
+  CHECK_OK(t, t->session_destroy(session));
   free(b);
 }
 
@@ -174,7 +195,7 @@ static void sessions(char **arguments) {
 }
 
 int main(int argc, char **argv) {
-  static const case_t cases[] = {
-      {"lanes", lanes}, {"failing", failing}, {"profile", profile}, {"hook", hook}, {"sessions", sessions}};
+  static const case_t cases[] = {{"lanes", lanes},     {"failing", failing}, {"dims", dims},
+                                 {"profile", profile}, {"hook", hook},       {"sessions", sessions}};
   return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

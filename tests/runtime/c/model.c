@@ -181,12 +181,7 @@ int32_t test_add_error(void) { return add_error; }
 #define ROWS 10
 #define LANE_BYTES 64
 #define ARENA_BYTES (ROWS * LANE_BYTES)
-#define BATCHES ROWS
 #define NUM_CALLS 2
-#define NUM_DIMS 0
-#define DIMS NULL
-#define SHAPES NULL
-#define TOTAL_EXTENTS 0
 #define EMBEDDED NULL
 #define CONSTANT_BYTES 0
 #define EXTERNAL NULL
@@ -197,11 +192,36 @@ int32_t test_add_error(void) { return add_error; }
 #define FORMS NULL
 #define POISON (-777.0f) /* in x[row][0]: "sum" fails */
 
-static const int64_t rows[] = {ROWS, 4}, one[] = {1}, sums[] = {ROWS, 2};
+static const int64_t most[] = {ROWS, 4}, one[] = {1}, most_sums[] = {ROWS, 2};
 static const char *const no_dims[] = {NULL, NULL};
-static const packager_tensor_info_t inputs[] = {{"x", {kDLFloat, 32, 1}, 2, rows, rows, rows, no_dims},
+#ifdef BATCH_DIM
+static const int64_t rows[] = {PACKAGER_DIM_SYMBOLIC, 4}, sums[] = {PACKAGER_DIM_SYMBOLIC, 2};
+static const int64_t least[] = {1, 4}, least_sums[] = {1, 2};
+static const char *const row_dims[] = {"n", NULL};
+static const pk_dim_t dims[] = {{"n", 1, ROWS, 0, 0}};
+static void shapes(const int64_t *values, int64_t *extents) {
+  const int64_t all[] = {values[0], 4, 1, values[0], 2};
+  for (int i = 0; i < 5; ++i) extents[i] = all[i];
+}
+#define NUM_DIMS 1
+#define DIMS dims
+#define SHAPES shapes
+#define TOTAL_EXTENTS 5
+#else
+#define rows most
+#define least most
+#define sums most_sums
+#define least_sums most_sums
+#define row_dims no_dims
+#define BATCHES ROWS
+#define NUM_DIMS 0
+#define DIMS NULL
+#define SHAPES NULL
+#define TOTAL_EXTENTS 0
+#endif
+static const packager_tensor_info_t inputs[] = {{"x", {kDLFloat, 32, 1}, 2, rows, least, most, row_dims},
                                                 {"shift", {kDLFloat, 32, 1}, 1, one, one, one, no_dims}};
-static const packager_tensor_info_t outputs[] = {{"y", {kDLFloat, 32, 1}, 2, sums, sums, sums, no_dims}};
+static const packager_tensor_info_t outputs[] = {{"y", {kDLFloat, 32, 1}, 2, sums, least_sums, most_sums, row_dims}};
 
 static int32_t square(const void *arguments, int64_t begin, int64_t end) {
   const pk_call_t *call = arguments;
@@ -414,7 +434,12 @@ static pk_run_fn *const tell_runs[] = {tell};
 
 #ifndef BATCHES
 #define BATCHES 0
+#endif
+#ifndef LANE_BYTES
 #define LANE_BYTES 0
+#endif
+#ifndef BATCH_DIM
+#define BATCH_DIM 0
 #endif
 
 #ifndef LEVELS
@@ -436,6 +461,7 @@ static const pk_entry_t entries[] = {{
                                          .call_names = call_names,
                                          .num_calls = NUM_CALLS,
                                          .batches = BATCHES,
+                                         .batch_dim = BATCH_DIM,
                                          .lane_bytes = LANE_BYTES,
                                      },
                                      MORE_ENTRIES};
