@@ -17,6 +17,8 @@ from packager.microbatch.rules import is_written
 # An element of activations is written and read again. Elements are counted and not bytes, since what a quantised model
 # computes in float32 is in memory as 8 bits, and so are its weights.
 PASSES = 2
+# If the activations of so many rows do not outweigh the weights, it gains nothing: transformers, at one thread and two.
+MOST_ROWS = 2
 # A micro-batch has at least so many elements of activations: below that a cache holds the whole batch's as well, and
 # calls would be short.
 LEAST = 1 << 16
@@ -29,6 +31,8 @@ TABLE = "relax.take"
 def count_batches(model: ImportedModel, batch: int) -> int:
     """Return the greatest number of micro-batches that are worth while, which divides the batch."""
     weights, activations = _weigh(model, {dim.name: dim for dim in model.dims})
+    if weights * batch > activations * PASSES * MOST_ROWS:
+        return 1
     most = int(activations / max(weights / PASSES, LEAST))
     return next((count for count in range(min(most, batch), 1, -1) if batch % count == 0), 1)
 

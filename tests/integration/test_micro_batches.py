@@ -240,8 +240,8 @@ def network(channels: int, side: int, features: int, batch: str = "8") -> onnx.M
 
 @pytest.mark.parametrize(
     ("channels", "side", "features", "count"),
-    [(16, 64, 10, 8), (16, 64, 60000, 2), (16, 64, 100000, 1), (16, 8, 10, 1)],
-    ids=["large activations", "more weights", "too many weights", "small"],
+    [(16, 64, 10, 8), (16, 64, 20000, 4), (16, 64, 60000, 1), (16, 16, 10, 1), (16, 32, 10, 2)],
+    ids=["large activations", "more weights", "too many weights", "small", "not large"],
 )
 def test_activations_are_weighed_against_weights(
     channels: int, side: int, features: int, count: int, tmp_path: Path
