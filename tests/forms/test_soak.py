@@ -46,7 +46,7 @@ def relink(work: Path, folder: Path, flavour: Flavour) -> Path:
     """Link what a build kept as the build does, with its entrypoint and the runtime compiled under a sanitizer."""
     folder.mkdir()
     objects = []
-    for source in (work / "entrypoint.c", *sorted(RUNTIME.glob("*.c")), DEVICE / "device.c"):
+    for source in (work / "entrypoint.c", *sorted(RUNTIME.glob("*.c")), *sorted(DEVICE.glob("*.c"))):
         target = folder / f"{source.stem}.o"
         flags = [*C_FLAGS, *flavour.flags, "-DPK_SHARED", f"-I{INCLUDE}", f"-I{RUNTIME}"]
         execute(["gcc", *flags, "-c", source, "-o", target])
