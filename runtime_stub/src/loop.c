@@ -3,7 +3,7 @@
  * thread that sleeps can take as long as such a call.
  *
  * One loop owns the pool at a time. A loop that finds it taken runs in its own thread instead of waiting: the cores
- * are busy already. Its iterations may have teams of their own, for loops in them. */
+ * are busy already. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
@@ -103,121 +103,48 @@ void pk_run_ends(const pk_executor_t *executor) {
 
 void *pk_worker_main(void *argument) {
   pk_worker_t *worker = argument;
+  pk_pool_t *pool = worker->pool;
   while (wait_for_post(worker) == PK_POST_WORK) {
-    pk_team_t *team = worker->team;
-    run_chunk(team->loop, worker->chunk);
+    run_chunk(pool->loop, worker->chunk);
     /* Before `pending`: once that is zero the next loop may post. */
     atomic_store_explicit(&worker->post, PK_POST_IDLE, memory_order_relaxed);
-    unsigned before = atomic_fetch_sub_explicit(&team->pending, 1, memory_order_acq_rel);
-    if (before == (PK_PENDING_PARKED | 1)) futex_wake(&team->pending);
+    unsigned before = atomic_fetch_sub_explicit(&pool->pending, 1, memory_order_acq_rel);
+    if (before == (PK_PENDING_PARKED | 1)) futex_wake(&pool->pending);
   }
   return NULL;
 }
 
-static void wait_for_workers(pk_team_t *team) {
+static void wait_for_workers(pk_pool_t *pool) {
   int64_t until = 0;
   for (int i = 0; i < SPINS || linger(i, &until); ++i) {
-    if (atomic_load_explicit(&team->pending, memory_order_acquire) == 0) return;
+    if (atomic_load_explicit(&pool->pending, memory_order_acquire) == 0) return;
     pause_cpu();
   }
-  unsigned pending = atomic_fetch_or_explicit(&team->pending, PK_PENDING_PARKED, memory_order_acq_rel);
+  unsigned pending = atomic_fetch_or_explicit(&pool->pending, PK_PENDING_PARKED, memory_order_acq_rel);
   for (pending |= PK_PENDING_PARKED; pending != PK_PENDING_PARKED;
-       pending = atomic_load_explicit(&team->pending, memory_order_acquire)) {
-    futex_wait(&team->pending, pending);
+       pending = atomic_load_explicit(&pool->pending, memory_order_acquire)) {
+    futex_wait(&pool->pending, pending);
   }
-}
-
-/* Every `apart`th worker runs a chunk, the leader the first. */
-static int32_t run_in_team(pk_team_t *team, pk_loop_t *loop, int32_t apart) {
-  team->loop = loop;
-  atomic_store_explicit(&team->pending, (unsigned)loop->chunks - 1, memory_order_relaxed);
-  for (int32_t chunk = 1; chunk < loop->chunks; ++chunk) {
-    pk_worker_t *worker = &team->pool->worker[team->first + chunk * apart - 1];
-    worker->team = team;
-    worker->chunk = chunk;
-    pk_post(worker, PK_POST_WORK);
-  }
-  run_chunk(loop, 0);
-  wait_for_workers(team);
-  return loop_error(loop);
-}
-
-/* Returns the team of all, or NULL if somebody has it or there are no workers. */
-static pk_team_t *hold(pk_pool_t *pool) {
-  unsigned free = 0;
-  if (!atomic_compare_exchange_strong_explicit(&pool->state, &free, PK_POOL_HELD, memory_order_acquire,
-                                               memory_order_relaxed)) {
-    return NULL;
-  }
-  int32_t workers = atomic_load_explicit(&pool->workers, memory_order_relaxed);
-  if (workers == 0) {
-    atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
-    return NULL;
-  }
-  pool->all.pool = pool;
-  pool->all.members = workers;
-  return &pool->all;
-}
-
-static void let_go(pk_pool_t *pool) {
-  atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
 }
 
 static int32_t run_in_pool(pk_pool_t *pool, pk_loop_t *loop) {
-  pk_team_t *team = hold(pool);
-  if (!team) return loop->task(loop->arguments, 0, loop->extent);
-  if (loop->chunks > team->members + 1) loop->chunks = team->members + 1;
-  int32_t error = run_in_team(team, loop, 1);
-  let_go(pool);
-  return error;
-}
-
-/* Iterations that have a team each. */
-typedef struct {
-  pk_pool_t *pool;
-  pk_team_fn *task;
-  const void *arguments;
-  int32_t size; /* threads of a team */
-} teams_t;
-
-static pk_team_t *team_of(const teams_t *teams, int64_t index) {
-  return index ? &teams->pool->worker[index * teams->size - 1].own : &teams->pool->own;
-}
-
-static int32_t run_with_team(const void *arguments, int64_t begin, int64_t end) {
-  const teams_t *teams = arguments;
-  (void)end; /* chunks have one iteration */
-  return teams->task(teams->arguments, &team_of(teams, begin)->executor, teams->size, begin);
-}
-
-static int32_t run_alone(const pk_executor_t *executor, pk_team_fn *task, const void *arguments, int32_t extent) {
-  int32_t error = 0;
-  for (int32_t i = 0; !error && i < extent; ++i) error = task(arguments, executor, 1, i);
-  return error;
-}
-
-int32_t pk_teams_for(const pk_executor_t *executor, int32_t threads, pk_team_fn *task, const void *arguments,
-                     int32_t extent) {
-  pk_team_t *all = executor->pool && !executor->team ? hold(executor->pool) : NULL;
-  if (!all) return run_alone(executor, task, arguments, extent);
-  if (threads > all->members + 1) threads = all->members + 1;
-  teams_t teams = {executor->pool, task, arguments, threads / extent};
-  int32_t error;
-  if (teams.size < 1) {
-    error = run_alone(executor, task, arguments, extent);
-  } else {
-    for (int32_t i = 0; i < extent; ++i) {
-      pk_team_t *team = team_of(&teams, i);
-      team->pool = executor->pool;
-      team->first = i * teams.size;
-      team->members = teams.size - 1;
-      team->executor = (pk_executor_t){.pool = executor->pool, .team = team};
-    }
-    pk_loop_t loop = {run_with_team, &teams, extent, extent, 0, LLONG_MAX};
-    error = run_in_team(all, &loop, teams.size);
+  unsigned free = 0;
+  int32_t workers = 0;
+  if (atomic_compare_exchange_strong_explicit(&pool->state, &free, PK_POOL_HELD, memory_order_acquire,
+                                              memory_order_relaxed)) {
+    workers = atomic_load_explicit(&pool->workers, memory_order_relaxed);
+    if (workers == 0) atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
   }
-  let_go(executor->pool);
-  return error;
+  if (workers == 0) return loop->task(loop->arguments, 0, loop->extent);
+
+  if (loop->chunks > workers + 1) loop->chunks = workers + 1;
+  pool->loop = loop;
+  atomic_store_explicit(&pool->pending, (unsigned)loop->chunks - 1, memory_order_relaxed);
+  for (int32_t i = 0; i < loop->chunks - 1; ++i) pk_post(&pool->worker[i], PK_POST_WORK);
+  run_chunk(loop, 0);
+  wait_for_workers(pool);
+  atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
+  return loop_error(loop);
 }
 
 /* One index of the host program's parallel_for. */
@@ -249,7 +176,5 @@ int32_t pk_parallel_for(const pk_executor_t *executor, int32_t threads, pk_task_
   };
   if (loop.chunks < 2) return task(arguments, 0, extent);
   if (executor->parallel_for) return run_in_host(executor, &loop);
-  if (!executor->team) return run_in_pool(executor->pool, &loop);
-  if (loop.chunks > executor->team->members + 1) loop.chunks = executor->team->members + 1;
-  return run_in_team(executor->team, &loop, 1);
+  return run_in_pool(executor->pool, &loop);
 }
