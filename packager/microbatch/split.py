@@ -76,8 +76,8 @@ class _Splitter:
 
     def _parts(self, expr: Any) -> Parts:
         """Return which fields of a value have parts."""
-        if isinstance(expr, relax.Var):
-            return self.parts[expr.__chandle__()]
+        if isinstance(expr, relax.Var):  # the dims are such, too
+            return self.parts.get(expr.__chandle__(), (False,))
         if isinstance(expr, relax.Tuple):
             return tuple(self._parted(field) for field in expr.fields)
         if isinstance(expr, relax.TupleGetItem):
@@ -94,7 +94,7 @@ class _Splitter:
 
     def _rewritten(self, expr: Any) -> Any:
         if isinstance(expr, relax.Var):
-            return self.values[expr.__chandle__()]
+            return self.values.get(expr.__chandle__(), expr)
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._rewritten(field) for field in expr.fields])
         if isinstance(expr, relax.TupleGetItem):
