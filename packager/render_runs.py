@@ -58,7 +58,6 @@ def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix
 
 def _tensors(run: EntryPlan) -> Tensors:
     """Return the addresses of all inputs and outputs: of one of several micro-batches, where that has its part."""
-
     places = [("input", number) for number in range(len(run.inputs))]
     places += [("output", number) for number in range(len(run.outputs))]
     parts = run.parts or (0,) * len(places)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tvm
 from tvm import relax, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal, structural_map
+
+from packager.dataflow import operator_of
 
 # How many parts there are: an int, or the batch itself, a dim's tirx.Var; then a part is one row of it.
 Count = Any
@@ -22,7 +23,7 @@ Count = Any
 Parts = tuple[bool, ...]
 Rule = Callable[[relax.Call, Sequence[bool], Count], Parts]
 # They are told the shape of their result, and make something of nothing, or repeat it.
-SHAPED = frozenset(f"relax.{name}" for name in ("reshape", "broadcast_to", "full", "zeros", "ones"))
+SHAPED = frozenset(("reshape", "broadcast_to", "full", "zeros", "ones"))
 
 
 class NotSeparableError(Exception):
@@ -34,9 +35,9 @@ def parts_of_call(call: relax.Call, arguments: Sequence[bool], count: Count) -> 
     arguments. Raises NotSeparableError."""
     if not any(arguments):
         return (_is_repeated(call, count),) * fields_of(call.ty)
-    rule = _RULES.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
+    rule = _RULES.get(operator_of(call))
     if rule is None:
-        raise NotSeparableError(f"{getattr(call.op, 'name', call.op)} of a batch")
+        raise NotSeparableError(f"{call.op} of a batch")
     return rule(call, arguments, count)
 
 
@@ -97,7 +98,7 @@ def _reshape(call: relax.Call, _arguments: Sequence[bool], count: Count) -> Part
 
 def _is_repeated(call: relax.Call, count: Count) -> bool:
     """Whether a result is the same for each row of a batch that is a dim: nothing else has that as an extent."""
-    if isinstance(count, int) or call.op.name not in SHAPED - {"relax.reshape"}:
+    if isinstance(count, int) or operator_of(call) not in SHAPED - {"reshape"}:
         return False
     extents = extents_of(call.ty)
     sources = [a for a in call.args if _rank(a) == len(extents) and not _is_one(extents_of(a.ty)[0])]
@@ -213,16 +214,16 @@ def _channels(call: relax.Call, arguments: Sequence[bool], count: Count) -> Part
 
 
 def _named(rule: Rule, *names: str) -> dict[str, Rule]:
-    return {f"relax.{name}": rule for name in names}
+    return dict.fromkeys(names, rule)
 
 
 def is_written(call: relax.Call) -> bool:
     """Whether a result goes to memory: what an operator does element by element to another's result need not, nor do
     views, nor the scores of attention, which are products of two activations."""
-    name = getattr(call.op, "name", "")
-    if name == "relax.matmul":
+    name = operator_of(call)
+    if name == "matmul":
         return _rank(call.args[1]) == 2
-    is_view = name in ("relax.squeeze", "relax.nn.softmax")
+    is_view = name in ("squeeze", "nn.softmax")
     return _RULES.get(name) not in (_elementwise, _reshape, _expand_dims, _quantize) and not is_view
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm_ffi import structural_equal
 
+from packager.dataflow import operator_of
 from packager.microbatch.rules import (
     SHAPED,
     Count,
@@ -102,7 +103,7 @@ class _Splitter:
         if not isinstance(expr, relax.Call):
             return expr
         arguments = [self._rewritten(argument) for argument in expr.args]
-        if getattr(expr.op, "name", "") in SHAPED and any(self._parts(expr)):
+        if operator_of(expr) in SHAPED and any(self._parts(expr)):
             shape = relax.ShapeExpr(self._extents(expr.ty))
             arguments = [shape if isinstance(argument, relax.ShapeExpr) else argument for argument in arguments]
         return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)

@@ -10,6 +10,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from packager import symbolic
+from packager.dataflow import operator_of
 from packager.ir import Extent, ImportedModel
 from packager.manifest import Dim
 from packager.microbatch.rules import is_written
@@ -25,7 +26,7 @@ LEAST = 1 << 16
 # Where the batch is a dim, its rows may read so many times as many weights: what they run is code for one size.
 DIM_PASSES = 8
 # It reads a few rows of a table.
-TABLE = "relax.take"
+TABLE = "take"
 
 
 def count_batches(model: ImportedModel, batch: int) -> int:
@@ -60,7 +61,7 @@ def _weigh(model: ImportedModel, dims: Mapping[str, Dim]) -> tuple[int, int]:
         return math.prod(symbolic.maximum(extent, names, dims) for extent in ty.shape.values) if known else 0
 
     calls = [b.value for block in main.body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
-    read = {a.__chandle__() for call in calls if getattr(call.op, "name", "") != TABLE for a in call.args}
+    read = {a.__chandle__() for call in calls if operator_of(call) != TABLE for a in call.args}
     parameters = zip(main.params[len(inputs) :], model.weights.values(), strict=True)
     weights = sum(array.size for parameter, array in parameters if parameter.__chandle__() in read)
     written = sum(elements(call.ty) for call in calls if is_written(call))

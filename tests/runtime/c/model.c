@@ -37,18 +37,6 @@ static const char manifest[] = "{}  ";
 #ifdef MODEL_STATIC
 #define NAME "static"
 #define ARENA_BYTES 24
-#define NUM_DIMS 0
-#define DIMS NULL
-#define SHAPES NULL
-#define TOTAL_EXTENTS 0
-#define EMBEDDED NULL
-#define CONSTANT_BYTES 0
-#define EXTERNAL NULL
-#define NUM_CONSTANTS 0
-#define NUM_SLOTS 0
-#define CONSTANTS NULL
-#define SLOTS NULL
-#define FORMS NULL
 
 static const int64_t shape[] = {2, 3};
 static const char *const no_dims[] = {NULL, NULL};
@@ -182,14 +170,6 @@ int32_t test_add_error(void) { return add_error; }
 #define LANE_BYTES 64
 #define ARENA_BYTES (ROWS * LANE_BYTES)
 #define NUM_CALLS 2
-#define EMBEDDED NULL
-#define CONSTANT_BYTES 0
-#define EXTERNAL NULL
-#define NUM_CONSTANTS 0
-#define NUM_SLOTS 0
-#define CONSTANTS NULL
-#define SLOTS NULL
-#define FORMS NULL
 #define POISON (-777.0f) /* in x[row][0]: "sum" fails */
 
 static const int64_t most[] = {ROWS, 4}, one[] = {1}, most_sums[] = {ROWS, 2};
@@ -214,10 +194,6 @@ static void shapes(const int64_t *values, int64_t *extents) {
 #define least_sums most_sums
 #define row_dims no_dims
 #define BATCHES ROWS
-#define NUM_DIMS 0
-#define DIMS NULL
-#define SHAPES NULL
-#define TOTAL_EXTENTS 0
 #endif
 static const packager_tensor_info_t inputs[] = {{"x", {kDLFloat, 32, 1}, 2, rows, least, most, row_dims},
                                                 {"shift", {kDLFloat, 32, 1}, 1, one, one, one, no_dims}};
@@ -248,10 +224,6 @@ static const char call_names[] = "square\0sum\0";
 /* y[2,423] is every slot, byte by byte, twice: when the run begins, and after it has spun for pause[0] rounds. */
 #define NAME "constants"
 #define ARENA_BYTES 64
-#define NUM_DIMS 0
-#define DIMS NULL
-#define SHAPES NULL
-#define TOTAL_EXTENTS 0
 #define EXTERNAL NULL
 
 typedef struct {
@@ -331,10 +303,6 @@ static const char call_names[] = "copy\0";
 #ifdef MODEL_STATES
 #define NAME "states"
 #define ARENA_BYTES 20 /* the states begin at the next multiple of 64 */
-#define NUM_DIMS 0
-#define DIMS NULL
-#define SHAPES NULL
-#define TOTAL_EXTENTS 0
 #define EXTERNAL NULL
 #define NUM_CONSTANTS 0
 #define CONSTANTS NULL
@@ -415,6 +383,24 @@ static pk_run_fn *const tell_runs[] = {tell};
 
 #ifndef MORE_ENTRIES
 #define MORE_ENTRIES
+#endif
+
+#ifndef NUM_DIMS
+#define NUM_DIMS 0
+#define DIMS NULL
+#define SHAPES NULL
+#define TOTAL_EXTENTS 0
+#endif
+
+#ifndef CONSTANT_BYTES
+#define EMBEDDED NULL
+#define CONSTANT_BYTES 0
+#define EXTERNAL NULL
+#define NUM_CONSTANTS 0
+#define NUM_SLOTS 0
+#define CONSTANTS NULL
+#define SLOTS NULL
+#define FORMS NULL
 #endif
 
 #ifndef STATES
