@@ -68,7 +68,7 @@ def build(run: Run, model: Path, *targets: str, options: Sequence[str] = ()) -> 
 
 
 @pytest.fixture(scope="module")
-def bundle(openblas_wheel: Path, archive: Path, layers: Path) -> Path:  # noqa: ARG001
+def bundle(openblas_wheel: Path, archive: Path, layers: Path) -> Path:  # noqa: ARG001  without an archive it skips
     """The model's bundle, with the products of openblas."""
     return build(runner(openblas_wheel.parent / "site", layers.parent), layers, "llvm", "openblas")
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from command_line import Cli, assert_refused
 from graphs import DimBounds, check, graph, normal
 from hypothesis import given, settings
-from test_random_graphs import QUIET, models
+from one_cpu import targets_here
+from test_random_graphs import QUIET, compare, models
 
 import packager
 from packager.deploy.inspect import inspect
@@ -140,22 +142,15 @@ def test_models(name: str, tmp_path: Path) -> None:
 
 @settings(max_examples=5, **QUIET)
 @given(drawn=models(operators=6))
-def test_random_models(drawn: tuple[object, bool], tmp_path_factory: pytest.TempPathFactory) -> None:
-    compare(*drawn, tmp_path_factory.mktemp("random"))
+def test_random_models(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: pytest.TempPathFactory) -> None:
+    compare(*drawn, tmp_path_factory.mktemp("random"), targets_here())
 
 
 @pytest.mark.thorough  # test_random_graphs.py has as many of them
 @settings(max_examples=40, **QUIET)
 @given(drawn=models(operators=25))
-def test_large_random_models(drawn: tuple[object, bool], tmp_path_factory: pytest.TempPathFactory) -> None:
-    compare(*drawn, tmp_path_factory.mktemp("random"))
-
-
-def compare(model: object, symbolic: bool, folder: Path) -> None:
-    dims, points = ({"n": (1, 4)}, ({"n": 1}, {"n": 3}, {"n": 4})) if symbolic else ({}, ({},))
-    used = any(d.dim_param for value in model.graph.input for d in value.type.tensor_type.shape.dim)  # type: ignore[attr-defined]
-    chosen = (dims, points) if used else ({}, ({},))
-    check(model, folder, *chosen).close()  # type: ignore[arg-type]
+def test_large_random_models(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: pytest.TempPathFactory) -> None:
+    compare(*drawn, tmp_path_factory.mktemp("random"), targets_here())
 
 
 def test_operators_that_are_not_named_are_left(models: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,8 +110,8 @@ def model(tmp_path: Path) -> Path:
 
 def build(model: Path, tell: str, output: str = "m.so", base: str = "llvm") -> Path:
     path = model.parent / output
-    static = {"static": True, "prefix": "m"} if output.endswith(".a") else {}
-    return packager.build(model, path, targets=[base, f"liar -tell={tell}"], **static)  # type: ignore[arg-type]
+    static: dict[str, Any] = {"static": True, "prefix": "m"} if output.endswith(".a") else {}
+    return packager.build(model, path, targets=[base, f"liar -tell={tell}"], **static)
 
 
 def test_an_honest_backend(model: Path) -> None:
