@@ -2,6 +2,9 @@
  * While a run is under way they wait longer: there is a next loop after calls that are not parallel, and to wake a
  * thread that sleeps can take as long as such a call.
  *
+ * A thread that is done with its own chunk does not wait for workers that have not begun: it takes their chunks back. A
+ * worker may be asleep, or have no core.
+ *
  * One loop owns the pool at a time. A loop that finds it taken runs in its own thread instead of waiting: the cores
  * are busy already. */
 #define _GNU_SOURCE
@@ -101,10 +104,18 @@ void pk_run_ends(const pk_executor_t *executor) {
   if (executor->pool) atomic_fetch_sub_explicit(&executor->pool->runs, 1, memory_order_relaxed);
 }
 
+/* Turns WORK into BUSY for the worker, or into IDLE for a holder that takes the chunk back: one of them succeeds. */
+static int claim(pk_worker_t *worker, unsigned state) {
+  unsigned post = PK_POST_WORK;
+  return atomic_compare_exchange_strong_explicit(&worker->post, &post, state, memory_order_acquire,
+                                                 memory_order_relaxed);
+}
+
 void *pk_worker_main(void *argument) {
   pk_worker_t *worker = argument;
   pk_pool_t *pool = worker->pool;
-  while (wait_for_post(worker) == PK_POST_WORK) {
+  while (wait_for_post(worker) != PK_POST_STOP) {
+    if (!claim(worker, PK_POST_BUSY)) continue;
     run_chunk(pool->loop, worker->chunk);
     /* Before `pending`: once that is zero the next loop may post. */
     atomic_store_explicit(&worker->post, PK_POST_IDLE, memory_order_relaxed);
@@ -112,6 +123,15 @@ void *pk_worker_main(void *argument) {
     if (before == (PK_PENDING_PARKED | 1)) futex_wake(&pool->pending);
   }
   return NULL;
+}
+
+/* Runs the chunks that no worker has begun, from the worker that was woken last. */
+static void take_back(pk_pool_t *pool, pk_loop_t *loop) {
+  for (int32_t i = loop->chunks - 2; i >= 0; --i) {
+    if (!claim(&pool->worker[i], PK_POST_IDLE)) continue;
+    run_chunk(loop, pool->worker[i].chunk);
+    atomic_fetch_sub_explicit(&pool->pending, 1, memory_order_relaxed);
+  }
 }
 
 static void wait_for_workers(pk_pool_t *pool) {
@@ -142,6 +162,7 @@ static int32_t run_in_pool(pk_pool_t *pool, pk_loop_t *loop) {
   atomic_store_explicit(&pool->pending, (unsigned)loop->chunks - 1, memory_order_relaxed);
   for (int32_t i = 0; i < loop->chunks - 1; ++i) pk_post(&pool->worker[i], PK_POST_WORK);
   run_chunk(loop, 0);
+  take_back(pool, loop);
   wait_for_workers(pool);
   atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
   return loop_error(loop);

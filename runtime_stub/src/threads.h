@@ -16,8 +16,8 @@ typedef struct {
   atomic_llong failure; /* (chunk << 32) | error of the lowest chunk that failed, LLONG_MAX: none */
 } pk_loop_t;
 
-/* States of pk_worker_t.post, which is a futex. */
-enum { PK_POST_IDLE, PK_POST_WORK, PK_POST_PARKED, PK_POST_STOP };
+/* States of pk_worker_t.post, which is a futex. WORK is a chunk that waits for the worker, BUSY one that it runs. */
+enum { PK_POST_IDLE, PK_POST_WORK, PK_POST_BUSY, PK_POST_PARKED, PK_POST_STOP };
 /* Bits of pk_pool.state. */
 enum { PK_POOL_HELD = 1, PK_POOL_CLOSED = 2 };
 /* Bit of pk_pool.pending, which is a futex: the holder sleeps on it. */

@@ -17,6 +17,7 @@ THREADS = [
     "no_workers",
     "resize_while_running",
     "failing_chunk",
+    "absent_workers",
     "hook",
     "contention",
     "max_threads",

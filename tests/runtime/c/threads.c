@@ -14,6 +14,28 @@ static bundle_t bundle;
 static const packager_bundle_v1_t *t;
 static int32_t (*add_error)(void); /* what the second loop of the model returned last in this thread */
 
+/* In place of the C library's: while `hold`, threads are made, but do not begin. */
+typedef struct {
+  void *(*body)(void *);
+  void *argument;
+} held_t;
+static atomic_int hold;
+
+static void *begin_later(void *argument) {
+  held_t held = *(held_t *)argument;
+  free(argument);
+  while (atomic_load(&hold)) usleep(100);
+  return held.body(held.argument);
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument) {
+  int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+  *(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
+  held_t *held = malloc(sizeof *held);
+  *held = (held_t){body, argument};
+  return create(thread, attributes, begin_later, held);
+}
+
 static int count_threads(void) {
   DIR *folder = opendir("/proc/self/task");
   CHECK(folder != NULL);
@@ -236,6 +258,35 @@ static void failing_chunk(char **arguments) {
   }
 }
 
+/* A loop does not wait for workers that have not begun; what their chunks say counts. */
+static void absent_workers(char **arguments) {
+  open_bundle(arguments);
+  CHECK_OK(t, t->set_threads(4));
+  atomic_store(&hold, 1);
+  packager_session_t *session = session_open(t, NULL);
+  dynamic_t *d = dynamic_new(100); /* 4 chunks of 25 rows */
+  for (int run = 0; run < 20; ++run) {
+    if (run == 10) atomic_store(&hold, 0); /* from here on they come, some of them amid a loop */
+    dynamic_run_checked(t, session, d);
+    d->b[4 * 80] = d->b[4 * 60] = d->b[4 * 30] = -777;
+    CHECK_EQ(dynamic_run(t, session, d), PACKAGER_ERROR_KERNEL);
+    CHECK_EQ(add_error(), 1030);
+    d->b[4 * 30] = 1;
+    CHECK_EQ(dynamic_run(t, session, d), PACKAGER_ERROR_KERNEL);
+    CHECK_EQ(add_error(), 1060);
+    d->b[4 * 80] = d->b[4 * 60] = 1;
+  }
+  CHECK_OK(t, t->session_destroy(session));
+
+  atomic_store(&hold, 1);
+  session = session_open(t, NULL);
+  dynamic_run_checked(t, session, d);
+  atomic_store(&hold, 0);
+  CHECK_OK(t, t->session_destroy(session)); /* they find that they are to stop */
+  free(d);
+  CHECK_EQ(dlclose(bundle.handle), 0);
+}
+
 /* A host program's parallel_for: a thread per task, or a wrong one. */
 typedef struct {
   int32_t loops, tasks, skip;
@@ -408,6 +459,7 @@ int main(int argc, char **argv) {
                                  {"no_workers", no_workers},
                                  {"resize_while_running", resize_while_running},
                                  {"failing_chunk", failing_chunk},
+                                 {"absent_workers", absent_workers},
                                  {"hook", hook},
                                  {"contention", contention},
                                  {"max_threads", max_threads},
