@@ -32,6 +32,11 @@ class Machine:
     name: str  # "sse2", "avx2", "avx512", "aarch64"
     quads: bool = False
 
+    @property
+    def embeds(self) -> bool:
+        """Whether an instruction reads one element for all lanes itself."""
+        return self.name == "avx512"
+
 
 @dataclass(frozen=True)
 class CFunction:

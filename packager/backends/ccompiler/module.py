@@ -141,6 +141,7 @@ def render_module(
         "halves": [lanes >> step for step in range(1, lanes.bit_length())],
         "vector_max": VECTOR_MAXIMA.get(machine.name, ""),
         "quads": machine.quads,
+        "embedded": machine.embeds,
         "integer_bytes": min(machine.vector_bytes, 32),
         "half_load": HALF_LOADS[machine.name],
         "half_store": HALF_STORES[machine.name],

@@ -18,6 +18,8 @@ from packager.header import ENVIRONMENT
 
 COLUMNS = 16  # of a panel of packed weights
 BAND = 64  # columns that threads share out, if that makes enough parts of a product: a multiple of panels
+FEW = 6  # rows of a tile that is alone and so must fetch all weights that come next: of two none has less than 7
+EMBEDDED = ("f32", "f16")  # kinds of products that read an element themselves where a CPU has such instructions
 
 
 @dataclass(frozen=True)
@@ -129,15 +131,15 @@ def tiles_of(
 
 
 def _rows_of(tile: Tile) -> dict[str, Any]:
-    """Return the rows at which pointers to data begin, for three rows of a half each, and C for elements of rows."""
+    """Return the rows at which pointers to data begin, for three of a half each, and each row's: which, how far behind."""
     halves = (0, (tile.rows + 1) // 2)
-    starts, data_of = [], []
+    starts, places = [], []
     for row in range(tile.rows):
         in_half = row - halves[row >= halves[1]]
         if in_half % 3 == 0:
             starts.append(row)
-        data_of.append(f"a{starts[-1]}[{('0', 'apart', '2 * apart')[in_half % 3]}]")
-    return {"halves": halves, "starts": starts, "data_of": data_of}
+        places.append((starts[-1], in_half % 3))
+    return {"halves": halves, "starts": starts, "places": places}
 
 
 def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> list[str]:
@@ -148,8 +150,12 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
     kinds = [kind for kind in KINDS.values() if any(tile.kind == kind.name for tile in tiles)]
     if not kinds:
         return []
-    values = {"gathered": PITCH, "bytes": machine.vector_bytes, "fetch": fetch}
-    made = [ENVIRONMENT.get_template("ccompiler/gather.h.j2").render(values, kinds=kinds)]
+    values = {"gathered": PITCH, "bytes": machine.vector_bytes, "fetch": fetch, "few": FEW}
+    elements = {"quads": machine.quads, "embedded": EMBEDDED if machine.embeds else ()}
+    made = [
+        ENVIRONMENT.get_template("ccompiler/gather.h.j2").render(values, kinds=kinds),
+        ENVIRONMENT.get_template("ccompiler/elements.h.j2").render(elements, kinds=kinds),
+    ]
     for kind in kinds:
         registers = registers_of(machine, kind.name)
         types = {"kind": kind.name, "data": kind.data, "weight": kind.weight, "total": kind.total}
