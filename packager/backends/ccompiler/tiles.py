@@ -131,7 +131,7 @@ def tiles_of(
 
 
 def _rows_of(tile: Tile) -> dict[str, Any]:
-    """Return the rows at which pointers to data begin, for three of a half each, and each row's: which, how far behind."""
+    """Return the rows that pointers point at, for three rows of a half each, and each row's: which, how far behind."""
     halves = (0, (tile.rows + 1) // 2)
     starts, places = [], []
     for row in range(tile.rows):
