@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cpu_engines import ENGINES, EngineError, Settings, Worker, level, prepare, timed
+from cpu_engines import ENGINES, EngineError, Settings, Worker, level, prepare, some_cores, timed
 from cpu_models import MODELS, QUANTIZED, SMALL, Model, make
 from measure import ROOT, Bar, Report, Spread, command, date, finish, make_parser, output_path, write
 
@@ -49,6 +49,7 @@ def measure(model: Model, threads: int, engines: Sequence[str], settings: Settin
         for name in engines:
             try:
                 workers[name] = ENGINES[name](model, threads, settings)
+                workers[name].keep_to(some_cores(threads))
                 entries[name] = asdict(workers[name].ready)
             except EngineError as error:
                 entries[name] = {"failed": str(error)}

@@ -102,6 +102,11 @@ class Worker:
             raise
         self._stop()
 
+    def keep_to(self, cores: set[int]) -> None:
+        """Have it run on these cores only: a core may have less to give than another, for all engines then."""
+        for task in Path(f"/proc/{self._process.pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), cores)
+
     def run(self, warmup: int, samples: int, calls: int) -> list[float]:
         """Take a turn: seconds for each of the samples of so many calls in a row."""
         self._signal(signal.SIGCONT)
@@ -245,6 +250,11 @@ def iree(model: Model, threads: int, settings: Settings) -> Worker:
     module = _made(model, settings, ".vmfb", write)
     argv = [sys.executable, HERE / "cpu_worker.py", "iree", model.name, module, "-t", str(threads), "TENSORS"]
     return Worker(model, argv, settings, {})
+
+
+def some_cores(count: int) -> set[int]:
+    """Return the last ones of the machine's cores that this process may use."""
+    return set(sorted(os.sched_getaffinity(0))[-count:])
 
 
 def level() -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
-from cpu_engines import EngineError, Settings, Worker, level, onnxruntime, packager, prepare, timed
+from cpu_engines import EngineError, Settings, Worker, level, onnxruntime, packager, prepare, some_cores, timed
 from cpu_models import Model
 from measure import ROOT, Bar, Report, Spread, finish, make_parser
 from onnx import numpy_helper
@@ -67,6 +67,8 @@ def measure(problem: str, settings: Settings, rounds: int, block_s: float) -> di
             except EngineError as error:
                 failed[name] = str(error)
         workers["loads"] = Worker(nothing, [settings.workdir / "serve", f"fma={level()}+loads"], settings, {})
+        for worker in workers.values():
+            worker.keep_to(some_cores(1))
         flops = dict.fromkeys(workers, 2 * m * n * k)
         flops["peak"] = 2 * ROUNDS * ACCUMULATORS * LANES[level()]
         flops["loads"] = 4 * ROUNDS * ROWS[level()] * LANES[level()]
