@@ -1,10 +1,6 @@
 /* batches.c: runs of a model that was compiled for a part of its batch. A thread takes micro-batches of its own, in a
- * lane of the arena that is its own meanwhile; what is too little for all threads they compute together, one after the
- * other. */
+ * lane of the arena that is its own meanwhile. Of what is too little for all threads each has a team of them. */
 #include "batches.h"
-
-/* Together threads are slower than so many hundredths of what they are apart. */
-#define TOGETHER_PERCENT 60
 
 /* Micro-batches [begin, end) in one thread, all in the lane of the first. */
 static int32_t run_lane(const void *arguments, int64_t begin, int64_t end) {
@@ -18,23 +14,60 @@ static int32_t run_lane(const void *arguments, int64_t begin, int64_t end) {
   return failed;
 }
 
-/* How many micro-batches are computed by one thread each. */
-static int64_t count_apart(int64_t batches, int32_t threads) {
-  if (threads < 2) return 0;
-  int64_t rest = batches % threads;
-  return rest * 100 < (int64_t)threads * TOGETHER_PERCENT ? batches - rest : batches;
+/* The micro-batches from `first` on, which have a team of threads and a lane each. */
+typedef struct {
+  const packager_session_t *session;
+  int64_t first;
+} rest_t;
+
+static int32_t run_with_team(const void *arguments, const pk_executor_t *executor, int32_t threads, int64_t index) {
+  const rest_t *rest = arguments;
+  pk_call_t call = rest->session->call;
+  call.executor = executor;
+  call.threads = threads;
+  call.batch = rest->first + index;
+  call.arena += (uint64_t)index * rest->session->entry->lane_bytes;
+  return pk_run_of(rest->session)(&call);
 }
 
-int32_t pk_run_batches(packager_session_t *session) {
+/* One after the other, each by all threads. */
+static int32_t run_together(packager_session_t *session, int64_t first, int64_t batches) {
   pk_call_t *call = &session->call;
-  int64_t batches = pk_count_batches(session);
-  int64_t apart = call->times ? 0 : count_apart(batches, call->threads);
-  int32_t failed = apart > 0 ? pk_for(call, run_lane, session, apart) : 0;
   int64_t *times = call->times;
-  for (call->batch = apart; !failed && call->batch < batches; ++call->batch) {
+  int32_t failed = 0;
+  for (call->batch = first; !failed && call->batch < batches; ++call->batch) {
     failed = pk_run_of(session)(call);
     if (times) call->times += session->entry->num_calls;
   }
   call->times = times;
+  return failed;
+}
+
+/* How many of `rest` micro-batches, fewer than there are threads, to compute at once. A tenth of one is not shared out
+ * in a team: by n threads it takes (9 + n) / 10n of the time. The host program's threads have no teams. */
+static int64_t choose_teams(int64_t rest, int64_t threads, int has_teams) {
+  int64_t chosen = 1, least = INT64_MAX;
+  for (int64_t teams = rest; teams > 0; --teams) {
+    int64_t size = has_teams || teams == 1 ? threads / teams : 1;
+    int64_t time = (rest + teams - 1) / teams * (9 + size) * 1000 / size;
+    if (time < least) chosen = teams, least = time;
+  }
+  return chosen;
+}
+
+int32_t pk_run_batches(packager_session_t *session) {
+  const pk_call_t *call = &session->call;
+  int64_t batches = pk_count_batches(session), threads = call->threads;
+  if (threads < 2 || call->times) return run_together(session, 0, batches);
+  int has_teams = !session->executor.parallel_for;
+  int64_t rest = batches % threads, teams = choose_teams(rest, threads, has_teams);
+  if (teams > 1 && teams == rest && (!has_teams || 2 * rest > threads))
+    rest = 0; /* a thread each, as the others have */
+  int32_t failed = rest < batches ? pk_for(call, run_lane, session, batches - rest) : 0;
+  if (teams == 1) return failed ? failed : run_together(session, batches - rest, batches);
+  for (rest_t left = {session, batches - rest}; !failed && left.first < batches; left.first += teams) {
+    int64_t count = batches - left.first < teams ? batches - left.first : teams;
+    failed = pk_teams_for(call->executor, call->threads, run_with_team, &left, (int32_t)count);
+  }
   return failed;
 }

@@ -38,7 +38,7 @@ int32_t pk_device_acquire(packager_session_t *session, const packager_session_op
     return status;
   }
   session->max_threads = options->max_threads;
-  session->executor = (pk_executor_t){options->parallel_for, options->parallel_for_context, pool};
+  session->executor = (pk_executor_t){options->parallel_for, options->parallel_for_context, pool, NULL};
   session->call.arena = session->device;
   session->call.states = session->call.arena + states_offset();
   pk_constants_start(session, constants);

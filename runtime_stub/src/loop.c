@@ -6,7 +6,7 @@
  * worker may be asleep, or have no core.
  *
  * One loop owns the pool at a time. A loop that finds it taken runs in its own thread instead of waiting: the cores
- * are busy already. */
+ * are busy already. Its iterations may have teams of their own, for loops in them. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
@@ -113,59 +113,122 @@ static int claim(pk_worker_t *worker, unsigned state) {
 
 void *pk_worker_main(void *argument) {
   pk_worker_t *worker = argument;
-  pk_pool_t *pool = worker->pool;
   while (wait_for_post(worker) != PK_POST_STOP) {
     if (!claim(worker, PK_POST_BUSY)) continue;
-    run_chunk(pool->loop, worker->chunk);
+    pk_team_t *team = worker->team;
+    run_chunk(team->loop, worker->chunk);
     /* Before `pending`: once that is zero the next loop may post. */
     atomic_store_explicit(&worker->post, PK_POST_IDLE, memory_order_relaxed);
-    unsigned before = atomic_fetch_sub_explicit(&pool->pending, 1, memory_order_acq_rel);
-    if (before == (PK_PENDING_PARKED | 1)) futex_wake(&pool->pending);
+    unsigned before = atomic_fetch_sub_explicit(&team->pending, 1, memory_order_acq_rel);
+    if (before == (PK_PENDING_PARKED | 1)) futex_wake(&team->pending);
   }
   return NULL;
 }
 
+/* The worker that a chunk after the first is for. */
+static pk_worker_t *worker_of(const pk_team_t *team, int32_t chunk) {
+  return &team->pool->worker[team->first + chunk * team->apart - 1];
+}
+
 /* Runs the chunks that no worker has begun, from the worker that was woken last. */
-static void take_back(pk_pool_t *pool, pk_loop_t *loop) {
-  for (int32_t i = loop->chunks - 2; i >= 0; --i) {
-    if (!claim(&pool->worker[i], PK_POST_IDLE)) continue;
-    run_chunk(loop, pool->worker[i].chunk);
-    atomic_fetch_sub_explicit(&pool->pending, 1, memory_order_relaxed);
+static void take_back(pk_team_t *team, pk_loop_t *loop) {
+  for (int32_t chunk = loop->chunks - 1; chunk > 0; --chunk) {
+    if (!claim(worker_of(team, chunk), PK_POST_IDLE)) continue;
+    run_chunk(loop, chunk);
+    atomic_fetch_sub_explicit(&team->pending, 1, memory_order_relaxed);
   }
 }
 
-static void wait_for_workers(pk_pool_t *pool) {
+static void wait_for_workers(pk_team_t *team) {
   int64_t until = 0;
   for (int i = 0; i < SPINS || linger(i, &until); ++i) {
-    if (atomic_load_explicit(&pool->pending, memory_order_acquire) == 0) return;
+    if (atomic_load_explicit(&team->pending, memory_order_acquire) == 0) return;
     pause_cpu();
   }
-  unsigned pending = atomic_fetch_or_explicit(&pool->pending, PK_PENDING_PARKED, memory_order_acq_rel);
+  unsigned pending = atomic_fetch_or_explicit(&team->pending, PK_PENDING_PARKED, memory_order_acq_rel);
   for (pending |= PK_PENDING_PARKED; pending != PK_PENDING_PARKED;
-       pending = atomic_load_explicit(&pool->pending, memory_order_acquire)) {
-    futex_wait(&pool->pending, pending);
+       pending = atomic_load_explicit(&team->pending, memory_order_acquire)) {
+    futex_wait(&team->pending, pending);
   }
+}
+
+static int32_t run_in_team(pk_team_t *team, pk_loop_t *loop) {
+  team->loop = loop;
+  atomic_store_explicit(&team->pending, (unsigned)loop->chunks - 1, memory_order_relaxed);
+  for (int32_t chunk = 1; chunk < loop->chunks; ++chunk) {
+    pk_worker_t *worker = worker_of(team, chunk);
+    worker->team = team;
+    worker->chunk = chunk;
+    pk_post(worker, PK_POST_WORK);
+  }
+  run_chunk(loop, 0);
+  take_back(team, loop);
+  wait_for_workers(team);
+  return loop_error(loop);
+}
+
+/* Returns how many workers there are: the pool is held then. 0: somebody else holds it, or there are none. */
+static int32_t hold(pk_pool_t *pool) {
+  unsigned free = 0;
+  if (!atomic_compare_exchange_strong_explicit(&pool->state, &free, PK_POOL_HELD, memory_order_acquire,
+                                               memory_order_relaxed)) {
+    return 0;
+  }
+  int32_t workers = atomic_load_explicit(&pool->workers, memory_order_relaxed);
+  if (workers == 0) atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
+  return workers;
+}
+
+/* Runs a loop in all threads of a pool that is held, or in each `apart`th of them, and lets the pool go. */
+static int32_t run_in_all(pk_pool_t *pool, pk_loop_t *loop, int32_t apart) {
+  pool->all.pool = pool;
+  pool->all.first = 0;
+  pool->all.apart = apart;
+  int32_t error = run_in_team(&pool->all, loop);
+  atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
+  return error;
 }
 
 static int32_t run_in_pool(pk_pool_t *pool, pk_loop_t *loop) {
-  unsigned free = 0;
-  int32_t workers = 0;
-  if (atomic_compare_exchange_strong_explicit(&pool->state, &free, PK_POOL_HELD, memory_order_acquire,
-                                              memory_order_relaxed)) {
-    workers = atomic_load_explicit(&pool->workers, memory_order_relaxed);
-    if (workers == 0) atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
-  }
+  int32_t workers = hold(pool);
   if (workers == 0) return loop->task(loop->arguments, 0, loop->extent);
-
   if (loop->chunks > workers + 1) loop->chunks = workers + 1;
-  pool->loop = loop;
-  atomic_store_explicit(&pool->pending, (unsigned)loop->chunks - 1, memory_order_relaxed);
-  for (int32_t i = 0; i < loop->chunks - 1; ++i) pk_post(&pool->worker[i], PK_POST_WORK);
-  run_chunk(loop, 0);
-  take_back(pool, loop);
-  wait_for_workers(pool);
-  atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
-  return loop_error(loop);
+  return run_in_all(pool, loop, 1);
+}
+
+/* Iterations that have a team each. */
+typedef struct {
+  pk_pool_t *pool;
+  pk_team_fn *task;
+  const void *arguments;
+  int32_t size; /* threads of a team */
+} teams_t;
+
+static int32_t run_with_team(const void *arguments, int64_t begin, int64_t end) {
+  const teams_t *teams = arguments;
+  (void)end; /* a chunk is one iteration */
+  return teams->task(teams->arguments, &teams->pool->teams[begin].executor, teams->size, begin);
+}
+
+int32_t pk_teams_for(const pk_executor_t *executor, int32_t threads, pk_team_fn *task, const void *arguments,
+                     int32_t extent) {
+  pk_pool_t *pool = executor->pool;
+  int32_t most = 1 + hold(pool), error = 0;
+  teams_t teams = {pool, task, arguments, (threads < most ? threads : most) / extent};
+  if (most == 1 || teams.size == 0) {
+    if (most > 1) atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
+    for (int32_t i = 0; !error && i < extent; ++i) error = task(arguments, executor, threads, i);
+    return error;
+  }
+  for (int32_t i = 0; i < extent; ++i) {
+    pk_team_t *team = &pool->teams[i];
+    team->pool = pool;
+    team->first = i * teams.size;
+    team->apart = 1;
+    team->executor = (pk_executor_t){.pool = pool, .team = team};
+  }
+  pk_loop_t loop = {run_with_team, &teams, extent, extent, 0, LLONG_MAX};
+  return run_in_all(pool, &loop, teams.size);
 }
 
 /* One index of the host program's parallel_for. */
@@ -197,5 +260,5 @@ int32_t pk_parallel_for(const pk_executor_t *executor, int32_t threads, pk_task_
   };
   if (loop.chunks < 2) return task(arguments, 0, extent);
   if (executor->parallel_for) return run_in_host(executor, &loop);
-  return run_in_pool(executor->pool, &loop);
+  return executor->team ? run_in_team(executor->team, &loop) : run_in_pool(executor->pool, &loop);
 }

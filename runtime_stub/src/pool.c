@@ -58,7 +58,6 @@ static void stop_workers(int32_t from) {
 static int start_worker(int32_t index) {
   pk_worker_t *worker = &pool->worker[index];
   worker->pool = pool;
-  worker->chunk = index + 1;
   return pk_pthread_create(&worker->thread, NULL, pk_worker_main, worker);
 }
 

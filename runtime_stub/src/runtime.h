@@ -29,12 +29,22 @@
 #define PK_MAX_THREADS 1024 /* of the pool, the caller included */
 
 typedef struct pk_pool pk_pool_t;
+typedef struct pk_team pk_team_t;
 
 struct pk_executor {
   packager_parallel_for_fn *parallel_for; /* the host program's threads, or NULL */
   void *context;
   pk_pool_t *pool; /* the bundle's threads, or NULL */
+  pk_team_t *team; /* the part of them that runs its loops; NULL: all, while no other loop has them */
 };
+
+/* An iteration that has `threads` threads to itself, which loops get from this executor. Returns 0 or an error. */
+typedef int32_t pk_team_fn(const void *arguments, const pk_executor_t *executor, int32_t threads, int64_t index);
+
+/* Runs iterations [0, extent) at once, with as many of the threads each as there are for all; one after the other in
+ * this thread, where there are none to be had. Returns 0 or the first error. */
+int32_t pk_teams_for(const pk_executor_t *executor, int32_t threads, pk_team_fn *task, const void *arguments,
+                     int32_t extent);
 
 typedef struct {
   packager_allocate_fn *allocate; /* NULL: posix_memalign() and free() */

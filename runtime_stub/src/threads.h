@@ -20,12 +20,22 @@ typedef struct {
 enum { PK_POST_IDLE, PK_POST_WORK, PK_POST_BUSY, PK_POST_PARKED, PK_POST_STOP };
 /* Bits of pk_pool.state. */
 enum { PK_POOL_HELD = 1, PK_POOL_CLOSED = 2 };
-/* Bit of pk_pool.pending, which is a futex: the holder sleeps on it. */
+/* Bit of pk_team_t.pending, which is a futex: the leader sleeps on it. */
 #define PK_PENDING_PARKED 0x80000000u
+
+/* Threads that run loops together: one that leads, and each `apart`th worker from `first` on. */
+struct pk_team {
+  _Alignas(64) atomic_uint pending; /* workers that have not finished their chunk */
+  pk_loop_t *loop;                  /* read by workers between post and pending */
+  pk_pool_t *pool;
+  int32_t first, apart;
+  pk_executor_t executor; /* for loops in an iteration that has this team */
+};
 
 typedef struct {
   _Alignas(64) atomic_uint post;
-  int32_t chunk; /* worker i runs chunk i + 1, the holder runs chunk 0 */
+  int32_t chunk;   /* of the loop of `team`; both are set before each post */
+  pk_team_t *team; /* whose leader posts */
   pk_pool_t *pool;
   pthread_t thread;
 } pk_worker_t;
@@ -33,12 +43,12 @@ typedef struct {
 /* Lives in pages that the kernel gives to a forked child zeroed: there the pool is free and has no workers, which
  * is the truth, so that sessions go on without threads. */
 struct pk_pool {
-  _Alignas(64) atomic_uint state;   /* who may post work: one loop, or the thread that resizes the pool */
-  atomic_int workers;               /* started; the caller is not counted */
-  atomic_int runs;                  /* under way, of all sessions, that may have a loop for the workers */
-  _Alignas(64) atomic_uint pending; /* workers that have not finished their chunk */
-  pk_loop_t *loop;                  /* of the holder; read by workers between post and pending */
+  _Alignas(64) atomic_uint state; /* who may post work: one loop, or the thread that resizes the pool */
+  atomic_int workers;             /* started; the caller is not counted */
+  atomic_int runs;                /* under way, of all sessions, that may have a loop for the workers */
+  pk_team_t all;                  /* led by who holds the pool */
   pk_worker_t worker[PK_MAX_THREADS - 1];
+  pk_team_t teams[PK_MAX_THREADS]; /* of the iterations of the holder's loop */
 };
 
 /* Body of a worker: pthread_create's start routine. */

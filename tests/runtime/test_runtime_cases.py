@@ -39,7 +39,7 @@ CONSTANTS = [
     "busy",
 ]
 
-BATCHES = ["lanes", "failing", "dims", "profile", "hook", "sessions"]
+BATCHES = ["lanes", "failing", "dims", "profile", "absent_workers", "hook", "sessions"]
 
 STATES = ["table", "steps", "set", "sessions", "refusals", "profile", "busy", "entries", "entry_names"]
 
