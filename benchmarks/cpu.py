@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cpu_engines import ENGINES, EngineError, Settings, Worker, level, prepare, some_cores, timed
-from cpu_models import MODELS, QUANTIZED, SMALL, Model, make
+from cpu_engines import ENGINES, Settings, prepare
+from cpu_models import MODELS, QUANTIZED, SMALL, make
 from measure import ROOT, Bar, Report, Spread, command, date, finish, make_parser, output_path, write
+from turns import EngineError, Model, Worker, level, some_cores, timed
 
 GEOMEAN, WORST, SMALL_RATIO, QUANTIZED_RATIO = 1.15, 0.95, 3.0, 1.0
 RIVAL = "onnxruntime"

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
-from cpu_engines import EngineError, Settings, Worker, level, onnxruntime, packager, prepare, some_cores, timed
-from cpu_models import Model
+from cpu_engines import Settings, onnxruntime, packager, prepare
 from measure import ROOT, Bar, Report, Spread, finish, make_parser
 from onnx import numpy_helper
+from turns import EngineError, Model, Worker, level, peak_flops, some_cores, timed
 
 BARRED, LIMIT = "1024x1024x1024", 85.0
 # The products of BERT and ViT, and what ResNet-50's 1x1 convolutions and its last layer come down to.
@@ -32,9 +32,6 @@ PROBLEMS = (
     "3136x64x256", "784x128x512", "196x256x1024", "49x512x2048", "1x1000x2048",
 )  # fmt: skip
 ENGINES = {"packager": packager, "onnxruntime": onnxruntime}
-ROUNDS, ACCUMULATORS = 102_400, 12  # of c/engine_fma.c
-LANES = {"x86-64-v3": 8, "x86-64-v4": 16}
-ROWS = {"x86-64-v3": 6, "x86-64-v4": 14}  # of its tile, of two vectors
 
 
 def make(problem: str, folder: Path) -> Model:
@@ -60,18 +57,17 @@ def measure(problem: str, settings: Settings, rounds: int, block_s: float) -> di
     workers: dict[str, Worker] = {}
     failed: dict[str, str] = {}
     try:
-        workers["peak"] = Worker(nothing, [settings.workdir / "serve", f"fma={level()}"], settings, {})
+        workers["peak"] = Worker(nothing, [settings.workdir / "serve", f"fma={level()}"], settings.workdir)
         for name, start in ENGINES.items():
             try:
                 workers[name] = start(model, 1, settings)
             except EngineError as error:
                 failed[name] = str(error)
-        workers["loads"] = Worker(nothing, [settings.workdir / "serve", f"fma={level()}+loads"], settings, {})
+        workers["loads"] = Worker(nothing, [settings.workdir / "serve", f"fma={level()}+loads"], settings.workdir)
         for worker in workers.values():
             worker.keep_to(some_cores(1))
         flops = dict.fromkeys(workers, 2 * m * n * k)
-        flops["peak"] = 2 * ROUNDS * ACCUMULATORS * LANES[level()]
-        flops["loads"] = 4 * ROUNDS * ROWS[level()] * LANES[level()]
+        flops |= {"peak": peak_flops(loads=False), "loads": peak_flops(loads=True)}
         speeds: dict[str, list[float]] = {name: [] for name in workers}
         for index in range(rounds):
             for name in list(workers)[:: 1 if index % 2 == 0 else -1]:

@@ -10,43 +10,23 @@ import importlib
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import onnx.parser
-from models import SAMPLES, Tensor
+from models import SAMPLES
 from onnx import numpy_helper
+from turns import Arrays, Model, read_pair, write_pair
 
 if TYPE_CHECKING:
     import torch
 
-Arrays = Mapping[str, np.ndarray]
 OPSET = 17
 TOKENS = 128  # in a sentence, of a vocabulary that all text models have
 VOCABULARY = 30522
-
-
-@dataclass(frozen=True)
-class Model:
-    """An ONNX file of static shapes with one output, inputs, and the outputs that onnxruntime computes from them."""
-
-    name: str
-    batch: int
-    path: Path
-    inputs: Arrays
-    outputs: Arrays
-
-    def tensors(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return inputs and outputs as the C programs take them."""
-        given, results = (
-            tuple(Tensor(name, array.dtype.name, array.shape) for name, array in arrays.items())
-            for arrays in (self.inputs, self.outputs)
-        )
-        return given, results
 
 
 def make(name: str, batch: int, folder: Path) -> Model:
@@ -57,17 +37,8 @@ def make(name: str, batch: int, folder: Path) -> Model:
         folder.mkdir(parents=True, exist_ok=True)
         MODELS[name](path, batch)
         inputs = _inputs(path)
-        outputs = _reference(path, inputs)
-        unfinished = pair.with_stem(f"{pair.stem}-unfinished")
-        roles = (("input", inputs), ("output", outputs))
-        np.savez(unfinished, **{f"{role}:{key}": array for role, arrays in roles for key, array in arrays.items()})
-        unfinished.rename(pair)
-    arrays = np.load(pair)
-
-    def of(role: str) -> Arrays:
-        return {key.partition(":")[2]: arrays[key] for key in arrays.files if key.startswith(f"{role}:")}
-
-    return Model(name, batch, path, of("input"), of("output"))
+        write_pair(pair, inputs, _reference(path, inputs))
+    return Model(name, batch, path, *read_pair(pair))
 
 
 def _inputs(path: Path) -> Arrays:

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from measure import ROOT
 from models import Bundle
+from turns import MAX_DIFFERENCE
 
 SOURCES = Path(__file__).parent / "c"
 PROGRAMS = ("compare", "serve")
-# The engines agree to this part of the greatest output, or what is measured is not the same thing.
-MAX_DIFFERENCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,15 @@ def packager_engine(bundle: Bundle) -> str:
     return f"packager={bundle.path.resolve()}"
 
 
+def onnxruntime_library() -> Path:
+    """Return onnxruntime's shared library."""
+    (library,) = (_package("onnxruntime") / "capi").glob("libonnxruntime.so.*")
+    return library
+
+
 def onnxruntime_engine(model: Path) -> str:
     """Return the argument of the C program for an ONNX file."""
-    (library,) = (_package("onnxruntime") / "capi").glob("libonnxruntime.so.*")
-    return f"onnxruntime={library},{model.resolve()}"
+    return f"onnxruntime={onnxruntime_library()},{model.resolve()}"
 
 
 def tvm_engine(module: Path) -> str:

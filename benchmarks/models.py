@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import onnx
 from measure import ROOT
 from onnx import TensorProto, helper
+from turns import Tensor
 
 if TYPE_CHECKING:
     from packager.manifest import TensorSpec
@@ -26,18 +27,6 @@ SAMPLES = ROOT / "samples"
 # Batch 1 where the model leaves it open.
 DIMS = {"digits": ("n=1",)}
 MODEL_NAMES = ("relu", "digits", "squeezenet", "resnet50", "minilm")
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A model input or output of a static shape."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.dtype}:{','.join(map(str, self.shape))}"
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,17 @@ def test_cpu_gemm(run_benchmark: Callable[..., Figures]) -> None:
 
 
 @pytest.mark.slow
+def test_cpu_carried(workdir: Path, tmp_path: Path, run_benchmark: Callable[..., Figures]) -> None:
+    folder = tmp_path / "carried"
+    words = ["pack", folder, "--models", "mlp", "--batch", 1, "--gemm", "8x32x16", "--workdir", workdir]
+    subprocess.run([*map(str, [sys.executable, BENCHMARKS / "cpu_carried.py", *words])], check=True)
+    product, model = run_benchmark("cpu_carried", "run", folder, "--rounds", 2, "--block", 0.01)["configurations"]
+    assert (product["model"], product["threads"]) == ("gemm_8x32x16", 1)
+    assert 0 < product["share_of_peak"]["packager"]["median"] < 100
+    assert model["over_packager"]["median"] > 0
+
+
+@pytest.mark.slow
 def test_an_engine_that_fails_is_reported(workdir: Path) -> None:
     from cpu import Plan, bars, measure, report
     from cpu_engines import Settings, prepare
@@ -151,8 +162,9 @@ def test_an_engine_that_fails_is_reported(workdir: Path) -> None:
 def test_an_engine_with_other_outputs_is_refused(workdir: Path) -> None:
     from dataclasses import replace
 
-    from cpu_engines import EngineError, Settings, onnxruntime, prepare
+    from cpu_engines import Settings, onnxruntime, prepare
     from cpu_models import make
+    from turns import EngineError
 
     settings = Settings(workdir, ())
     prepare(settings)
@@ -202,7 +214,7 @@ def test_bars_of_whole_models() -> None:
     assert found["int8: resnet50_qdq, batch 1, 1 thread(s)"] == (0.5, False)
 
 
-@pytest.mark.parametrize("name", ["cpu", "cpu_gemm"])
+@pytest.mark.parametrize("name", ["cpu", "cpu_gemm", "cpu_carried"])
 def test_documented_commands_are_understood(name: str) -> None:
     """Those of the README and of the script's own text."""
     import importlib
