@@ -1,7 +1,7 @@
 """Bundles beside onnxruntime on a machine that they are carried to, with as many threads as it has.
 
-    python benchmarks/cpu_carried.py pack build/carried --models squeezenet mlp --batch 8 --gemm 1024x1024x1024
-    python benchmarks/cpu_carried.py run build/carried --threads 1 4 16
+    python benchmarks/cpu_carried.py pack --models squeezenet mlp --batch 8 --gemm 1024x1024x1024
+    python benchmarks/cpu_carried.py run --threads 1 4 16
 
 ``pack`` makes a folder of bundles, models, the C program that runs both, and onnxruntime's library. ``run`` needs that
 folder, the scripts, Python and numpy: no compiler and neither of the two packages.
@@ -10,6 +10,7 @@ folder, the scripts, Python and numpy: no compiler and neither of the two packag
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -18,10 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from measure import Report, Spread, finish, make_parser
+from measure import ROOT, Report, Spread, finish, make_parser, versions
 from turns import Model, Worker, level, peak_flops, read_pair, some_cores, timed, write_pair
 
 LIBRARY = "libonnxruntime.so"
+VERSIONS = "versions.json"
 Record = dict[str, Any]
 
 
@@ -42,6 +44,7 @@ def pack(arguments: argparse.Namespace) -> int:
         shutil.copy(model.path, folder)
         shutil.copy(build(model, arguments.workdir, ()), folder / f"{model.path.stem}.so")
         write_pair(folder / f"{model.path.stem}.npz", model.inputs, model.outputs)
+    (folder / VERSIONS).write_text(json.dumps(versions()))
     return 0
 
 
@@ -106,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         rows=[_row(record) for record in records],
         figures={"cpu_level": level(), "cores": len(os.sched_getaffinity(0)), "configurations": records},
+        versions=json.loads((arguments.folder / VERSIONS).read_text()),
     )
     return finish(report, arguments)
 
@@ -121,7 +125,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = make_parser("Bundles beside onnxruntime on a machine that they are carried to.")
     parser.add_argument("action", choices=("pack", "run"))
-    parser.add_argument("folder", type=Path, help="made by pack: it must not be there")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "build" / "carried", help="made by pack; default: build/carried"
+    )
     parser.add_argument("--models", nargs="*", default=[], help="to pack: names as of cpu.py; default: none")
     parser.add_argument("--batch", nargs="+", type=int, default=[8], help="default: 8")
     parser.add_argument("--gemm", nargs="*", default=[], metavar="MxNxK", help="products to pack; default: none")

@@ -20,6 +20,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
+FOLDERS = ("--workdir", "--folder", "-o", "--output")  # options
 PACKAGES = ("packager", "onnxruntime", "apache-tvm", "onnx", "numpy")
 
 
@@ -72,7 +73,7 @@ class Bar:
 class Report:
     """The outcome of one benchmark: a table for people, bars, and all figures for machines.
 
-    Notes stand under the table. Versions of ``packages`` are named where these are installed.
+    Notes stand under the table. Versions of ``packages`` are named where these are installed, or else ``versions``.
     """
 
     title: str
@@ -82,6 +83,7 @@ class Report:
     bars: list[Bar] = field(default_factory=list)
     notes: Sequence[str] = ()
     packages: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -126,7 +128,7 @@ def write(report: Report, output: Path) -> str:
         "date": date(),
         "command": command(),
         "machine": _machine(),
-        "versions": _versions(report.packages),
+        "versions": report.versions or versions(report.packages),
         "bars": [asdict(bar) | {"met": bar.met} for bar in report.bars],
         "figures": report.figures,
     }
@@ -167,9 +169,9 @@ def command() -> str:
     # Folders of the machine are nobody's business and change no figure.
     options, skip = [], False
     for argument in sys.argv[1:]:
-        if not skip and argument not in ("--workdir", "-o", "--output"):
+        if not skip and argument not in FOLDERS:
             options.append(argument)
-        skip = not skip and argument in ("--workdir", "-o", "--output")
+        skip = not skip and argument in FOLDERS
     return shlex.join(["python", str(script), *options])
 
 
@@ -179,10 +181,11 @@ def _machine() -> dict[str, Any]:
     return {"cpu": names[0] if names else platform.machine(), "cores": len(names), "shared": True}
 
 
-def _versions(others: Sequence[str]) -> dict[str, str]:
+def versions(others: Sequence[str] = ()) -> dict[str, str]:
+    """Return versions of what measures, and of those of the other packages that are installed."""
     done = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True)
-    versions = {name: metadata.version(name) for name in PACKAGES}
+    found = {name: metadata.version(name) for name in PACKAGES}
     for name in others:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return {"python": platform.python_version(), "gcc": done.stdout.strip(), **versions}
+            found[name] = metadata.version(name)
+    return {"python": platform.python_version(), "gcc": done.stdout.strip(), **found}

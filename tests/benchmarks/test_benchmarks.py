@@ -131,10 +131,13 @@ def test_cpu_gemm(run_benchmark: Callable[..., Figures]) -> None:
 @pytest.mark.slow
 def test_cpu_carried(workdir: Path, tmp_path: Path, run_benchmark: Callable[..., Figures]) -> None:
     folder = tmp_path / "carried"
-    words = ["pack", folder, "--models", "mlp", "--batch", 1, "--gemm", "8x32x16", "--workdir", workdir]
+    words = ["pack", "--folder", folder, "--models", "mlp", "--batch", 1, "--gemm", "8x32x16", "--workdir", workdir]
     subprocess.run([*map(str, [sys.executable, BENCHMARKS / "cpu_carried.py", *words])], check=True)
-    product, model = run_benchmark("cpu_carried", "run", folder, "--rounds", 2, "--block", 0.01)["configurations"]
+    product, model = run_benchmark("cpu_carried", "run", "--folder", folder, "--rounds", 2, "--block", 0.01)[
+        "configurations"
+    ]
     assert (product["model"], product["threads"]) == ("gemm_8x32x16", 1)
+    assert str(tmp_path) not in (tmp_path / "cpu_carried.json").read_text()
     assert 0 < product["share_of_peak"]["packager"]["median"] < 100
     assert model["over_packager"]["median"] > 0
 
