@@ -2,16 +2,35 @@
  * lane of the arena that is its own meanwhile. Of what is too little for all threads each has a team of them. */
 #include "batches.h"
 
-/* Micro-batches [begin, end) in one thread, all in the lane of the first. */
+#include <stdatomic.h>
+
+/* Micro-batches that have one thread each; `next` is the first that none has taken. */
+typedef struct {
+  const packager_session_t *session;
+  int64_t end;
+  atomic_llong *next;
+} apart_t;
+
+/* Takes them one by one, all in the lane of this iteration. */
 static int32_t run_lane(const void *arguments, int64_t begin, int64_t end) {
-  const packager_session_t *session = arguments;
-  pk_run_fn *run = pk_run_of(session);
-  pk_call_t call = session->call;
+  const apart_t *apart = arguments;
+  pk_run_fn *run = pk_run_of(apart->session);
+  pk_call_t call = apart->session->call;
+  (void)end; /* a part of the loop is one iteration */
   call.threads = 1;
-  call.arena += (uint64_t)begin * session->entry->lane_bytes;
+  call.arena += (uint64_t)begin * apart->session->entry->lane_bytes;
   int32_t failed = 0;
-  for (call.batch = begin; !failed && call.batch < end; ++call.batch) failed = run(&call);
+  while (!failed && (call.batch = atomic_fetch_add_explicit(apart->next, 1, memory_order_relaxed)) < apart->end) {
+    failed = run(&call);
+  }
   return failed;
+}
+
+static int32_t run_apart(packager_session_t *session, int64_t batches) {
+  atomic_llong next = 0;
+  const apart_t apart = {session, batches, &next};
+  int64_t threads = session->call.threads;
+  return pk_for(&session->call, run_lane, &apart, batches < threads ? batches : threads);
 }
 
 /* The micro-batches from `first` on, which have a team of threads and a lane each. */
@@ -63,7 +82,7 @@ int32_t pk_run_batches(packager_session_t *session) {
   int64_t rest = batches % threads, teams = choose_teams(rest, threads, has_teams);
   if (teams > 1 && teams == rest && (!has_teams || 2 * rest > threads))
     rest = 0; /* a thread each, as the others have */
-  int32_t failed = rest < batches ? pk_for(call, run_lane, session, batches - rest) : 0;
+  int32_t failed = rest < batches ? run_apart(session, batches - rest) : 0;
   if (teams == 1) return failed ? failed : run_together(session, batches - rest, batches);
   for (rest_t left = {session, batches - rest}; !failed && left.first < batches; left.first += teams) {
     int64_t count = batches - left.first < teams ? batches - left.first : teams;

@@ -1,9 +1,8 @@
-/* loop.c: parallel loops. Fork-join with a static partition; workers spin a little for the next loop, then sleep.
- * While a run is under way they wait longer: there is a next loop after calls that are not parallel, and to wake a
- * thread that sleeps can take as long as such a call.
- *
- * A thread that is done with its own chunk does not wait for workers that have not begun: it takes their chunks back. A
- * worker may be asleep, or have no core.
+/* loop.c: parallel loops. Fork-join with a static partition: a chunk for each thread, which it takes piece by piece,
+ * the half of what is left each time. A thread that is done with its own takes pieces of others: a core may have less
+ * to give than another, and a worker may be asleep or have no core. Workers spin a little for the next loop, then
+ * sleep. While a run is under way they wait longer: there is a next loop after calls that are not parallel, and to wake
+ * a thread that sleeps can take as long as such a call.
  *
  * One loop owns the pool at a time. A loop that finds it taken runs in its own thread instead of waiting: the cores
  * are busy already. Its iterations may have teams of their own, for loops in them. */
@@ -19,6 +18,8 @@
 #define SPINS 1000              /* about 20 to 50 us */
 #define LINGER_NS 1000000       /* after them, while a run is under way */
 #define SPINS_BETWEEN_YIELDS 32 /* other threads may have the core meanwhile */
+#define LEAST_PIECE 8           /* pieces are not smaller than such a part of a chunk */
+#define HELPED 3                /* workers help so many others: to look at all would take many threads long */
 
 static inline void pause_cpu(void) {
 #if defined(__x86_64__)
@@ -54,17 +55,18 @@ static int64_t chunk_begin(const pk_loop_t *loop, int32_t chunk) {
   return loop->extent / loop->chunks * chunk + (chunk < rest ? chunk : rest);
 }
 
-static void record_failure(pk_loop_t *loop, int32_t chunk, int32_t error) {
-  long long failure = (long long)chunk << 32 | (uint32_t)error;
+/* Of several failures that of the first iterations counts, whoever ran them. */
+static void record_failure(pk_loop_t *loop, int64_t begin, int32_t error) {
+  long long failure = (begin < INT32_MAX ? begin : INT32_MAX) << 32 | (uint32_t)error;
   long long lowest = atomic_load_explicit(&loop->failure, memory_order_relaxed);
   while (failure < lowest && !atomic_compare_exchange_weak_explicit(&loop->failure, &lowest, failure,
                                                                     memory_order_relaxed, memory_order_relaxed)) {
   }
 }
 
-static void run_chunk(pk_loop_t *loop, int32_t chunk) {
-  int32_t error = loop->task(loop->arguments, chunk_begin(loop, chunk), chunk_begin(loop, chunk + 1));
-  if (error) record_failure(loop, chunk, error);
+static void run_part(pk_loop_t *loop, int64_t begin, int64_t end) {
+  int32_t error = loop->task(loop->arguments, begin, end);
+  if (error) record_failure(loop, begin, error);
 }
 
 static int32_t loop_error(const pk_loop_t *loop) {
@@ -111,12 +113,47 @@ static int claim(pk_worker_t *worker, unsigned state) {
                                                  memory_order_relaxed);
 }
 
+/* The worker that a chunk after the first is for. */
+static pk_worker_t *worker_of(const pk_team_t *team, int32_t chunk) {
+  return &team->pool->worker[team->first + chunk * team->apart - 1];
+}
+
+/* Where the part of a chunk begins that nobody has taken. */
+static atomic_llong *rest_of(pk_team_t *team, int32_t chunk) {
+  return chunk ? &worker_of(team, chunk)->rest : &team->rest;
+}
+
+/* Takes a piece of a chunk and runs it. Returns 0 if there is none. */
+static int run_piece(pk_team_t *team, int32_t chunk) {
+  pk_loop_t *loop = team->loop;
+  atomic_llong *rest = rest_of(team, chunk);
+  int64_t begin = chunk_begin(loop, chunk), end = chunk_begin(loop, chunk + 1), size;
+  int64_t least = (end - begin + LEAST_PIECE - 1) / LEAST_PIECE;
+  long long at = atomic_load_explicit(rest, memory_order_relaxed);
+  do {
+    if (at >= end) return 0;
+    size = (end - at + 1) / 2;
+    if (size < least) size = least < end - at ? least : end - at;
+  } while (!atomic_compare_exchange_weak_explicit(rest, &at, at + size, memory_order_relaxed, memory_order_relaxed));
+  run_part(loop, at, at + size);
+  return 1;
+}
+
+/* Runs a thread's own chunk, and then what is left of those of some others. */
+static void run_share(pk_team_t *team, int32_t own, int32_t helped) {
+  int32_t chunks = team->loop->chunks;
+  for (int32_t i = 0; i <= helped && i < chunks; ++i) {
+    while (run_piece(team, (own + i) % chunks)) {
+    }
+  }
+}
+
 void *pk_worker_main(void *argument) {
   pk_worker_t *worker = argument;
   while (wait_for_post(worker) != PK_POST_STOP) {
     if (!claim(worker, PK_POST_BUSY)) continue;
     pk_team_t *team = worker->team;
-    run_chunk(team->loop, worker->chunk);
+    run_share(team, worker->chunk, HELPED);
     /* Before `pending`: once that is zero the next loop may post. */
     atomic_store_explicit(&worker->post, PK_POST_IDLE, memory_order_relaxed);
     unsigned before = atomic_fetch_sub_explicit(&team->pending, 1, memory_order_acq_rel);
@@ -125,16 +162,10 @@ void *pk_worker_main(void *argument) {
   return NULL;
 }
 
-/* The worker that a chunk after the first is for. */
-static pk_worker_t *worker_of(const pk_team_t *team, int32_t chunk) {
-  return &team->pool->worker[team->first + chunk * team->apart - 1];
-}
-
-/* Runs the chunks that no worker has begun, from the worker that was woken last. */
-static void take_back(pk_team_t *team, pk_loop_t *loop) {
-  for (int32_t chunk = loop->chunks - 1; chunk > 0; --chunk) {
+/* Workers that have not begun need not any more: all pieces are taken. */
+static void dismiss(pk_team_t *team, int32_t chunks) {
+  for (int32_t chunk = 1; chunk < chunks; ++chunk) {
     if (!claim(worker_of(team, chunk), PK_POST_IDLE)) continue;
-    run_chunk(loop, chunk);
     atomic_fetch_sub_explicit(&team->pending, 1, memory_order_relaxed);
   }
 }
@@ -155,14 +186,17 @@ static void wait_for_workers(pk_team_t *team) {
 static int32_t run_in_team(pk_team_t *team, pk_loop_t *loop) {
   team->loop = loop;
   atomic_store_explicit(&team->pending, (unsigned)loop->chunks - 1, memory_order_relaxed);
+  for (int32_t chunk = 0; chunk < loop->chunks; ++chunk) {
+    atomic_store_explicit(rest_of(team, chunk), chunk_begin(loop, chunk), memory_order_relaxed);
+  }
   for (int32_t chunk = 1; chunk < loop->chunks; ++chunk) {
     pk_worker_t *worker = worker_of(team, chunk);
     worker->team = team;
     worker->chunk = chunk;
     pk_post(worker, PK_POST_WORK);
   }
-  run_chunk(loop, 0);
-  take_back(team, loop);
+  run_share(team, 0, loop->chunks);
+  dismiss(team, loop->chunks);
   wait_for_workers(team);
   return loop_error(loop);
 }
@@ -238,7 +272,7 @@ static void run_index(void *arguments, int32_t index) {
     record_failure(loop, 0, -1);
     return;
   }
-  run_chunk(loop, index);
+  run_part(loop, chunk_begin(loop, index), chunk_begin(loop, index + 1));
   atomic_fetch_add_explicit(&loop->done, 1, memory_order_relaxed);
 }
 

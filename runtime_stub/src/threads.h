@@ -13,7 +13,7 @@ typedef struct {
   int64_t extent;
   int32_t chunks;
   atomic_int done;      /* chunks run, counted for the host program's parallel_for only */
-  atomic_llong failure; /* (chunk << 32) | error of the lowest chunk that failed, LLONG_MAX: none */
+  atomic_llong failure; /* (begin << 32) | error of the first part that failed, LLONG_MAX: none */
 } pk_loop_t;
 
 /* States of pk_worker_t.post, which is a futex. WORK is a chunk that waits for the worker, BUSY one that it runs. */
@@ -25,8 +25,9 @@ enum { PK_POOL_HELD = 1, PK_POOL_CLOSED = 2 };
 
 /* Threads that run loops together: one that leads, and each `apart`th worker from `first` on. */
 struct pk_team {
-  _Alignas(64) atomic_uint pending; /* workers that have not finished their chunk */
+  _Alignas(64) atomic_uint pending; /* workers that have not finished their share */
   pk_loop_t *loop;                  /* read by workers between post and pending */
+  atomic_llong rest;                /* of the leader's chunk: where what nobody has taken begins */
   pk_pool_t *pool;
   int32_t first, apart;
   pk_executor_t executor; /* for loops in an iteration that has this team */
@@ -34,8 +35,9 @@ struct pk_team {
 
 typedef struct {
   _Alignas(64) atomic_uint post;
-  int32_t chunk;   /* of the loop of `team`; both are set before each post */
-  pk_team_t *team; /* whose leader posts */
+  int32_t chunk;     /* of the loop of `team`; both are set before each post */
+  pk_team_t *team;   /* whose leader posts */
+  atomic_llong rest; /* of the chunk, as the team's */
   pk_pool_t *pool;
   pthread_t thread;
 } pk_worker_t;

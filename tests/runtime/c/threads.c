@@ -228,7 +228,7 @@ static void failing_chunk(char **arguments) {
       d->b[4 * 80] = d->b[4 * 60] = d->b[4 * 30] = -777;
       CHECK_EQ(dynamic_run(t, session, d), PACKAGER_ERROR_KERNEL);
       CHECK_TEXT(t->session_error(session), "call 2 (add) reported failure");
-      CHECK_EQ(add_error(), 1030); /* the lowest chunk's */
+      CHECK_EQ(add_error(), 1030); /* the first row's */
       d->b[4 * 80] = d->b[4 * 60] = d->b[4 * 30] = 1;
       dynamic_run_checked(t, session, d);
     }
@@ -355,8 +355,7 @@ static void contention(char **arguments) {
   CHECK_EQ(dlclose(bundle.handle), 0);
 }
 
-/* max_threads bounds a session's loops below the size of the pool: 2 chunks, not 4, so of the rows 30 and 60 that
- * fail it is chunk 0 that stops at 30. */
+/* max_threads bounds a session's loops below the size of the pool: 2 chunks, not 4, whose first pieces have 25 rows. */
 static void max_threads(char **arguments) {
   open_bundle(arguments);
   CHECK_OK(t, t->set_threads(4));
@@ -364,11 +363,12 @@ static void max_threads(char **arguments) {
   packager_session_t *session = session_open(t, &options);
   dynamic_t *d = dynamic_new(100);
   memset(d->sum, 0, sizeof d->sum);
-  d->b[4 * 30] = d->b[4 * 60] = -777;
+  d->b[4 * 12] = -777;
   CHECK_EQ(dynamic_run(t, session, d), PACKAGER_ERROR_KERNEL);
-  CHECK_EQ(add_error(), 1030);
-  CHECK(d->sum[4 * 49 + 1] == 0); /* with 4 chunks, 25..50 stops at 30 as well, */
-  CHECK(d->sum[4 * 75 + 1] == 0); /* but 75..100 does not stop */
+  CHECK_EQ(add_error(), 1012);
+  CHECK(d->sum[4 * 13 + 1] == 0); /* of 4 chunks this would be the second piece of the first */
+  CHECK(d->sum[4 * 24 + 1] == 0);
+  CHECK(d->sum[4 * 25 + 1] != 0);
   CHECK_OK(t, t->session_destroy(session));
   free(d);
 }
