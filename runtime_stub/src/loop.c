@@ -106,7 +106,7 @@ void pk_run_ends(const pk_executor_t *executor) {
   if (executor->pool) atomic_fetch_sub_explicit(&executor->pool->runs, 1, memory_order_relaxed);
 }
 
-/* Turns WORK into BUSY for the worker, or into IDLE for a holder that takes the chunk back: one of them succeeds. */
+/* Turns WORK into BUSY for the worker, or into IDLE for a leader that needs it no more: one of them succeeds. */
 static int claim(pk_worker_t *worker, unsigned state) {
   unsigned post = PK_POST_WORK;
   return atomic_compare_exchange_strong_explicit(&worker->post, &post, state, memory_order_acquire,
