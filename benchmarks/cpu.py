@@ -25,7 +25,7 @@ import numpy as np
 from cpu_engines import ENGINES, Settings, prepare
 from cpu_models import MODELS, QUANTIZED, SMALL, make
 from measure import ROOT, Bar, Report, Spread, command, date, finish, make_parser, output_path, write
-from turns import EngineError, Model, Worker, level, some_cores, timed
+from turns import EngineError, Model, Worker, in_order, level, some_cores, timed
 
 GEOMEAN, WORST, SMALL_RATIO, QUANTIZED_RATIO = 1.15, 0.95, 3.0, 1.0
 RIVAL = "onnxruntime"
@@ -54,7 +54,7 @@ def measure(model: Model, threads: int, engines: Sequence[str], settings: Settin
                 entries[name] = asdict(workers[name].ready)
             except EngineError as error:
                 entries[name] = {"failed": str(error)}
-        turns = take_turns(workers, entries, plan)
+        turns = measure_turns(workers, entries, plan)
     finally:
         for worker in workers.values():
             worker.close()
@@ -74,12 +74,12 @@ def measure(model: Model, threads: int, engines: Sequence[str], settings: Settin
     return place | {"date": date(), "command": command(), "engines": entries, "over_packager": ratios}
 
 
-def take_turns(workers: dict[str, Worker], entries: dict[str, Record], plan: Plan) -> dict[str, list[float]]:
+def measure_turns(workers: dict[str, Worker], entries: dict[str, Record], plan: Plan) -> dict[str, list[float]]:
     """Return for each engine the seconds of a call in each round. An engine that fails is noted and drops out."""
     turns: dict[str, list[float]] = {name: [] for name in workers}
     spent = dict.fromkeys(workers, 0.0)
     for index in range(plan.rounds):
-        for name in list(workers) if index % 2 == 0 else list(workers)[::-1]:
+        for name in in_order(workers, index):
             if name not in turns or spent[name] > plan.seconds:
                 continue
             if workers[name].ready.first_s > plan.seconds:  # its only one

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from measure import ROOT, Report, Spread, finish, make_parser, versions
-from turns import Model, Worker, level, peak_flops, read_pair, some_cores, timed, write_pair
+from peak import share, start_peak
+from turns import Model, Worker, level, read_pair, some_cores, take_turns, write_pair
 
 LIBRARY = "libonnxruntime.so"
 VERSIONS = "versions.json"
@@ -35,6 +36,8 @@ def pack(arguments: argparse.Namespace) -> int:
     from engines import compile_program, onnxruntime_library
 
     folder: Path = arguments.folder
+    if folder.exists():
+        raise SystemExit(f"error: {folder} is there already\nhint: remove it, or name another with --folder")
     models = [make(name, batch, arguments.workdir / "models") for name in arguments.models for batch in arguments.batch]
     models += [make_product(problem, arguments.workdir / "models") for problem in arguments.gemm]
     folder.mkdir(parents=True)
@@ -55,44 +58,41 @@ def measure(model: Model, threads: int, arguments: argparse.Namespace) -> Record
         "packager": f"packager={folder / model.path.stem}.so",
         "onnxruntime": f"onnxruntime={folder / LIBRARY},{folder / model.path.name}",
     }
+    problem = model.name.removeprefix("gemm_") if _is_product(model.path) else ""
     workers: dict[str, Worker] = {}
     try:
         for name, engine in engines.items():
             workers[name] = Worker(model, [folder / "serve", "-t", str(threads), "TENSORS", engine], folder)
-        if model.name.startswith("gemm_"):
-            workers["peak"] = Worker(Model("fma", 1, model.path, {}, {}), [folder / "serve", f"fma={level()}"], folder)
-        for worker in workers.values():
-            worker.keep_to(some_cores(threads))
-        turns: dict[str, list[float]] = {name: [] for name in workers}
-        for index in range(arguments.rounds):
-            for name in list(workers)[:: 1 if index % 2 == 0 else -1]:
-                turns[name].append(timed(workers[name], arguments.block)[0])
+        if problem:
+            workers["peak"] = start_peak(folder)
+        times = take_turns(workers, some_cores(threads), arguments.rounds, arguments.block)
     finally:
         for worker in workers.values():
             worker.close()
-    ratios = [theirs / ours for theirs, ours in zip(turns["onnxruntime"], turns["packager"], strict=True)]
+    ratios = [theirs / ours for theirs, ours in zip(times["onnxruntime"], times["packager"], strict=True)]
     record = {
-        "model": model.path.stem,
+        "model": model.name,
         "threads": threads,
-        "ms": {name: asdict(Spread.of([1e3 * seconds for seconds in times])) for name, times in turns.items()},
+        "ms": {name: asdict(Spread.of([1e3 * seconds for seconds in times[name]])) for name in times},
         "over_packager": asdict(Spread.of(ratios)),
     }
-    if "peak" in turns:
-        m, n, k = map(int, model.name.removeprefix("gemm_").split("x"))
-        part = 100 * 2 * m * n * k / peak_flops(loads=False)
-        record["share_of_peak"] = {
-            name: asdict(Spread.of([part * peak / own for own, peak in zip(turns[name], turns["peak"], strict=True)]))
-            for name in engines
-        }
+    if problem:
+        record["share_of_peak"] = {name: asdict(share(problem, times[name], times["peak"])) for name in engines}
     return record
+
+
+def _is_product(path: Path) -> bool:
+    return path.stem.startswith("gemm_")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure all that the folder has."""
+    if not (arguments.folder / VERSIONS).exists():
+        raise SystemExit(f"error: {arguments.folder} was not made by pack\nhint: name its folder with --folder")
     records = []
     for path in sorted(arguments.folder.glob("*.onnx")):
         model = Model(path.stem, 0, path, *read_pair(path.with_suffix(".npz")))
-        for threads in [1] if path.stem.startswith("gemm_") else arguments.threads:
+        for threads in [1] if _is_product(path) else arguments.threads:
             records.append(measure(model, threads, arguments))
             if not arguments.json:
                 print(" ".join(_row(records[-1])), flush=True)
@@ -124,16 +124,16 @@ def _row(record: Record) -> tuple[str, ...]:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = make_parser("Bundles beside onnxruntime on a machine that they are carried to.")
-    parser.add_argument("action", choices=("pack", "run"))
-    parser.add_argument(
-        "--folder", type=Path, default=ROOT / "build" / "carried", help="made by pack; default: build/carried"
-    )
-    parser.add_argument("--models", nargs="*", default=[], help="to pack: names as of cpu.py; default: none")
-    parser.add_argument("--batch", nargs="+", type=int, default=[8], help="default: 8")
-    parser.add_argument("--gemm", nargs="*", default=[], metavar="MxNxK", help="products to pack; default: none")
-    parser.add_argument("--threads", nargs="+", type=int, default=[1], help="default: 1; products have one")
-    parser.add_argument("--rounds", type=int, default=15, help="default: 15")
-    parser.add_argument("--block", type=float, default=0.05, help="seconds of a turn; default: 0.05")
+    actions = parser.add_subparsers(dest="action", required=True)
+    packer, runner = actions.add_parser("pack"), actions.add_parser("run")
+    for action in (packer, runner):
+        action.add_argument("--folder", type=Path, default=ROOT / "build" / "carried", help="default: build/carried")
+    packer.add_argument("--models", nargs="*", default=[], help="names as of cpu.py; default: none")
+    packer.add_argument("--batch", nargs="+", type=int, default=[8], help="of these models; default: 8")
+    packer.add_argument("--gemm", nargs="*", default=[], metavar="MxNxK", help="products; default: none")
+    runner.add_argument("--threads", nargs="+", type=int, default=[1], help="default: 1; products have one")
+    runner.add_argument("--rounds", type=int, default=15, help="default: 15")
+    runner.add_argument("--block", type=float, default=0.05, help="seconds of a turn; default: 0.05")
     return parser.parse_args(argv)
 
 

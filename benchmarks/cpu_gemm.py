@@ -3,9 +3,8 @@
     python benchmarks/cpu_gemm.py
     python benchmarks/cpu_gemm.py --problems 1024x1024x1024 --rounds 31
 
-A problem is MxNxK: x[M, K] times a constant w[K, N], float32. The peaks are those of c/engine_fma.c: multiply-adds
-alone, and with the loads of a tile. They have a turn in each round, as packager and onnxruntime have; shares are of
-turns of the same round, of multiply-adds alone if nothing else is said.
+Problems and peaks are those of peak.py. A peak has a turn in each round, as packager and onnxruntime have; shares are
+of turns of the same round, of multiply-adds alone if nothing else is said.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ import onnx.parser
 from cpu_engines import Settings, onnxruntime, packager, prepare
 from measure import ROOT, Bar, Report, Spread, finish, make_parser
 from onnx import numpy_helper
-from turns import EngineError, Model, Worker, level, peak_flops, some_cores, timed
+from peak import peak_flops, product_flops, share, start_peak
+from turns import EngineError, Model, Worker, level, some_cores, take_turns
 
 BARRED, LIMIT = "1024x1024x1024", 85.0
 # The products of BERT and ViT, and what ResNet-50's 1x1 convolutions and its last layer come down to.
@@ -51,40 +51,31 @@ def make(problem: str, folder: Path) -> Model:
 
 def measure(problem: str, settings: Settings, rounds: int, block_s: float) -> dict[str, Any]:
     """Return GFLOP/s of the peak and of each engine, and the engines' shares of the peak in percent."""
-    m, n, k = map(int, problem.split("x"))
     model = make(problem, settings.workdir / "models")
-    nothing = Model("fma", 1, model.path, {}, {})
     workers: dict[str, Worker] = {}
     failed: dict[str, str] = {}
     try:
-        workers["peak"] = Worker(nothing, [settings.workdir / "serve", f"fma={level()}"], settings.workdir)
+        workers["peak"] = start_peak(settings.workdir)
         for name, start in ENGINES.items():
             try:
                 workers[name] = start(model, 1, settings)
             except EngineError as error:
                 failed[name] = str(error)
-        workers["loads"] = Worker(nothing, [settings.workdir / "serve", f"fma={level()}+loads"], settings.workdir)
-        for worker in workers.values():
-            worker.keep_to(some_cores(1))
-        flops = dict.fromkeys(workers, 2 * m * n * k)
-        flops |= {"peak": peak_flops(loads=False), "loads": peak_flops(loads=True)}
-        speeds: dict[str, list[float]] = {name: [] for name in workers}
-        for index in range(rounds):
-            for name in list(workers)[:: 1 if index % 2 == 0 else -1]:
-                speeds[name].append(flops[name] / timed(workers[name], block_s)[0] / 1e9)
+        workers["loads"] = start_peak(settings.workdir, loads=True)
+        times = take_turns(workers, some_cores(1), rounds, block_s)
     finally:
         for worker in workers.values():
             worker.close()
-    shares = {
-        name: asdict(Spread.of([100 * own / peak for own, peak in zip(speeds[name], speeds["peak"], strict=True)]))
-        for name in speeds
-        if name not in ("peak", "loads")
-    }
-    of_loads = [100 * own / peak for own, peak in zip(speeds.get("packager", []), speeds["loads"], strict=False)]
+    flops = dict.fromkeys(ENGINES, product_flops(problem))
+    flops |= {"peak": peak_flops(), "loads": peak_flops(loads=True)}
+    speeds = {name: Spread.of([flops[name] / seconds / 1e9 for seconds in times[name]]) for name in times}
+    shares = {name: share(problem, times[name], times["peak"]) for name in ENGINES if name in times}
+    own = times.get("packager")
+    of_loads = share(problem, own, times["loads"], loads=True) if own else None
     return {
-        "gflops": {name: asdict(Spread.of(values)) for name, values in speeds.items()},
-        "share": shares,
-        "share_with_loads": asdict(Spread.of(of_loads)) if of_loads else None,
+        "gflops": {name: asdict(spread) for name, spread in speeds.items()},
+        "share": {name: asdict(spread) for name, spread in shares.items()},
+        "share_with_loads": asdict(of_loads) if of_loads else None,
         "failed": failed,
     }
 

@@ -203,12 +203,6 @@ def level() -> str:
     return "x86-64-v4" if "avx512vl" in flags else "x86-64-v3"
 
 
-def peak_flops(*, loads: bool) -> int:
-    """Return the FLOPs of a call of c/engine_fma.c, by itself or with the loads of a tile."""
-    lanes, rows = {"x86-64-v3": (8, 6), "x86-64-v4": (16, 14)}[level()]
-    return 102_400 * lanes * 2 * (2 * rows if loads else 12)
-
-
 def read_pair(path: Path) -> tuple[Arrays, Arrays]:
     """Return the inputs and outputs of a model's ``.npz``."""
     arrays = np.load(path)
@@ -237,3 +231,19 @@ def timed(worker: Worker, block_s: float) -> tuple[float, int]:
     count = max(3, min(200, round(block_s / (probe * calls))))
     samples = worker.run(max(1, min(1000, round(2e-3 / probe))), count, calls)
     return float(np.median(samples)) / calls, count * calls
+
+
+def in_order(workers: Mapping[str, Worker], index: int) -> list[str]:
+    """Return whose turn it is, one after the other, in a round: every other round goes backwards."""
+    return list(workers)[:: 1 if index % 2 == 0 else -1]
+
+
+def take_turns(workers: Mapping[str, Worker], cores: set[int], rounds: int, block_s: float) -> dict[str, list[float]]:
+    """Return for each worker the seconds of a call in each round, all on the same cores. Raises EngineError."""
+    for worker in workers.values():
+        worker.keep_to(cores)
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    for index in range(rounds):
+        for name in in_order(workers, index):
+            times[name].append(timed(workers[name], block_s)[0])
+    return times

@@ -131,8 +131,11 @@ def test_cpu_gemm(run_benchmark: Callable[..., Figures]) -> None:
 @pytest.mark.slow
 def test_cpu_carried(workdir: Path, tmp_path: Path, run_benchmark: Callable[..., Figures]) -> None:
     folder = tmp_path / "carried"
-    words = ["pack", "--folder", folder, "--models", "mlp", "--batch", 1, "--gemm", "8x32x16", "--workdir", workdir]
-    subprocess.run([*map(str, [sys.executable, BENCHMARKS / "cpu_carried.py", *words])], check=True)
+    words = ["--workdir", workdir, "pack", "--folder", folder, "--models", "mlp", "--batch", 1, "--gemm", "8x32x16"]
+    argv = [*map(str, [sys.executable, BENCHMARKS / "cpu_carried.py", *words])]
+    subprocess.run(argv, check=True)
+    again = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert again.stderr == f"error: {folder} is there already\nhint: remove it, or name another with --folder\n"
     product, model = run_benchmark("cpu_carried", "run", "--folder", folder, "--rounds", 2, "--block", 0.01)[
         "configurations"
     ]
