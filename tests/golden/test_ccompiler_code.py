@@ -52,6 +52,11 @@ CASES: dict[str, tuple[list[relax.Var], Body, set[int]]] = {
         residual,
         {1, 2},
     ),
+    "dense_deep": (
+        [tensor("x", (60, 1536)), tensor("w", (1536, 320)), tensor("b", (320,))],
+        lambda e, x, w, b: e(op.nn.relu(e(op.add(e(op.matmul(x, w)), b)))),
+        {1, 2},
+    ),
     "dense_int8": (
         [tensor("x", (5, 31), "int8"), tensor("w", (31, 16), "int8")],
         lambda e, x, w: e(op.astype(e(op.matmul(x, w, out_dtype="int32")), "float32")),
@@ -156,11 +161,13 @@ def test_no_expected_file_is_left_over() -> None:
 
 
 def test_all_cases_compile_together_without_warnings() -> None:
+    """None needs more of the stack than docs/ccompiler.md says, less what calls it."""
     source, groups, _ = render_module([make_partition(name) for name in CASES], (), AVX2)
     assert list(groups) == list(CASES)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "all.c"
         path.write_text(source)
-        strict = ["gcc", "-O3", "-march=x86-64-v3", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
-        done = subprocess.run([*strict, str(path)], capture_output=True, text=True, check=False)
+        strict = ["gcc", "-O1", "-march=x86-64-v3", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
+        strict += [f"-Wframe-larger-than={124 << 10}", "-c", str(path), "-o", str(path.with_suffix(".o"))]
+        done = subprocess.run(strict, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

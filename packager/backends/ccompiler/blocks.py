@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packager.backends.ccompiler.shapes import Extent, c_text, ceil_div, equal, product
@@ -12,10 +12,13 @@ if TYPE_CHECKING:
 
 # Rows of a block at most: with their sums, as many as leave room for weights in the second-level cache.
 BLOCK = 56
-# Steps of a sum that are taken before the next columns: their weights, two panels wide, and the rows of a tile stay in
-# the first-level cache. Rows of the buffer are a little further apart, so that they do not meet in one set of it.
-CHUNK = 256
-PITCH = CHUNK + 16
+# Steps of a sum that are taken before the next columns: sums go to memory and back after them, so they are many; their
+# weights, two panels wide, and the rows of a tile stay in the second-level cache.
+CHUNK = 1024
+# Steps of rows that are copied, where sums have a buffer, too: both are on the stack.
+COPIED = 256
+# Rows of a buffer are so much further apart, so that they do not meet in one set of the first-level cache.
+GAP = 16
 # Rows that are so many floats apart meet in few sets of the first-level cache.
 ALIASED = 512
 
@@ -30,6 +33,11 @@ class Blocks:
     runs: Extent
     run: Extent
     size: int | None
+
+    def halved(self) -> Blocks:
+        """Return blocks of at most half as many rows."""
+        assert isinstance(self.run, int)
+        return replace(self, size=even_size(self.run, BLOCK // 2))
 
     @property
     def per_run(self) -> Extent:
@@ -63,7 +71,12 @@ class Blocks:
 
 def even_blocks(rows: Extent) -> Blocks:
     """Return blocks of equal sizes, as far as that is possible."""
-    return Blocks(1, rows, -(-rows // -(-rows // BLOCK)) if isinstance(rows, int) else None)
+    return Blocks(1, rows, even_size(rows, BLOCK) if isinstance(rows, int) else None)
+
+
+def even_size(rows: int, most: int) -> int:
+    """Return how many rows blocks of equal sizes have."""
+    return -(-rows // -(-rows // most))
 
 
 @dataclass(frozen=True)
@@ -71,15 +84,18 @@ class Data:
     """Where the rows of a block are; texts are C.
 
     ``source`` is a pointer to what a chunk of a block begins with: steps ``done`` to ``done + taken`` of its rows from
-    ``first`` on. ``layout`` are the fields of a ``pk_rows_t``. A row is in one piece, or in stretches of ``stretch``
-    steps. ``prepare`` is done before the first chunk of a block, ``gather`` before each; they have a buffer ``a`` of
-    ``buffer`` elements. ``groups`` are numbers of rows that follow one another at one distance: of a whole block, if
-    there are none. ``following`` is where the rows of the next block begin, if they are worth fetching meanwhile.
+    ``first`` on, ``chunk`` of them at most. ``layout`` are the fields of a ``pk_rows_t``. A row is in one piece, or in
+    stretches of ``stretch`` steps. ``prepare`` is done before the first chunk of a block, ``gather`` before each; they
+    have a buffer ``a`` of ``buffer`` elements, where gathered rows are ``apart``. ``groups`` are numbers of rows that
+    follow one another at one distance: of a whole block, if there are none. ``following`` is where the rows of the next
+    block begin, if they are worth fetching meanwhile.
     """
 
     source: str
     layout: str
+    chunk: int = CHUNK
     buffer: int = 0
+    apart: int = 0
     gather: str = ""
     prepare: str = ""
     stretch: int = 0
@@ -87,9 +103,11 @@ class Data:
     following: str = ""
 
 
-def gathered(gather: str, blocks: Blocks) -> Data:
-    """Return rows that are copied to the buffer, chunk by chunk."""
-    return Data("a", f"count, 1, {PITCH}, 0, 1, 0", buffer=(blocks.size or BLOCK) * PITCH, gather=gather)
+def gathered(gather: str, blocks: Blocks, chunk: int = COPIED) -> Data:
+    """Return rows that are copied to the buffer, chunk by chunk, by a text that names their distance ``apart``."""
+    apart = chunk + GAP
+    buffer = (blocks.size or BLOCK) * apart
+    return Data("a", "count, 1, apart, 0, 1, 0", chunk, buffer=buffer, apart=apart, gather=gather)
 
 
 def rows_of(x: str, first: str, pitch: Extent, depth: Extent, kind: Kind, blocks: Blocks) -> Data:
@@ -101,4 +119,4 @@ def rows_of(x: str, first: str, pitch: Extent, depth: Extent, kind: Kind, blocks
         return Data(start, f"count, 1, {pitch}, 0, 1, 0", following=following)
     taken = f"pk_min_i64(taken * {kind.pair}, {c_text(depth)} - done * {kind.pair})"
     pairs = f" * {kind.pair}" if kind.pair > 1 else ""
-    return gathered(f"pk_gather_{kind.name}(a, {start}{pairs}, {c_text(pitch)}, count, {taken});", blocks)
+    return gathered(f"pk_gather_{kind.name}(a, {start}{pairs}, {c_text(pitch)}, apart, count, {taken});", blocks)

@@ -92,7 +92,7 @@ def _rows(x: str, data: Shape, result: Shape, window: Window, groups: int, kind:
     depth = in_channels * window.size[0] * window.size[1]
     taken = f"pk_min_i64(taken * {kind.pair}, {depth} - done * {kind.pair})"
     source = f"{x} + batch * {in_channels}" if groups > 1 else x
-    gather = f"pk_gather_windows_{kind.name}(a, {source}, &window, first, count, done * {kind.pair}, {taken});"
+    gather = f"pk_gather_windows_{kind.name}(a, {source}, &window, apart, first, count, done * {kind.pair}, {taken});"
     return blocks, gathered(gather, blocks), setup
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packager.backends.ccompiler.blocks import ALIASED, BLOCK, PITCH, Blocks, Data
+from packager.backends.ccompiler.blocks import ALIASED, BLOCK, COPIED, Blocks, Data
 from packager.backends.ccompiler.shapes import Shape, product
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Steps of a window's line at most: more of them are taken in chunks.
 MOST_STEPS = 512
 # Elements of a copy at most, as much as the buffer for windows has.
-MOST_COPIED = BLOCK * PITCH
+MOST_COPIED = BLOCK * COPIED
 
 
 def windows_in_lines(x: str, data: Shape, result: Shape, window: Window) -> tuple[Blocks, Data] | None:
@@ -61,4 +61,4 @@ def windows_in_lines(x: str, data: Shape, result: Shape, window: Window) -> tupl
         source = f"image + (top * {width} + left) * {channels}"
     source = f"{source} + done / {stretch} * {line}"
     layout = f"{group}, {groups}, {pitch}, {down * line}, taken / {stretch}, {line}"
-    return blocks, Data(source, layout, copied, prepare=prepare, stretch=stretch, groups=counts)
+    return blocks, Data(source, layout, buffer=copied, prepare=prepare, stretch=stretch, groups=counts)

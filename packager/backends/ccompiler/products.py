@@ -7,12 +7,12 @@ rows, up to ``SPAN`` bands. Nothing here depends on the CPU but the tiles that a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packager.backends.ccompiler.blocks import BLOCK, CHUNK, Blocks, Data
+from packager.backends.ccompiler.blocks import BLOCK, CHUNK, Blocks, Data, gathered
 from packager.backends.ccompiler.expressions import DTYPES
 from packager.backends.ccompiler.functions import FunctionDraft
 from packager.backends.ccompiler.graph import Operation, Tensor
@@ -59,13 +59,15 @@ def add_product(
 ) -> None:
     """Finish a function that computes a product and what follows it. Raises CannotRender."""
     group = draft.group
+    result = _summed(sizes, stage, anchor, kind)
+    if result is not None:
+        sizes = _deep(sizes)
     columns, blocks, data = sizes.columns, sizes.blocks, sizes.data
     steps = ceil_div(sizes.depth, kind.pair)
     band = _band(sizes)
     bands = ceil_div(columns, band)
     most = min(SPAN, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN
     pitch = most + COLUMNS
-    result = _summed(sizes, stage, anchor, kind)
     rows_first = not equal(bands, 1) and (result is not None or sizes.shared or _rows_first(sizes))
     total = total_value(anchor.result, f"c[r * {pitch} + j]") if result is None else f"o{result.index}[j]"
     program = (
@@ -87,7 +89,7 @@ def add_product(
         "rows": c_text(product((blocks.runs, blocks.run))),
         "columns": c_text(columns),
         "steps": c_text(steps),
-        "chunk": c_text(_chunk(steps, data.stretch)),
+        "chunk": c_text(_chunk(steps, data)),
         "block": blocks.size or BLOCK,
         "blocks": c_text(blocks.count),
         "batch_of": f"% {c_text(sizes.batch)}" if sizes.shared else f"/ {c_text(blocks.count)}",
@@ -145,14 +147,23 @@ def _summed(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Tens
     return next((tensor for tensor in fitting if equal(product(tensor.shape), elements)), None)
 
 
-def _chunk(steps: Extent, stretch: int) -> Extent:
+def _deep(sizes: Product) -> Product:
+    """Return a product that gathers half as many rows, with as many steps as those that are not gathered: sums have no
+    buffer there."""
+    if sizes.blocks.size is None:
+        return sizes
+    blocks = sizes.blocks.halved()
+    return replace(sizes, blocks=blocks, data=gathered(sizes.data.gather, blocks, CHUNK))
+
+
+def _chunk(steps: Extent, data: Data) -> Extent:
     """Return how many steps are taken at once: as many for all chunks, as far as that is possible."""
-    if stretch:
-        lines, most = steps // stretch, max(1, CHUNK // stretch)
-        return -(-lines // -(-lines // most)) * stretch
+    if data.stretch:
+        lines, most = steps // data.stretch, max(1, data.chunk // data.stretch)
+        return -(-lines // -(-lines // most)) * data.stretch
     if isinstance(steps, int):
-        return -(-steps // -(-steps // CHUNK))
-    return CHUNK
+        return -(-steps // -(-steps // data.chunk))
+    return data.chunk
 
 
 def total_value(result: Tensor, total: str) -> str:

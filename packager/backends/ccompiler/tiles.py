@@ -11,7 +11,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-from packager.backends.ccompiler.blocks import PITCH
+from packager.backends.ccompiler.blocks import CHUNK
 from packager.backends.ccompiler.functions import Machine
 from packager.backends.ccompiler.shapes import Extent
 from packager.header import ENVIRONMENT
@@ -150,7 +150,7 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
     kinds = [kind for kind in KINDS.values() if any(tile.kind == kind.name for tile in tiles)]
     if not kinds:
         return []
-    values = {"gathered": PITCH, "bytes": machine.vector_bytes, "fetch": fetch, "few": FEW}
+    values = {"chunk": CHUNK, "bytes": machine.vector_bytes, "fetch": fetch, "few": FEW}
     elements = {"quads": machine.quads, "embedded": EMBEDDED if machine.embeds else ()}
     made = [
         ENVIRONMENT.get_template("ccompiler/gather.h.j2").render(values, kinds=kinds),
