@@ -103,20 +103,23 @@ class Data:
     following: str = ""
 
 
-def gathered(gather: str, blocks: Blocks, chunk: int = COPIED) -> Data:
+def gathered(gather: str, blocks: Blocks, chunk: int = COPIED, following: str = "") -> Data:
     """Return rows that are copied to the buffer, chunk by chunk, by a text that names their distance ``apart``."""
     apart = chunk + GAP
     buffer = (blocks.size or BLOCK) * apart
-    return Data("a", "count, 1, apart, 0, 1, 0", chunk, buffer=buffer, apart=apart, gather=gather)
+    return Data(
+        "a", "count, 1, apart, 0, 1, 0", chunk, buffer=buffer, apart=apart, gather=gather, following=following
+    )
 
 
 def rows_of(x: str, first: str, pitch: Extent, depth: Extent, kind: Kind, blocks: Blocks) -> Data:
     """Return rows of ``depth`` elements that are ``pitch`` apart: read where they are, or copied if that is faster."""
     start = f"{x} + ({first}) * {c_text(pitch)} + done"
+    following = f"{x} + ({first} + count) * {c_text(pitch)}" if equal(pitch, depth) else ""
     is_apart = isinstance(pitch, int) and (pitch % ALIASED != 0 or blocks.counts == (1, 1))
     if is_apart and kind.stored == kind.data and kind.pair == 1:
-        following = f"{x} + ({first} + count) * {c_text(pitch)}" if equal(pitch, depth) else ""
         return Data(start, f"count, 1, {pitch}, 0, 1, 0", following=following)
     taken = f"pk_min_i64(taken * {kind.pair}, {c_text(depth)} - done * {kind.pair})"
     pairs = f" * {kind.pair}" if kind.pair > 1 else ""
-    return gathered(f"pk_gather_{kind.name}(a, {start}{pairs}, {c_text(pitch)}, apart, count, {taken});", blocks)
+    gather = f"pk_gather_{kind.name}(a, {start}{pairs}, {c_text(pitch)}, apart, count, {taken});"
+    return gathered(gather, blocks, following=following)
