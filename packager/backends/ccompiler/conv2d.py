@@ -83,7 +83,7 @@ def _rows(x: str, data: Shape, result: Shape, window: Window, groups: int, kind:
     blocks, channels, in_channels = even_blocks(product(result[:3])), data[3], int(data[3]) // groups
     if window.is_place and groups == 1:
         return blocks, rows_of(x, "first", channels, channels, kind, blocks), ""
-    lines = windows_in_lines(x, data, result, window) if groups == 1 and kind.name == "f32" else None
+    lines = windows_in_lines(x, data, result, window, kind) if groups == 1 else None
     if lines is not None:
         return *lines, ""
     fields = [*data[1:3], *result[1:3], channels, in_channels, window.size[1]]

@@ -9,23 +9,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packager.backends.ccompiler.blocks import ALIASED, BLOCK, COPIED, Blocks, Data
+from packager.backends.ccompiler.blocks import ALIASED, BLOCK, COPIED, Blocks, Data, fits, in_units
 from packager.backends.ccompiler.shapes import Shape, product
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.conv2d import Window
+    from packager.backends.ccompiler.tiles import Kind
 
 # Steps of a window's line at most: more of them are taken in chunks.
 MOST_STEPS = 512
 # Elements of a copy at most, as much as the buffer for windows has.
 MOST_COPIED = BLOCK * COPIED
+UNIT = 4  # bytes of what a tile reads as one
 
 
-def windows_in_lines(x: str, data: Shape, result: Shape, window: Window) -> tuple[Blocks, Data] | None:
+def windows_in_lines(x: str, data: Shape, result: Shape, window: Window, kind: Kind) -> tuple[Blocks, Data] | None:
     """Return how a convolution reads its windows in lines of its data; None where that does not fit."""
     if not all(isinstance(extent, int) for extent in (*data[1:], *result[1:])) or window.dilation != (1, 1):
         return None
     height, width, channels = data[1:]
+    if not fits(kind, channels):
+        return None
+    x, channels = in_units(x, kind), channels // kind.unit
     lines, places = result[1:3]
     (tall, wide), (down, right), (top, left, _, _) = window.size, window.strides, window.padding
     stretch, pitch = wide * channels, right * channels
@@ -49,12 +54,12 @@ def windows_in_lines(x: str, data: Shape, result: Shape, window: Window) -> tupl
         group, groups, counts = "count", "1", (part, places - (parts - 1) * part)
     prepare = (
         f"const int64_t top = first / {places} % {lines} * {down} - {top}, left = first % {places} * {right} - {left};"
-        f"\n        const float *image = {x} + first / {lines * places} * {height * width * channels};"
+        f"\n        const {kind.data} *image = {x} + first / {lines * places} * {height * width * channels};"
     )
     if window.is_padded:
         line, source = met * channels, "a"
         copied = ((together - 1) * down + tall) * line
-        read = f"(const uint8_t *)image, {height}, {width}, {4 * channels}, top, left"
+        read = f"(const uint8_t *)image, {height}, {width}, {UNIT * channels}, top, left"
         prepare += f"\n        pk_pad_lines((uint8_t *)a, {read}, ({groups} - 1) * {down} + {tall}, {met});"
     else:
         line, copied = width * channels, 0

@@ -34,6 +34,11 @@ class Kind:
     pair: int = 1
 
     @property
+    def unit(self) -> int:
+        """How many stored elements a tile reads as one; 0 where they have to be converted before."""
+        return 0 if self.converts else self.pair
+
+    @property
     def converts(self) -> bool:
         """Whether data is not read as it is stored."""
         return self.name in ("f16", "i8")
@@ -44,7 +49,7 @@ KINDS = {
     "float16": Kind("f16", "uint16_t", "float", "uint16_t", "float"),
     "int32": Kind("i32", "int32_t", "uint32_t", "uint32_t", "uint32_t"),
     "int8": Kind("i8", "int8_t", "int32_t", "int8_t", "uint32_t", pair=2),
-    "uint8": Kind("u8", "uint8_t", "uint32_t", "int8_t", "uint32_t", pair=4),  # with weights of int8
+    "uint8": Kind("u8", "uint8_t", "pk_u32", "int8_t", "uint32_t", pair=4),  # with weights of int8
 }
 
 
