@@ -18,7 +18,7 @@
 #define SPINS 1000              /* about 20 to 50 us */
 #define LINGER_NS 1000000       /* after them, while a run is under way */
 #define SPINS_BETWEEN_YIELDS 32 /* other threads may have the core meanwhile */
-#define LEAST_PIECE 8           /* pieces are not smaller than such a part of a chunk */
+#define SMALLEST_PIECE 8        /* pieces are not smaller than this part of a chunk */
 #define HELPED 3                /* workers help so many others: to look at all would take many threads long */
 
 static inline void pause_cpu(void) {
@@ -128,7 +128,7 @@ static int run_piece(pk_team_t *team, int32_t chunk) {
   pk_loop_t *loop = team->loop;
   atomic_llong *rest = rest_of(team, chunk);
   int64_t begin = chunk_begin(loop, chunk), end = chunk_begin(loop, chunk + 1), size;
-  int64_t least = (end - begin + LEAST_PIECE - 1) / LEAST_PIECE;
+  int64_t least = (end - begin + SMALLEST_PIECE - 1) / SMALLEST_PIECE;
   long long at = atomic_load_explicit(rest, memory_order_relaxed);
   do {
     if (at >= end) return 0;
@@ -201,6 +201,10 @@ static int32_t run_in_team(pk_team_t *team, pk_loop_t *loop) {
   return loop_error(loop);
 }
 
+static void let_go(pk_pool_t *pool) {
+  atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
+}
+
 /* Returns how many workers there are: the pool is held then. 0: somebody else holds it, or there are none. */
 static int32_t hold(pk_pool_t *pool) {
   unsigned free = 0;
@@ -209,7 +213,7 @@ static int32_t hold(pk_pool_t *pool) {
     return 0;
   }
   int32_t workers = atomic_load_explicit(&pool->workers, memory_order_relaxed);
-  if (workers == 0) atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
+  if (workers == 0) let_go(pool);
   return workers;
 }
 
@@ -219,7 +223,7 @@ static int32_t run_in_all(pk_pool_t *pool, pk_loop_t *loop, int32_t apart) {
   pool->all.first = 0;
   pool->all.apart = apart;
   int32_t error = run_in_team(&pool->all, loop);
-  atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
+  let_go(pool);
   return error;
 }
 
@@ -250,7 +254,7 @@ int32_t pk_teams_for(const pk_executor_t *executor, int32_t threads, pk_team_fn 
   int32_t most = 1 + hold(pool), error = 0;
   teams_t teams = {pool, task, arguments, (threads < most ? threads : most) / extent};
   if (most == 1 || teams.size == 0) {
-    if (most > 1) atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
+    if (most > 1) let_go(pool);
     for (int32_t i = 0; !error && i < extent; ++i) error = task(arguments, executor, threads, i);
     return error;
   }
