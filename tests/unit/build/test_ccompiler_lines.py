@@ -17,6 +17,7 @@ from packager.backends.ccompiler.conv2d import Window
 from packager.backends.ccompiler.functions import Machine
 from packager.backends.ccompiler.lines import MOST_COPIED, windows_in_lines
 from packager.backends.ccompiler.shapes import Shape
+from packager.backends.ccompiler.tiles import KINDS
 
 MACHINES = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}
 # Shapes of data and weights as NCHW, and attributes.
@@ -61,27 +62,34 @@ def test_windows_in_lines(case: str, machine: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("places", [1, 4, 13, 55, 56, 57, 230])
 @pytest.mark.parametrize("channels", [1, 3, 16, 64, 170])
-def test_copies_fit_into_the_buffer(places: int, channels: int) -> None:
+@pytest.mark.parametrize("data", ["float32", "uint8"])
+def test_copies_fit_into_the_buffer(data: str, places: int, channels: int) -> None:
     """The stack that a block needs is bounded, whatever the shape."""
+    kind = KINDS[data]
     window = Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
     shape = (1, places, places)
-    made = windows_in_lines("x", Shape((*shape, channels)), Shape((*shape, 32)), window)
+    made = windows_in_lines("x", Shape((*shape, channels * kind.unit)), Shape((*shape, 32)), window, kind)
     if made is None:  # even one line does not fit
         assert 3 * (min(places, 56) + 2) * channels > MOST_COPIED
         return
-    blocks, data = made
-    assert 0 < data.buffer <= MOST_COPIED
+    blocks, read = made
+    assert 0 < read.buffer <= MOST_COPIED
     assert blocks.counts is not None
     assert max(blocks.counts) <= 56
     assert sum(blocks.counts) <= blocks.run * 2
 
 
 def test_windows_that_are_gathered() -> None:
-    """Lines of many channels, dilation, and places that would meet in one set of the cache."""
+    """Many channels, dilation, places that would meet in one set of the cache, and what is not read as it is stored."""
     shape = (1, 9, 9)
-    for channels, window in (
-        (256, Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))),
-        (8, Window((3, 3), (1, 1), (1, 2), (0, 0, 0, 0))),
-        (256, Window((1, 1), (2, 2), (1, 1), (0, 0, 0, 0))),
+    near = Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
+    for data, channels, window in (
+        ("float32", 256, near),
+        ("float32", 8, Window((3, 3), (1, 1), (1, 2), (0, 0, 0, 0))),
+        ("float32", 256, Window((1, 1), (2, 2), (1, 1), (0, 0, 0, 0))),
+        ("uint8", 1024, near),
+        ("uint8", 6, near),  # a tile reads four bytes at a time
+        ("int8", 8, near),
+        ("float16", 8, near),
     ):
-        assert windows_in_lines("x", Shape((*shape, channels)), Shape((1, 5, 5, 32)), window) is None
+        assert windows_in_lines("x", Shape((*shape, channels)), Shape((1, 5, 5, 32)), window, KINDS[data]) is None
