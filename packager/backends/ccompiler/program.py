@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +42,9 @@ def make_program(
     ``pointer_of`` returns the name of a tensor's memory, which is written or not. ``last`` is an operand to read in the
     end, and the C expression of where its value goes. Raises CannotRender.
     """
-    writer = _Writer(inner, pointer_of)
     wanted = {tensor.index for tensor in stored}
+    others = wanted if last is None else wanted | {last[0].tensor.index}
+    writer = _Writer(inner, pointer_of, _only_converted(operations) - others)
     for tensor, text in given:
         writer.define(tensor, text)
         if tensor.index in wanted:
@@ -57,9 +58,19 @@ def make_program(
     return Program(tuple(writer.pointers), tuple(writer.body), tuple(writer.widened), tuple(writer.narrowed))
 
 
+def _only_converted(operations: Sequence[Operation]) -> set[int]:
+    """Return the rounded values of float32 of which no operator here needs more than the int32."""
+    found = {op.result.index for op in operations if op.name == "round" and op.result.dtype == "float32"}
+    for operation in operations:
+        if operation.name != "astype" or operation.result.dtype != "int32":
+            found -= {use.tensor.index for use in operation.uses}
+    return found
+
+
 class _Writer:
-    def __init__(self, inner: Extent, pointer_of: Callable[[Tensor, bool], str]) -> None:
+    def __init__(self, inner: Extent, pointer_of: Callable[[Tensor, bool], str], only_converted: Set[int]) -> None:
         self.inner = inner
+        self.only_converted = only_converted
         self.values: dict[int, str] = {}
         self.pointer_of = pointer_of
         self.pointers: dict[str, None] = {}
@@ -82,6 +93,9 @@ class _Writer:
                 operands.append(self.value(operand, operation.result.shape))
                 dtypes.append(operand.tensor.dtype)
         result = operation.result
+        if result.index in self.only_converted:  # rounded where it is converted, in one instruction
+            self.values[result.index] = f"pk_nearest({operands[0]})"
+            return
         if operation.name == "astype":
             dtypes[0] = self._cast(operation, operands, dtypes[0])
         elif operation.name == "clip":

@@ -173,6 +173,29 @@ def test_casts(source: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(got, values.astype(got.dtype))
 
 
+@pytest.mark.parametrize("needed", ["whole numbers", "both", "sums of both"])
+def test_rounding_and_converting_are_one_step(needed: str, tmp_path: Path) -> None:
+    """Where nothing else needs the rounded value; where something does, it is there."""
+    values = [-2.5, -1.5, -0.5, -0.0, 0.5, 1.5, 2.5, 0.49999997, 8388609.0, -2147483648.0, 2147483520.0]
+    data = np.array(values * 5, "f4")
+
+    def body(e, x):
+        rounded = e(op.round(x))
+        whole = e(op.astype(rounded, "int32"))
+        if needed == "both":
+            return whole, rounded
+        return (whole,) if needed == "whole numbers" else (whole, e(op.add(rounded, x)))
+
+    run = Runner(partition([variable("x", data.shape)], body), tmp_path)
+    results = run(data)
+    whole, *others = results if isinstance(results, tuple) else (results,)
+    np.testing.assert_array_equal(whole, np.rint(data).astype(np.int32))
+    for other in others:
+        np.testing.assert_array_equal(other, np.rint(data) + (data if needed == "sums of both" else 0))
+    source = (tmp_path / "ccompiler.c").read_text()
+    assert source.count("pk_nearest(") == 1 + (needed == "whole numbers")  # its definition, and a use
+
+
 def test_where_with_broadcast_condition(tmp_path: Path) -> None:
     n = tirx.Var("n", "int64")
     arguments = [variable("c", (n, 1), "bool"), variable("x", (n, 9)), variable("y", (9,))]
