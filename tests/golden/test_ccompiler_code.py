@@ -44,6 +44,13 @@ def residual(e: Body, x: Any, w: Any, b: Any, r: Any) -> Any:
     return e(op.nn.relu(e(op.add(e(op.add(e(op.matmul(x, w)), b)), r))))
 
 
+def quantised(e: Body, x: Any, w: Any, s: Any) -> Any:
+    """A convolution of bytes, requantised."""
+    numbers = e(op.astype(e(op.nn.conv2d(x, w, strides=(2, 2), **LAYOUTS, out_dtype="int32")), "float32"))
+    rounded = e(op.astype(e(op.round(e(op.multiply(numbers, s)))), "int32"))
+    return e(op.astype(e(op.clip(rounded, 0, 255)), "uint8"))
+
+
 LAYOUTS = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
 CASES: dict[str, tuple[list[relax.Var], Body, set[int]]] = {
     "elementwise": ([tensor("x", (N, 7, 40)), tensor("b", (40,)), tensor("s", (N, 1, 1))], chain, set()),
@@ -70,6 +77,11 @@ CASES: dict[str, tuple[list[relax.Var], Body, set[int]]] = {
     "conv2d": (
         [tensor("x", (1, 9, 9, 3)), tensor("w", (20, 3, 3, 3)), tensor("b", (20,))],
         lambda e, x, w, b: e(op.nn.relu(e(op.add(e(op.nn.conv2d(x, w, padding=(1, 1, 1, 1), **LAYOUTS)), b)))),
+        {1, 2},
+    ),
+    "conv2d_bytes": (
+        [tensor("x", (1, 11, 11, 3), "uint8"), tensor("w", (16, 3, 3, 3), "int8"), tensor("s", (16,))],
+        quantised,
         {1, 2},
     ),
     "winograd": (

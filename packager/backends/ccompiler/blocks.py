@@ -19,7 +19,7 @@ CHUNK = 1024
 COPIED = 256
 # Rows of a buffer are so much further apart, so that they do not meet in one set of the first-level cache.
 GAP = 16
-# Rows that are so many floats apart meet in few sets of the first-level cache.
+# Rows that are so many steps apart meet in few sets of the first-level cache.
 ALIASED = 512
 
 
@@ -103,9 +103,12 @@ class Data:
     following: str = ""
 
 
-def gathered(gather: str, blocks: Blocks, chunk: int = COPIED, following: str = "") -> Data:
-    """Return rows that are copied to the buffer, chunk by chunk, by a text that names their distance ``apart``."""
-    apart = chunk + GAP
+def gathered(gather: str, blocks: Blocks, unit: int, chunk: int = COPIED, following: str = "") -> Data:
+    """Return rows that are copied to the buffer, chunk by chunk, by a text that names their distance ``apart``.
+
+    A step takes ``unit`` elements.
+    """
+    apart = (chunk + GAP) * unit
     buffer = (blocks.size or BLOCK) * apart
     return Data("a", "count, 1, apart, 0, 1, 0", chunk, buffer=buffer, apart=apart, gather=gather, following=following)
 
@@ -113,23 +116,10 @@ def gathered(gather: str, blocks: Blocks, chunk: int = COPIED, following: str = 
 def rows_of(x: str, first: str, pitch: Extent, depth: Extent, kind: Kind, blocks: Blocks) -> Data:
     """Return rows of ``depth`` elements that are ``pitch`` apart: read where they are, or copied if that is faster."""
     following = f"{x} + ({first} + count) * {c_text(pitch)}" if equal(pitch, depth) else ""
-    if isinstance(pitch, int) and isinstance(depth, int) and fits(kind, pitch) and fits(kind, depth):
-        units = pitch // kind.unit
-        if units % ALIASED != 0 or blocks.counts == (1, 1):
-            start = f"{in_units(x, kind)} + ({first}) * {units} + done"
-            return Data(start, f"count, 1, {units}, 0, 1, 0", following=following)
-    start = f"{x} + ({first}) * {c_text(pitch)} + done"
+    start = f"{x} + ({first}) * {c_text(pitch)} + done" + (f" * {kind.pair}" if kind.pair > 1 else "")
+    stored = isinstance(depth, int) and depth % kind.unit == 0 and not kind.converts
+    if stored and isinstance(pitch, int) and (pitch % (ALIASED * kind.unit) != 0 or blocks.counts == (1, 1)):
+        return Data(start, f"count, 1, {pitch}, 0, 1, 0", following=following)
     taken = f"pk_min_i64(taken * {kind.pair}, {c_text(depth)} - done * {kind.pair})"
-    pairs = f" * {kind.pair}" if kind.pair > 1 else ""
-    gather = f"pk_gather_{kind.name}(a, {start}{pairs}, {c_text(pitch)}, apart, count, {taken});"
-    return gathered(gather, blocks, following=following)
-
-
-def fits(kind: Kind, elements: int) -> bool:
-    """Return whether tiles can read so many stored elements where they are."""
-    return kind.unit > 0 and elements % kind.unit == 0
-
-
-def in_units(x: str, kind: Kind) -> str:
-    """Return a pointer to stored elements as tiles read them."""
-    return f"(const {kind.data} *){x}" if kind.data != kind.stored else x
+    gather = f"pk_gather_{kind.name}(a, {start}, {c_text(pitch)}, apart, count, {taken});"
+    return gathered(gather, blocks, kind.unit, following=following)

@@ -12,7 +12,7 @@ from packager.backends.ccompiler.blocks import Blocks, Data, even_blocks, gather
 from packager.backends.ccompiler.functions import GroupDraft
 from packager.backends.ccompiler.graph import CannotRender, Operation
 from packager.backends.ccompiler.lines import windows_in_lines
-from packager.backends.ccompiler.products import Product, add_product, packer
+from packager.backends.ccompiler.products import Product, add_product, packer, pad
 from packager.backends.ccompiler.shapes import Shape, c_text, product
 from packager.backends.ccompiler.stages import Stage
 from packager.backends.ccompiler.tiles import COLUMNS, KINDS, Kind
@@ -65,14 +65,18 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         add_winograd(stage, anchor, window, group)
         return
     out_channels, in_channels = int(weight.shape[0]) // groups, int(weight.shape[3])
-    depth = in_channels * window.size[0] * window.size[1]
+    line, lines = in_channels * window.size[1], window.size[0]
 
     draft = group.function("conv2d")
     x = draft.tensor(data.tensor, False)
-    layout = f"ohwi{COLUMNS}" + (f"p{kind.pair}" if kind.pair > 1 else "")
-    pack = _packer((groups, out_channels, depth), kind.pair)
-    w = draft.packed(group.packing(argument, layout, pack), kind.weight)
     blocks, rows, setup = _rows(x, data.shape, anchor.result.shape, window, groups, kind)
+    layout = f"ohwi{COLUMNS}" + (f"p{kind.pair}" if kind.pair > 1 else "")
+    stretch = rows.stretch * kind.pair or line  # with what is missing of the last step of a line of the window
+    if stretch != line:
+        layout += "l"
+    pack = _packer((groups, out_channels, lines, line), stretch, kind.pair)
+    w = draft.packed(group.packing(argument, layout, pack), kind.weight)
+    depth = lines * stretch
     offset = f"batch * {out_channels} + " if groups > 1 else ""
     sizes = Product(groups, blocks, depth, out_channels, rows, "first + r", offset, setup, shared=groups > 1)
     add_product(draft, "product", sizes, stage, anchor, kind, w)
@@ -93,17 +97,21 @@ def _rows(x: str, data: Shape, result: Shape, window: Window, groups: int, kind:
     taken = f"pk_min_i64(taken * {kind.pair}, {depth} - done * {kind.pair})"
     source = f"{x} + batch * {in_channels}" if groups > 1 else x
     gather = f"pk_gather_windows_{kind.name}(a, {source}, &window, apart, first, count, done * {kind.pair}, {taken});"
-    return blocks, gathered(gather, blocks), setup
+    return blocks, gathered(gather, blocks, kind.unit), setup
 
 
-def _packer(shape: tuple[int, int, int], pair: int) -> Callable[[Array], Array]:
-    """Return the function that packs [groups, O, height x width x I]; its result is a view if nothing is padded."""
-    groups, outer, depth = shape
-    inner = packer((groups, depth, outer), pair)
+def _packer(shape: tuple[int, int, int, int], stretch: int, pair: int) -> Callable[[Array], Array]:
+    """Return the function that packs [groups, O, height, width x I]; its result is a view if nothing is padded.
+
+    The last axis gets zeros up to ``stretch``.
+    """
+    groups, outer, lines, _ = shape
+    inner = packer((groups, lines * stretch, outer), pair)
 
     def pack(array: Array) -> Array:
         if pair > 1 or outer % COLUMNS:
-            return inner(np.asarray(array).reshape(shape).transpose(0, 2, 1))
+            padded = pad(np.asarray(array).reshape(shape), (1, 1, 1, stretch))
+            return inner(padded.reshape(groups, outer, lines * stretch).transpose(0, 2, 1))
         # The weights are a permuted view of the model's: their places and channels cannot be one axis without a copy.
         split = np.asarray(array).reshape(groups, outer // COLUMNS, COLUMNS, *array.shape[1:])
         return split.transpose(0, 1, 3, 4, 5, 2)

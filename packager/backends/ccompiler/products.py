@@ -153,7 +153,7 @@ def _deep(sizes: Product) -> Product:
     if sizes.blocks.size is None:
         return sizes
     blocks = sizes.blocks.halved()
-    return replace(sizes, blocks=blocks, data=gathered(sizes.data.gather, blocks, CHUNK, sizes.data.following))
+    return replace(sizes, blocks=blocks, data=gathered(sizes.data.gather, blocks, 1, CHUNK, sizes.data.following))
 
 
 def _chunk(steps: Extent, data: Data) -> Extent:

@@ -35,21 +35,21 @@ class Kind:
 
     @property
     def unit(self) -> int:
-        """How many stored elements a tile reads as one; 0 where they have to be converted before."""
-        return 0 if self.converts else self.pair
+        """How many elements of data, as tiles read it, a step takes."""
+        return 1 if self.converts else self.pair
 
     @property
     def converts(self) -> bool:
         """Whether data is not read as it is stored."""
-        return self.name in ("f16", "i8")
+        return self.data != self.stored
 
 
 KINDS = {
     "float32": Kind("f32", "float", "float", "float", "float"),
     "float16": Kind("f16", "uint16_t", "float", "uint16_t", "float"),
-    "int32": Kind("i32", "int32_t", "uint32_t", "uint32_t", "uint32_t"),
+    "int32": Kind("i32", "int32_t", "int32_t", "uint32_t", "uint32_t"),
     "int8": Kind("i8", "int8_t", "int32_t", "int8_t", "uint32_t", pair=2),
-    "uint8": Kind("u8", "uint8_t", "pk_u32", "int8_t", "uint32_t", pair=4),  # with weights of int8
+    "uint8": Kind("u8", "uint8_t", "uint8_t", "int8_t", "uint32_t", pair=4),  # with weights of int8
 }
 
 
@@ -163,7 +163,7 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
     ]
     for kind in kinds:
         registers = registers_of(machine, kind.name)
-        types = {"kind": kind.name, "data": kind.data, "weight": kind.weight, "total": kind.total}
+        types = {"kind": kind.name, "data": kind.data, "weight": kind.weight, "total": kind.total, "unit": kind.unit}
         own = sorted(tile for tile in tiles if tile.kind == kind.name)
         for tile in own:
             made.append(

@@ -69,6 +69,9 @@ CONVOLUTIONS = {
     "depthwise": ((2, 37, 9, 8), (37, 1, 3, 3), {"groups": 37, "padding": (1, 1, 1, 1)}),
     "depthwise, two each": ((1, 4, 9, 9), (8, 1, 5, 3), {"groups": 4, "strides": (2, 2)}),
     "large depthwise windows": ((1, 16, 30, 30), (16, 1, 25, 25), {"groups": 16}),
+    "steps beyond lines": ((2, 3, 21, 33), (24, 3, 7, 7), {"strides": (2, 2)}),
+    "steps beyond lines with edges": ((1, 5, 12, 61), (33, 5, 3, 2), {"padding": (1, 1, 1, 0)}),
+    "two lines in a tile": ((3, 3, 5, 4), (20, 3, 3, 3), {"padding": (1, 1, 1, 1)}),
     "many channels": ((1, 300, 7, 8), (40, 300, 3, 3), {"padding": (1, 1, 1, 1)}),
 }
 
