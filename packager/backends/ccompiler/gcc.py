@@ -54,17 +54,19 @@ def machine_of(macros: set[str]) -> Machine:
 
 
 def compile_module(source: Path, target: Path, march: str, options: Any, context: Context) -> Path:
-    """Compile for a CPU. Raises BackendError with the compiler's message."""
+    """Compile for a CPU. Raises BackendError with the compiler's message, ToolchainError if a disk is full."""
     toolchain = context.toolchain
     argv = [toolchain.cc, *FLAGS, *TUNING, *QUIET, f"-O{options.opt_level}", cpu_flag(march, toolchain.machine)]
     argv += ["-ffast-math"] if options.fast_math else []
     try:
         run([*argv, "-c", source.name, "-o", str(target)], cwd=source.parent)
     except ToolchainError as error:
+        if error.hint:  # a full disk: not the fault of what is compiled
+            raise
         missing = "No such file or directory" in error.stderr and bool(options.header)
         raise BackendError(
             "ccompiler: the C compiler refused the rendered C",
             detail=error.stderr or error.message,
-            hint="a header must be an absolute path or a system header in <>" if missing else error.hint,
+            hint="a header must be an absolute path or a system header in <>" if missing else None,
         ) from error
     return target
