@@ -73,19 +73,17 @@ def compare(
     bundle: Bundle,
     engines: Sequence[str],
     *,
-    threads: int = 1,
     rounds: int = 0,
     calls: int = 1,
-    seconds: float = 3600,
 ) -> Run:
-    """Run the engines in turns in one process; see c/compare.c. Raises RuntimeError, also when they disagree."""
+    """Run the engines in turns on one thread; see c/compare.c. Raises RuntimeError, also when they disagree."""
     tensors = [
         text
         for role, specs in (("-i", bundle.inputs), ("-o", bundle.outputs))
         for spec in specs
         for text in (role, str(spec))
     ]
-    options = ["-t", str(threads), "-r", str(rounds), "-n", str(calls), "-b", str(seconds)]
+    options = ["-r", str(rounds), "-n", str(calls)]
     done = subprocess.run([str(program), *options, *tensors, *engines], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{program.name} ended with {done.returncode}\n{done.stderr}")

@@ -95,14 +95,6 @@ def test_build_time(run_benchmark: Callable[..., Figures]) -> None:
 
 
 @pytest.mark.slow
-def test_latency(run_benchmark: Callable[..., Figures]) -> None:
-    figures = run_benchmark("latency", "--models", "digits", "--threads", 1, 2, "--rounds", 2)["digits"]
-    for threads in ("threads_1", "threads_2"):
-        assert all(spread["median"] > 0 for spread in figures[threads]["latency_ms"].values())
-        assert all(difference < 1e-4 for difference in figures[threads]["difference"].values())
-
-
-@pytest.mark.slow
 def test_cpu(run_benchmark: Callable[..., Figures]) -> None:
     options = ["--models", "mlp", "--batch", 1, "--rounds", 2, "--block", 0.01]
     engines = ["packager", "onnxruntime", "tvm", "iree"]
