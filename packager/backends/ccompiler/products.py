@@ -61,7 +61,7 @@ def add_product(
     group = draft.group
     result = _summed(sizes, stage, anchor, kind)
     if result is not None:
-        sizes = _deep(sizes)
+        sizes = _deep(sizes, kind)
     columns, blocks, data = sizes.columns, sizes.blocks, sizes.data
     steps = ceil_div(sizes.depth, kind.pair)
     band = _band(sizes)
@@ -147,13 +147,14 @@ def _summed(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Tens
     return next((tensor for tensor in fitting if equal(product(tensor.shape), elements)), None)
 
 
-def _deep(sizes: Product) -> Product:
+def _deep(sizes: Product, kind: Kind) -> Product:
     """Return a product that gathers half as many rows, with as many steps as those that are not gathered: sums have no
     buffer there."""
     if sizes.blocks.size is None:
         return sizes
     blocks = sizes.blocks.halved()
-    return replace(sizes, blocks=blocks, data=gathered(sizes.data.gather, blocks, 1, CHUNK, sizes.data.following))
+    data = gathered(sizes.data.gather, blocks, kind.unit, CHUNK, sizes.data.following)
+    return replace(sizes, blocks=blocks, data=data)
 
 
 def _chunk(steps: Extent, data: Data) -> Extent:
