@@ -58,7 +58,7 @@ def measure(model: Model, threads: int, arguments: argparse.Namespace) -> Record
         "packager": f"packager={folder / model.path.stem}.so",
         "onnxruntime": f"onnxruntime={folder / LIBRARY},{folder / model.path.name}",
     }
-    problem = model.name.removeprefix("gemm_") if _is_product(model.path) else ""
+    problem = model.path.stem.removeprefix("gemm_") if _is_product(model.path) else ""
     workers: dict[str, Worker] = {}
     try:
         for name, engine in engines.items():
@@ -71,7 +71,7 @@ def measure(model: Model, threads: int, arguments: argparse.Namespace) -> Record
             worker.close()
     ratios = [theirs / ours for theirs, ours in zip(times["onnxruntime"], times["packager"], strict=True)]
     record = {
-        "model": model.name,
+        "model": model.path.stem,
         "threads": threads,
         "ms": {name: asdict(Spread.of([1e3 * seconds for seconds in times[name]])) for name in times},
         "over_packager": asdict(Spread.of(ratios)),
@@ -91,7 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise SystemExit(f"error: {arguments.folder} was not made by pack\nhint: name its folder with --folder")
     records = []
     for path in sorted(arguments.folder.glob("*.onnx")):
-        model = Model(path.stem, 0, path, *read_pair(path.with_suffix(".npz")))
+        name, _, batch = path.stem.rpartition("_b")  # as cpu_models.py names files; a product has no batch
+        model = Model(name or path.stem, int(batch) if name else 1, path, *read_pair(path.with_suffix(".npz")))
         for threads in [1] if _is_product(path) else arguments.threads:
             records.append(measure(model, threads, arguments))
             if not arguments.json:

@@ -253,7 +253,7 @@ def test_families_in_modules_that_are_compiled_otherwise(flags: str) -> None:
             for name in names
         ]
         environment |= {"LD_PRELOAD": ":".join(map(str.strip, found)), "ASAN_OPTIONS": "detect_leaks=0"}
-    tests = [str(Path(__file__).with_name(f"test_ccompiler_{name}.py")) for name in ("families", "attention")]
+    tests = [str(Path(__file__).with_name(f"test_ccompiler_{name}.py")) for name in ("families", "attention", "quantized")]
     chosen = "not nan" if "fast-math" in flags else ""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests, "-k", chosen]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
