@@ -247,13 +247,14 @@ def test_families_in_modules_that_are_compiled_otherwise(flags: str) -> None:
     """
     environment = {**os.environ, "CCOMPILER_TEST_FLAGS": flags, "CCOMPILER_TEST_EVERY": "8"}
     if "address" in flags:
-        names = ("libasan.so", "libubsan.so", "libstdc++.so.6")
+        libraries = ("libasan.so", "libubsan.so", "libstdc++.so.6")
         found = [
             subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
-            for name in names
+            for name in libraries
         ]
         environment |= {"LD_PRELOAD": ":".join(map(str.strip, found)), "ASAN_OPTIONS": "detect_leaks=0"}
-    tests = [str(Path(__file__).with_name(f"test_ccompiler_{name}.py")) for name in ("families", "attention", "quantized")]
+    names = ("families", "attention", "quantized")
+    tests = [str(Path(__file__).with_name(f"test_ccompiler_{name}.py")) for name in names]
     chosen = "not nan" if "fast-math" in flags else ""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests, "-k", chosen]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
