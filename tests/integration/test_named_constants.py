@@ -299,7 +299,8 @@ def test_swapping_while_another_thread_runs(session: Session, inputs: Arrays) ->
             atleast = newest[0]
             got = session.run(inputs)["y"]
             matching = [seed for seed, want in enumerate(expected) if np.allclose(got, want, rtol=1e-4, atol=1e-5)]
-            if len(matching) != 1 or (newest[0] == atleast and matching[0] not in (atleast, (atleast + 1) % 4)):
+            possible = {step % 4 for step in range(atleast, newest[0] + 2)}  # one may be set, but not told yet
+            if len(matching) != 1 or matching[0] not in possible:
                 failures.append((atleast, newest[0], matching))
 
     runner = threading.Thread(target=run)
@@ -307,7 +308,7 @@ def test_swapping_while_another_thread_runs(session: Session, inputs: Arrays) ->
     try:
         for step in range(1, 300):
             session.set_constants(weights(step % 4))
-            newest[0] = step % 4
+            newest[0] = step
     finally:
         stop.set()
         runner.join()
