@@ -66,7 +66,7 @@ def _pick(function: str, left: Extent, right: Extent) -> Extent:
         return left if function == "min" else right
     if b[1] <= a[0]:
         return right if function == "min" else left
-    return f"{function}({left}, {right})"
+    return f"{function}({_text(left)}, {_text(right)})"
 
 
 def combine(operator: str, left: Extent, right: Extent) -> Extent:
@@ -75,7 +75,6 @@ def combine(operator: str, left: Extent, right: Extent) -> Extent:
         raise ModelError("a shape is divided by zero")
     if isinstance(left, int) and isinstance(right, int):
         return _FUNCTIONS[operator](left, right)
-    # The text has no negative numbers.
     if operator == "+" and isinstance(left, int):
         left, right = right, left
     if operator in ("+", "-") and isinstance(right, int) and right < 0:
@@ -87,8 +86,12 @@ def combine(operator: str, left: Extent, right: Extent) -> Extent:
     return f"{_wrap(left)} {operator} {_wrap(right)}"
 
 
+def _text(extent: Extent) -> str:
+    return f"0 - {-extent}" if isinstance(extent, int) and extent < 0 else str(extent)  # no number is negative
+
+
 def _wrap(extent: Extent) -> str:
-    text = str(extent)
+    text = _text(extent)
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 

@@ -130,6 +130,7 @@ def test_case(case: str, bundle: Path, driver: Path) -> None:
     run_case(case, bundle, driver)
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_too_old(bundle: Path, driver: Path) -> None:
     run_case("old_driver", bundle, driver, RECORDER_VERSION="12040")
 

@@ -67,6 +67,7 @@ def test_every_kernel_waits_before_it_touches_memory(model: Path, tmp_path: Path
     assert launchers.count("PK_CUDA_PROGRAMMATIC }") == len(symbols)
 
 
+@pytest.mark.slow
 def test_code_for_older_gpus_alone(model: Path, tmp_path: Path) -> None:
     bundle, launchers = build(model, "cuda -arch=sm_80 -ptx=compute_80", tmp_path)
     assert WAIT not in cuobjdump("--dump-ptx", bundle)

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runtime_builder import AARCH64, ADDRESS, BUNDLE, PLAIN, THREAD, Builder, Flavour, execute
+from runtime_builder import BUNDLE, FLAVOURS, PLAIN, Builder, Flavour, execute
 
 HERE = Path(__file__).parent
 SESSIONS = ["life", "options", "logging", "constants", "values"]
@@ -77,7 +77,7 @@ def make(flavour: Flavour, factory: pytest.TempPathFactory) -> CudaBuilder:
     return CudaBuilder(flavour, factory.mktemp(f"cuda-{flavour.name}"))
 
 
-@pytest.fixture(scope="module", params=[PLAIN, ADDRESS, THREAD, AARCH64], ids=lambda flavour: flavour.name)
+@pytest.fixture(scope="module", params=FLAVOURS, ids=lambda flavour: flavour.name)
 def builder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CudaBuilder:
     return make(request.param, tmp_path_factory)
 
@@ -130,6 +130,7 @@ def test_launches(builder: CudaBuilder, case: str) -> None:
     builder.record("launches", case, builder.flagged, builder.filled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"RECORDER_ARCH": "89"}, {"RECORDER_PTX": "80"}, {"RECORDER_ARCH": "120"}], ids=str
 )
@@ -253,6 +254,7 @@ def test_external_weights(builder: CudaBuilder, tmp_path: Path) -> None:
     builder.record("sessions", "external", copy)
 
 
+@pytest.mark.slow
 def test_symbols(plain: CudaBuilder) -> None:
     """The bundle depends on nothing but libc, of a version that does not have dlopen itself, and not on libcuda."""
     lines = [line.split() for line in execute(["objdump", "-T", plain.dynamic]).splitlines() if "*UND*" in line]

@@ -74,6 +74,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hidden")
 def test_the_wheels_compile_with_the_systems_toolkit_hidden(tmp_path: Path) -> None:
     toolkit = find_cuda_toolkit("")
@@ -201,6 +202,7 @@ def test_architectures_that_are_refused(
     assert hint in (caught.value.hint or "")
 
 
+@pytest.mark.slow
 def test_equal_sources_give_equal_bytes_in_any_folder(toolkit: CudaToolkit, tmp_path: Path) -> None:
     one, two, other = (
         fatbin(toolkit, write(tmp_path / name / "kernels.cu", text), ptx=("compute_80",)).read_bytes()

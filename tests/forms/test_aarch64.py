@@ -43,6 +43,7 @@ def test_numbers(
         check_host(aarch64_host, bundle, model, count, tmp_path)
 
 
+@pytest.mark.slow
 def test_refuses_a_batch_out_of_bounds(build: Build, aarch64_host: Command, digits: Model, tmp_path: Path) -> None:
     digits.rows(33).tofile(tmp_path / "in")
     done = attempt([*aarch64_host, build(digits, target=TARGET), tmp_path / "in", tmp_path / "out"])
@@ -50,6 +51,7 @@ def test_refuses_a_batch_out_of_bounds(build: Build, aarch64_host: Command, digi
     assert "PACKAGER_ERROR_SHAPE" in done.stderr
 
 
+@pytest.mark.slow
 def test_moved_and_missing_weights(build: Build, aarch64_host: Command, digits: Model, tmp_path: Path) -> None:
     bundle = build(digits, target=TARGET, weights="external")
     moved = Path(shutil.copy(bundle, tmp_path / "renamed.so"))
@@ -121,6 +123,7 @@ def test_load_here_is_refused(build: Build, digits: Model) -> None:
     assert "verify" in (error.value.hint or "")
 
 
+@pytest.mark.slow
 def test_half_precision(build: Build, half: Model, aarch64_host: Command, tmp_path: Path) -> None:
     """Code for Armv8.2 refuses an Armv8.0 CPU, where its first instruction on float16 would end the program."""
     bundle = build(half, target=f"{TARGET} -mcpu=cortex-a76")

@@ -55,6 +55,7 @@ def test_the_default_is_both(build: Build, digits: Model, leveled: Path) -> None
     assert packager.inspect(leveled).manifest.targets[0]["mcpu"] == LEVELS
 
 
+@pytest.mark.slow
 def test_what_each_level_needs_is_read_back(leveled: Path) -> None:
     requirements = manifest_of(leveled).requirements
     least, best = requirements.cpu_levels
@@ -102,6 +103,7 @@ def test_sessions_of_both_levels_at_the_same_time(leveled: Path, digits: Model) 
             assert [session.run([rows])[digits.output].tobytes() for session in sessions] == wanted
 
 
+@pytest.mark.slow
 def test_levels_that_cannot_be_had(leveled: Path, build: Build, digits: Model) -> None:
     with packager.load(leveled) as bundle:
         with pytest.raises(UsageError, match=r"cpu_level='x86-64-v2': .* has no code for it") as caught:
@@ -123,6 +125,7 @@ def test_the_runtime_refuses_a_level_too(leveled: Path) -> None:
         assert table.thread_error() == b"options: cpu_level is 'x86-64-v5', expected x86-64-v3, x86-64-v4"
 
 
+@pytest.mark.slow
 def test_one_level_where_one_is_asked_for(build: Build, digits: Model) -> None:
     bundle = build(digits, target="llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3")
     requirements = manifest_of(bundle).requirements
@@ -146,6 +149,7 @@ def test_three_levels(build: Build, digits: Model) -> None:
                 digits.check(rows, loaded.session(cpu_level=level.name).run([rows])[digits.output])
 
 
+@pytest.mark.slow
 def test_an_archive(build: Build, digits: Model) -> None:
     archive = build(digits, target=BOTH, prefix="leveled")
     assert packager.verify(archive).ok

@@ -24,7 +24,7 @@ TARGETS = {"x86_64": "llvm -mtriple=x86_64-linux-gnu", "aarch64": "llvm -mtriple
 FORMS = [("x86_64", "embedded"), ("x86_64", "external"), ("aarch64", "embedded"), ("aarch64", "external")]
 
 
-@pytest.fixture(params=FORMS, ids="-".join)
+@pytest.fixture(params=[FORMS[0], *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS[1:])], ids="-".join)
 def bundle(request: pytest.FixtureRequest, build: Build, mlp: Model) -> Path:
     """A bundle of a model that calls the math library."""
     machine, weights = request.param
@@ -115,6 +115,7 @@ def test_hardening(bundle: Path) -> None:
     assert "Build ID" not in notes
 
 
+@pytest.mark.slow
 def test_constants_section(build: Build, mlp: Model) -> None:
     require("readelf")
     bundle = build(mlp, weights="embedded")
@@ -159,6 +160,7 @@ def mapping(pid: int, name: str, offset: int) -> dict[str, int | str]:
     raise AssertionError(f"{name} is not mapped at {offset}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["embedded", "external"])
 def test_processes_share_the_constants(build: Build, digits: Model, tmp_path: Path, weights: str) -> None:
     """They are pages of the page cache, whatever the number of processes: read-only, never copied, never written."""

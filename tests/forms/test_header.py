@@ -62,6 +62,7 @@ def test_macros_are_the_indices(odd: Path) -> None:
     assert macros["___ODD____BUNDLE"] == r'"od\042d.so"'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES, ids=" ".join)
 def test_two_archives_of_one_model(build: Build, digits: Model, tmp_path: Path, language: list[str]) -> None:
     """Macros start with the prefix, not with the name of the model, which both share."""
@@ -73,6 +74,7 @@ def test_two_archives_of_one_model(build: Build, digits: Model, tmp_path: Path, 
     compile_text(tmp_path, text, *language)
 
 
+@pytest.mark.slow
 def test_archive_with_the_prefix_packager(digits: Model, tmp_path: Path) -> None:
     """Its entry has the name of a shared bundle's, and is not taken out of the cache for one."""
     options = {"dims": {"n": 2}, "cache": True}

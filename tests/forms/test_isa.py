@@ -155,6 +155,7 @@ def test_all_instructions_in_one_stream(tmp_path: Path) -> None:
     assert features("as", f"{body}\n" * 40, tmp_path) == {name for names in X86.values() for name in names.split()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "aarch64-linux-gnu-gcc"])
 def test_instructions_of_one_key_have_one_set_of_features(compiler: str) -> None:
     """Only the first of a key is looked at in detail: on the code of a real library it stands for all of them."""

@@ -77,6 +77,7 @@ def test_two_models_in_one_program(
             assert output.tobytes() == shared.run([model.rows(batch)])[model.output].tobytes()
 
 
+@pytest.mark.slow
 def test_kernels_have_equal_names(build: Build, digits: Model, twin: Model) -> None:
     first, second = (
         {item.symbol for _, item in packager.inspect(path).manifest.primitives()}
@@ -96,6 +97,7 @@ def test_kinds_of_programs(build: Build, digits: Model, twin: Model, tmp_path: P
         model.check(model.rows(batch), output)
 
 
+@pytest.mark.slow
 def test_math_library_is_all_that_is_needed(build: Build, mlp: Model, twin: Model, tmp_path: Path) -> None:
     libraries = archives(build, mlp, twin, "llvm", "embedded")
     assert {"tanhf", "erff", "expf"} & set(packager.inspect(libraries[0]).manifest.requirements.undefined)
@@ -143,6 +145,7 @@ def test_verify(build: Build, digits: Model, tmp_path: Path) -> None:
         packager.verify(damaged)
 
 
+@pytest.mark.slow
 def test_verify_finds_external_weights_missing(build: Build, digits: Model, tmp_path: Path) -> None:
     library = build(digits, prefix="first", weights="external")
     assert packager.verify(library).findings == ()

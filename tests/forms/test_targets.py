@@ -71,6 +71,7 @@ def test_the_session_checks_what_the_manifest_declares(build: Build, mlp: Model,
     assert set(re.findall(r'"(\w+)"', names)) == features(bundle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cpu", list(LEVELS))
 def test_numbers(build: Build, digits: Model, mlp: Model, cpu: str) -> None:
     for model in (digits, mlp):

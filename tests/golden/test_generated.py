@@ -102,6 +102,9 @@ CASES = {
 }
 
 
+QUICK = {"conv", "mlp", "states", "buckets", "batches"}  # one for each part of the entrypoint
+
+
 def model_of(case: Case) -> bytes:
     """Return the ONNX file of a case; its weights are simple numbers."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{case.graph}')
@@ -178,7 +181,9 @@ def generate(name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return generated | ({"cuda.c": (work / "cuda" / "cuda.c").read_text()} if on_gpu else {})
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CASES]
+)
 def test_generated_files_are_as_expected(
     name: str, rewrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

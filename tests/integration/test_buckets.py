@@ -27,7 +27,8 @@ ENCODER = graph(
 SEQ = Buckets(4, 8, 13)
 
 
-@pytest.mark.parametrize("targets", [LLVM, pytest.param(("llvm", "ccompiler"), marks=pytest.mark.slow)], ids=",".join)
+@pytest.mark.slow
+@pytest.mark.parametrize("targets", [LLVM, ("llvm", "ccompiler")], ids=",".join)
 def test_each_bucket_beside_a_bounded_dim(targets: tuple[str, ...], tmp_path: Path) -> None:
     points = [{"n": 1, "seq": 4}, {"n": 3, "seq": 8}, {"n": 4, "seq": 13}, {"n": 2, "seq": 4}]
     work = tmp_path / "work"
@@ -45,6 +46,7 @@ def test_each_bucket_beside_a_bounded_dim(targets: tuple[str, ...], tmp_path: Pa
         assert "dim_seq" not in source, "a bucket's code has its size as a number"
 
 
+@pytest.mark.slow
 def test_between_buckets_is_an_error_that_lists_them(tmp_path: Path) -> None:
     with check(ENCODER, tmp_path, {"n": (1, 4), "seq": SEQ}, targets=LLVM, points=[{"n": 1, "seq": 8}]) as bundle:
         with bundle.session() as session:

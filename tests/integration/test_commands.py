@@ -30,6 +30,7 @@ def test_build_prints_the_path_alone_and_progress_to_stderr(cli: Cli, models: Pa
     assert (tmp_path / "out.so").stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
+@pytest.mark.slow
 def test_the_work_folder_may_be_on_another_file_system(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_a_build_that_needs_no_torch_does_not_import_it(models: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     options = ["build", models / "mlp.onnx", "-o", tmp_path / "mlp.so", "--no-cache"]
@@ -115,6 +117,7 @@ def test_verify_finds_nothing_in_a_fresh_bundle(cli: Cli, mlp: Path) -> None:
     assert json.loads(done.stdout)["ok"] is True
 
 
+@pytest.mark.slow
 def test_verify_reads_the_machine_that_machine_describes(cli: Cli, mlp: Path, tmp_path: Path) -> None:
     described = cli("machine", "--json")
     assert (described.returncode, described.stderr) == (0, "")
@@ -154,6 +157,7 @@ def test_bench(cli: Cli, batched: Path) -> None:
     assert cli("bench", batched, "--runs", 5).stdout
 
 
+@pytest.mark.slow
 def test_bench_profile(cli: Cli, batched: Path, tmp_path: Path) -> None:
     profile, trace = tmp_path / "profile.json", tmp_path / "trace.json"
     done = cli("bench", batched, "--runs", 5, "--threads", 2, "--profile-json", profile, "--trace", trace)

@@ -57,6 +57,7 @@ def generate(bundle: packager.Bundle, prefill: onnx.ModelProto, decode: onnx.Mod
             np.testing.assert_allclose(session.states["keys"], keys, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", [LLVM, ("llvm", "ccompiler")], ids=",".join)
 def test_prefill_and_decode(targets: tuple[str, ...], tmp_path: Path) -> None:
     prefill, decode = attention("prefill", 4), attention("decode", 1)
@@ -163,6 +164,7 @@ def test_encoder_and_decoder(tmp_path: Path) -> None:
         np.testing.assert_allclose(session.states["memory"], memory, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_profile_binding_and_errors(tmp_path: Path) -> None:
     path = build(
         tmp_path, save_both(tmp_path, attention("prefill", 4), attention("decode", 1)), states={"keys": "keys_out"}

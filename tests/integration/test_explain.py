@@ -38,6 +38,7 @@ def test_who_would_take_what_and_why_not(cli: Cli, tmp_path: Path) -> None:
     assert plain["table"]["partitions"][0]["sites"][0]["nodes"][0] == "conv"
 
 
+@pytest.mark.slow
 def test_all_that_is_not_supported_is_named(cli: Cli, tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "acme": 1]>
     g (float[2] x) => (float[2] y) {

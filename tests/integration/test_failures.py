@@ -60,6 +60,7 @@ class TestToolchain:
         done = cli("build", models / "mlp.onnx", env={"PATH": "/nonexistent"})
         assert_refused(done, 4, "gcc is not on PATH", hint="apt-get install gcc")
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("leaves_nothing")
     def test_a_failing_compiler(self, cli: Cli, without_cache: tuple[object, ...], tmp_path: Path) -> None:
         env = self.wrapper(
@@ -279,6 +280,7 @@ def test_a_signal_in_any_stage_leaves_nothing(after: str, number: int, long_buil
     assert_interrupted(interrupt(long_build, tmp_path, number, after=after), tmp_path / "cwd")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_control_c_in_a_terminal_reaches_the_compilers_too(long_build: Path, tmp_path: Path) -> None:
     done = interrupt(long_build, tmp_path, signal.SIGINT, after="linking", delay=0.05, times=3, group=True)
@@ -356,6 +358,7 @@ class TestCache:
         assert packager.build(model, tmp_path / "b.so").read_bytes() == first
         assert next((tmp_path / "cache").rglob("bundle.so")).read_bytes() == first
 
+    @pytest.mark.slow
     def test_a_large_model_is_not_cached(self, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """External data count; copies of such bundles would fill the disk."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

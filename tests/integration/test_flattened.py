@@ -36,6 +36,7 @@ def test_products(name: str, tmp_path: Path) -> None:
     bundle.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["as it is", "transposed"])
 def test_weights_can_still_be_swapped(name: str, tmp_path: Path) -> None:
     (weight,) = (key for key in PRODUCTS[name][1] if key in "wt")

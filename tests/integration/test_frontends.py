@@ -97,6 +97,7 @@ def test_torch_export_with_a_fixed_and_a_narrowed_batch(net: Net, program: Path,
         packager.build(program, tmp_path / "many.so", dims={dim.name: (1, 9)})
 
 
+@pytest.mark.slow
 def test_torch_operators_that_are_missing_are_all_listed(tmp_path: Path) -> None:
     class Odd(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -126,6 +127,7 @@ def test_torch_export_on_the_command_line(program: Path, tmp_path: Path, cli: Cl
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'net.so'}\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_pt2_without_torch(program: Path, tmp_path: Path) -> None:
     script = f"""
 import sys

@@ -132,6 +132,7 @@ def test_an_honest_backend(model: Path) -> None:
     np.testing.assert_allclose(packager.load(path).run([x])["y"], np.maximum(x, 0) + x)
 
 
+@pytest.mark.slow
 def test_an_honest_backend_in_an_archive(model: Path) -> None:
     path = build(model, "nothing", "libm.a")
     assert packager.verify(path).ok

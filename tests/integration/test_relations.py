@@ -70,7 +70,8 @@ FCN = graph(
 )
 
 
-@pytest.mark.parametrize("targets", [LLVM, pytest.param(("llvm", "ccompiler"), marks=pytest.mark.slow)], ids=",".join)
+@pytest.mark.slow
+@pytest.mark.parametrize("targets", [LLVM, ("llvm", "ccompiler")], ids=",".join)
 def test_image_sizes_through_strides_pools_and_skips(targets: tuple[str, ...], tmp_path: Path) -> None:
     """Sizes have to be multiples of 4, which the model demands where it joins what was made smaller and larger."""
     points = [{"n": 1, "h": 8, "w": 64}, {"n": 2, "h": 64, "w": 64}, {"n": 2, "h": 12, "w": 4}]

@@ -65,6 +65,7 @@ def test_element_types_follow_torch(tmp_path: Path) -> None:
     check(forward, (torch.randn(3, 5), torch.randint(-4, 5, (3, 5))), tmp_path)
 
 
+@pytest.mark.slow
 def test_views_of_dynamic_extents(tmp_path: Path) -> None:
     def forward(x: Any, places: Any) -> Any:
         n = x.shape[0]
@@ -159,6 +160,7 @@ class Cache(torch.nn.Module):
         return self.rows.sum(1)
 
 
+@pytest.mark.slow
 def test_rows_of_a_state_are_written_in_place(tmp_path: Path) -> None:
     module, folder = Cache(), tmp_path / "work"
     example = (torch.tensor([1]), torch.zeros(2, 1, 3))

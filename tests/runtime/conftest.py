@@ -6,7 +6,7 @@ import platform
 import shutil
 
 import pytest
-from runtime_builder import AARCH64, ADDRESS, PLAIN, THREAD, Builder, Flavour
+from runtime_builder import FLAVOURS, PLAIN, Builder, Flavour
 
 
 def make_builder(flavour: Flavour, factory: pytest.TempPathFactory) -> Builder:
@@ -18,7 +18,7 @@ def make_builder(flavour: Flavour, factory: pytest.TempPathFactory) -> Builder:
     return Builder(flavour, factory.mktemp(flavour.name))
 
 
-@pytest.fixture(scope="session", params=[PLAIN, ADDRESS, THREAD, AARCH64], ids=lambda flavour: flavour.name)
+@pytest.fixture(scope="session", params=FLAVOURS, ids=lambda flavour: flavour.name)
 def builder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Builder:
     """One builder for each flavour."""
     return make_builder(request.param, tmp_path_factory)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 STUB = ROOT / "runtime_stub"
 SOURCES = Path(__file__).parent / "c"
@@ -41,6 +43,9 @@ PLAIN = Flavour("plain")
 ADDRESS = Flavour("address", flags=("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
 THREAD = Flavour("thread", flags=("-g", "-fsanitize=thread"))
 AARCH64 = Flavour("aarch64", cc="aarch64-linux-gnu-gcc", runner=("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"))
+
+# What fixtures are parametrised with: native cases are fast tests, those under sanitizers and emulated are slow ones.
+FLAVOURS = [PLAIN, *(pytest.param(flavour, marks=pytest.mark.slow) for flavour in (ADDRESS, THREAD, AARCH64))]
 
 
 def execute(command: Sequence[str | Path], *, timeout: float = 60, environment: Mapping[str, str] | None = None) -> str:

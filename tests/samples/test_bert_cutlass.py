@@ -79,6 +79,7 @@ def test_cutlass_takes_attention_and_products(model: Path, arch: str) -> None:
     assert sorted(found) == [("cutlass.attention", 5)] * 2 + [("cutlass.dense", 1)] * 6
 
 
+@pytest.mark.slow
 def test_the_cpu_s_bundle_equals_onnxruntime(model: Path, tmp_path: Path, run_deployed: Run) -> None:
     """The program of the sample runs on whatever the bundle is for."""
     onnxruntime = pytest.importorskip("onnxruntime")

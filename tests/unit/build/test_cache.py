@@ -164,6 +164,7 @@ def _fetch_or_add(folder: Path, place: Path, barrier: Any, results: Any) -> None
             cache.clear()
 
 
+@pytest.mark.slow
 def test_concurrent_processes_see_whole_entries_or_none(tmp_path: Path) -> None:
     """Six processes use one entry, and two of them clear the cache all the time."""
     context = multiprocessing.get_context("fork")

@@ -65,6 +65,7 @@ def run(module: tvm.IRModule, arguments: list[Any]) -> list[np.ndarray]:
     return [np.asarray(result.numpy()) for result in results]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [to_channels_last, lambda module: to_channels_last(accumulate_in_float32(module))])
 def test_channels_last_computes_the_same(change: Callable[[Any], Any], tmp_path: Path) -> None:
     write(tmp_path / "net.onnx")
@@ -82,6 +83,7 @@ def test_channels_last_computes_the_same(change: Callable[[Any], Any], tmp_path:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp16", 5e-3), ("bf16", 4e-2)])
 def test_half_precision_computes_about_the_same(precision: str, tolerance: float, tmp_path: Path) -> None:
     model = write(tmp_path / "net.onnx")
@@ -110,6 +112,7 @@ net (float[2,4,8] q, float[2,8,6] k, float[2,1,6] keep) => (float[2,4,6] p) {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp16", 2e-3), ("bf16", 2e-2)])
 def test_a_mask_beyond_the_range_of_halves_masks(precision: str, tolerance: float, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(MASKED)

@@ -32,6 +32,7 @@ def graphs(draw: st.DrawFn) -> Predecessors:
     return [draw(st.lists(st.integers(0, node - 1), max_size=3)) if node else [] for node in range(size)]
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(graphs(), st.data())
 def test_a_group_is_convex_when_the_contracted_graph_has_no_cycle(

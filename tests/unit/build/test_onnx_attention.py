@@ -51,6 +51,7 @@ def test_a_decode_step_with_a_cache_whose_length_is_symbolic(tmp_path: Path) -> 
     _compare(text, inputs, {"past": (1, 10)}, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_cache_with_lengths_of_its_own_and_symbolic_queries(tmp_path: Path) -> None:
     text = """attention (float[2, 2, s, 8] q, float[2, 2, 9, 8] k, float[2, 2, 9, 8] v, int64[2] used)
         => (float[2, 2, s, 8] y) { y = Attention <is_causal: int = 1> (q, k, v, "", "", "", used) }"""

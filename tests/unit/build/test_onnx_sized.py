@@ -68,6 +68,7 @@ def check(model: onnx.ModelProto, feeds: dict[str, Any], folder: Path) -> dict[s
 node = helper.make_node
 
 
+@pytest.mark.slow
 def test_boxes_that_are_kept_are_gathered(tmp_path: Path) -> None:
     """As detectors end: the indices of the boxes, their coordinates, classes and scores."""
     constants = {

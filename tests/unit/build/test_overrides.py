@@ -161,6 +161,7 @@ def test_relax_constants_by_number(tmp_path: Path) -> None:
     np.testing.assert_array_equal(imported.weights["constant_0"], other)
 
 
+@pytest.mark.slow
 def test_torch_parameters_and_buffers_of_equal_content(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
 

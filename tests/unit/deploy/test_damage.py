@@ -66,6 +66,7 @@ def test_every_truncation(good: Path, tmp_path: Path, anywhere: Machine) -> None
     assert not accepted(path, anywhere)
 
 
+@pytest.mark.slow
 def test_header_tables_with_random_content(good: Path, tmp_path: Path) -> None:
     """Not caught by a hash: read_elf itself must survive whatever the headers and tables say."""
     content = good.read_bytes()

@@ -75,6 +75,7 @@ def test_compressed_code(mode: str, tmp_path: Path) -> None:
     assert read(path) == (Fatbin(("sm_90a",), ("compute_80",)),)
 
 
+@pytest.mark.slow
 def test_several_with_zeros_between(small: Path, many: Path, tmp_path: Path) -> None:
     one, two = small.read_bytes(), many.read_bytes()
     (first,), (second,) = read(small), read(many)
@@ -93,6 +94,7 @@ def test_every_truncation(small: Path, tmp_path: Path) -> None:
             read_bytes(content[:size], tmp_path / "short")
 
 
+@pytest.mark.slow
 def test_flipped_bits_and_random_bytes(small: Path, tmp_path: Path) -> None:
     """Nothing but a BundleError, and nothing that is not an architecture's name."""
     content = small.read_bytes()

@@ -314,6 +314,7 @@ def stand_in(tmp_path: Path) -> StandIn:
     return StandIn(tmp_path)
 
 
+@pytest.mark.slow
 def test_this_machine_as_its_driver_describes_it(stand_in: StandIn) -> None:
     devices = '{"A", 9, 0, 150000000000}, {"B", 12, 1, 1}'
     described = stand_in.ask(devices)
