@@ -105,8 +105,11 @@ def build(
     outputs.check(external=request.weights == "external")
     require_build_packages()
     toolchain = find_toolchain(request.targets.host.machine)
-    store = Cache.of_user(enabled=cache and request.keep_workdir is None)
-    cached = store.enabled and cache_key.model_bytes(request) <= cache_key.MAX_CACHED_BYTES
+    store = Cache.of_user(enabled=cache)
+    # A work folder is filled by a build of its own; the objects that it takes from the cache are what it would compile.
+    cached = (
+        store.enabled and request.keep_workdir is None and cache_key.model_bytes(request) <= cache_key.MAX_CACHED_BYTES
+    )
     key = cache_key.of_bundle(request, toolchain) if cached else ""
     with work_folder(request.keep_workdir) as workdir:
         if key and store.fetch("bundle", key, workdir):

@@ -47,9 +47,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(model: Path, target: str, folder: Path) -> tuple[Path, str]:
     """Return the bundle, and the C code that launches its kernels."""
     work = folder / "work"
-    bundle = packager.build(
-        model, folder / "forms.so", targets=target, dims={"n": (1, 8)}, cache=False, keep_workdir=work
-    )
+    bundle = packager.build(model, folder / "forms.so", targets=target, dims={"n": (1, 8)}, keep_workdir=work)
     return bundle, (work / "cuda" / "cuda.c").read_text()
 
 

@@ -5,8 +5,10 @@ The programs are in c/, the stand-in is in recorder/.
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,22 +72,29 @@ class CudaBuilder(Builder):
         return self.bundle("filled", "-DMODEL_FILLED", "-DFLAGS=PK_CUDA_PROGRAMMATIC", f"-I{HERE / 'c'}")
 
 
-def make(flavour: Flavour, factory: pytest.TempPathFactory) -> CudaBuilder:
-    for tool in (flavour.cc, *flavour.runner[:1]):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed")
-    return CudaBuilder(flavour, factory.mktemp(f"cuda-{flavour.name}"))
+@pytest.fixture(scope="module")
+def builders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Flavour], CudaBuilder]:
+    """The one builder of each flavour."""
+
+    @functools.cache
+    def make(flavour: Flavour) -> CudaBuilder:
+        for tool in (flavour.cc, *flavour.runner[:1]):
+            if shutil.which(tool) is None:
+                pytest.skip(f"{tool} is not installed")
+        return CudaBuilder(flavour, tmp_path_factory.mktemp(f"cuda-{flavour.name}"))
+
+    return make
 
 
 @pytest.fixture(scope="module", params=FLAVOURS, ids=lambda flavour: flavour.name)
-def builder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CudaBuilder:
-    return make(request.param, tmp_path_factory)
+def builder(request: pytest.FixtureRequest, builders: Callable[[Flavour], CudaBuilder]) -> CudaBuilder:
+    return builders(request.param)
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> CudaBuilder:
+def plain(builders: Callable[[Flavour], CudaBuilder]) -> CudaBuilder:
     """A builder for what is checked natively and without sanitizers only."""
-    return make(PLAIN, tmp_path_factory)
+    return builders(PLAIN)
 
 
 @pytest.mark.slow

@@ -58,7 +58,6 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
             weights=weights,
             header=folder / f"{prefix}.h" if prefix else None,
             keep_workdir=folder / "work",
-            cache=False,
         )
 
     def build(

@@ -36,7 +36,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [node], "odd", inputs, [helper.make_tensor_value_info("out*/", TensorProto.FLOAT, [2, 3])]
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "odd.onnx")
-    packager.build(folder / "odd.onnx", folder / 'od"d.so', header=folder / "3-odd.h", name="*/ odd /*", cache=False)
+    packager.build(folder / "odd.onnx", folder / 'od"d.so', header=folder / "3-odd.h", name="*/ odd /*")
     return folder
 
 

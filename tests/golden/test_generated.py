@@ -158,6 +158,7 @@ def generate(name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         targets=case.targets,
         header=tmp_path / f"{name}.h",
         keep_workdir=work,
+        cache=False,  # the runtime's commands are recorded, too
         **options,
     )
     stub = folder("runtime_stub")

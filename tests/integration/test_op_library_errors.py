@@ -301,5 +301,5 @@ def test_a_call_that_is_left_has_no_other_implementation(acme: Path, tmp_path: P
     path = save(model(SWISH_MODEL), tmp_path / "model.onnx")
     target = {"kind": "external", "libraries": [str(acme)], "min_partition_flops": 1000}
     with pytest.raises(UnsupportedOperatorsError) as caught:
-        packager.build(path, tmp_path / "out.so", targets=[target], cache=False)
+        packager.build(path, tmp_path / "out.so", targets=[target])
     assert caught.value.operators == {"com.acme::Swish": ("y",)}

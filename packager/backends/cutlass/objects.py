@@ -93,10 +93,10 @@ def compile_kernels(
         fatbin, host = context.workdir / f"{kernel.name}.fatbin", context.workdir / f"{kernel.name}.host.o"
         result = KernelObject(kernel, arch, fatbin, host)
         key = _key(kernel, cutlass, toolkit, context)
-        if context.cache.fetch("object", key, context.workdir):
-            return result
         source = context.workdir / f"{kernel.name}.cu"
         source.write_text(kernel.text, encoding="utf-8")
+        if context.cache.fetch("object", key, context.workdir):
+            return result
         compile_host(kernel, source, result.host, cutlass, toolkit, context)
         with budget.taken(kernel.megabytes):
             flags = [*DEVICE_FLAGS, *_includes(kernel, cutlass), *(f"-D{macro}" for macro in kernel.macros)]

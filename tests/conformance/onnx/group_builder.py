@@ -34,7 +34,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "check":
             _with_bounds(lambda dims: _check(models[0], targets, dims))
             return {"status": "lowers"}
-        _with_bounds(lambda dims: build(models, request["output"], targets=targets, dims=dims, cache=False, jobs=1))
+        _with_bounds(lambda dims: build(models, request["output"], targets=targets, dims=dims, jobs=1))
     except ToolchainError as error:  # the code that was generated is not right
         return {"status": "failed", "message": error.message, "detail": _first_error(error.stderr)}
     except PackagerError as error:

@@ -13,9 +13,9 @@ import onnx.parser
 import onnxruntime
 import pytest
 import tvm
-from tvm import relax
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_walk
+from tvm_machine import compute
 
 import packager
 from packager.lower import lower
@@ -59,12 +59,6 @@ def write(path: Path) -> onnx.ModelProto:
     return model
 
 
-def run(module: tvm.IRModule, arguments: list[Any]) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
-    results = machine["main"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arguments))
-    return [np.asarray(result.numpy()) for result in results]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [to_channels_last, lambda module: to_channels_last(accumulate_in_float32(module))])
 def test_channels_last_computes_the_same(change: Callable[[Any], Any], tmp_path: Path) -> None:
@@ -79,7 +73,7 @@ def test_channels_last_computes_the_same(change: Callable[[Any], Any], tmp_path:
     assert text.count('layout="NHWC"') >= 4, "poolings follow"
     assert text.count("permute_dims") == 7, "inputs, weights, results; what stands between convolutions follows too"
     assert text.count("R.reshape") == 3, "what has one place or one channel is a view of itself in the other layout"
-    for got, want in zip(run(changed, [x, *constants]), run(placed.module, [x, *constants]), strict=True):
+    for got, want in zip(compute(changed, [x, *constants]), compute(placed.module, [x, *constants]), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 

@@ -19,6 +19,7 @@ import pytest
 import tvm
 from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, link_host, make_context
 from tvm import relax
+from tvm_machine import compute
 
 from packager.backends.cutlass.choice import ConvShape, GemmShape
 from packager.backends.cutlass.gemm_kernels import ACTIVATIONS, Sm80Tile, Sm90Tile
@@ -116,9 +117,8 @@ class Model:
 
     def run(self) -> Any:
         """What TVM computes on this machine."""
-        module = tvm.IRModule({"main": self.function})
-        machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
-        return machine["main"](*(tvm.runtime.tensor(self.values[p.name]) for p in self.function.params)).numpy()
+        (result,) = compute(tvm.IRModule({"main": self.function}), (self.values[p.name] for p in self.function.params))
+        return result
 
 
 def make_model(body: Body, dtype: str = "int8", out_dtype: str = "int32") -> Model:

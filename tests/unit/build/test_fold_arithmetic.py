@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("tvm")
 import tvm
 from tvm import relax
+from tvm_machine import compute
 
 from packager.fold.arithmetic import simplify_arithmetic
 
@@ -38,8 +39,8 @@ def operators(module: tvm.IRModule) -> list[str]:
 
 
 def run(module: tvm.IRModule, arrays: Mapping[str, np.ndarray]) -> Any:
-    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
-    return machine["main"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays.values())).numpy()
+    (result,) = compute(module, arrays.values())
+    return result
 
 
 def arrays_of(module: tvm.IRModule) -> dict[str, np.ndarray]:

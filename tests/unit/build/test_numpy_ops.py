@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm_machine import compute
 
 from packager.fold.numpy_ops import OPERATORS, evaluate
 
@@ -23,8 +24,7 @@ def transform(build: object, *shapes: tuple[int, ...], dtype: str = "float32") -
 
 
 def in_tvm(function: relax.Function, values: list[np.ndarray]) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(tvm.IRModule({"main": function}), target="llvm"), tvm.cpu())
-    return [result.numpy() for result in machine["main"]([tvm.runtime.tensor(value) for value in values])]
+    return compute(tvm.IRModule({"main": function}), [values])
 
 
 def chain(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var) -> list[relax.Expr]:

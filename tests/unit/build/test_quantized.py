@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import tvm
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
+from tvm_machine import compute
 
 from packager.fold import fold_weights
 from packager.fold.inline import fold_inline
@@ -102,10 +102,7 @@ class Integers:
         self.operators = Counter(call.op.name.removeprefix("relax.") for call in calls)
 
     def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        machine = relax.VirtualMachine(tvm.compile(self.module, target="llvm"), tvm.cpu())
-        arrays = [*feeds.values(), *(constant.array for constant in self.constants.values())]
-        result = machine["main"](*[tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays])
-        return [value.numpy() for value in ([result] if hasattr(result, "numpy") else result)]
+        return compute(self.module, [*feeds.values(), *(constant.array for constant in self.constants.values())])
 
     def check(self, quantum: float, *, exact: float = 0.98, seed: int = 0) -> None:
         """Compare with onnx's reference: results within a quantum, nearly all of them the same."""

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 import tvm
 from tvm import relax
+from tvm_machine import compute
 
 from packager.ir import ImportedModel
 from packager.lower import lower
@@ -66,13 +67,6 @@ def prepared(model: onnx.ModelProto, path: Path, precision: str | None = None) -
     return module, [constant.array for constant in constants.values()]
 
 
-def run(module: tvm.IRModule, arguments: list[Any]) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
-    results = machine["main"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arguments))
-    results = [results] if isinstance(results, tvm.runtime.Tensor) else results
-    return [np.asarray(result.numpy()) for result in results]
-
-
 def expected(model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return [np.asarray(result) for result in session.run(None, {"x": x})]
@@ -99,7 +93,7 @@ def test_products_of_windows_compute_the_same(c: int, window: tuple[int, int], a
     assert "conv2d" not in text
     x = np.random.default_rng(1).standard_normal((3, c, 13, 11), np.float32)
     x[0, 0, 0, 0] = np.inf
-    (want,), (got,) = expected(model, x), run(module, [x, *constants])
+    (want,), (got,) = expected(model, x), compute(module, [x, *constants])
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -112,7 +106,7 @@ def test_windows_of_what_is_channels_last(precision: str | None, tolerance: floa
     assert (text.count("R.nn.conv2d"), text.count("R.matmul"), text.count("gather_windows")) == (1, 1, 1)
     assert text.count("permute_dims") == 1, "of the input"
     x = np.random.default_rng(1).standard_normal((2, 16, 9, 9), np.float32)
-    for got, want in zip(run(module, [x, *constants]), expected(model, x), strict=True):
+    for got, want in zip(compute(module, [x, *constants]), expected(model, x), strict=True):
         assert np.linalg.norm(got - want) / np.linalg.norm(want) < tolerance
 
 
@@ -127,7 +121,7 @@ def test_transposes_of_the_model_cancel_without_products(tmp_path: Path) -> None
     assert text.count("permute_dims") == 3, "of the input and of the weights"
     x = np.random.default_rng(1).standard_normal((2, 16, 9, 9), np.float32)
     constants = [constant.array for constant in imported.constants().values()]
-    for got, want in zip(run(module, [x, *constants]), expected(model, x), strict=True):
+    for got, want in zip(compute(module, [x, *constants]), expected(model, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
