@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 KINDS = (
@@ -53,7 +55,6 @@ def registered(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_every_fault_is_caught(registered: Path) -> None:
     path = os.pathsep.join(map(str, (registered, ROOT, ROOT / "examples" / "backend-first")))
     done = subprocess.run(

@@ -15,6 +15,8 @@ from packager.manifest import SECTION_NAME, BackendRecord, Dim, Manifest, Model,
 from packager.manifest_section import content_sha256, encode_section
 from packager.requirements import CudaRequirements, Requirements
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 STUB = ROOT / "runtime_stub"
@@ -124,13 +126,11 @@ def run_case(case: str, bundle: Path, driver: Path, **settings: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: str, bundle: Path, driver: Path) -> None:
     run_case(case, bundle, driver)
 
 
-@pytest.mark.slow
 def test_a_driver_that_is_too_old(bundle: Path, driver: Path) -> None:
     run_case("old_driver", bundle, driver, RECORDER_VERSION="12040")
 

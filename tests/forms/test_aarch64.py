@@ -16,6 +16,8 @@ from .conftest import Build
 from .models import Model
 from .programs import attempt, check_host, execute, require
 
+pytestmark = pytest.mark.slow
+
 TARGET = "llvm -mtriple=aarch64-linux-gnu"
 CORTEX = Machine(
     1, "aarch64", "linux", "2.28", "Cortex-A72", ("aes", "asimd", "cpuid", "crc32", "evtstrm", "fp", "pmull", "sha2")
@@ -24,7 +26,6 @@ CORTEX = Machine(
 Command = list[str | Path]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["embedded", "external"])
 @pytest.mark.parametrize("batch", [4, (1, 32)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", ["digits", "mlp"])
@@ -43,7 +44,6 @@ def test_numbers(
         check_host(aarch64_host, bundle, model, count, tmp_path)
 
 
-@pytest.mark.slow
 def test_refuses_a_batch_out_of_bounds(build: Build, aarch64_host: Command, digits: Model, tmp_path: Path) -> None:
     digits.rows(33).tofile(tmp_path / "in")
     done = attempt([*aarch64_host, build(digits, target=TARGET), tmp_path / "in", tmp_path / "out"])
@@ -51,7 +51,6 @@ def test_refuses_a_batch_out_of_bounds(build: Build, aarch64_host: Command, digi
     assert "PACKAGER_ERROR_SHAPE" in done.stderr
 
 
-@pytest.mark.slow
 def test_moved_and_missing_weights(build: Build, aarch64_host: Command, digits: Model, tmp_path: Path) -> None:
     bundle = build(digits, target=TARGET, weights="external")
     moved = Path(shutil.copy(bundle, tmp_path / "renamed.so"))
@@ -75,7 +74,6 @@ def test_requirements(build: Build, digits: Model) -> None:
     assert "Advanced Micro" not in header
 
 
-@pytest.mark.slow
 def test_newer_cpu(build: Build, digits: Model) -> None:
     """Code for an Armv8.2 core with SVE says what it uses."""
     bundle = build(digits, target=f"{TARGET} -mcpu=neoverse-v1")
@@ -123,7 +121,6 @@ def test_load_here_is_refused(build: Build, digits: Model) -> None:
     assert "verify" in (error.value.hint or "")
 
 
-@pytest.mark.slow
 def test_half_precision(build: Build, half: Model, aarch64_host: Command, tmp_path: Path) -> None:
     """Code for Armv8.2 refuses an Armv8.0 CPU, where its first instruction on float16 would end the program."""
     bundle = build(half, target=f"{TARGET} -mcpu=cortex-a76")

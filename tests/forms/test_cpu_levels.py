@@ -66,6 +66,7 @@ def test_what_each_level_needs_is_read_back(leveled: Path) -> None:
     assert requirements.dispatched_features == ()
 
 
+@pytest.mark.slow
 def test_every_function_has_two_forms_where_they_belong(leveled: Path) -> None:
     bundle = packager.inspect(leveled)
     for _, item in bundle.manifest.primitives():

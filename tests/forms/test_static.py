@@ -16,6 +16,8 @@ from .conftest import Build
 from .models import ROOT, Model
 from .programs import AARCH64, NATIVE, SOURCES, WARNINGS, Machine, attempt, execute
 
+pytestmark = pytest.mark.slow
+
 BATCHES = (5, 3)
 # -lpthread, too, before glibc 2.34.
 LINK = ("-lm", "-Wl,--fatal-warnings", "-Wl,-z,text")
@@ -58,7 +60,6 @@ def run(program: list[str | Path], models: tuple[Model, Model], folder: Path) ->
     return [np.fromfile(path, np.float32) for path in arguments[1::2]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["embedded", "external"])
 @pytest.mark.parametrize("machine", list(MACHINES))
 @pytest.mark.parametrize("language", list(COMPILERS))
@@ -77,7 +78,6 @@ def test_two_models_in_one_program(
             assert output.tobytes() == shared.run([model.rows(batch)])[model.output].tobytes()
 
 
-@pytest.mark.slow
 def test_kernels_have_equal_names(build: Build, digits: Model, twin: Model) -> None:
     first, second = (
         {item.symbol for _, item in packager.inspect(path).manifest.primitives()}
@@ -86,7 +86,6 @@ def test_kernels_have_equal_names(build: Build, digits: Model, twin: Model) -> N
     assert len(first & second) >= 6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flags", [("-static",), ("-static-pie",), ("-no-pie",), ("-Wl,--gc-sections", "-Wl,-z,now")])
 def test_kinds_of_programs(build: Build, digits: Model, twin: Model, tmp_path: Path, flags: tuple[str, ...]) -> None:
     """A statically linked program has its weights beside it too, and worker threads."""
@@ -97,7 +96,6 @@ def test_kinds_of_programs(build: Build, digits: Model, twin: Model, tmp_path: P
         model.check(model.rows(batch), output)
 
 
-@pytest.mark.slow
 def test_math_library_is_all_that_is_needed(build: Build, mlp: Model, twin: Model, tmp_path: Path) -> None:
     libraries = archives(build, mlp, twin, "llvm", "embedded")
     assert {"tanhf", "erff", "expf"} & set(packager.inspect(libraries[0]).manifest.requirements.undefined)
@@ -105,7 +103,6 @@ def test_math_library_is_all_that_is_needed(build: Build, mlp: Model, twin: Mode
     mlp.check(mlp.rows(BATCHES[0]), outputs[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("machine", list(MACHINES))
 def test_symbols(build: Build, digits: Model, twin: Model, machine: str) -> None:
     """One global symbol is defined; those that are not are what the manifest lists, all of the C library."""
@@ -145,7 +142,6 @@ def test_verify(build: Build, digits: Model, tmp_path: Path) -> None:
         packager.verify(damaged)
 
 
-@pytest.mark.slow
 def test_verify_finds_external_weights_missing(build: Build, digits: Model, tmp_path: Path) -> None:
     library = build(digits, prefix="first", weights="external")
     assert packager.verify(library).findings == ()
@@ -153,7 +149,6 @@ def test_verify_finds_external_weights_missing(build: Build, digits: Model, tmp_
     assert [finding.check for finding in packager.verify(alone).findings] == ["integrity.weights_missing"]
 
 
-@pytest.mark.slow
 def test_same_bytes_in_another_process_and_folder(build: Build, digits: Model, tmp_path: Path) -> None:
     library = build(digits, prefix="first")
     again = tmp_path / "elsewhere" / "libfirst.a"

@@ -82,6 +82,7 @@ def test_numbers(build: Build, digits: Model, mlp: Model, cpu: str) -> None:
         model.check(rows, packager.load(bundle).run([rows])[model.output])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cpu", list(LEVELS))
 def test_inputs_aligned_to_their_elements_only(build: Build, digits: Model, cpu: str) -> None:
     """The ABI promises no more to the code, whose widest registers are 64 bytes."""

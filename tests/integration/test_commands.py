@@ -150,6 +150,7 @@ def test_run_at_random(cli: Cli, batched: Path) -> None:
     assert (output["name"], output["shape"], output["non_finite"]) == ("y", [8, 4], 0)
 
 
+@pytest.mark.slow
 def test_bench(cli: Cli, batched: Path) -> None:
     done = cli("bench", batched, "--runs", 5, "--warmup", 1, "--json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -193,6 +194,7 @@ def test_the_manifest_of_a_build_fits_its_schema(cli: Cli, batched: Path) -> Non
     jsonschema.validate(manifest, schema)
 
 
+@pytest.mark.slow
 def test_doctor_names_what_is_there(cli: Cli) -> None:
     done = cli("doctor")
     assert done.returncode == 0, done.stdout

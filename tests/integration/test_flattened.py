@@ -12,6 +12,8 @@ from graphs import ATOL, RTOL, check, feeds, graph, normal, save
 
 import packager
 
+pytestmark = pytest.mark.slow
+
 CONV = "c = Conv<pads=[1,1,1,1]>(x, k)\n r = MaxPool<kernel_shape=[2,2], strides=[2,2]>(c)\n f = Flatten<axis=1>(r)\n"
 K, W, B, AXES = normal(8, 3, 3, 3) / np.float32(5), normal(96, 32) / np.float32(10), normal(32), np.array([1])
 PRODUCTS = {
@@ -27,7 +29,6 @@ def model(name: str, **others: np.ndarray) -> onnx.ModelProto:
     return graph(text, {"k": K, **weights, **others})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products(name: str, tmp_path: Path) -> None:
     bundle = check(model(name), tmp_path, {"n": (1, 3)}, ({"n": 1}, {"n": 3}))
@@ -36,7 +37,6 @@ def test_products(name: str, tmp_path: Path) -> None:
     bundle.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["as it is", "transposed"])
 def test_weights_can_still_be_swapped(name: str, tmp_path: Path) -> None:
     (weight,) = (key for key in PRODUCTS[name][1] if key in "wt")

@@ -259,6 +259,7 @@ def test_undefined_symbols(tmp_path: Path) -> None:
     assert "system_libraries" in shown
 
 
+@pytest.mark.slow
 def test_symbols_that_are_defined_twice(tmp_path: Path) -> None:
     first, second = compile_objects(tmp_path, {"a.c": SWISH_C, "b.c": SWISH_C}, cc="gcc", flags=FLAGS)
     library = describe(tmp_path, SWISH, files=f'["{first.name}", "{second.name}"]')

@@ -16,6 +16,8 @@ from onnx import TensorProto, helper
 
 from packager.targets import DEFAULT_TARGETS
 
+pytestmark = pytest.mark.slow
+
 UNARY = [
     "Relu",
     "Sigmoid",
@@ -169,7 +171,6 @@ def compare(model: onnx.ModelProto, symbolic: bool, folder: Path, targets: Seque
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
 
 
-@pytest.mark.slow
 @settings(max_examples=6, **QUIET)
 @given(drawn=models(operators=6))
 def test_a_few_operators(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -180,7 +181,6 @@ def test_a_few_operators(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: 
 EACH_ROW = (f"{targets_here()[0]} -micro_batch=1", *targets_here()[1:])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("targets", [targets_here()[:1], EACH_ROW], ids=["llvm", "llvm ccompiler"])
 @settings(max_examples=50, **QUIET)
 @given(drawn=models(operators=25))

@@ -90,6 +90,7 @@ def test_image_sizes_through_strides_pools_and_skips(targets: tuple[str, ...], t
         np.testing.assert_array_equal(session.run(good)["y"], expected)
 
 
+@pytest.mark.slow
 def test_heads_of_a_batch_of_sequences(tmp_path: Path) -> None:
     """Batch and sequence, batch times heads, what remains, and half of a sequence."""
     model = graph(
@@ -109,6 +110,7 @@ def test_heads_of_a_batch_of_sequences(tmp_path: Path) -> None:
     check(model, tmp_path, {"b": (1, 4), "s": (2, 9)}, points, targets=LLVM).close()
 
 
+@pytest.mark.slow
 def test_past_and_new_tokens(tmp_path: Path) -> None:
     """A decoder's cache grows by what is new; positions are sliced by both lengths, as is the mask."""
     model = graph(

@@ -9,6 +9,8 @@ import pytest
 from command_line import Cli, tree
 from graphs import graph, normal, save
 
+pytestmark = pytest.mark.slow
+
 FORMS = {
     "shared": ("-o", "model.so", "--header", "model.h", "--golden", "3"),
     "external weights": ("-o", "model.so", "--weights", "external", "--header", "model.h"),
@@ -26,7 +28,6 @@ def convnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(graph(text, weights), tmp_path_factory.mktemp("convnet") / "convnet.onnx")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_two_builds_are_equal(form: str, convnet: Path, cli: Cli, tmp_path: Path) -> None:
     results = []

@@ -227,6 +227,7 @@ def test_a_model_computes_what_onnxruntime_computes(name: str, tmp_path: Path) -
     check(graph(case.text, case.weights, case.opset), tmp_path, case.dims, case.points).close()
 
 
+@pytest.mark.slow
 def test_every_node_stands_in_the_manifest_with_the_function_that_computes_it(tmp_path: Path) -> None:
     """A fused function names all of its nodes, the first and the last too; a view computes nothing and is in none."""
     text = """g (float[n,3,8,8] x) => (float[n,5] y) {

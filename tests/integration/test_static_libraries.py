@@ -418,6 +418,7 @@ class TestRefusals:
         path.write_bytes(path.read_bytes()[:size])
         refusal(folder, library([path], "acme_half"))
 
+    @pytest.mark.slow
     def test_damaged_objects_are_bundle_errors(self, folder: Path) -> None:
         """Whatever stands in the tables of an object: read_objects raises BundleError or reads it."""
         source = "int helper(int); static int (*const t[])(int) = {helper}; int acme_half(int x) { return t[0](x); }"

@@ -12,6 +12,8 @@ import pytest
 import packager
 from packager.errors import ModelError, UnsupportedOperatorsError
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
@@ -34,7 +36,6 @@ def check(forward: Any, inputs: tuple[Any, ...], folder: Path, dynamic: Any = No
                 np.testing.assert_allclose(result, wanted.numpy(), 1e-5, 1e-5, err_msg=f"output {number}")
 
 
-@pytest.mark.slow
 def test_element_types_follow_torch(tmp_path: Path) -> None:
     def forward(x: Any, i: Any) -> Any:
         flags = i > 1
@@ -65,7 +66,6 @@ def test_element_types_follow_torch(tmp_path: Path) -> None:
     check(forward, (torch.randn(3, 5), torch.randint(-4, 5, (3, 5))), tmp_path)
 
 
-@pytest.mark.slow
 def test_views_of_dynamic_extents(tmp_path: Path) -> None:
     def forward(x: Any, places: Any) -> Any:
         n = x.shape[0]
@@ -104,7 +104,6 @@ def test_attention_of_rows_that_see_nothing(tmp_path: Path) -> None:
     check(forward, (torch.randn(1, 2, 3, 8), torch.randn(1, 2, 4, 8), keep, bias), tmp_path)
 
 
-@pytest.mark.slow
 def test_images(tmp_path: Path) -> None:
     def forward(x: Any) -> Any:
         return (
@@ -160,7 +159,6 @@ class Cache(torch.nn.Module):
         return self.rows.sum(1)
 
 
-@pytest.mark.slow
 def test_rows_of_a_state_are_written_in_place(tmp_path: Path) -> None:
     module, folder = Cache(), tmp_path / "work"
     example = (torch.tensor([1]), torch.zeros(2, 1, 3))

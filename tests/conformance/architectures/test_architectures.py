@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from one_cpu import targets_here
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
 EVERY = 10
 
 
-@pytest.mark.slow
 def test_a_wrong_number_is_noticed(tmp_path: Path) -> None:
     from .example import Example
     from .models import ARCHITECTURES
@@ -47,14 +48,12 @@ def check(form: str, chosen: slice) -> None:
     assert complaints(outcomes, before) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("form", "first"), [("pt2", 0), ("onnx", EVERY // 2)])
 def test_a_sample_is_as_the_document_says(form: str, first: int) -> None:
     """Others in each form: what TVM and the backends get of an architecture is about the same."""
     check(form, slice(first, None, EVERY))
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", ["pt2", "onnx"])
 def test_architectures_are_as_the_document_says(form: str) -> None:

@@ -6,10 +6,11 @@ import pytest
 
 from tests.conformance.onnx.fuzz import judge_seeds
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(60)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_altered_models_are_refused_or_computed_right() -> None:
     findings = list(judge_seeds(SEEDS))

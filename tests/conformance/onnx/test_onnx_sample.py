@@ -11,10 +11,11 @@ from tests.conformance.onnx.cases import all_cases
 from tests.conformance.onnx.judge import judge_all
 from tests.conformance.onnx.table import VERDICTS
 
+pytestmark = pytest.mark.slow
+
 STRIDE = 37  # a prime: cases of one operator stand side by side, in pairs and fours
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_cases_are_judged_as_before() -> None:
     expected = json.loads(VERDICTS.read_text())["verdicts"]

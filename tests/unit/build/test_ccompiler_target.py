@@ -92,6 +92,7 @@ def test_compiles_without_warnings(target: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_object_has_what_it_should_and_nothing_else(tmp_path: Path) -> None:
     output, _ = compile_all([mixed("one"), mixed("two")], tmp_path, base="llvm -mtriple=x86_64-linux-gnu")
     assert [library.level for library in output.static_libraries] == ["", "x86-64-v4"]
@@ -197,6 +198,7 @@ def test_cpu_that_the_compiler_does_not_know(tmp_path: Path) -> None:
     assert "x86-64-v3" in (caught.value.hint or "")
 
 
+@pytest.mark.slow
 def test_good_header_is_included(tmp_path: Path) -> None:
     header = tmp_path / "limits of ours.h"
     header.write_text('#define OURS 1\n_Static_assert(OURS == 1, "first");\n')

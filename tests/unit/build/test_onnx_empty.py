@@ -16,6 +16,7 @@ node = helper.make_node
 FLOAT = TensorProto.FLOAT
 
 
+@pytest.mark.slow
 def test_nothing_is_computed_of_nothing(tmp_path: Path) -> None:
     constants = {
         "last": np.array([1]),

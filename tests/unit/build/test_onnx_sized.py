@@ -123,6 +123,7 @@ def test_boxes_that_are_kept_are_gathered(tmp_path: Path) -> None:
     assert made["shape"].tolist() == [0, 6]
 
 
+@pytest.mark.slow
 def test_places_that_are_not_zero(tmp_path: Path) -> None:
     nodes = [
         node("NonZero", ["x"], ["where"]),

@@ -11,6 +11,8 @@ from onnx import helper
 
 from tests.unit.build.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of
 
+pytestmark = pytest.mark.slow
+
 X = np.random.default_rng(3).standard_normal((2, 3, 8, 10)).astype(np.float32)
 
 
@@ -18,7 +20,6 @@ def _pool(operator: str, outputs: list[str], **attributes: Any) -> Any:
     return helper.make_node(operator, ["x"], outputs, kernel_shape=[3, 3], **attributes)
 
 
-@pytest.mark.slow
 def test_pooling_of_a_symbolic_batch(tmp_path: Path) -> None:
     nodes = [
         _pool("MaxPool", ["a", "a_at"], strides=[2, 2], pads=[1, 0, 1, 1]),
@@ -33,7 +34,6 @@ def test_pooling_of_a_symbolic_batch(tmp_path: Path) -> None:
     check_with_onnxruntime(model, {"x": X}, tmp_path, dims={"n": (1, 3)})
 
 
-@pytest.mark.slow
 def test_resizing(tmp_path: Path) -> None:
     # To whole extents: elsewhere onnxruntime rounds the length that scales give, and the standard's cases do not.
     scales = {"up": np.array([1, 1, 2, 1.5], np.float32), "down": np.array([1, 1, 0.5, 0.5], np.float32)}
@@ -53,7 +53,6 @@ def test_resizing(tmp_path: Path) -> None:
     check_with_onnxruntime(model, {"x": X}, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 def test_sampling_reads_nothing_outside_of_the_image(padding: str, tmp_path: Path) -> None:
     nodes = [

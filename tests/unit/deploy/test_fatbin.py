@@ -87,6 +87,7 @@ def test_several_with_zeros_between(small: Path, many: Path, tmp_path: Path) -> 
         read_bytes(one + bytes(5000) + two, path)
 
 
+@pytest.mark.slow
 def test_every_truncation(small: Path, tmp_path: Path) -> None:
     content = small.read_bytes()
     for size in [*range(1, 200), *range(200, len(content), 31), len(content) - 1]:

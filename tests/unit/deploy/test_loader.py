@@ -254,6 +254,7 @@ def test_constants_after_close(good: Path) -> None:
         _ = bundle.constants
 
 
+@pytest.mark.slow
 def test_unloads_and_loads_again(good: Path) -> None:
     def mapped() -> bool:
         return str(good) in Path("/proc/self/maps").read_text()
