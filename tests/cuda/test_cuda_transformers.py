@@ -18,7 +18,6 @@ from model_builds import build_and_compare, calls, having
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
 
@@ -72,6 +71,7 @@ def test_bert_base_with_a_bounded_batch(models: Any, work: Path) -> None:
 
 
 def test_vit_b_16(models: Any, work: Path) -> None:
+    transformers = pytest.importorskip("transformers")  # takes a second: not when all tests are collected
     config = transformers.ViTConfig(num_hidden_layers=2, attn_implementation="eager")
     module = models.Hidden(models.randomise(transformers.ViTModel(config, add_pooling_layer=False)))
     made = models.export(module, torch.zeros(1, 3, 224, 224), work / "vit.pt2")
@@ -83,6 +83,7 @@ def test_vit_b_16(models: Any, work: Path) -> None:
 
 
 def test_gpt2_small_prefill(models: Any, work: Path) -> None:
+    transformers = pytest.importorskip("transformers")  # takes a second: not when all tests are collected
     config = transformers.GPT2Config(n_layer=2, attn_implementation="eager", use_cache=False)
     module = models.Decoder(models.randomise(transformers.GPT2Model(config)))
     made = models.export(module, torch.zeros(1, 128, dtype=torch.int64), work / "gpt2.pt2")

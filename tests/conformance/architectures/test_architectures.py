@@ -10,9 +10,14 @@ from one_cpu import targets_here
 pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
 EVERY = 10
+
+
+@pytest.fixture(autouse=True)
+def packages() -> None:
+    """Import what takes seconds when a test needs it, not when all are collected."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
 
 
 def test_a_wrong_number_is_noticed(tmp_path: Path) -> None:
