@@ -31,7 +31,10 @@ BOTH = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3,x86-64-v4"
 TARGETS = (BOTH, f"{BOTH} -compiler=ccompiler")
 HERE = this_machine()
 
-pytestmark = pytest.mark.skipif(HERE.machine != "x86_64", reason="these are Targets for x86-64")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(HERE.machine != "x86_64", reason="these are Targets for x86-64"),
+]
 needs_v4 = pytest.mark.skipif(not set(HERE.cpu_features) >= V4, reason="this CPU has no AVX-512")
 
 
@@ -49,13 +52,11 @@ def leveled(request: pytest.FixtureRequest, build: Build, digits: Model) -> Path
     return build(digits, target=request.param)
 
 
-@pytest.mark.slow
 def test_the_default_is_both(build: Build, digits: Model, leveled: Path) -> None:
     assert packager.inspect(build(digits)).manifest.targets[0]["mcpu"] == LEVELS
     assert packager.inspect(leveled).manifest.targets[0]["mcpu"] == LEVELS
 
 
-@pytest.mark.slow
 def test_what_each_level_needs_is_read_back(leveled: Path) -> None:
     requirements = manifest_of(leveled).requirements
     least, best = requirements.cpu_levels
@@ -66,7 +67,6 @@ def test_what_each_level_needs_is_read_back(leveled: Path) -> None:
     assert requirements.dispatched_features == ()
 
 
-@pytest.mark.slow
 def test_every_function_has_two_forms_where_they_belong(leveled: Path) -> None:
     bundle = packager.inspect(leveled)
     for _, item in bundle.manifest.primitives():
@@ -104,7 +104,6 @@ def test_sessions_of_both_levels_at_the_same_time(leveled: Path, digits: Model) 
             assert [session.run([rows])[digits.output].tobytes() for session in sessions] == wanted
 
 
-@pytest.mark.slow
 def test_levels_that_cannot_be_had(leveled: Path, build: Build, digits: Model) -> None:
     with packager.load(leveled) as bundle:
         with pytest.raises(UsageError, match=r"cpu_level='x86-64-v2': .* has no code for it") as caught:
@@ -126,7 +125,6 @@ def test_the_runtime_refuses_a_level_too(leveled: Path) -> None:
         assert table.thread_error() == b"options: cpu_level is 'x86-64-v5', expected x86-64-v3, x86-64-v4"
 
 
-@pytest.mark.slow
 def test_one_level_where_one_is_asked_for(build: Build, digits: Model) -> None:
     bundle = build(digits, target="llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3")
     requirements = manifest_of(bundle).requirements
@@ -136,7 +134,6 @@ def test_one_level_where_one_is_asked_for(build: Build, digits: Model) -> None:
         assert session.cpu_level == "x86-64-v3"
 
 
-@pytest.mark.slow
 def test_three_levels(build: Build, digits: Model) -> None:
     bundle = build(digits, target="llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v4,x86-64,x86-64-v3")
     levels = manifest_of(bundle).requirements.cpu_levels
@@ -150,7 +147,6 @@ def test_three_levels(build: Build, digits: Model) -> None:
                 digits.check(rows, loaded.session(cpu_level=level.name).run([rows])[digits.output])
 
 
-@pytest.mark.slow
 def test_an_archive(build: Build, digits: Model) -> None:
     archive = build(digits, target=BOTH, prefix="leveled")
     assert packager.verify(archive).ok
@@ -275,7 +271,6 @@ def test_verify_without_a_disassembler(leveled: Path, monkeypatch: pytest.Monkey
     assert "capstone" in check.note
 
 
-@pytest.mark.slow
 def test_levels_are_part_of_equal_bytes(digits: Model, leveled: Path, tmp_path: Path) -> None:
     again = packager.build(
         digits.path, tmp_path / "again.so", targets=packager.inspect(leveled).manifest.targets, dims={"n": (1, 32)},
@@ -301,7 +296,6 @@ def test_on_an_emulated_cpu(
     assert message in done.stderr
 
 
-@pytest.mark.slow
 def test_aarch64_has_one_level_and_can_have_more(build: Build, digits: Model) -> None:
     one = build(digits, target="llvm -mtriple=aarch64-linux-gnu")
     assert [level.name for level in manifest_of(one).requirements.cpu_levels] == ["generic"]

@@ -112,6 +112,7 @@ def test_native(build: Build, digits: Model) -> None:
         assert "%zmm" in kernel_code(bundle) or "%ymm" in kernel_code(bundle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("built_for", "level", "accepted"),
     [

@@ -207,6 +207,7 @@ def test_command_line_golden_run_and_inspect(tmp_path: Path, cli: Cli) -> None:
     assert told["outputs"][0]["shape"] == [4, 13, 16]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -17,6 +17,8 @@ import packager
 from packager.deploy.abi import BundleTable
 from packager.errors import RunError, UsageError
 
+pytestmark = pytest.mark.slow
+
 LLVM = ("llvm",)
 WEIGHTS = {"wk": normal(8, 8), "wo": normal(8, 8, seed=1)}
 BODY = """k = MatMul(x, wk)  keys_out = ScatterND(keys, at, k)  kt = Transpose(keys_out)  s = MatMul(x, kt)
@@ -57,7 +59,6 @@ def generate(bundle: packager.Bundle, prefill: onnx.ModelProto, decode: onnx.Mod
             np.testing.assert_allclose(session.states["keys"], keys, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("targets", [LLVM, ("llvm", "ccompiler")], ids=",".join)
 def test_prefill_and_decode(targets: tuple[str, ...], tmp_path: Path) -> None:
     prefill, decode = attention("prefill", 4), attention("decode", 1)
@@ -78,7 +79,6 @@ def test_prefill_and_decode(targets: tuple[str, ...], tmp_path: Path) -> None:
     assert not [step for step in steps if "source" in step], "both write the new keys in place"
 
 
-@pytest.mark.slow
 def test_equal_parts_are_compiled_once(tmp_path: Path) -> None:
     model = graph("f (float[4,8] x) => (float[4,8] y) { a = MatMul(x, wk)  b = Tanh(a)  y = MatMul(b, wo) }", WEIGHTS)
     for targets in (LLVM, ("llvm", "ccompiler")):
@@ -164,7 +164,6 @@ def test_encoder_and_decoder(tmp_path: Path) -> None:
         np.testing.assert_allclose(session.states["memory"], memory, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_profile_binding_and_errors(tmp_path: Path) -> None:
     path = build(
         tmp_path, save_both(tmp_path, attention("prefill", 4), attention("decode", 1)), states={"keys": "keys_out"}
@@ -196,7 +195,6 @@ def test_tables(tmp_path: Path) -> None:
     assert second.arena_bytes == table.arena_bytes
 
 
-@pytest.mark.slow
 def test_command_line_golden_header_and_inspect(tmp_path: Path, cli: Cli) -> None:
     paths = save_both(tmp_path, attention("prefill", 4), attention("decode", "n"))
     output, header = tmp_path / "lm.so", tmp_path / "lm.h"

@@ -10,11 +10,12 @@ import pytest
 from command_line import Cli
 from graphs import graph, normal, save
 
+pytestmark = pytest.mark.slow
+
 SUPPORTED = """g (float[n,3,8,8] x) => (float[n,4,8,8] y) {
   [conv] c = Conv<pads=[1,1,1,1]>(x, w)  [ceil] d = Ceil(c)  [act] y = Relu(d) }"""
 
 
-@pytest.mark.slow
 def test_a_model_that_is_supported(cli: Cli, tmp_path: Path) -> None:
     path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
     done = cli("explain", path)
@@ -25,7 +26,6 @@ def test_a_model_that_is_supported(cli: Cli, tmp_path: Path) -> None:
     assert done.stdout.rstrip().endswith("supported: a build would compile all of it")
 
 
-@pytest.mark.slow
 def test_who_would_take_what_and_why_not(cli: Cli, tmp_path: Path) -> None:
     path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
     done = cli("explain", path, "--dim", "n=2", "-t", "ccompiler -operators=dense", "--json")
@@ -38,7 +38,6 @@ def test_who_would_take_what_and_why_not(cli: Cli, tmp_path: Path) -> None:
     assert plain["table"]["partitions"][0]["sites"][0]["nodes"][0] == "conv"
 
 
-@pytest.mark.slow
 def test_all_that_is_not_supported_is_named(cli: Cli, tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "acme": 1]>
     g (float[2] x) => (float[2] y) {

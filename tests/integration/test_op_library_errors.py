@@ -222,6 +222,7 @@ def test_operators_that_the_model_does_not_use_must_be_there_too(tmp_path: Path)
     assert "does not define 'acme_gelu', the function of com.acme::Gelu" in shown
 
 
+@pytest.mark.slow
 def test_cxx_names_and_the_cxx_library(tmp_path: Path) -> None:
     shown = refused(SWISH_MODEL, as_cxx(tmp_path, SWISH_C), tmp_path, BackendError)
     assert "defines the C++ function _Z10acme_swishPKfPflf" in shown

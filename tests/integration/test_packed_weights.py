@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from graphs import check, graph, normal
 
+pytestmark = pytest.mark.slow
+
 SPATIAL = {"n": (1, 3), "h": (7, 20), "w": (7, 20)}
 SPATIAL_POINTS = ({"n": 1, "h": 7, "w": 7}, {"n": 2, "h": 13, "w": 18}, {"n": 3, "h": 20, "w": 20})
 
@@ -23,15 +25,9 @@ CONVS = {
     "20 channels are not packed": ("pads=[1,1,1,1]", (20, 6, 3, 3), (11, 11), False),
     "groups are not packed": ("group=8, pads=[1,1,1,1]", (16, 1, 3, 3), (9, 9), False),
 }
-SLOW = {name for name in CONVS if name not in ("3x3 same", "uneven pads, stride", "1x1")}
 
 
-def cases() -> list[object]:
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [], id=name) for name in CONVS]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", CONVS)
 def test_conv(name: str, tmp_path: Path) -> None:
     attributes, shape, (height, width), symbolic = CONVS[name]
     group = 8 if "group" in attributes else 1

@@ -13,6 +13,8 @@ from graphs import check, feeds, graph, normal, save
 import packager
 from packager.errors import ModelError, RunError
 
+pytestmark = pytest.mark.slow
+
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 20]>
 arithmetic (float[batch, rows, 6] x) => (float[batch, 3, rows, 2] heads, float[n, 6] flat, int64[m] places,
@@ -70,7 +72,6 @@ FCN = graph(
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("targets", [LLVM, ("llvm", "ccompiler")], ids=",".join)
 def test_image_sizes_through_strides_pools_and_skips(targets: tuple[str, ...], tmp_path: Path) -> None:
     """Sizes have to be multiples of 4, which the model demands where it joins what was made smaller and larger."""
@@ -90,7 +91,6 @@ def test_image_sizes_through_strides_pools_and_skips(targets: tuple[str, ...], t
         np.testing.assert_array_equal(session.run(good)["y"], expected)
 
 
-@pytest.mark.slow
 def test_heads_of_a_batch_of_sequences(tmp_path: Path) -> None:
     """Batch and sequence, batch times heads, what remains, and half of a sequence."""
     model = graph(
@@ -110,7 +110,6 @@ def test_heads_of_a_batch_of_sequences(tmp_path: Path) -> None:
     check(model, tmp_path, {"b": (1, 4), "s": (2, 9)}, points, targets=LLVM).close()
 
 
-@pytest.mark.slow
 def test_past_and_new_tokens(tmp_path: Path) -> None:
     """A decoder's cache grows by what is new; positions are sliced by both lengths, as is the mask."""
     model = graph(
@@ -153,7 +152,6 @@ DEMANDS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", DEMANDS)
 def test_what_an_operator_demands_is_checked_before_the_run(name: str, tmp_path: Path) -> None:
     """TVM takes it for granted, or refuses such a model: either way a run of these sizes may read no foreign memory."""
@@ -182,7 +180,6 @@ RESIZES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RESIZES)
 def test_resize_of_symbolic_sizes(name: str, tmp_path: Path) -> None:
     attributes, (high, wide) = RESIZES[name]

@@ -53,6 +53,7 @@ def chain(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var) -> list[relax
     return [packed, shifted, a, part, some, mixed, extents, halved, smaller, op.isnan(a), *masks, padded, scaled_back]
 
 
+@pytest.mark.slow
 def test_every_operator_equals_tvm() -> None:
     function = transform(chain, (4, 6), (6,))
     rng = np.random.default_rng(0)

@@ -12,6 +12,8 @@ from onnx.reference import ReferenceEvaluator
 
 import packager
 
+pytestmark = pytest.mark.slow
+
 HEADER = '<ir_version: 10, opset_import: ["" : 24]>\n'
 
 
@@ -31,7 +33,6 @@ def _random(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape, dtype=np.float32)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mask", [np.tri(5, 5, dtype=bool), np.zeros((5, 5), dtype=bool)], ids=["some", "none"])
 def test_grouped_queries_with_symbolic_rows_and_a_boolean_mask(mask: np.ndarray, tmp_path: Path) -> None:
     text = """attention (float[b, s, 32] q, float[b, s, 16] k, float[b, s, 16] v, bool[s, s] mask)
@@ -40,7 +41,6 @@ def test_grouped_queries_with_symbolic_rows_and_a_boolean_mask(mask: np.ndarray,
     _compare(text, inputs, {"b": (1, 3), "s": (1, 8)}, tmp_path)
 
 
-@pytest.mark.slow
 def test_a_decode_step_with_a_cache_whose_length_is_symbolic(tmp_path: Path) -> None:
     text = """attention (float[1, 2, 3, 8] q, float[1, 2, 3, 8] k, float[1, 2, 3, 8] v, float[1, 2, past, 8] past_k,
         float[1, 2, past, 8] past_v) => (float[1, 2, 3, 8] y, float[1, 2, total, 8] keys, float[1, 2, total, 8] values)
@@ -51,7 +51,6 @@ def test_a_decode_step_with_a_cache_whose_length_is_symbolic(tmp_path: Path) -> 
     _compare(text, inputs, {"past": (1, 10)}, tmp_path)
 
 
-@pytest.mark.slow
 def test_a_cache_with_lengths_of_its_own_and_symbolic_queries(tmp_path: Path) -> None:
     text = """attention (float[2, 2, s, 8] q, float[2, 2, 9, 8] k, float[2, 2, 9, 8] v, int64[2] used)
         => (float[2, 2, s, 8] y) { y = Attention <is_causal: int = 1> (q, k, v, "", "", "", used) }"""

@@ -17,6 +17,8 @@ from packager.deploy import tensors
 from packager.errors import ModelError, RunError
 from tests.unit.build.onnx_nodes import model_of
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[Any]
 node = helper.make_node
 CODES = np.arange(256, dtype=np.uint8).reshape(16, 16)
@@ -35,7 +37,6 @@ def values(name: str) -> Array:
     return codes.view(getattr(ml_dtypes, name))
 
 
-@pytest.mark.slow
 def test_every_type_goes_in_and_out(tmp_path: Path) -> None:
     """Each is moved and comes out with all its codes, and is cast to float32 and back."""
     names = [*FLOAT8, *FOUR_BITS]

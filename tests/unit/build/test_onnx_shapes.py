@@ -13,6 +13,8 @@ from onnx.reference import ReferenceEvaluator
 import packager
 from packager.errors import ModelError
 
+pytestmark = pytest.mark.slow
+
 HEADER = '<ir_version: 10, opset_import: ["" : 24]>\n'
 BOUNDS = {"b": (1, 4), "s": (1, 9)}
 
@@ -94,7 +96,6 @@ def test_a_branch_whose_condition_follows_from_a_shape_is_taken(tmp_path: Path) 
     _compare(text, {"x": _random(2, 3)}, tmp_path, {"b": (1, 4)})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_a_loss_is_expanded_with_a_symbolic_batch(reduction: str, tmp_path: Path) -> None:
     shape = "[b]" if reduction == "none" else ""
@@ -111,7 +112,6 @@ def test_means_and_deviations_of_a_layer_normalization(tmp_path: Path) -> None:
     _compare(text, {"x": _random(3, 5, 6), "scale": _random(6), "bias": _random(6)}, tmp_path)
 
 
-@pytest.mark.slow
 def test_a_causal_convolution_with_a_state(tmp_path: Path) -> None:
     header = '<ir_version: 13, opset_import: ["" : 27]>\n'
     text = """conv (float[b, 4, s] x, float[4, 1, 3] w, float[b, 4, 2] past) => (float[b, 4, s] y, float[b, 4, 2] state)

@@ -15,6 +15,8 @@ import packager
 from packager.errors import ModelError
 from tests.unit.build.onnx_nodes import FLOAT, INT64, model_of, run_bundle
 
+pytestmark = pytest.mark.slow
+
 
 def test_non_zero_has_room_for_all_and_a_count(tmp_path: Path) -> None:
     model = model_of([helper.make_node("NonZero", ["x"], ["where"])], {"x": (np.float32, (2, 3))}, {"where": INT64})
@@ -68,7 +70,6 @@ def check(model: onnx.ModelProto, feeds: dict[str, Any], folder: Path) -> dict[s
 node = helper.make_node
 
 
-@pytest.mark.slow
 def test_boxes_that_are_kept_are_gathered(tmp_path: Path) -> None:
     """As detectors end: the indices of the boxes, their coordinates, classes and scores."""
     constants = {
@@ -123,7 +124,6 @@ def test_boxes_that_are_kept_are_gathered(tmp_path: Path) -> None:
     assert made["shape"].tolist() == [0, 6]
 
 
-@pytest.mark.slow
 def test_places_that_are_not_zero(tmp_path: Path) -> None:
     nodes = [
         node("NonZero", ["x"], ["where"]),
@@ -142,7 +142,6 @@ def test_places_that_are_not_zero(tmp_path: Path) -> None:
     assert made["squares.count"] == 3
 
 
-@pytest.mark.slow
 def test_a_product_of_regions_keeps_their_number(tmp_path: Path) -> None:
     nodes = [
         node("Compress", ["boxes", "chosen"], ["rois"], axis=0),

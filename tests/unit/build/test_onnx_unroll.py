@@ -12,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from packager.errors import UnsupportedOperatorsError
 from tests.unit.build.onnx_nodes import BOOL, FLOAT, INT64, check_with_onnxruntime, model_of, run_bundle
 
+pytestmark = pytest.mark.slow
+
 
 def _loop(condition: list[onnx.NodeProto], condition_name: str) -> onnx.ModelProto:
     """Return a model that doubles x at each step, adds a tensor from outside, and collects the results."""

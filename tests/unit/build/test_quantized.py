@@ -23,6 +23,8 @@ from packager.pipeline import import_model
 from packager.quantized import to_integers
 from packager.request import make_build_request
 
+pytestmark = pytest.mark.slow
+
 TYPES = {"float32": TensorProto.FLOAT, "uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "int32": TensorProto.INT32}
 
 
@@ -131,7 +133,6 @@ def convolution(net: Net, data: str, weight: str, bias: str | None = None, **att
     return net.add("Conv", data, weight, *([bias] if bias else []), **attributes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("per_channel", [True, False], ids=["channel", "tensor"])
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 137), ("int8", 0), ("int8", -9)])
 def test_convolution(dtype: str, zero: int, per_channel: bool, tmp_path: Path) -> None:
@@ -145,7 +146,6 @@ def test_convolution(dtype: str, zero: int, per_channel: bool, tmp_path: Path) -
     integers.check(1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("groups", [3, 6], ids=["grouped", "depthwise"])
 def test_groups(groups: int, tmp_path: Path) -> None:
     net = Net()
@@ -174,7 +174,6 @@ def test_biases_are_part_of_the_int32_sum_and_weights_stay_int8(tmp_path: Path) 
     integers.check(1, exact=1.0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float", "none"])
 def test_other_biases(kind: str, tmp_path: Path) -> None:
     net = Net()
@@ -214,7 +213,6 @@ def test_what_moves_elements_moves_integers(tmp_path: Path) -> None:
     integers.check(1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("other", [0.02, 0.031], ids=["same", "another"])
 def test_concat(other: float, tmp_path: Path) -> None:
     net = Net()

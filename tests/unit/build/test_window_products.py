@@ -24,6 +24,8 @@ from packager.pipeline import import_model
 from packager.primitives import Kernel
 from packager.request import Request, make_build_request
 
+pytestmark = pytest.mark.slow
+
 TARGETS = ("cuda -arch=sm_80", "cutlass")
 ONE = """
 <ir_version: 8, opset_import: ["": 17]>

@@ -61,6 +61,7 @@ def test_many_architectures_as_cuobjdump_lists_them(many: Path) -> None:
     assert cuobjdump("--list-ptx", many) == {f"sm_{version}" for version in VERSIONS}
 
 
+@pytest.mark.slow
 def test_families(tmp_path: Path) -> None:
     """cuobjdump lists the machine code without the suffix, the PTX with it."""
     path = compile_kernel(tmp_path, ["sm_100f", "sm_120f"], ["compute_100f"])
@@ -127,6 +128,7 @@ def entries(content: bytes) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("offset", "layout", "value", "message"),
     [
