@@ -37,12 +37,15 @@ def accepted(path: Path, machine: Machine) -> bool:
     return results[0]
 
 
-@pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "step",
+    [97, pytest.param(7, marks=pytest.mark.slow), pytest.param(1, marks=[pytest.mark.slow, pytest.mark.thorough])],
+)
 @pytest.mark.parametrize("form", ["good", "archive"])
 def test_one_flip_in_a_byte(
     form: str, step: int, request: pytest.FixtureRequest, tmp_path: Path, anywhere: Machine
 ) -> None:
-    """Every byte, and among the fast tests every 97th."""
+    """Every byte, or every so many."""
     content = request.getfixturevalue(form).read_bytes()
     path = tmp_path / "flipped"
     path.write_bytes(content)
