@@ -87,7 +87,8 @@ def combine(operator: str, left: Extent, right: Extent) -> Extent:
 
 
 def _text(extent: Extent) -> str:
-    return f"0 - {-extent}" if isinstance(extent, int) and extent < 0 else str(extent)  # no number is negative
+    """Return an operand's text. The language (``shape_expr``) has no negative numbers, so that -3 is ``0 - 3``."""
+    return f"0 - {-extent}" if isinstance(extent, int) and extent < 0 else str(extent)
 
 
 def _wrap(extent: Extent) -> str:

@@ -78,9 +78,7 @@ def builders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Flavour], Cu
 
     @functools.cache
     def make(flavour: Flavour) -> CudaBuilder:
-        for tool in (flavour.cc, *flavour.runner[:1]):
-            if shutil.which(tool) is None:
-                pytest.skip(f"{tool} is not installed")
+        flavour.require()
         return CudaBuilder(flavour, tmp_path_factory.mktemp(f"cuda-{flavour.name}"))
 
     return make

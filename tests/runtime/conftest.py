@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import platform
-import shutil
 from collections.abc import Callable
 
 import pytest
@@ -17,9 +16,7 @@ def builders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Flavour], Bu
 
     @functools.cache
     def make(flavour: Flavour) -> Builder:
-        for tool in (flavour.cc, *flavour.runner[:1]):
-            if shutil.which(tool) is None:
-                pytest.skip(f"{tool} is not installed")
+        flavour.require()
         if flavour is PLAIN and platform.machine() not in ("x86_64", "aarch64"):
             pytest.skip(f"bundles do not run on {platform.machine()}")
         return Builder(flavour, tmp_path_factory.mktemp(flavour.name))

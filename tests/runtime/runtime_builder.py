@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,12 @@ class Flavour:
     def plain(self) -> bool:
         """Whether code runs natively and without a sanitizer, so that counts of resources mean something."""
         return self.name == "plain"
+
+    def require(self) -> None:
+        """Skip the test if the compiler, or what its programs are run with, is missing."""
+        for tool in (self.cc, *self.runner[:1]):
+            if shutil.which(tool) is None:
+                pytest.skip(f"{tool} is not installed")
 
 
 PLAIN = Flavour("plain")

@@ -94,7 +94,7 @@ def compile_kernels(
         result = KernelObject(kernel, arch, fatbin, host)
         key = _key(kernel, cutlass, toolkit, context)
         source = context.workdir / f"{kernel.name}.cu"
-        source.write_text(kernel.text, encoding="utf-8")
+        source.write_text(kernel.text, encoding="utf-8")  # in a work folder that is kept it is there to be read
         if context.cache.fetch("object", key, context.workdir):
             return result
         compile_host(kernel, source, result.host, cutlass, toolkit, context)

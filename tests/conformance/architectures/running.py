@@ -46,7 +46,7 @@ def run(name: str, example: Example, form: str, folder: Path, targets: Sequence[
     export(example, model)
     try:
         # A .pt2 file declares the bounds of its dims itself.
-        packager.build(model, library, dims=dims if form == "onnx" else {}, targets=targets)
+        packager.build(model, library, dims=dims if form == "onnx" else {}, targets=targets, cache=False)
     except PackagerError as error:
         return Outcome(name, form, "refused", tuple(dims), reason=reason_of(error))
     largest = share = 0.0

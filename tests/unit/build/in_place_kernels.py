@@ -5,7 +5,7 @@ TVM's parser looks through all modules for each: this is imported when a test ne
 
 from __future__ import annotations
 
-from tvm.script import tirx as T  # noqa: N812
+from tvm.script import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 
 @T.prim_func(s_tir=True)

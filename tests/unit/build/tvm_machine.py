@@ -23,4 +23,4 @@ def compute(module: tvm.IRModule, arguments: Iterable[Any]) -> list[np.ndarray]:
 def _tensors(argument: Any) -> Any:
     if isinstance(argument, list):
         return list(map(_tensors, argument))
-    return tvm.runtime.tensor(np.ascontiguousarray(argument)) if isinstance(argument, np.ndarray) else argument
+    return tvm.runtime.tensor(np.ascontiguousarray(argument))
