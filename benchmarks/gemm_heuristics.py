@@ -13,9 +13,9 @@ from nvMatmulHeuristics import NvMatmulHeuristicsMatmulLayout as Layout
 from nvMatmulHeuristics import NvMatmulHeuristicsNvidiaGpu as Gpu
 from nvMatmulHeuristics import NvMatmulHeuristicsTarget as Target
 
-from packager.backends.cutlass.choice import GemmShape, microseconds
-from packager.backends.cutlass.gemm_kernels import Sm90Tile
-from packager.backends.cutlass.gemm_portfolio import portfolio
+from packager.backends.cutlass.gemm.cost_model import GemmShape, microseconds
+from packager.backends.cutlass.gemm.kernels import Sm90Tile
+from packager.backends.cutlass.gemm.tiles import portfolio
 
 SIZES = (
     *((1024, 768, 768), (1024, 3072, 768), (1024, 768, 3072), (1024, 2304, 768), (128, 2304, 768)),

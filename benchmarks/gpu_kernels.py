@@ -31,7 +31,7 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 2e-5, "int64": 0.0}
 
 def build(out: Path, arch: str, only: list[str]) -> int:
     """Compile the cases to cubins, and write what ``run`` needs to know."""
-    from packager.cuda_toolkit import find_cuda_toolkit
+    from packager.codegen.cuda_toolkit import find_cuda_toolkit
 
     out.mkdir(parents=True, exist_ok=True)
     nvcc = find_cuda_toolkit("").nvcc
@@ -80,12 +80,12 @@ def _lower(case: Case, arch: str) -> tuple[dict[str, Any], str]:
     from tvm import relax, sym, tirx
     from tvm_ffi import structural_map
 
-    from packager.lower import FLATTEN, FUSE, LEGALIZE
-    from packager.lower.indices import clamp_indices
+    from packager.graph.passes import apply
+    from packager.lower.cuda.kernels import lower_cuda_kernels
+    from packager.lower.cuda.schedule import schedule_cuda
     from packager.lower.kernels import make_group
-    from packager.lower.kernels_cuda import lower_cuda_kernels
-    from packager.lower.schedule_cuda import schedule_cuda
-    from packager.passes import apply
+    from packager.lower.lowering import FLATTEN, FUSE, LEGALIZE
+    from packager.transforms.clamp_indices import clamp_indices
 
     n = tirx.Var("n", "int64")
     builder = relax.BlockBuilder()

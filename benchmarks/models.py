@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 from turns import Tensor
 
 if TYPE_CHECKING:
-    from packager.manifest import TensorSpec
+    from packager.bundle.manifest import TensorSpec
 
 SAMPLES = ROOT / "samples"
 # Batch 1 where the model leaves it open.
@@ -132,7 +132,7 @@ def build_arguments(name: str, workdir: Path, output: Path) -> list[str | Path]:
 
 def build_bundle(name: str, workdir: Path, *options: str | Path) -> Bundle:
     """Build a model with packager, from the cache if nothing has changed. Raises RuntimeError."""
-    from packager.deploy.inspect import inspect
+    from packager.bundle.reader import inspect
 
     path = workdir / f"{name}.so"
     run_packager(workdir, *build_arguments(name, workdir, path), *options)

@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _kernel_engine(bundle: Bundle, parts: Path, workdir: Path) -> str:
-    from packager.deploy.inspect import inspect
+    from packager.bundle.reader import inspect
 
     ((_, primitive),) = inspect(bundle.path).manifest.primitives()
     library = workdir / "relu-kernel.so"

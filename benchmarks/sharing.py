@@ -64,13 +64,13 @@ def main() -> int:
 
 def measure(path: Path, kind: str, rounds: int) -> tuple[int, int, list[Outcome], list[Outcome]]:
     """Return the numbers of partitions and of call sites, and the outcomes of both ways."""
-    from packager.backends import find_backend
     from packager.backends.base import Context
-    from packager.frontends import load_model
-    from packager.libraries import check_libraries
-    from packager.partition import partition
-    from packager.targets import parse_targets
-    from packager.toolchain import find_toolchain
+    from packager.backends.registry import find_backend
+    from packager.codegen.toolchain import find_toolchain
+    from packager.frontends.load import load_model
+    from packager.link.libraries.prepare import check_libraries
+    from packager.placement.place import partition
+    from packager.targets.target_list import parse_targets
 
     targets = parse_targets(["llvm", kind])
     (target,) = targets.specialised

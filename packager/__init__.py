@@ -9,25 +9,25 @@ __version__ = "0.1.0"
 
 # Name -> module. Imported on first use: `import packager` must be quick, and must work without TVM.
 _EXPORTS = {
-    "build": "packager.pipeline",
-    "inspect": "packager.deploy.inspect",
-    "load": "packager.deploy.loader",
-    "verify": "packager.deploy.verify",
-    "Buckets": "packager.buckets",
-    "Bundle": "packager.deploy.loader",
-    "Session": "packager.deploy.loader",
+    "build": "packager.pipeline.build",
+    "inspect": "packager.bundle.reader",
+    "load": "packager.deploy.load.loader",
+    "verify": "packager.deploy.verify.verifier",
+    "Buckets": "packager.bundle.buckets",
+    "Bundle": "packager.deploy.load.loader",
+    "Session": "packager.deploy.load.loader",
     "PackagerError": "packager.errors",
 }
 
 __all__ = ["Buckets", "Bundle", "PackagerError", "Session", "__version__", "build", "inspect", "load", "verify"]
 
 if TYPE_CHECKING:
-    from packager.buckets import Buckets
-    from packager.deploy.inspect import inspect
-    from packager.deploy.loader import Bundle, Session, load
-    from packager.deploy.verify import verify
+    from packager.bundle.buckets import Buckets
+    from packager.bundle.reader import inspect
+    from packager.deploy.load.loader import Bundle, Session, load
+    from packager.deploy.verify.verifier import verify
     from packager.errors import PackagerError
-    from packager.pipeline import build
+    from packager.pipeline.build import build
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 """``python -m packager``."""
 
-from packager.cli import main
+from packager.cli.main import main
 
 main()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent  # the Python code
 
 
 def folder(name: str) -> Path:
     """Return the folder ``templates`` or ``runtime_stub``: inside an installed package, beside it in a checkout."""
-    installed = _PACKAGE / name
-    return installed if installed.is_dir() else _PACKAGE.parent / name
+    installed = PACKAGE / name
+    return installed if installed.is_dir() else PACKAGE.parent / name

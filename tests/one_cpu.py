@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 
-from packager.deploy.machine import this_machine
-from packager.targets import DEFAULT_TARGETS, parse_targets
+from packager.deploy.verify.machine import this_machine
+from packager.targets.target_list import DEFAULT_TARGETS, parse_targets
 
 NEEDED = {"x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}}
 

@@ -3,8 +3,8 @@
 import math
 
 from packager.backends.base import API_VERSION, PartitionOptions, Pattern
-from packager.primitives import BackendOutput, FunctionGroup, Parameter, PrimitiveFunction, StaticLibrary
-from packager.toolchain import run
+from packager.codegen.toolchain import run
+from packager.ir.primitives import BackendOutput, FunctionGroup, Parameter, PrimitiveFunction, StaticLibrary
 
 FUNCTION = """
 int32_t {symbol}(const float *x, float *y, int64_t begin, int64_t end) {{

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from packager.cache import Cache
-from packager.toolchain import Toolchain
+from packager.codegen.cache import Cache
+from packager.codegen.toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from packager.dataflow import Dataflow
-    from packager.op_library import OpLibrary
-    from packager.primitives import BackendOutput, Kernel, Partition
-    from packager.targets import Target
+    from packager.custom_ops.library import OpLibrary
+    from packager.graph.dataflow import Dataflow
+    from packager.ir.primitives import BackendOutput, Kernel, Partition
+    from packager.targets.target_list import Target
 
 API_VERSION = 1
 """Of this interface. A third party's backend says which one it was written for."""
@@ -123,7 +123,7 @@ class Search:
     """Something that a backend can take, found by Python: where operators are optional, or constants say what it is.
 
     ``find`` is shown every call of ``operator`` (``nn.softmax``), by the variable that it is bound to, in the model's
-    ``packager.dataflow.Dataflow``. It yields what it takes together, best first, each as the variables whose bindings
+    ``graph.dataflow.Dataflow``. It yields what it takes together, best first, each as the variables whose bindings
     become one partition; a value that is used outside may be one of them at most. The backend, given the partition,
     can search in the same way in its function.
     """

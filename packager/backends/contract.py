@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from packager.backends.attributes import attributes_of
 from packager.backends.base import Backend, CodeGenerator, PartitionBackend, PartitionOptions
-from packager.targets.attributes import attributes_of
 
 DEVICES = ("cpu", "cuda")
 # What everyone else reads from the base Target of the CPU.

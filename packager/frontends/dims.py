@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from packager.buckets import Buckets
+from packager.bundle.buckets import Buckets
+from packager.bundle.manifest import Dim
 from packager.errors import UnboundedDimsError, UsageError
-from packager.manifest import Dim
 
 
 class UnknownDimError(UsageError):

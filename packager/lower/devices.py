@@ -9,15 +9,15 @@ from typing import Any
 import tvm
 from tvm.s_tir import dlight
 
-from packager.lower.accumulate import accumulate_in_float32
-from packager.lower.channels_last import to_channels_last
-from packager.lower.cuda_gaps import name_parameters
+from packager.ir.primitives import Kernel
+from packager.lower.cpu.pack_weights import pack_weights
+from packager.lower.cpu.schedule import schedule as schedule_cpu
+from packager.lower.cuda.codegen_workarounds import name_parameters
+from packager.lower.cuda.kernels import lower_cuda_kernels
+from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.kernels import lower_kernels
-from packager.lower.kernels_cuda import lower_cuda_kernels
-from packager.lower.pack import pack_weights
-from packager.lower.schedule_cpu import schedule as schedule_cpu
-from packager.lower.schedule_cuda import schedule_cuda
-from packager.primitives import Kernel
+from packager.lower.legalize.accumulate import accumulate_in_float32
+from packager.transforms.layout.channels_last import to_channels_last
 
 # Whether a schedule lowers does not depend on the CPU or on the GPU's architecture.
 TRIAL_CPU = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})

@@ -21,7 +21,7 @@ from tvm.tirx.op import register_intrin_lowering
 from tvm_ffi import structural_map, structural_walk
 
 from packager.errors import BackendError
-from packager.primitives import FunctionGroup, Kernel, Parameter
+from packager.ir.primitives import FunctionGroup, Kernel, Parameter
 
 # Buffers that one nest alone uses stay on its stack up to this size, in bytes.
 STACK_BYTES = 16 * 1024

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packager.backends import all_backends, find_backend, known_kinds
+from packager.backends.attributes import Attribute, Value, attributes_of
+from packager.backends.registry import all_backends, find_backend, known_kinds
+from packager.bundle.suggestions import valid_names
 from packager.errors import UsageError
-from packager.suggestions import valid_names
-from packager.targets.attributes import Attribute, Value, attributes_of
 from packager.targets.text import Written
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packager import strict_json
+from packager.backends.attributes import Attribute, Value, from_json, from_text
+from packager.bundle import strict_json
 from packager.errors import UsageError
-from packager.targets.attributes import Attribute, Value, from_json, from_text
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from packager.backends import find_backend
 from packager.backends.base import NO_CACHE, CodeGenerator, Context
-from packager.cache import Cache
-from packager.primitives import BackendOutput, FunctionGroup, Kernel, Partition
-from packager.targets import Target, parse_targets
-from packager.toolchain import find_toolchain
+from packager.backends.registry import find_backend
+from packager.codegen.cache import Cache
+from packager.codegen.toolchain import find_toolchain
+from packager.ir.primitives import BackendOutput, FunctionGroup, Kernel, Partition
+from packager.targets.target_list import Target, parse_targets
 
 Targets = Sequence[str | Mapping[str, Any]]
 
@@ -46,11 +46,11 @@ def compile_model(
     model: Path, targets: Targets, dims: Mapping[str, Any], kind: str, workdir: Path, cache: Cache = NO_CACHE
 ) -> Compiled:
     """Compile what the backend of ``kind`` takes of a model, into ``workdir``, which must not be there yet."""
-    from packager.importing import import_model
-    from packager.lower import lower
-    from packager.partition import compile_with, partition
-    from packager.plan import plan
-    from packager.request import make_build_request
+    from packager.lower.lowering import lower
+    from packager.pipeline.import_models import import_model
+    from packager.pipeline.request import make_build_request
+    from packager.placement.place import compile_with, partition
+    from packager.plan.planner import plan
 
     request = make_build_request(model, targets=targets, dims=dims)
     given: list[Partition] = []

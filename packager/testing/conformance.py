@@ -22,15 +22,15 @@ from typing import Any, ClassVar
 import pytest
 
 import packager
-from packager.backends import find_backend
+from packager.backends.attributes import attributes_of
 from packager.backends.base import API_VERSION
 from packager.backends.contract import violation
-from packager.cache import Cache
-from packager.deploy.elf_symbols import GLOBAL, UNDEFINED
-from packager.libraries.objects import is_archive, read_objects
-from packager.primitives import BackendOutput
-from packager.targets import parse_targets, unavailable
-from packager.targets.attributes import attributes_of
+from packager.backends.registry import find_backend
+from packager.bundle.elf.symbols import GLOBAL, UNDEFINED
+from packager.codegen.cache import Cache
+from packager.codegen.objects import is_archive, read_objects
+from packager.ir.primitives import BackendOutput
+from packager.targets.target_list import parse_targets, unavailable
 from packager.testing.cases import CASES, Case
 from packager.testing.compiling import Compiled, Targets, compile_model, context_for
 from packager.testing.models import check_numbers, join, runs_here
@@ -105,7 +105,8 @@ class Conformance:
 
     def test_is_found_without_tvm(self) -> None:
         script = (
-            "import sys; from packager.backends import find_backend; import packager.targets.attributes as attributes;"
+            "import sys; from packager.backends.registry import find_backend;"
+            "import packager.backends.attributes as attributes;"
             f"attributes.attributes_of(find_backend({self.kind!r}).options);"
             "print([name for name in ('tvm', 'onnx', 'torch') if name in sys.modules])"
         )

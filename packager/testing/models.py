@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packager
-from packager.deploy.machine import machine_findings, this_machine
+from packager.deploy.verify.machine import machine_findings, this_machine
 from packager.testing.cases import SYMBOLIC, Case
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from packager.manifest import Manifest
+    from packager.bundle.manifest import Manifest
 
 Array = NDArray[Any]
 

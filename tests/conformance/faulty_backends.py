@@ -12,9 +12,9 @@ from typing import Any
 from packager_first import FUNCTION, FirstBackend
 
 from packager.backends.base import PartitionOptions, Pattern, attribute
-from packager.primitives import StaticLibrary
+from packager.codegen.toolchain import run
+from packager.ir.primitives import StaticLibrary
 from packager.testing import PartitionConformance, cases
-from packager.toolchain import run
 
 CASES = cases("dense")[2:3]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packager.cuda_toolkit import find_cuda_toolkit
+from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.testing import CASES, Conformance
 from packager.testing.compiling import Targets
 

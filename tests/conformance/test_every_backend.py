@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from packager.backends import BUILT_IN
+from packager.backends.registry import BUILT_IN
 
 
 def test_every_backend_is_under_the_suite() -> None:

@@ -12,7 +12,7 @@ import pytest
 from onnx.backend.test.case.node import collect_testcases
 
 from packager.errors import PackagerError
-from packager.request import make_build_request
+from packager.pipeline.request import make_build_request
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 # Each n-th case, and how many of these are lowered: of onnx 1.23's, without freezing inputs; more is progress.
@@ -22,9 +22,9 @@ TARGETS = {"cpu": [], "cuda": ["cuda -arch=sm_80"]}
 
 
 def check(device: str, stride: int, least: int, folder: Path) -> None:
-    from packager.lower import lower
-    from packager.partition import partition
-    from packager.pipeline import import_model
+    from packager.lower.lowering import lower
+    from packager.pipeline.build import import_model
+    from packager.placement.place import partition
 
     lowered, strange = 0, []
     for case in collect_testcases(None)[::stride]:

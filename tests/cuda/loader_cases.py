@@ -19,10 +19,10 @@ import pytest
 from typer.testing import CliRunner
 
 import packager
-from packager.cli import app
-from packager.deploy import cuda_memory
-from packager.deploy.bench import bench
-from packager.deploy.cuda_memory import Device
+from packager.cli.main import app
+from packager.deploy.measure import cuda_memory
+from packager.deploy.measure.bench import bench
+from packager.deploy.measure.cuda_memory import Device
 from packager.errors import PackagerError, RunError, UsageError
 
 X = np.arange(32, dtype=np.float32).reshape(8, 4)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import packager
-from packager.manifest import Manifest, Primitive
+from packager.bundle.manifest import Manifest, Primitive
 
 
 def build_and_compare(model: Path, bundle: Path, **options: Any) -> Manifest:

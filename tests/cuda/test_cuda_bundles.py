@@ -15,9 +15,9 @@ import onnx.parser
 import pytest
 
 import packager
-from packager.deploy.verify import verify
+from packager.deploy.verify.verifier import verify
 from packager.errors import ToolchainError, UsageError
-from packager.targets import parse_targets
+from packager.targets.target_list import parse_targets
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,9 @@ import pytest
 from numpy.typing import NDArray
 
 import packager
-from packager.deploy.bench import bench
-from packager.deploy.cuda_memory import Device
-from packager.deploy.loader import Bundle, Session
+from packager.deploy.load.loader import Bundle, Session
+from packager.deploy.measure.bench import bench
+from packager.deploy.measure.cuda_memory import Device
 from packager.errors import RunError
 
 pytestmark = pytest.mark.gpu

@@ -10,10 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from packager.deploy.elf import read_elf
-from packager.manifest import SECTION_NAME, BackendRecord, Dim, Manifest, Model, Primitive, Sizes, TensorSpec, Weights
-from packager.manifest_section import content_sha256, encode_section
-from packager.requirements import CudaRequirements, Requirements
+from packager.bundle.elf.file import read_elf
+from packager.bundle.manifest import (
+    SECTION_NAME,
+    BackendRecord,
+    Dim,
+    Manifest,
+    Model,
+    Primitive,
+    Sizes,
+    TensorSpec,
+    Weights,
+)
+from packager.bundle.requirements import CudaRequirements, Requirements
+from packager.bundle.section import content_sha256, encode_section
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from packager.cuda_toolkit import (
+from packager.bundle.elf.window import open_window
+from packager.bundle.fatbin import Fatbin, read_fatbins
+from packager.codegen.cuda_toolkit import (
     PACKAGES,
     CudaToolkit,
     check_archs,
@@ -18,10 +20,8 @@ from packager.cuda_toolkit import (
     find_cuda_toolkit,
     known_archs,
 )
-from packager.deploy.fatbin import Fatbin, read_fatbins
-from packager.deploy.window import open_window
-from packager.doctor import examine
 from packager.errors import ToolchainError, UsageError
+from packager.pipeline.doctor import examine
 
 ROOT = Path(__file__).parents[2]
 CC = shutil.which("gcc") or "gcc"
@@ -138,7 +138,7 @@ def without_site_packages(*folders: Path) -> str:
         [
             "import sys",
             f"sys.path[:0] = {[str(ROOT), *map(str, folders)]!r}",
-            "from packager.cuda_toolkit import find_cuda_toolkit",
+            "from packager.codegen.cuda_toolkit import find_cuda_toolkit",
             "from packager.errors import ToolchainError",
             "try: find_cuda_toolkit('')",
             "except ToolchainError as error: print(error.render())",

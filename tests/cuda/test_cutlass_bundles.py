@@ -18,12 +18,12 @@ import onnx.parser
 import pytest
 
 import packager
-from packager.deploy.elf import read_elf
-from packager.deploy.selection import by_records, write_selected
-from packager.deploy.verify import verify
+from packager.bundle.elf.file import read_elf
+from packager.bundle.manifest import Manifest
+from packager.bundle.tuning_records import Record, Timing, make_records, read_records
+from packager.deploy.load.selection import by_records, write_selected
+from packager.deploy.verify.verifier import verify
 from packager.errors import PackagerError, UsageError
-from packager.manifest import Manifest
-from packager.tuning import Record, Timing, make_records, read_records
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent

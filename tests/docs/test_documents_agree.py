@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from markdown_blocks import DOCUMENTS, ROOT, blocks, prose
 
-from packager.cli import app
+from packager.cli.main import app
 from packager.errors import EXIT_CODES
 
 README = (ROOT / "README.md").read_text()

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, save
 
 import packager
+from packager.backends.attributes import attributes_of
 from packager.backends.base import PartitionOptions
-from packager.targets.attributes import attributes_of
 
 from .conftest import EXAMPLES, Run, runner
 
@@ -193,7 +193,7 @@ def test_missing_archive_has_a_message_that_says_what_to_install(with_openblas: 
     )
     hidden = (
         "import sys, packager_openblas.backend as backend; backend.FOLDERS.clear();"
-        "from packager.cli import main; sys.argv[0] = 'packager'; sys.exit(main())"
+        "from packager.cli.main import main; sys.argv[0] = 'packager'; sys.exit(main())"
     )
     done = with_openblas("-c", hidden, "build", model, "-o", "model.so", "-t", "llvm", "-t", "openblas")
     assert done.returncode == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import packager
-from packager.deploy.machine import Machine, this_machine
+from packager.deploy.verify.machine import Machine, this_machine
 
 from .conftest import Build
 from .models import Model

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import packager
-from packager.cpu_levels import code_section, form_name
-from packager.deploy.abi import SessionOptions
-from packager.deploy.machine import Machine, this_machine
-from packager.deploy.policy import Policy
+from packager.bundle.cpu_levels import code_section, form_name
+from packager.bundle.manifest import Manifest
+from packager.bundle.requirements import CpuLevel
+from packager.bundle.section import write_manifest
+from packager.deploy.load.abi import SessionOptions
+from packager.deploy.verify.machine import Machine, this_machine
+from packager.deploy.verify.policy import Policy
 from packager.errors import UsageError
-from packager.manifest import Manifest
-from packager.manifest_section import write_manifest
-from packager.requirements import CpuLevel
 
 from .conftest import Build
 from .models import Model
@@ -254,8 +254,8 @@ def test_an_instruction_that_lies_in_the_wrong_code(leveled: Path, tmp_path: Pat
 
 
 def _address(path: Path, name: str) -> int:
-    from packager.deploy.elf_tables import read_sections
-    from packager.deploy.window import open_window
+    from packager.bundle.elf.tables import read_sections
+    from packager.bundle.elf.window import open_window
 
     with open_window(path) as window:
         table = read_sections(window)
@@ -263,7 +263,7 @@ def _address(path: Path, name: str) -> int:
 
 
 def test_verify_without_a_disassembler(leveled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packager.deploy.verify.can_read_code", lambda: False)
+    monkeypatch.setattr("packager.deploy.verify.verifier.can_read_code", lambda: False)
     result = packager.verify(leveled)
     assert result.ok
     (check,) = (check for check in result.checks if check.name == "code")

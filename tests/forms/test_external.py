@@ -315,7 +315,7 @@ def test_build_keeps_a_foreign_file(digits: Model, tmp_path: Path, asked: bool) 
     safetensors.numpy.save_file({"x": np.zeros(3, np.float32)}, foreign)
     before = foreign.read_bytes()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packager.weights.MAX_ARCHIVE_BYTES", 1000)  # an archive has external weights unasked
+        patch.setattr("packager.link.weights.MAX_ARCHIVE_BYTES", 1000)  # an archive has external weights unasked
         options: dict[str, Any] = {"weights": "external"} if asked else {"static": True, "prefix": "m"}
         with pytest.raises(PackagerError, match="exists and is not a weights file"):
             packager.build(digits.path, tmp_path / "model.so", dims={"n": 1}, cache=False, **options)

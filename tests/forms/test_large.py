@@ -17,14 +17,14 @@ import pytest
 from onnx import TensorProto, helper
 
 import packager
-from packager.call_plan import ConstantTable
-from packager.constant_segment import append_constants
-from packager.constants import ConstantBuilder
-from packager.deploy.elf import read_elf
+from packager.bundle.elf.file import read_elf
+from packager.bundle.manifest import CONSTANTS_SECTION
 from packager.errors import BackendError
-from packager.link import LINK_FLAGS
-from packager.manifest import CONSTANTS_SECTION
-from packager.render import render
+from packager.ir.call_plan import ConstantTable
+from packager.link.constant_segment import append_constants
+from packager.link.entrypoint import render
+from packager.link.linker import LINK_FLAGS
+from packager.plan.constants import ConstantBuilder
 
 from .models import ROOT
 from .programs import AARCH64, INCLUDE, NATIVE, WARNINGS, Machine, execute, require

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packager.link import C_FLAGS, LIBRARIES, LINK_FLAGS
-from packager.manifest import CONSTANTS_SECTION
+from packager.bundle.manifest import CONSTANTS_SECTION
+from packager.link.linker import C_FLAGS, LIBRARIES, LINK_FLAGS
 
 from .conftest import Build
 from .models import ROOT, Model

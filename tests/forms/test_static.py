@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import packager
-from packager.deploy.policy import Policy
+from packager.deploy.verify.policy import Policy
 
 from .conftest import Build
 from .models import ROOT, Model

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import packager
-from packager.deploy.machine import Machine, this_machine
-from packager.deploy.policy import Policy
+from packager.deploy.verify.machine import Machine, this_machine
+from packager.deploy.verify.policy import Policy
 
 from .conftest import Build
 from .models import Model

@@ -18,9 +18,9 @@ pytest.importorskip("tvm")
 from tvm import relax, tirx
 from tvm.relax import op
 
-from packager.backends.ccompiler.functions import Machine
+from packager.backends.ccompiler.core.functions import Machine
 from packager.backends.ccompiler.module import render_module
-from packager.primitives import CallSite, Cost, Partition
+from packager.ir.primitives import CallSite, Cost, Partition
 
 EXPECTED = Path(__file__).parent / "expected" / "ccompiler"
 AVX2 = Machine(32, 16, "avx2")

@@ -21,7 +21,7 @@ import onnx.parser
 import pytest
 
 import packager
-from packager.cuda_toolkit import find_cuda_toolkit
+from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.resources import folder
 
 EXPECTED = Path(__file__).parent / "expected"

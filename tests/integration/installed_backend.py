@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from packager import backends
+from packager.backends import registry as backends
 
 
 @contextmanager

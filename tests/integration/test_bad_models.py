@@ -14,7 +14,7 @@ from one_cpu import targets_here
 
 import packager
 from packager.errors import ModelError, PackagerError, UnsupportedOperatorsError, UsageError
-from packager.frontends import onnx_converters
+from packager.frontends.onnx.ops import converters as onnx_converters
 
 pytestmark = [pytest.mark.usefixtures("leaves_nothing"), pytest.mark.slow]
 

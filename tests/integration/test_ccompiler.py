@@ -15,7 +15,7 @@ from one_cpu import targets_here
 from test_random_graphs import QUIET, compare, models
 
 import packager
-from packager.deploy.inspect import inspect
+from packager.bundle.reader import inspect
 
 pytestmark = pytest.mark.slow
 

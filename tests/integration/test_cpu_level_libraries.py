@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from packager.cpu_levels import form_name
-from packager.deploy.elf import read_elf
+from packager.bundle.cpu_levels import form_name
+from packager.bundle.elf.file import read_elf
+from packager.codegen.toolchain import find_toolchain
 from packager.errors import BackendError
-from packager.ir import PreparedLibrary
-from packager.libraries import check_libraries
-from packager.libraries.levels import cpu_levels
-from packager.link import LINK_FLAGS
-from packager.primitives import BackendOutput, StaticLibrary
-from packager.toolchain import find_toolchain
+from packager.ir.model import PreparedLibrary
+from packager.ir.primitives import BackendOutput, StaticLibrary
+from packager.link.libraries.cpu_levels import cpu_levels
+from packager.link.libraries.prepare import check_libraries
+from packager.link.linker import LINK_FLAGS
 
 CPUS = ("x86-64", "x86-64-v3", "x86-64-v4")
 SOURCE = """

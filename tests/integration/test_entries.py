@@ -14,7 +14,7 @@ from command_line import Cli
 from graphs import graph, normal, reference, save
 
 import packager
-from packager.deploy.abi import BundleTable
+from packager.deploy.load.abi import BundleTable
 from packager.errors import RunError, UsageError
 
 pytestmark = pytest.mark.slow

@@ -310,7 +310,7 @@ def test_an_interrupt_inside_exec_gives_the_documented_code(tmp_path: Path) -> N
     """CPython would end the process by the signal after a handled KeyboardInterrupt that passed through an exec()."""
     (tmp_path / "inside_exec.py").write_text(
         "import typer\n"
-        "from packager import cli\n"
+        "from packager.cli.main import main as cli\n"
         "cli.app = typer.Typer()\n"
         "@cli.app.command()\n"
         "def build() -> None:\n"
@@ -364,7 +364,7 @@ class TestCache:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         data = (models / "external.data").stat().st_size
         for limit, cached in ((data, False), (data + (models / "external.onnx").stat().st_size, True)):
-            monkeypatch.setattr("packager.cache_key.MAX_CACHED_BYTES", limit)
+            monkeypatch.setattr("packager.pipeline.cache_key.MAX_CACHED_BYTES", limit)
             packager.build(models / "external.onnx", tmp_path / "a.so", dims={"n": 1})
             assert bool(list((tmp_path / "cache").rglob("bundle.so"))) == cached
 

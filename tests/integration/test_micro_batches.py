@@ -10,8 +10,8 @@ import pytest
 from graphs import check, feeds, graph, normal, reference, save
 
 import packager
-from packager.importing import import_model
-from packager.request import make_build_request
+from packager.pipeline.import_models import import_model
+from packager.pipeline.request import make_build_request
 
 INT = np.int64
 Weights = dict[str, np.ndarray]

@@ -15,8 +15,8 @@ from graphs import Arrays, assert_same, feeds, graph, normal, reference, save
 from tvm import relax
 
 import packager
-from packager import safetensors
-from packager.deploy.loader import Session
+from packager.bundle import safetensors
+from packager.deploy.load.loader import Session
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 from graphs import check, graph, save
 
 import packager
-from packager.deploy.inspect import inspect
+from packager.bundle.reader import inspect
 
 pytestmark = pytest.mark.slow
 

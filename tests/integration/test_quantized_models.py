@@ -12,7 +12,7 @@ from graphs import graph, normal, save
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import packager
-from packager.pipeline import place
+from packager.pipeline.build import place
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TARGETS = ["llvm", "ccompiler"]

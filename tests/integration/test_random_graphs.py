@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from one_cpu import targets_here
 from onnx import TensorProto, helper
 
-from packager.targets import DEFAULT_TARGETS
+from packager.targets.target_list import DEFAULT_TARGETS
 
 pytestmark = pytest.mark.slow
 

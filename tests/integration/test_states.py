@@ -17,10 +17,10 @@ from command_line import Cli
 from graphs import assert_same, graph, normal, reference, save
 
 import packager
-from packager import pipeline
-from packager.deploy.abi import BundleTable
+from packager.deploy.load.abi import BundleTable
 from packager.errors import RunError, UsageError
-from packager.states import State
+from packager.graph.states import State
+from packager.pipeline import build as pipeline
 
 Arrays = dict[str, np.ndarray]
 LLVM = ("llvm",)

@@ -12,14 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from packager.deploy.elf import read_elf
+from packager.bundle.elf.file import read_elf
+from packager.codegen.objects import read_objects
+from packager.codegen.toolchain import find_toolchain
 from packager.errors import BackendError, BundleError
-from packager.ir import PreparedLibrary
-from packager.libraries import check_libraries
-from packager.libraries.objects import read_objects
-from packager.link import LINK_FLAGS
-from packager.primitives import BackendOutput, FunctionGroup, Parameter, PrimitiveFunction, StaticLibrary, SystemLibrary
-from packager.toolchain import find_toolchain
+from packager.ir.model import PreparedLibrary
+from packager.ir.primitives import (
+    BackendOutput,
+    FunctionGroup,
+    Parameter,
+    PrimitiveFunction,
+    StaticLibrary,
+    SystemLibrary,
+)
+from packager.link.libraries.prepare import check_libraries
+from packager.link.linker import LINK_FLAGS
 
 MACHINES = ("x86_64", "aarch64")
 COMPILERS = {"x86_64": "gcc", "aarch64": "aarch64-linux-gnu-gcc"}

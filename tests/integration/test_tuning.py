@@ -13,11 +13,11 @@ from graphs import graph, save
 from installed_backend import installed
 
 import packager
-from packager.deploy.tune import tune
+from packager.bundle.manifest import SELECTION_SECTION
+from packager.bundle.section import write_manifest
+from packager.bundle.tuning_records import Record, Timing, make_records, read_records
+from packager.deploy.measure.tune import tune
 from packager.errors import BackendError, BundleError, UsageError
-from packager.manifest import SELECTION_SECTION
-from packager.manifest_section import write_manifest
-from packager.tuning import Record, Timing, make_records, read_records
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from graphs import save
 from op_libraries import FLAGS, SWISH, SWISH_C, archive, compile_objects, describe, make_library, model
 
 import packager
+from packager.backends.attributes import attributes_of, from_text
 from packager.backends.base import attribute
 from packager.errors import BackendError, UsageError
-from packager.targets.attributes import attributes_of, from_text
 
 pytestmark = pytest.mark.slow
 

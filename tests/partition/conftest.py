@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packager import backends
+from packager.backends import registry as backends
 
 THIRD_PARTY = Path(__file__).parents[1] / "third_party"
 

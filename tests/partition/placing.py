@@ -14,7 +14,7 @@ import onnx.parser
 import onnxruntime
 
 import packager
-from packager import pipeline
+from packager.pipeline import build as pipeline
 
 
 @dataclass(frozen=True)

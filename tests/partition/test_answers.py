@@ -11,10 +11,10 @@ import pytest
 from placing import parse
 
 from packager.errors import BackendError
-from packager.frontends import load_model
-from packager.partition import compile_with, partition
-from packager.primitives import BackendOutput, FunctionGroup, Packing, Parameter, Partition, PrimitiveFunction
-from packager.targets import Target, parse_targets
+from packager.frontends.load import load_model
+from packager.ir.primitives import BackendOutput, FunctionGroup, Packing, Parameter, Partition, PrimitiveFunction
+from packager.placement.place import compile_with, partition
+from packager.targets.target_list import Target, parse_targets
 
 Change = Callable[[BackendOutput], BackendOutput]
 

@@ -69,7 +69,7 @@ def test_the_answer_depends_on_every_token(model: Path) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_cutlass_takes_attention_and_products(model: Path, arch: str) -> None:
     pytest.importorskip("cutlass_library")
-    from packager.pipeline import place
+    from packager.pipeline.build import place
 
     table = place(model, targets=[f"cuda -arch={arch}", "cutlass"], dims={"n": (1, 8)}, precision="fp16")
     found = [

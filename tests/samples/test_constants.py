@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import packager
-from packager import safetensors
+from packager.bundle import safetensors
 
 from .conftest import SAMPLES, Run, assert_close, import_sample
 

@@ -23,9 +23,9 @@ from packager.backends.base import (
     Unavailable,
     attribute,
 )
-from packager.dtypes import DTYPES
-from packager.primitives import BackendOutput, FunctionGroup, Kernel, Parameter, Partition, PrimitiveFunction
-from packager.targets import Target
+from packager.bundle.dtypes import DTYPES
+from packager.ir.primitives import BackendOutput, FunctionGroup, Kernel, Parameter, Partition, PrimitiveFunction
+from packager.targets.target_list import Target
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class AnyBackend:
         ]
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
-        from packager.backends.llvm_codegen import generate
+        from packager.backends.llvm.codegen import generate
 
         given_back, groups = {}, {}
         kernels: list[Kernel] = []
@@ -125,8 +125,8 @@ class _Writer:
         import tvm
         from tvm import relax
 
-        from packager.lower import LEGALIZE
-        from packager.passes import apply
+        from packager.graph.passes import apply
+        from packager.lower.lowering import LEGALIZE
 
         function = self.partition.function.with_attr("global_symbol", "main")
         module = apply(LEGALIZE, tvm.IRModule({"main": function}))
@@ -161,9 +161,9 @@ class _Writer:
     def _call(self, module: Any, binding: Any) -> None:
         from tvm.ir import is_prim_expr
 
-        from packager.lower import _make_kernels, called_function
         from packager.lower.devices import device_named
-        from packager.lower.indices import clamp_indices
+        from packager.lower.lowering import _make_kernels, called_function
+        from packager.transforms.clamp_indices import clamp_indices
 
         call, variable = binding.value, binding.var
         callee = called_function(call)

@@ -23,16 +23,9 @@ from packager.backends.base import (
     Unavailable,
     attribute,
 )
-from packager.primitives import (
-    BackendOutput,
-    FunctionGroup,
-    Parameter,
-    Partition,
-    PrimitiveFunction,
-    StaticLibrary,
-)
-from packager.targets import Target
-from packager.toolchain import run
+from packager.codegen.toolchain import run
+from packager.ir.primitives import BackendOutput, FunctionGroup, Parameter, Partition, PrimitiveFunction, StaticLibrary
+from packager.targets.target_list import Target
 
 ELEMENTWISE = {
     "add": "a[i] + b[i]",

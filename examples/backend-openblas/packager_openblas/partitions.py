@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packager.primitives import FunctionGroup, Packing, Parameter, Partition, PrimitiveFunction
+from packager.ir.primitives import FunctionGroup, Packing, Parameter, Partition, PrimitiveFunction
 from packager_openblas.kernels import kernel_names
 from packager_openblas.patterns import shape
 

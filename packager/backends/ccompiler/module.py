@@ -8,26 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from packager.backends.base import Context
-from packager.backends.ccompiler.attention import add_attention, tile_values
-from packager.backends.ccompiler.conv2d import add_conv2d
-from packager.backends.ccompiler.dense import add_dense
-from packager.backends.ccompiler.depthwise import add_depthwise, is_depthwise
-from packager.backends.ccompiler.elementwise import add_elementwise
-from packager.backends.ccompiler.forms import require_equal_groups
-from packager.backends.ccompiler.functions import CFunction, GroupDraft, Machine
-from packager.backends.ccompiler.gcc import compile_module, machine_of, predefined
-from packager.backends.ccompiler.graph import MOVES, POOLS, ROW_ANCHORS, CannotRender, Operation, read_graph
-from packager.backends.ccompiler.moves import add_move
-from packager.backends.ccompiler.neighbours import add_neighbours
-from packager.backends.ccompiler.pool2d import add_pool2d
-from packager.backends.ccompiler.rows import add_rows
-from packager.backends.ccompiler.shapes import c_name
-from packager.backends.ccompiler.stages import Stage, make_stages
-from packager.backends.ccompiler.tiles import render_tiles
-from packager.backends.ccompiler.winograd import render_transforms
-from packager.header import ENVIRONMENT, MARK
-from packager.primitives import BackendOutput, FunctionGroup, Partition, StaticLibrary
-from packager.targets import Target
+from packager.backends.ccompiler.check_variants import require_equal_groups
+from packager.backends.ccompiler.compiler import compile_module, machine_of, predefined
+from packager.backends.ccompiler.core.functions import CFunction, GroupDraft, Machine
+from packager.backends.ccompiler.core.operations import MOVES, POOLS, ROW_ANCHORS, CannotRender, Operation, read_graph
+from packager.backends.ccompiler.core.shapes import c_name
+from packager.backends.ccompiler.core.stages import Stage, make_stages
+from packager.backends.ccompiler.gemm.tiles import render_tiles
+from packager.backends.ccompiler.ops.attention import add_attention, tile_values
+from packager.backends.ccompiler.ops.channel_mean import add_neighbours
+from packager.backends.ccompiler.ops.conv2d import add_conv2d
+from packager.backends.ccompiler.ops.data_movement import add_move
+from packager.backends.ccompiler.ops.dense import add_dense
+from packager.backends.ccompiler.ops.depthwise import add_depthwise, is_depthwise
+from packager.backends.ccompiler.ops.elementwise import add_elementwise
+from packager.backends.ccompiler.ops.pool2d import add_pool2d
+from packager.backends.ccompiler.ops.softmax_norm import add_rows
+from packager.backends.ccompiler.ops.winograd import render_transforms
+from packager.ir.primitives import BackendOutput, FunctionGroup, Partition, StaticLibrary
+from packager.link.header import ENVIRONMENT, MARK
+from packager.targets.target_list import Target
 
 # So many weights stay in the second-level cache from run to run, whatever the CPU.
 NEAR = 64 * 1024

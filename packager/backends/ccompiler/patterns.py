@@ -10,9 +10,9 @@ from tvm import relax, tirx
 from tvm.relax.dpl import is_op, is_tuple, wildcard
 
 from packager.backends.base import Match, Pattern, Search
-from packager.backends.ccompiler.attention_search import make_searches
-from packager.backends.ccompiler.expressions import ARITIES, DTYPES
-from packager.backends.ccompiler.graph import VIEWS
+from packager.backends.ccompiler.core.attention_match import make_searches
+from packager.backends.ccompiler.core.expressions import ARITIES, DTYPES
+from packager.backends.ccompiler.core.operations import VIEWS
 
 # Element types that the operators other than elementwise ones are rendered for.
 FLOATS = ("float32", "float16")

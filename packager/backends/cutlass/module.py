@@ -10,31 +10,31 @@ from typing import Any
 import numpy as np
 
 from packager.backends.base import Context
-from packager.backends.cutlass.attention import find_attention
-from packager.backends.cutlass.attention_calls import add_attention
-from packager.backends.cutlass.chains import chains
-from packager.backends.cutlass.conv_calls import add_convolution
-from packager.backends.cutlass.functions import SM90A, ZEROS, GroupDraft, KernelConfig
-from packager.backends.cutlass.gemm import add_gemm
-from packager.backends.cutlass.gemm_kernels import BARRIER_BYTES
-from packager.backends.cutlass.kernel import KernelSource
-from packager.backends.cutlass.objects import KernelObject, compile_kernels, find_cutlass, templates_digest
-from packager.backends.cutlass.options import CutlassOptions
+from packager.backends.cutlass.attention.match import find_attention
+from packager.backends.cutlass.attention.problem import add_attention
+from packager.backends.cutlass.candidates import Shipping, ship
+from packager.backends.cutlass.conv.problem import add_convolution
+from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass, templates_digest
+from packager.backends.cutlass.core.drafts import SM90A, ZEROS, GroupDraft, KernelConfig
+from packager.backends.cutlass.core.epilogues import chains
+from packager.backends.cutlass.core.kernel_source import KernelSource
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.kernels import BARRIER_BYTES
+from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.patterns import CAUSAL, UNMASKED
-from packager.backends.cutlass.quantized import add_quantized
-from packager.backends.cutlass.quantized_chains import quantized_chains
-from packager.backends.cutlass.shipping import Shipping, ship
-from packager.cuda_toolkit import find_cuda_toolkit
-from packager.dataflow import Dataflow
+from packager.backends.cutlass.quantized.epilogues import quantized_chains
+from packager.backends.cutlass.quantized.problem import add_quantized
+from packager.bundle.manifest import License
+from packager.bundle.tuning_records import read_records
+from packager.codegen.cuda_toolkit import find_cuda_toolkit
+from packager.codegen.toolchain import run
 from packager.errors import BackendError
-from packager.header import MARK
-from packager.manifest import License
-from packager.primitives import BackendOutput, CudaModule, Partition, StaticLibrary
-from packager.render import render
+from packager.graph.dataflow import Dataflow
+from packager.ir.primitives import BackendOutput, CudaModule, Partition, StaticLibrary
+from packager.link.entrypoint import render
+from packager.link.header import MARK
 from packager.resources import folder
-from packager.targets import Target
-from packager.toolchain import run
-from packager.tuning import read_records
+from packager.targets.target_list import Target
 
 LICENSES = (License("NVIDIA CUTLASS", "BSD-3-Clause"),)
 C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables", "-Wall")

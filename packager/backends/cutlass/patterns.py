@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from packager.backends.base import Search
-from packager.backends.cutlass.attention import Attention, find_attention
-from packager.backends.cutlass.attention_calls import rank_attention
-from packager.backends.cutlass.chains import chains
-from packager.backends.cutlass.conv_calls import takes_convolution
-from packager.backends.cutlass.gemm import takes_product
-from packager.backends.cutlass.options import CutlassOptions
-from packager.backends.cutlass.quantized import takes_quantized
-from packager.backends.cutlass.quantized_chains import quantized_chains
-from packager.dataflow import Dataflow
+from packager.backends.cutlass.attention.match import Attention, find_attention
+from packager.backends.cutlass.attention.problem import rank_attention
+from packager.backends.cutlass.conv.problem import takes_convolution
+from packager.backends.cutlass.core.epilogues import chains
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.problem import takes_product
+from packager.backends.cutlass.quantized.epilogues import quantized_chains
+from packager.backends.cutlass.quantized.problem import takes_quantized
+from packager.graph.dataflow import Dataflow
 
 CAUSAL = "cutlass.attention_causal"
 UNMASKED = "cutlass.attention"

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packager.deploy import archive
-from packager.deploy.elf_symbols import LOCAL, SHT_SYMTAB, UNDEFINED, Symbol, read_symbols
-from packager.deploy.elf_tables import SectionTable, read_sections
-from packager.deploy.window import Window, open_window
+from packager.bundle.elf import archive
+from packager.bundle.elf.symbols import LOCAL, SHT_SYMTAB, UNDEFINED, Symbol, read_symbols
+from packager.bundle.elf.tables import SectionTable, read_sections
+from packager.bundle.elf.window import Window, open_window
+from packager.bundle.strict_json import suggestion
+from packager.custom_ops.library import OpLibrary
+from packager.custom_ops.rules import Operator
 from packager.errors import BackendError, BundleError
-from packager.op_library import OpLibrary
-from packager.op_library.rules import Operator
-from packager.strict_json import suggestion
 
 _BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from packager.backends.base import Context
 from packager.backends.external.archives import check_archives
 from packager.backends.external.shim import Shim, make_shim
-from packager.deploy.elf import read_elf
+from packager.bundle.elf.file import read_elf
+from packager.bundle.manifest import License
+from packager.codegen.objects import is_archive, read_objects
+from packager.codegen.sysroot import read_system_symbols
+from packager.codegen.toolchain import run
+from packager.custom_ops.library import OpLibrary
 from packager.errors import BackendError, ToolchainError
-from packager.libraries.objects import is_archive, read_objects
-from packager.libraries.sysroot import read_system_symbols
-from packager.manifest import License
-from packager.op_library import OpLibrary
-from packager.primitives import BackendOutput, Partition, StaticLibrary, SystemLibrary
-from packager.render import render
+from packager.ir.primitives import BackendOutput, Partition, StaticLibrary, SystemLibrary
+from packager.link.entrypoint import render
 from packager.resources import folder
-from packager.toolchain import run
 
 C_FLAGS = (
     *("-std=c11", "-O2", "-g0", "-fPIC", "-ffunction-sections", "-fdata-sections", "-fno-asynchronous-unwind-tables"),

@@ -17,11 +17,9 @@ from tvm.ir import GenericConst
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
-from packager.dtypes import DTYPES
-from packager.frontends.onnx_custom import SYMBOLIC
-from packager.header import c_string
-from packager.op_library import OpLibrary, decode_call
-from packager.op_library.rules import (
+from packager.bundle.dtypes import DTYPES
+from packager.custom_ops.library import OpLibrary, decode_call
+from packager.custom_ops.rules import (
     LIST_TYPES,
     Argument,
     AttributeValue,
@@ -32,7 +30,9 @@ from packager.op_library.rules import (
     product,
     spelled,
 )
-from packager.primitives import FunctionGroup, Parameter, Partition, PrimitiveFunction
+from packager.frontends.onnx.graph.custom_ops import SYMBOLIC
+from packager.ir.primitives import FunctionGroup, Parameter, Partition, PrimitiveFunction
+from packager.link.header import c_string
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packager.deploy.machine import this_machine
+from packager.deploy.verify.machine import this_machine
 from tests.conformance.carried.parcel import CarriedRun, add_runs, read_index, write_index
 from tests.conformance.carried.running import run_parcel
 

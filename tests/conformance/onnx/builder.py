@@ -8,9 +8,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import packager.frontends.onnx_file  # noqa: F401  (TVM, before the first request)
+import packager.frontends.onnx.load  # noqa: F401  (TVM, before the first request)
 from packager.errors import PackagerError, UnboundedDimsError
-from packager.pipeline import build
+from packager.pipeline.build import build
 from tests.conformance.server import serve
 
 BOUNDS = (1, 8)

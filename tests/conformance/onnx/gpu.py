@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from packager.deploy.machine import this_machine
+from packager.deploy.verify.machine import this_machine
 from tests.conformance.carried.parcel import CarriedRun, read_index
 from tests.conformance.carried.running import run_parcel
 from tests.conformance.onnx.compare import difference, used_parts

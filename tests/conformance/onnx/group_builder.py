@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import packager.frontends.onnx_file  # noqa: F401  (TVM, before the first request)
+import packager.frontends.onnx.load  # noqa: F401  (TVM, before the first request)
 from packager.errors import PackagerError, ToolchainError, UnboundedDimsError
-from packager.importing import import_model
-from packager.lower import lower
-from packager.partition import partition
-from packager.pipeline import build
-from packager.plan import plan
-from packager.request import make_build_request
+from packager.lower.lowering import lower
+from packager.pipeline.build import build
+from packager.pipeline.import_models import import_model
+from packager.pipeline.request import make_build_request
+from packager.placement.place import partition
+from packager.plan.planner import plan
 from tests.conformance.onnx.builder import BOUNDS, EMPTY
 from tests.conformance.server import serve
 

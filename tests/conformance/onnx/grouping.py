@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from packager.frontends.frozen import freeze_inputs
+from packager.frontends.freeze import freeze_inputs
 from tests.conformance.carried.parcel import CarriedRun, add_runs, write_index
 from tests.conformance.onnx.builder import EMPTY
 from tests.conformance.onnx.cases import Case, frozen_inputs

@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
-from packager.frontends.frozen import freeze_inputs
+from packager.frontends.freeze import freeze_inputs
 from tests.conformance.server import serve
 
 

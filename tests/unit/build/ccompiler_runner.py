@@ -15,12 +15,12 @@ import numpy as np
 from tvm import relax, tirx
 
 from packager.backends.base import Context
-from packager.backends.ccompiler import BACKEND
-from packager.backends.ccompiler.functions import Machine
+from packager.backends.ccompiler.backend import BACKEND
+from packager.backends.ccompiler.core.functions import Machine
 from packager.backends.ccompiler.module import render_module
-from packager.primitives import BackendOutput, CallSite, Cost, FunctionGroup, Partition
-from packager.targets import Target, parse_targets
-from packager.toolchain import find_toolchain
+from packager.codegen.toolchain import find_toolchain
+from packager.ir.primitives import BackendOutput, CallSite, Cost, FunctionGroup, Partition
+from packager.targets.target_list import Target, parse_targets
 
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wframe-larger-than=131072")
 # Compile every module once more with these, as by hand, and run that: how the tests run under sanitizers.

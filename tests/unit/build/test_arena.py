@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager.arena import ALIGNMENT, Request, align, place
+from packager.plan.arena import ALIGNMENT, Request, align, place
 
 REQUESTS = st.lists(
     st.tuples(st.integers(0, 5000), st.integers(0, 12), st.integers(0, 12)).map(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from packager.cache import Cache
-from packager.digest import digest, digest_of_folder
+from packager.bundle.digest import digest, digest_of_folder
+from packager.codegen.cache import Cache
 
 CONTENTS = {"a": b"first", "b": b"second"}
 

@@ -19,7 +19,7 @@ from ccompiler_runner import Runner, partition, variable
 from tvm import relax, tirx
 from tvm.relax import op
 
-from packager.backends.ccompiler.expressions import ARITIES
+from packager.backends.ccompiler.core.expressions import ARITIES
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-3, 80.0, -80.0, np.inf, -np.inf, np.nan]
 FLOAT_UNARY: dict[str, Callable[[Any], Any]] = {

@@ -16,10 +16,10 @@ from ccompiler_runner import Runner, compile_all, least_base, partition, variabl
 from tvm import relax, tirx
 from tvm.relax import op
 
-from packager.backends.ccompiler import BACKEND, OPERATORS, default_march
-from packager.deploy.elf import read_elf
+from packager.backends.ccompiler.backend import BACKEND, OPERATORS, default_march
+from packager.bundle.elf.file import read_elf
 from packager.errors import BackendError, PackagerError, UsageError
-from packager.targets import parse_targets
+from packager.targets.target_list import parse_targets
 
 LIBC = {"memcpy", "memset", "memmove"}
 

@@ -9,7 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from packager.pipeline import place
+from packager.pipeline.build import place
 
 TARGETS = ("llvm", "ccompiler")
 ROWS, HEADS, DEPTH = 6, 2, 8

@@ -6,8 +6,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from packager import chunks
-from packager.chunks import sha256_of_array
+from packager.bundle import hashing as chunks
+from packager.bundle.hashing import sha256_of_array
 
 WHOLE = np.arange(2 * 6 * 10 * 4, dtype=np.int16).reshape(2, 6, 10, 4)
 FORMS = {

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager.call_plan import ConstantForm, ConstantTable
-from packager.constant_forms import find_form, reshaped
-from packager.constants import ConstantBuilder, fixed_reason
+from packager.ir.call_plan import ConstantForm, ConstantTable
+from packager.plan.constant_views import find_form, reshaped
+from packager.plan.constants import ConstantBuilder, fixed_reason
 
 
 def table_of(builder: ConstantBuilder, **originals: np.ndarray) -> ConstantTable:

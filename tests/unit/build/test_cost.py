@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 import packager
-from packager.manifest import Primitive
+from packager.bundle.manifest import Primitive
 
 
 def primitive_of(graph: str, weights: dict[str, tuple[int, ...]], tmp_path: Path, **options: object) -> Primitive:

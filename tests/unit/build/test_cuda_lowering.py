@@ -18,14 +18,14 @@ from tvm_ffi import structural_walk
 from tvm_machine import compute
 
 import packager
-from packager.lower import lower
-from packager.lower.accumulate import accumulate_in_float32
-from packager.lower.channels_last import to_channels_last
-from packager.lower.kernels_cuda import lower_cuda_kernels
-from packager.partition import partition
-from packager.pipeline import import_model
-from packager.primitives import Kernel
-from packager.request import make_build_request
+from packager.ir.primitives import Kernel
+from packager.lower.cuda.kernels import lower_cuda_kernels
+from packager.lower.legalize.accumulate import accumulate_in_float32
+from packager.lower.lowering import lower
+from packager.pipeline.build import import_model
+from packager.pipeline.request import make_build_request
+from packager.placement.place import partition
+from packager.transforms.layout.channels_last import to_channels_last
 
 NET = """
 <ir_version: 8, opset_import: ["": 17]>

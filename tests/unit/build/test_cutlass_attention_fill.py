@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from cutlass_kernel_builder import HostKernel, host_builds
 
-from packager.backends.cutlass.attention_kernels import AttentionKernel, Sm80Attention, Sm90Attention
+from packager.backends.cutlass.attention.kernels import AttentionKernel, Sm80Attention, Sm90Attention
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from packager.backends.cutlass.attention_kernels import (
+from packager.backends.cutlass.attention.kernels import (
     AttentionKernel,
     AttentionProblem,
     Bias,

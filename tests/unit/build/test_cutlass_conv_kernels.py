@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from cutlass_kernel_builder import HostKernel, host_builds
 
-from packager.backends.cutlass.conv_kernels import (
+from packager.backends.cutlass.conv.kernels import (
     ConvConfig,
     Family,
     Sm80ConvTile,

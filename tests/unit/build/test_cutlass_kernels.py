@@ -14,17 +14,10 @@ from pathlib import Path
 import pytest
 from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, link_host, make_context
 
-from packager.backends.cutlass.gemm_kernels import (
-    ACTIVATIONS,
-    BARRIER_BYTES,
-    TYPES,
-    GemmConfig,
-    Sm80Tile,
-    Sm90Tile,
-)
-from packager.backends.cutlass.gemm_portfolio import portfolio
-from packager.backends.cutlass.objects import compile_kernels, find_cutlass
-from packager.cuda_toolkit import find_cuda_toolkit
+from packager.backends.cutlass.core.compile_kernels import compile_kernels, find_cutlass
+from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, BARRIER_BYTES, TYPES, GemmConfig, Sm80Tile, Sm90Tile
+from packager.backends.cutlass.gemm.tiles import portfolio
+from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.resources import folder
 
 # Where parameters begin in the constant bank of sm_90: at 0x210, and those that hold tensor maps at a multiple of 128.

@@ -11,10 +11,10 @@ import onnx
 import onnx.parser
 import pytest
 
-from packager.dataflow import operator_of
-from packager.partition import partition
-from packager.pipeline import import_model, place
-from packager.request import make_build_request
+from packager.graph.dataflow import operator_of
+from packager.pipeline.build import import_model, place
+from packager.pipeline.request import make_build_request
+from packager.placement.place import partition
 
 TARGETS = ("cuda -arch=sm_90a", "cutlass")
 BATCH, LENGTH, HEADS, DEPTH = 2, 16, 4, 8

@@ -21,17 +21,17 @@ from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, link_host, 
 from tvm import relax
 from tvm_machine import compute
 
-from packager.backends.cutlass.choice import ConvShape, GemmShape
-from packager.backends.cutlass.gemm_kernels import ACTIVATIONS, Sm80Tile, Sm90Tile
-from packager.backends.cutlass.objects import compile_kernels, find_cutlass
-from packager.backends.cutlass.options import CutlassOptions
-from packager.backends.cutlass.quantized import takes_quantized
-from packager.backends.cutlass.quantized_chains import RANGES, QuantizedChain, quantized_chains
-from packager.backends.cutlass.quantized_choice import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
-from packager.backends.cutlass.quantized_kernels import FULL, QUANTIZED, QuantizedConfig, full_of, portfolio
-from packager.cuda_toolkit import find_cuda_toolkit
-from packager.dataflow import Dataflow
-from packager.pipeline import place
+from packager.backends.cutlass.core.compile_kernels import compile_kernels, find_cutlass
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.cost_model import ConvShape, GemmShape
+from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, Sm80Tile, Sm90Tile
+from packager.backends.cutlass.quantized.cost_model import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
+from packager.backends.cutlass.quantized.epilogues import RANGES, QuantizedChain, quantized_chains
+from packager.backends.cutlass.quantized.kernels import FULL, QUANTIZED, QuantizedConfig, full_of, portfolio
+from packager.backends.cutlass.quantized.problem import takes_quantized
+from packager.codegen.cuda_toolkit import find_cuda_toolkit
+from packager.graph.dataflow import Dataflow
+from packager.pipeline.build import place
 from packager.resources import folder
 
 ROWS, DEPTH, COLUMNS = 6, 64, 48
@@ -47,7 +47,7 @@ def number(value: float, dtype: str = "float32") -> Any:
 
 
 def requantised(emit: Callable[..., Any], value: Any, low: float, high: float, zero: int, stored: str) -> Any:
-    """As packager.quantized writes it."""
+    """As packager.transforms.quantize.quantize writes it."""
     whole = emit(op.astype(emit(op.round(emit(op.clip(value, low - zero, high - zero)))), "int32"))
     whole = emit(op.add(whole, number(zero, "int32"))) if zero else whole
     return emit(op.astype(whole, stored))

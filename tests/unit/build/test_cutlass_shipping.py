@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from packager.backends.cutlass.choice import GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.functions import GroupDraft, Ranking
-from packager.backends.cutlass.options import CutlassOptions
-from packager.backends.cutlass.shipping import Shipping, ship
-from packager.tuning import Record, Timing, make_records
+from packager.backends.cutlass.candidates import Shipping, ship
+from packager.backends.cutlass.core.drafts import GroupDraft, Ranking
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
+from packager.bundle.tuning_records import Record, Timing, make_records
 
 SHAPE = GemmShape(1024, 3072, 768, 1)
 FORM = GemmForm("float16", "float16")

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager.buckets import Buckets
+from packager.bundle.buckets import Buckets
+from packager.bundle.manifest import Dim
 from packager.errors import UsageError
 from packager.frontends.dims import DimRequest, check_argument, make_request, parse_dims, resolve_dims
-from packager.manifest import Dim
 
 
 def test_sizes_and_bounds() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from packager.fold import fold_weights
-from packager.ir import NamedArray
+from packager.ir.model import NamedArray
+from packager.transforms.fold_weights import fold_weights
 
 op = relax.op
 W = np.arange(24, dtype=np.float32).reshape(4, 6)

@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 from tvm_machine import compute
 
-from packager.fold.arithmetic import simplify_arithmetic
+from packager.transforms.simplify.arithmetic import simplify_arithmetic
 
 HEADER = "@I.ir_module\nclass Module:\n    @R.function\n"
 

@@ -10,7 +10,7 @@ import pytest
 
 import packager
 from packager.errors import UsageError
-from packager.frontends.frozen import parse_frozen
+from packager.frontends.freeze import parse_frozen
 
 
 @pytest.fixture

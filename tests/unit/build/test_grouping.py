@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packager.partition.grouping import Grouping
+from packager.placement.grouping import Grouping
 
 Predecessors = list[list[int]]
 

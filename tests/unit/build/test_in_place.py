@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from packager.in_place import in_place
+from packager.ir.primitives import Kernel
 from packager.lower.kernels import make_group
-from packager.primitives import Kernel
+from packager.plan.in_place import in_place
 
 
 def kernel_of(name: str) -> Kernel:

@@ -9,10 +9,10 @@ import onnx
 import onnx.parser
 import pytest
 
-from packager.lower import lower
-from packager.partition import partition
-from packager.pipeline import import_model
-from packager.request import make_build_request
+from packager.lower.lowering import lower
+from packager.pipeline.build import import_model
+from packager.pipeline.request import make_build_request
+from packager.placement.place import partition
 
 # The depthwise convolution is TVM's: its weights change their layout after the partitions are made, and with that
 # LiftTransformParams makes main anew. The two products are one partition.

@@ -14,8 +14,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm import te
 
-from packager.dtypes import storage_dtype
-from packager.narrow_types import EXPONENTS, FLOATS, INTEGERS, decode, encode, widened
+from packager.bundle.dtypes import storage_dtype
+from packager.graph.narrow_types import EXPONENTS, FLOATS, INTEGERS, decode, encode, widened
 
 Array = NDArray[Any]
 CODES = np.arange(256, dtype=np.uint8)

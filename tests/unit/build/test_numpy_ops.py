@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 from tvm_machine import compute
 
-from packager.fold.numpy_ops import OPERATORS, evaluate
+from packager.graph.evaluate import OPERATORS, evaluate
 
 
 def transform(build: object, *shapes: tuple[int, ...], dtype: str = "float32") -> relax.Function:

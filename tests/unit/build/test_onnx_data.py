@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from packager.frontends import onnx_data
-from packager.frontends.onnx_data import is_declared, read_external, take_large
+from packager.frontends.onnx.graph import external_data as onnx_data
+from packager.frontends.onnx.graph.external_data import is_declared, read_external, take_large
 
 LARGE = np.arange(4096, dtype=np.float32).reshape(64, 64)
 SMALL = np.arange(4, dtype=np.int64)

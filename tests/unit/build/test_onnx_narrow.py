@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import packager
-from packager.deploy import tensors
+from packager.deploy.load import tensors
 from packager.errors import ModelError, RunError
 from tests.unit.build.onnx_nodes import model_of
 

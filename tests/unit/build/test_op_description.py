@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from packager.errors import ModelError, UsageError
-from packager.op_library import OpLibrary, decode_call, encode_call, load_op_libraries, load_op_library
-from packager.op_library.rules import (
+from packager.custom_ops.library import OpLibrary, decode_call, encode_call, load_op_libraries, load_op_library
+from packager.custom_ops.rules import (
     INTEGERS,
     Argument,
     Given,
@@ -21,6 +20,7 @@ from packager.op_library.rules import (
     counts,
     output_shapes,
 )
+from packager.errors import ModelError, UsageError
 
 LIBRARY = """
 [library]
@@ -252,7 +252,8 @@ def test_attributes_are_completed_and_checked(tmp_path: Path) -> None:
 def test_reading_a_description_starts_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, LIBRARY + POOL)
     program = (
-        "import sys; from packager.backends.external import BACKEND; from packager.op_library import load_op_library; "
+        "import sys; from packager.backends.external.backend import BACKEND; "
+        "from packager.custom_ops.library import load_op_library; "
         f"load_op_library(__import__('pathlib').Path({str(path)!r})); "
         "print(*sorted({'tvm', 'onnx', 'numpy', 'jinja2'} & set(sys.modules)))"
     )

@@ -10,10 +10,10 @@ import pytest
 import tvm
 from tvm import relax
 
-from packager import safetensors
+from packager.bundle import safetensors
 from packager.errors import UsageError
-from packager.frontends import load_model
-from packager.overrides import Overrides, read_overrides
+from packager.frontends.load import load_model
+from packager.frontends.overrides import Overrides, read_overrides
 
 
 def model(path: Path, weights: dict[str, np.ndarray], text: str) -> Path:

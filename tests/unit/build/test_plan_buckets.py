@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager.buckets import combinations
-from packager.plan_buckets import common_extent
-from packager.shape_expr import evaluate
+from packager.bundle.buckets import combinations
+from packager.bundle.shape_expr import evaluate
+from packager.plan.buckets import common_extent
 
 ONE = list(combinations({"seq": (128, 256, 512)}))
 TWO = list(combinations({"h": (32, 64, 96), "w": (32, 64)}))

@@ -14,14 +14,14 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 from tvm_machine import compute
 
-from packager.fold import fold_weights
-from packager.fold.inline import fold_inline
-from packager.ir import NamedArray
-from packager.partition.prepare import SIMPLIFY, TIDY
-from packager.passes import apply
-from packager.pipeline import import_model
-from packager.quantized import to_integers
-from packager.request import make_build_request
+from packager.graph.passes import apply
+from packager.ir.model import NamedArray
+from packager.pipeline.build import import_model
+from packager.pipeline.request import make_build_request
+from packager.transforms.fold_inline import fold_inline
+from packager.transforms.fold_weights import fold_weights
+from packager.transforms.prepare import SIMPLIFY, TIDY
+from packager.transforms.quantize.quantize import to_integers
 
 pytestmark = pytest.mark.slow
 

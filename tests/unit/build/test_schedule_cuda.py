@@ -20,16 +20,16 @@ from tvm.tirx import stmt as st
 from tvm_ffi import structural_map, structural_walk
 
 from packager.errors import BackendError
-from packager.in_place import in_place
-from packager.lower import FLATTEN, FUSE, LEGALIZE
-from packager.lower.cuda_gaps import name_parameters
-from packager.lower.cuda_matmul import schedule_matmul
-from packager.lower.cuda_widen import widen
+from packager.graph.passes import apply
+from packager.ir.primitives import Kernel
+from packager.lower.cuda.codegen_workarounds import name_parameters
+from packager.lower.cuda.kernels import lower_cuda_kernels
+from packager.lower.cuda.matmul import schedule_matmul
+from packager.lower.cuda.schedule import schedule_cuda
+from packager.lower.cuda.widen_float16 import widen
 from packager.lower.kernels import make_group
-from packager.lower.kernels_cuda import lower_cuda_kernels
-from packager.lower.schedule_cuda import schedule_cuda
-from packager.passes import apply
-from packager.primitives import Kernel
+from packager.lower.lowering import FLATTEN, FUSE, LEGALIZE
+from packager.plan.in_place import in_place
 
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
 THREADS = 1024
@@ -454,7 +454,7 @@ def test_a_mistake_in_a_rule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> N
     def wrong(_primfunc: Any) -> Any:
         raise IndexError("a mistake")
 
-    monkeypatch.setattr("packager.lower.schedule_cuda._RULES", (wrong,))
+    monkeypatch.setattr("packager.lower.cuda.schedule._RULES", (wrong,))
     (primfunc,) = functions(R.nn.relu, ((8,), F))
     with pytest.raises(IndexError, match="a mistake"):
         schedule_cuda(primfunc, TARGET)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from packager.call_plan import CallPlan, ConstantTable, EntryPlan
-from packager.deploy.fatbin import Fatbin
+from packager.bundle.fatbin import Fatbin
+from packager.bundle.manifest import Model, Weights
+from packager.bundle.requirements import CudaRequirements
 from packager.errors import BackendError
-from packager.ir import CudaCode, LinkPlan
-from packager.manifest import Model, Weights
-from packager.primitives import PrimitiveFunction
-from packager.requirements import CudaRequirements
-from packager.seal import cuda_requirements, manifest_room
+from packager.ir.call_plan import CallPlan, ConstantTable, EntryPlan
+from packager.ir.model import CudaCode, LinkPlan
+from packager.ir.primitives import PrimitiveFunction
+from packager.link.seal import cuda_requirements, manifest_room
 
 SOURCE = Model("model", "onnx", "ab" * 32, {}, None)
 HOST = {"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"}

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import tirx
 
-from packager import shape_expr
+from packager.bundle import shape_expr
+from packager.bundle.manifest import Dim
 from packager.errors import ModelError
-from packager.manifest import Dim
-from packager.symbolic import extent_interval, maximum, product, to_extent
+from packager.graph.symbolic import extent_interval, maximum, product, to_extent
 
 N, M = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 NAMES = {N.__chandle__(): "n", M.__chandle__(): "m"}

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager import backends
-from packager.backends import distribution, find_backend, known_kinds, origin
+from packager.backends import registry as backends
+from packager.backends.attributes import attributes_of
+from packager.backends.registry import distribution, find_backend, known_kinds, origin
 from packager.errors import BackendError, UsageError
-from packager.targets import TargetList, parse_targets, require_available
-from packager.targets.attributes import attributes_of
+from packager.targets.target_list import TargetList, parse_targets, require_available
 
 HERE = platform.machine()
 OTHER = "aarch64" if HERE == "x86_64" else "x86_64"

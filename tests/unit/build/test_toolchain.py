@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from packager.codegen.toolchain import find_toolchain, run
 from packager.errors import ToolchainError
-from packager.toolchain import find_toolchain, run
 
 HERE = platform.machine()
 

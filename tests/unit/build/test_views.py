@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager.fold.views import take
+from packager.graph.array_views import take
 
 
 @given(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from packager.errors import UsageError
-from packager.ir import NamedArray
-from packager.weights import MAX_ARCHIVE_BYTES, are_external
+from packager.ir.model import NamedArray
+from packager.link.weights import MAX_ARCHIVE_BYTES, are_external
 
 
 def model_of(nbytes: int) -> Any:

@@ -14,15 +14,15 @@ import tvm
 from tvm import relax
 from tvm_machine import compute
 
-from packager.ir import ImportedModel
-from packager.lower import lower
-from packager.lower.channels_last import to_channels_last
-from packager.lower.kernels_cuda import lower_cuda_kernels
-from packager.partition import partition
-from packager.partition.prepare import prepare
-from packager.pipeline import import_model
-from packager.primitives import Kernel
-from packager.request import Request, make_build_request
+from packager.ir.model import ImportedModel
+from packager.ir.primitives import Kernel
+from packager.lower.cuda.kernels import lower_cuda_kernels
+from packager.lower.lowering import lower
+from packager.pipeline.build import import_model
+from packager.pipeline.request import Request, make_build_request
+from packager.placement.place import partition
+from packager.transforms.layout.channels_last import to_channels_last
+from packager.transforms.prepare import prepare
 
 pytestmark = pytest.mark.slow
 

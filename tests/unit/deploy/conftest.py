@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from sealing import build_bundle, golden_image
 
-from packager.deploy.machine import Machine
+from packager.deploy.verify.machine import Machine
 
 
 @pytest.fixture(scope="session")

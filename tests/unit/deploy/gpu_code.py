@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sealing import COMPILER
 
-from packager.cuda_toolkit import compile_fatbin, find_cuda_toolkit
+from packager.codegen.cuda_toolkit import compile_fatbin, find_cuda_toolkit
 
 KERNEL = 'extern "C" __global__ void k(float *x) { x[threadIdx.x] *= 2.0f; }\n'
 

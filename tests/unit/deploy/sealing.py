@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from packager import safetensors
-from packager.deploy.elf import read_elf
-from packager.deploy.golden import GoldenCase, encode_golden
-from packager.manifest import (
+from packager.bundle import safetensors
+from packager.bundle.elf.file import read_elf
+from packager.bundle.manifest import (
     CONSTANTS_SECTION,
     SECTION_NAME,
     BackendRecord,
@@ -30,8 +29,9 @@ from packager.manifest import (
     TensorSpec,
     Weights,
 )
-from packager.manifest_section import content_sha256, encode_section
-from packager.requirements import Requirements
+from packager.bundle.requirements import Requirements
+from packager.bundle.section import content_sha256, encode_section
+from packager.deploy.verify.golden import GoldenCase, encode_golden
 
 SOURCE = Path(__file__).parent / "bundle.c"
 INCLUDE = Path(__file__).parents[3] / "runtime_stub" / "include"

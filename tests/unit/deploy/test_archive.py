@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from packager.deploy import archive
-from packager.deploy.window import open_window
+from packager.bundle.elf import archive
+from packager.bundle.elf.window import open_window
 from packager.errors import BundleError
 
 LONG = "a_member_whose_name_does_not_fit_into_sixteen_characters.o"

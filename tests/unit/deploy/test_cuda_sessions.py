@@ -16,19 +16,21 @@ from sealing import build_bundle, golden_image
 from typer.testing import CliRunner
 
 import packager
-from packager.cli import app
-from packager.deploy import bench_report, profile, tensors
-from packager.deploy.abi import DLDevice, SessionOptions
-from packager.deploy.bench import bench
-from packager.deploy.bench_cuda import CudaFigures
-from packager.deploy.cuda_memory import DeviceArray
-from packager.deploy.golden import golden_findings
-from packager.deploy.inspect import inspect
-from packager.deploy.loader import Bundle
-from packager.deploy.session import Step
+from packager.bundle.manifest import Manifest
+from packager.bundle.reader import inspect
+from packager.bundle.requirements import CudaRequirements
+from packager.cli.main import app
+from packager.cli.reports import bench as bench_report
+from packager.deploy.load import tensors
+from packager.deploy.load.abi import DLDevice, SessionOptions
+from packager.deploy.load.loader import Bundle
+from packager.deploy.load.session import Step
+from packager.deploy.measure import profile
+from packager.deploy.measure.bench import bench
+from packager.deploy.measure.bench_cuda import CudaFigures
+from packager.deploy.measure.cuda_memory import DeviceArray
+from packager.deploy.verify.golden import golden_findings
 from packager.errors import RunError, UsageError
-from packager.manifest import Manifest
-from packager.requirements import CudaRequirements
 
 X = np.array([[1.0, 2.0], [3.0, -4.0]], np.float32)
 OWN_STREAM = 0x5000  # of bundle.c

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from sealing import CAPACITY, build_bundle, compile_bundle, write_section
 
-from packager.deploy.elf import read_elf
-from packager.deploy.inspect import inspect, read_bundle
-from packager.deploy.loader import load
-from packager.deploy.machine import Machine
-from packager.deploy.policy import read_policy
-from packager.deploy.verify import verify
+from packager.bundle.elf.file import read_elf
+from packager.bundle.reader import inspect, read_bundle
+from packager.bundle.section import encode_section
+from packager.deploy.load.loader import load
+from packager.deploy.verify.machine import Machine
+from packager.deploy.verify.policy import read_policy
+from packager.deploy.verify.verifier import verify
 from packager.errors import BundleError, UsageError
-from packager.manifest_section import encode_section
 
 POLICY = read_policy("default")
 

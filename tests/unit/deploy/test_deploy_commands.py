@@ -14,7 +14,7 @@ import typer
 from sealing import HARDENED, build_bundle
 from typer.testing import CliRunner, Result
 
-from packager.cli.deploy_commands import register
+from packager.cli.deploy import register
 from packager.errors import PackagerError
 
 ROOT = Path(__file__).parents[3]
@@ -112,7 +112,7 @@ def test_bench_machine_and_schema(good: Path) -> None:
         ("import packager", {"tvm", "numpy", "elftools", "typer", "rich", "ctypes"}),
         ("import packager; packager.verify; packager.inspect", {"tvm", "numpy", "elftools", "typer", "rich"}),
         ("import packager; packager.load", {"tvm", "elftools", "typer", "rich", "onnx", "torch", "ml_dtypes"}),
-        ("import packager.cli.deploy_commands", {"tvm", "numpy", "elftools", "onnx", "torch"}),
+        ("import packager.cli.deploy", {"tvm", "numpy", "elftools", "onnx", "torch"}),
     ],
 )
 def test_imports(code: str, absent: set[str]) -> None:

@@ -11,8 +11,8 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
 from sealing import HARDENED, compile_bundle
 
-from packager.deploy.elf import read_elf
-from packager.deploy.elf_symbols import version_key
+from packager.bundle.elf.file import read_elf
+from packager.bundle.elf.symbols import version_key
 from packager.errors import BundleError
 
 SYSTEM = [

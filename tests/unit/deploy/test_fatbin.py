@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from gpu_code import KERNEL, compile_kernel
 
-from packager.deploy.elf_tables import SHF_COMPRESSED, Section
-from packager.deploy.fatbin import FATBIN_SECTION, Fatbin, fatbins_of, read_fatbins
-from packager.deploy.window import open_window
+from packager.bundle.elf.tables import SHF_COMPRESSED, Section
+from packager.bundle.elf.window import open_window
+from packager.bundle.fatbin import FATBIN_SECTION, Fatbin, fatbins_of, read_fatbins
 from packager.errors import BundleError
 
 VERSIONS = ("75", "80", "86", "89", "90", "90a", "100", "100a", "120")

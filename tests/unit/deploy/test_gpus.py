@@ -16,17 +16,17 @@ import pytest
 from gpu_code import compile_kernel, fatbin_object
 from sealing import COMPILER, HARDENED, Patch, build_bundle
 
-from packager.deploy import gpus
-from packager.deploy.gpus import CudaDriver, Gpu, cuda_findings, describe_cuda
-from packager.deploy.inspect import read_bundle
-from packager.deploy.machine import Machine, read_machine, this_machine
-from packager.deploy.policy import Policy, policy_findings
-from packager.deploy.report import inspect_tables
-from packager.deploy.verify import verify
+from packager.bundle.gpu_arch import arch_key, parse_arch
+from packager.bundle.manifest import Manifest
+from packager.bundle.reader import read_bundle
+from packager.bundle.requirements import CudaRequirements
+from packager.cli.reports.bundle import inspect_tables
+from packager.deploy.verify import gpus
+from packager.deploy.verify.gpus import CudaDriver, Gpu, cuda_findings, describe_cuda
+from packager.deploy.verify.machine import Machine, read_machine, this_machine
+from packager.deploy.verify.policy import Policy, policy_findings
+from packager.deploy.verify.verifier import verify
 from packager.errors import BundleError, UsageError
-from packager.gpu_arch import arch_key, parse_arch
-from packager.manifest import Manifest
-from packager.requirements import CudaRequirements
 
 replace = dataclasses.replace
 GIB = 1 << 30

@@ -13,11 +13,11 @@ import pytest
 from sealing import build_bundle
 
 import packager
-from packager.deploy import tensors
-from packager.deploy.bench import bench
-from packager.deploy.library import TensorInfo
-from packager.deploy.loader import Bundle
-from packager.deploy.randomdata import random_inputs
+from packager.deploy.load import tensors
+from packager.deploy.load.library import TensorInfo
+from packager.deploy.load.loader import Bundle
+from packager.deploy.measure.bench import bench
+from packager.deploy.measure.random_inputs import random_inputs
 from packager.errors import BundleError, RunError, UsageError
 
 X = np.array([[1.0, 2.0], [3.0, -4.0]], np.float32)

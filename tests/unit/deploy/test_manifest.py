@@ -10,10 +10,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from packager import manifest as m
-from packager import manifest_section
-from packager.deploy.inspect import read_bundle
-from packager.deploy.policy import policy_schema
+from packager.bundle import manifest as m
+from packager.bundle import section as manifest_section
+from packager.bundle.reader import read_bundle
+from packager.deploy.verify.policy import policy_schema
 from packager.errors import BundleError
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from packager.deploy import policy as p
-from packager.deploy.inspect import read_bundle
+from packager.bundle.manifest import License, Manifest
+from packager.bundle.reader import read_bundle
+from packager.deploy.verify import policy as p
 from packager.errors import UsageError
-from packager.manifest import License, Manifest
 
 replace = dataclasses.replace
 

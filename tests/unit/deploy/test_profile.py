@@ -13,12 +13,12 @@ from sealing import build_bundle
 from typer.testing import CliRunner
 
 import packager
-from packager.cli import app
-from packager.deploy import cpu_peak, profile
-from packager.deploy.bench import bench
-from packager.deploy.cpu_peak import MachineCode, fma_loop, measure_peak
-from packager.deploy.session import Step
-from packager.manifest import Manifest
+from packager.bundle.manifest import Manifest
+from packager.cli.main import app
+from packager.deploy.load.session import Step
+from packager.deploy.measure import cpu_peak, profile
+from packager.deploy.measure.bench import bench
+from packager.deploy.measure.cpu_peak import MachineCode, fma_loop, measure_peak
 
 X = np.array([[1.0, 2.0], [3.0, -4.0]], np.float32)
 LOOPS = {

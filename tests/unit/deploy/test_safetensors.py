@@ -15,8 +15,8 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager import safetensors as ours
-from packager.dtypes import NARROW, PLAIN, typed
+from packager.bundle import safetensors as ours
+from packager.bundle.dtypes import NARROW, PLAIN, typed
 from packager.errors import BundleError
 
 NAMES = [name for name in PLAIN if name != "bfloat16"]

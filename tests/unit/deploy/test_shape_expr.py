@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager.shape_expr import ShapeExpressionError, evaluate, names
+from packager.bundle.shape_expr import ShapeExpressionError, evaluate, names
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 from sealing import HARDENED, WEIGHT, Patch, build_bundle, golden_image, unchanged
 
-from packager import safetensors
-from packager.deploy.elf import read_elf
-from packager.deploy.findings import VerifyResult
-from packager.deploy.machine import Machine, this_machine
-from packager.deploy.verify import verify
+from packager.bundle import safetensors
+from packager.bundle.elf.file import read_elf
+from packager.bundle.manifest import Golden, Manifest, Weights
+from packager.deploy.verify.findings import VerifyResult
+from packager.deploy.verify.machine import Machine, this_machine
+from packager.deploy.verify.verifier import verify
 from packager.errors import UsageError
-from packager.manifest import Golden, Manifest, Weights
 
 replace = dataclasses.replace
 

@@ -1,0 +1,121 @@
+"""The ``ccompiler`` backend: renders C for the parts of a model that it takes, and compiles it with the host's gcc.
+
+A complete backend in few lines, to read before writing one: ``patterns`` says what it takes, ``graph`` reads a
+partition, ``stages`` splits it into loop nests, ``dense``, ``conv2d``, ``pool2d``, ``rows`` and ``elementwise``
+describe one loop nest each for a template of ``templates/ccompiler/``, ``module`` puts them together and ``gcc``
+compiles them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packager.backends.base import API_VERSION, Context, PartitionOptions, Preparation, Unavailable, attribute
+from packager.codegen.toolchain import find_toolchain
+from packager.errors import ToolchainError, UsageError
+
+if TYPE_CHECKING:
+    from packager.backends.base import Pattern, Search
+    from packager.ir.primitives import BackendOutput, Partition
+    from packager.targets.target_list import Target
+
+OPERATORS = ("elementwise", "dense", "conv2d", "pool2d", "softmax", "layer_norm", "attention")
+
+
+@dataclass(frozen=True)
+class CCompilerOptions(PartitionOptions):
+    """Attributes of the ``ccompiler`` kind."""
+
+    operators: tuple[str, ...] = attribute(OPERATORS, "Groups of operators to take", choices=OPERATORS)
+    header: tuple[str, ...] = attribute((), "Headers to include first: an absolute path, or <name>", is_path=True)
+    opt_level: int = attribute(3, "The compiler's -O level", choices=(0, 1, 2, 3))
+    march: tuple[str, ...] = attribute(
+        (),
+        "The compiler's -march: one for all CPUs of the base Target, or one for each; default: what -mcpu means to it",
+    )
+    winograd: bool = attribute(True, "Compute 3x3 convolutions of many places by Winograd's algorithm")
+    fast_math: bool = attribute(False, "Let the compiler break IEEE 754: no NaN, no infinity, any order of additions")
+
+
+class CCompilerBackend:
+    """Takes elementwise chains, dense, conv2d, pooling, softmax, layer norm, attention, and what is fused to each."""
+
+    api_version = API_VERSION
+    kind = "ccompiler"
+    device = "cpu"
+    options = CCompilerOptions
+    summary = "C rendered from templates, compiled by the host's C compiler"
+    merges = True
+
+    def canonical(self, options: CCompilerOptions, base: Target | None) -> CCompilerOptions:
+        """Fill in ``march``, and put ``operators`` in one order. Raises UsageError for a value that cannot be right."""
+        for text in options.header:
+            if not re.fullmatch(r'[^"<>\\\n]+|<[^"<>\\\n]+>', text):
+                raise UsageError(
+                    f"attribute 'header' of Target 'ccompiler' is {text!r}, which cannot stand after #include",
+                    hint="write -header=/path/to/file.h or -header=<stdint.h>",
+                )
+        for text in options.march:
+            if not re.fullmatch(r"[\w.+=-]+", text):
+                raise UsageError(f"attribute 'march' of Target 'ccompiler' is {text!r}, expected a CPU's name")
+        machine = base.machine if base else platform.machine()
+        march = options.march or tuple(default_march(machine, cpu) for cpu in (base.cpus if base else ("",)))
+        expected = (1, len(base.cpus) if base else 1)
+        if len(march) not in expected or len(set(march)) < len(march):
+            raise UsageError(
+                f"attribute 'march' of Target 'ccompiler' is {','.join(march)}, but the base Target has"
+                f" {expected[1]} CPU{'s' if expected[1] > 1 else ''}",
+                hint="give one -march for all, or another one for each, in the order of -mcpu",
+            )
+        chosen = tuple(name for name in OPERATORS if name in options.operators)
+        return dataclasses.replace(options, march=march, operators=chosen)
+
+    def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002  # the compiler is asked about -march later
+        """Return a reason if there is no C compiler; one for another machine is looked for when it is needed."""
+        try:
+            find_toolchain(platform.machine())
+        except ToolchainError as error:
+            return Unavailable(error.message, error.hint or "install gcc")
+        return None
+
+    def inputs(self, target: Target) -> Sequence[Path]:
+        """Return the headers that the result depends on; those of the system belong to the compiler."""
+        return [Path(name) for name in target.options.header if not name.startswith("<")]
+
+    def patterns(self, target: Target) -> Sequence[Pattern | Search]:
+        """Return the patterns of the groups of operators that the Target names."""
+        from packager.backends.ccompiler.patterns import make_patterns
+
+        return make_patterns(target.options.operators)
+
+    def preparation(self, target: Target) -> Preparation:
+        """Return that it takes convolutions and poolings in NHWC alone, and both sorts of products in integers."""
+        taken = set(target.options.operators)
+        return Preparation(
+            channels_last=bool({"conv2d", "pool2d"} & taken), integer_products={"conv2d", "dense"} <= taken
+        )
+
+    def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
+        """Render ``ccompiler.c`` and compile it to ``ccompiler.o``, once for each CPU.
+
+        Raises BackendError with the compiler's message, UsageError for a ``march`` that the compiler does not know.
+        """
+        from packager.backends.ccompiler.module import compile_partitions
+
+        return compile_partitions(partitions, target, context)
+
+
+def default_march(machine: str, mcpu: str) -> str:
+    """Return what gcc calls the CPU that LLVM calls ``mcpu``; most names are the same."""
+    if mcpu in ("", "generic"):
+        return {"x86_64": "x86-64" if mcpu else "x86-64-v3", "aarch64": "armv8-a"}.get(machine, "native")
+    return mcpu
+
+
+BACKEND = CCompilerBackend()

@@ -1,0 +1,151 @@
+"""C functions of a partition while they are made: their parameters, the group's workspaces and packed constants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from packager.backends.ccompiler.core.expressions import DTYPES
+from packager.backends.ccompiler.core.operations import Graph, Tensor
+from packager.backends.ccompiler.core.shapes import Extent, c_name, equal, product
+from packager.ir.primitives import FunctionGroup, Packing, Parameter, PrimitiveFunction
+from packager.link.header import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from packager.backends.ccompiler.gemm.tiles import Tile
+    from packager.ir.primitives import Array
+
+ITEMSIZE = {"float16": 2, "int16": 2, "float32": 4, "int32": 4, "float64": 8, "int64": 8}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the compiler's options give: bytes of a vector register, how many there are, and their kind.
+
+    With ``quads`` there is an instruction that adds up four products of bytes (AVX-512 VNNI).
+    """
+
+    vector_bytes: int
+    registers: int
+    name: str  # "sse2", "avx2", "avx512", "aarch64"
+    quads: bool = False
+
+    @property
+    def embeds(self) -> bool:
+        """Whether an instruction reads one element for all lanes itself."""
+        return self.name == "avx512"
+
+
+@dataclass(frozen=True)
+class CFunction:
+    """A rendered function, the tile functions that it calls, and how many packed weights these read."""
+
+    source: str
+    function: PrimitiveFunction
+    tiles: frozenset[Tile]
+    weights: Extent
+
+
+@dataclass
+class FunctionDraft:
+    """A function whose body is being made: it has a parameter for everything that the body asks for."""
+
+    group: GroupDraft
+    symbol: str
+    pointers: dict[str, tuple[str, Parameter]] = field(default_factory=dict)
+
+    def tensor(self, tensor: Tensor, written: bool) -> str:
+        """Return the name of a tensor's memory: an argument, or a workspace of the group."""
+        ctype = DTYPES[tensor.dtype].stored
+        if tensor.argument is not None:
+            return self._pointer(f"a{tensor.argument}", ctype, Parameter("argument", tensor.argument), written)
+        return self.workspace(self.group.workspace_of(tensor), ctype, written)
+
+    def workspace(self, index: int, ctype: str, written: bool) -> str:
+        """Return the name of a workspace."""
+        return self._pointer(f"w{index}", ctype, Parameter("workspace", index), written)
+
+    def packed(self, index: int, ctype: str) -> str:
+        """Return the name of a packed constant."""
+        return self._pointer(f"p{index}", ctype, Parameter("packed", index), written=False)
+
+    def _pointer(self, name: str, ctype: str, parameter: Parameter, written: bool) -> str:
+        known = self.pointers.get(name)
+        written = written or (known is not None and known[1].written)
+        declaration = f"{'' if written else 'const '}{ctype} *restrict {name}"
+        self.pointers[name] = (declaration, Parameter(parameter.kind, parameter.index, written))
+        return name
+
+    def finish(
+        self,
+        template: str,
+        extent: Extent,
+        values: Mapping[str, Any],
+        tiles: frozenset[Tile] = frozenset(),
+        weights: Extent = 0,
+    ) -> None:
+        """Render the body and append the function to its group; iterations of ``extent`` are independent."""
+        body = ENVIRONMENT.get_template(f"ccompiler/{template}.c.j2").render(values)
+        words = set(re.findall(r"\w+", body))
+        scalars = [variable for variable in self.group.graph.variables if c_name(variable) in words]
+        parameters = [declaration for declaration, _ in self.pointers.values()]
+        ranged = not equal(extent, 1)
+        parameters += [f"int64_t {name}" for name in (*map(c_name, scalars), *(("begin", "end") if ranged else ()))]
+        source = ENVIRONMENT.get_template("ccompiler/function.c.j2").render(
+            symbol=self.symbol,
+            parameters=", ".join(parameters),
+            once="" if ranged else "const int64_t begin = 0, end = 1;",
+            body=body.rstrip("\n"),
+        )
+        function = PrimitiveFunction(
+            symbol=self.symbol,
+            parameters=tuple(parameter for _, parameter in self.pointers.values()),
+            scalars=tuple(scalars),
+            extent=extent if ranged else None,
+        )
+        self.group.functions.append(CFunction(source, function, tiles, weights))
+
+
+@dataclass
+class GroupDraft:
+    """The functions of one partition while they are made."""
+
+    name: str
+    graph: Graph
+    machine: Machine
+    winograd: bool = True  # whether convolutions may be computed so
+    functions: list[CFunction] = field(default_factory=list)
+    workspaces: list[Extent] = field(default_factory=list)
+    packings: list[Packing] = field(default_factory=list)
+    _tensors: dict[int, int] = field(default_factory=dict)
+
+    def function(self, purpose: str) -> FunctionDraft:
+        """Start a function."""
+        return FunctionDraft(self, f"pkc_{self.name}_{len(self.functions)}_{purpose}")
+
+    def workspace_of(self, tensor: Tensor) -> int:
+        """Return the workspace of a tensor between two stages."""
+        if tensor.index not in self._tensors:
+            self._tensors[tensor.index] = self.workspace(product(tensor.shape), ITEMSIZE.get(tensor.dtype, 1))
+        return self._tensors[tensor.index]
+
+    def workspace(self, elements: Extent, itemsize: int) -> int:
+        """Add a workspace and return its index."""
+        self.workspaces.append(product((elements, itemsize)))
+        return len(self.workspaces) - 1
+
+    def packing(self, argument: int, layout: str, pack: Callable[[Array], Array]) -> int:
+        """Add a packed constant and return its index."""
+        self.packings.append(Packing(argument, layout, pack))
+        return len(self.packings) - 1
+
+    def group(self) -> FunctionGroup:
+        """Return what packager gets to know of the partition."""
+        return FunctionGroup(
+            functions=tuple(made.function for made in self.functions),
+            parameters=(),
+            workspaces=tuple(self.workspaces),
+            packings=tuple(self.packings),
+        )

@@ -1,0 +1,190 @@
+"""What dense and conv2d share: rows of data, gathered block by block, times packed columns.
+
+A unit of work is a block of rows times a band of columns. Units that a call is given in a row share the gathered
+rows, up to ``SPAN`` bands. Nothing here depends on the CPU but the tiles that are named in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packager.backends.ccompiler.core.expressions import DTYPES
+from packager.backends.ccompiler.core.functions import FunctionDraft
+from packager.backends.ccompiler.core.operations import Operation, Tensor
+from packager.backends.ccompiler.core.program import make_program
+from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
+from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.gemm.blocks import BLOCK, CHUNK, Blocks, Data, gathered
+from packager.backends.ccompiler.gemm.tiles import BAND, COLUMNS, Kind, tiles_of
+
+if TYPE_CHECKING:
+    from packager.ir.primitives import Array
+
+# Columns that are computed at once.
+SPAN = 4 * BAND
+# Weights that a cache which cores share holds.
+HELD = 1 << 22
+# Units that there are at least, if narrow bands make so many: threads cannot share out a few evenly.
+UNITS = 16
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sizes of a product: for each of ``batch`` matrices of weights ``rows`` x ``depth`` times ``depth`` x ``columns``.
+
+    ``row`` is C for the row of the result for row ``r`` of a block, ``offset`` what is added to its column.
+    ``setup`` are declarations. With ``shared`` the matrices have the same rows, each some of their elements: then all
+    are taken for a block before the next, which finds its rows in the cache. Sums go to ``target``, if there is one,
+    and not through what follows the product.
+    """
+
+    batch: Extent
+    blocks: Blocks
+    depth: Extent
+    columns: Extent
+    data: Data
+    row: str
+    offset: str = ""
+    setup: str = ""
+    target: str = ""
+    shared: bool = False
+
+
+def add_product(
+    draft: FunctionDraft, name: str, sizes: Product, stage: Stage, anchor: Operation, kind: Kind, weights: str
+) -> None:
+    """Finish a function that computes a product and what follows it. Raises CannotRender."""
+    group = draft.group
+    result = _summed(sizes, stage, anchor, kind)
+    if result is not None:
+        sizes = _deep(sizes, kind)
+    columns, blocks, data = sizes.columns, sizes.blocks, sizes.data
+    steps = ceil_div(sizes.depth, kind.pair)
+    band = _band(sizes)
+    bands = ceil_div(columns, band)
+    most = min(SPAN, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN
+    pitch = most + COLUMNS
+    rows_first = not equal(bands, 1) and (result is not None or sizes.shared or _rows_first(sizes))
+    total = total_value(anchor.result, f"c[r * {pitch} + j]") if result is None else f"o{result.index}[j]"
+    program = (
+        None
+        if sizes.target or (result and not stage.after)
+        else make_program(
+            stage.after,
+            inner=stage.inner,
+            given=[(anchor.result, total)],
+            stored=stage.stored,
+            pointer_of=draft.tensor,
+        )
+    )
+    values = {
+        "program": program,
+        "kind": kind,
+        "sizes": sizes,
+        "w": weights,
+        "rows": c_text(product((blocks.runs, blocks.run))),
+        "columns": c_text(columns),
+        "steps": c_text(steps),
+        "chunk": c_text(_chunk(steps, data)),
+        "block": blocks.size or BLOCK,
+        "blocks": c_text(blocks.count),
+        "batch_of": f"% {c_text(sizes.batch)}" if sizes.shared else f"/ {c_text(blocks.count)}",
+        "block_of": f"/ {c_text(sizes.batch)}" if sizes.shared else f"% {c_text(blocks.count)}",
+        "place": blocks.place,
+        "data": data,
+        "bands": c_text(bands),
+        # Rows of a known width; GCC 12 warns of the loops that convert some of those.
+        "one_band": equal(bands, 1) and not (program and (program.widened or program.narrowed)),
+        "rows_first": rows_first,
+        "band": band,
+        "span": SPAN // band if result is None else bands,
+        "target": draft.tensor(result, True) if result else sizes.target,
+        "panels": c_text(ceil_div(columns, COLUMNS)),
+        "panel": c_text(product((steps, COLUMNS * kind.pair))),
+        "step": COLUMNS * kind.pair,
+        "pitch": pitch,
+    }
+    extent = product((sizes.batch, blocks.count, bands))
+    tiles = tiles_of(group.machine, kind, data.groups or blocks.counts, columns, band, grouped=bool(data.groups))
+    draft.finish(name, extent, values, tiles, product((sizes.batch, sizes.depth, columns)))
+
+
+def _band(sizes: Product) -> int:
+    """Return how many columns a unit has."""
+    others, columns = product((sizes.batch, sizes.blocks.count)), sizes.columns
+    if isinstance(others, int) and isinstance(columns, int) and BAND < columns <= BAND * UNITS // others:
+        return BAND // 2
+    return BAND
+
+
+def _rows_first(sizes: Product) -> bool:
+    """Whether threads share out the rows, of which other functions of theirs read the same, or else the weights.
+
+    That is worth it where there are more elements of the rows than weights, which each thread reads whole then.
+    """
+    rows, depth, columns = product((sizes.blocks.runs, sizes.blocks.run)), sizes.depth, sizes.columns
+    if not (isinstance(rows, int) and isinstance(depth, int) and isinstance(columns, int)):
+        return False
+    return 2 * rows * (depth + columns) >= depth * columns
+
+
+def _summed(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Tensor | None:
+    """Return a result that sums are taken in, where a block gathers its rows: then it does so once for all columns,
+    whose sums no buffer has room for. Each block reads all weights then, which caches must hold."""
+    if not sizes.data.gather or sizes.target or sizes.offset or kind.total != "float":
+        return None
+    columns, weights = sizes.columns, product((sizes.depth, sizes.columns))
+    if not isinstance(columns, int) or columns <= SPAN or columns % COLUMNS:
+        return None
+    if not _rows_first(sizes) and not (isinstance(weights, int) and weights <= HELD):
+        return None
+    elements = product(anchor.result.shape)
+    fitting = (tensor for tensor in stage.stored if tensor.dtype == "float32")
+    return next((tensor for tensor in fitting if equal(product(tensor.shape), elements)), None)
+
+
+def _deep(sizes: Product, kind: Kind) -> Product:
+    """Return a product that gathers half as many rows, with as many steps as those that are not gathered: sums have no
+    buffer there."""
+    if sizes.blocks.size is None:
+        return sizes
+    blocks = sizes.blocks.halved()
+    data = gathered(sizes.data.gather, blocks, kind.unit, CHUNK, sizes.data.following)
+    return replace(sizes, blocks=blocks, data=data)
+
+
+def _chunk(steps: Extent, data: Data) -> Extent:
+    """Return how many steps are taken at once: as many for all chunks, as far as that is possible."""
+    if data.stretch:
+        lines, most = steps // data.stretch, max(1, data.chunk // data.stretch)
+        return -(-lines // -(-lines // most)) * data.stretch
+    if isinstance(steps, int):
+        return -(-steps // -(-steps // data.chunk))
+    return data.chunk
+
+
+def total_value(result: Tensor, total: str) -> str:
+    """Return a sum of a tile as a value of the result's type."""
+    return f"pk_round_half({total})" if result.dtype == "float16" else f"({DTYPES[result.dtype].value}){total}"
+
+
+def packer(shape: tuple[int, int, int], pair: int) -> Callable[[Array], Array]:
+    """Return the function that packs [batch, depth, columns]; its result is a view if nothing has to be padded."""
+
+    def pack(array: Array) -> Array:
+        batch, depth, columns = shape
+        padded = pad(np.asarray(array).reshape(shape), (1, pair, COLUMNS))
+        split = padded.reshape(batch, -(-depth // pair), pair, -(-columns // COLUMNS), COLUMNS)
+        return split.transpose(0, 3, 1, 4, 2)
+
+    return pack
+
+
+def pad(array: Array, multiples: tuple[int, ...]) -> Array:
+    """Return an array with zeros up to multiples of these extents; the array itself if it has them."""
+    missing = [(0, -extent % multiple) for extent, multiple in zip(array.shape, multiples, strict=True)]
+    return np.asarray(np.pad(array, missing)) if any(after for _, after in missing) else array

@@ -1,0 +1,187 @@
+"""The inner loops of dense and conv2d: a tile of rows x columns that accumulates in vector registers.
+
+The rows of a tile lie at one distance; its columns are panels of packed weights, 16 columns wide whatever the CPU. A
+step of the sum reads one element per row and one row of each panel. For int8 a step is a pair of products, added at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any
+
+from packager.backends.ccompiler.core.functions import Machine
+from packager.backends.ccompiler.core.shapes import Extent
+from packager.backends.ccompiler.gemm.blocks import CHUNK
+from packager.link.header import ENVIRONMENT
+
+COLUMNS = 16  # of a panel of packed weights
+BAND = 64  # columns that threads share out, if that makes enough parts of a product: a multiple of panels
+FEW = 6  # rows of a tile that is alone and so must fetch all weights that come next: of two none has less than 7
+EMBEDDED = ("f32", "f16")  # kinds of products that read an element themselves where a CPU has such instructions
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Element types of data as stored and as tiles read it, of weights, of sums; ``pair`` products are one step."""
+
+    name: str
+    stored: str
+    data: str
+    weight: str
+    total: str
+    pair: int = 1
+
+    @property
+    def unit(self) -> int:
+        """How many elements of data, as tiles read it, a step takes."""
+        return 1 if self.converts else self.pair
+
+    @property
+    def converts(self) -> bool:
+        """Whether data is not read as it is stored."""
+        return self.data != self.stored
+
+
+KINDS = {
+    "float32": Kind("f32", "float", "float", "float", "float"),
+    "float16": Kind("f16", "uint16_t", "float", "uint16_t", "float"),
+    "int32": Kind("i32", "int32_t", "int32_t", "uint32_t", "uint32_t"),
+    "int8": Kind("i8", "int8_t", "int32_t", "int8_t", "uint32_t", pair=2),
+    "uint8": Kind("u8", "uint8_t", "uint8_t", "int8_t", "uint32_t", pair=4),  # with weights of int8
+}
+
+
+@dataclass(frozen=True, order=True)
+class Tile:
+    """A tile function: rows x panels of 16 columns."""
+
+    kind: str
+    rows: int
+    panels: int
+    vectors: int  # of a panel
+
+    @property
+    def name(self) -> str:
+        """Its name in C."""
+        return f"pk_tile_{self.kind}_{self.rows}x{self.panels * COLUMNS}"
+
+
+@dataclass(frozen=True)
+class Registers:
+    """How tiles of a kind use a CPU's registers: at most ``rows`` rows, and for few rows more panels."""
+
+    vectors: int
+    rows: int
+    widths: tuple[int, ...]  # panels of a tile of 1, 2, ... rows; the last one also of more
+
+    def panels(self, rows: int) -> int:
+        """Return how many panels a tile has if all of the data is ``rows`` rows."""
+        return self.widths[min(rows, len(self.widths)) - 1]
+
+
+def registers_of(machine: Machine, kind: str) -> Registers:
+    """Return the shapes of tiles that keep their sums in registers, and have enough of them in flight."""
+    narrow = kind in ("i8", "i32") or (kind == "u8" and not machine.quads)
+    bytes_ = min(machine.vector_bytes, 32) if narrow else machine.vector_bytes
+    vectors = COLUMNS * 4 // bytes_
+    if vectors == 1:
+        return Registers(vectors, 14, (8, 4, 4, 4, 2))
+    if vectors == 2 and kind == "u8":
+        return Registers(vectors, 4 if machine.registers == 16 else 10, (2, 2, 1))
+    if vectors == 2:
+        return Registers(vectors, 6 if machine.registers == 16 else 12, (4, 2, 1))
+    return Registers(vectors, 2 if machine.registers == 16 else 5, (2, 1))
+
+
+def heights_of(rows: int, most: int) -> frozenset[int]:
+    """Return how many rows the tiles have that cover ``rows`` rows evenly."""
+    tiles = -(-rows // most)
+    return frozenset({rows // tiles, -(-rows // tiles)})
+
+
+def tiles_of(
+    machine: Machine,
+    kind: Kind,
+    blocks: tuple[int, ...] | None,
+    columns: Extent,
+    band: int = BAND,
+    *,
+    grouped: bool = False,
+) -> frozenset[Tile]:
+    """Return the tiles for blocks of these numbers of rows, of any number for None, and ``columns`` columns.
+
+    Threads share out bands of ``band`` columns.
+
+    With ``grouped`` blocks are groups of so many rows, two of which may be a tile.
+    """
+    registers = registers_of(machine, kind.name)
+    panels = -(-columns // COLUMNS) if isinstance(columns, int) else None
+    made = set()
+    for block in range(1, registers.rows * 4) if blocks is None else blocks:
+        both = grouped and 2 * block <= registers.rows
+        widest = registers.panels(2 * block if both else block)
+        widths = {widest >> shift for shift in range(widest.bit_length())}
+        if panels is not None:
+            # The least width that divides them, and those of a unit: a band, where threads share the columns.
+            odd = min(panels & -panels, band // COLUMNS)
+            widths = {width for width in widths if min(odd, widest) <= width <= panels}
+        made |= {
+            Tile(kind.name, height, width, registers.vectors)
+            for height in ({block, 2 * block} if both else heights_of(block, registers.rows))
+            for width in widths
+        }
+    return frozenset(made)
+
+
+def _rows_of(tile: Tile) -> dict[str, Any]:
+    """Return the rows that pointers point at, for three rows of a half each, and each row's: which, how far behind."""
+    halves = (0, (tile.rows + 1) // 2)
+    starts, places = [], []
+    for row in range(tile.rows):
+        in_half = row - halves[row >= halves[1]]
+        if in_half % 3 == 0:
+            starts.append(row)
+        places.append((starts[-1], in_half % 3))
+    return {"halves": halves, "starts": starts, "places": places}
+
+
+def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> list[str]:
+    """Return the C of tiles and of the functions that call them, and before it that of what gathers their rows.
+
+    With ``fetch`` tiles fetch the weights that come next, which costs little where there are many rows only.
+    """
+    kinds = [kind for kind in KINDS.values() if any(tile.kind == kind.name for tile in tiles)]
+    if not kinds:
+        return []
+    values = {"chunk": CHUNK, "bytes": machine.vector_bytes, "fetch": fetch, "few": FEW}
+    elements = {"quads": machine.quads, "embedded": EMBEDDED if machine.embeds else ()}
+    made = [
+        ENVIRONMENT.get_template("ccompiler/gather.h.j2").render(values, kinds=kinds),
+        ENVIRONMENT.get_template("ccompiler/elements.h.j2").render(elements, kinds=kinds),
+    ]
+    for kind in kinds:
+        registers = registers_of(machine, kind.name)
+        types = {"kind": kind.name, "data": kind.data, "weight": kind.weight, "total": kind.total, "unit": kind.unit}
+        own = sorted(tile for tile in tiles if tile.kind == kind.name)
+        for tile in own:
+            made.append(
+                ENVIRONMENT.get_template("ccompiler/tile.c.j2").render(
+                    values,
+                    **types,
+                    step=COLUMNS * kind.pair,
+                    feature="PK_QUADS" if machine.quads and kind.name == "u8" else "",
+                    name=tile.name,
+                    rows=tile.rows,
+                    **_rows_of(tile),
+                    panels=tile.panels,
+                    vectors=tile.vectors,
+                )
+            )
+        made.append(
+            ENVIRONMENT.get_template("ccompiler/products.c.j2").render(
+                values, **types, step=COLUMNS * kind.pair, most=registers.rows, widths=registers.widths, tiles=own
+            )
+        )
+    return [text.strip("\n") for text in made]

@@ -1,0 +1,149 @@
+"""Attention: per batch and head, blocks of queries times all keys, softmax, times the values; no score leaves a block.
+
+Keys and values of a head are packed in panels first. The scores of a block lie in a buffer of ``CHUNK`` keys; of more
+keys, the sums so far are scaled to the maximum of the next chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from packager.backends.ccompiler.core.expressions import DTYPES, literal
+from packager.backends.ccompiler.core.functions import GroupDraft, Machine
+from packager.backends.ccompiler.core.operations import Operation, Use
+from packager.backends.ccompiler.core.program import make_program
+from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, plain, product
+from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.ops.dense import total_value
+from packager.graph.attention.heads import Heads
+from packager.graph.attention.match import Attention
+
+BLOCK = 24  # queries: a multiple of the rows of every machine's tile
+CHUNK = 256  # keys of a block's buffer where their number is not known
+LONGEST = 320  # keys that one buffer may hold
+DEEP = 256  # depths of queries and values together from which buffers hold fewer keys: all lie on the stack
+PANEL, HALF = 32, 16  # columns of packed keys and values; of the last panel, where that is enough
+# Rows and columns of the tiles that keep their sums in registers.
+TILES = {"avx512": ((8, 1), (32, 16)), "avx2": ((6, 1), (16,)), "aarch64": ((4, 1), (16,)), "sse2": ((2, 1), (16,))}
+
+
+def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
+    """Add the functions of a stage to its group: one packs keys and values, one computes. Raises CannotRender."""
+    attention: Attention = anchor.attributes
+    q, k, v = anchor.uses[:3]
+    dtype = DTYPES[q.tensor.dtype]
+    batch, queries, keys = (plain(extent) for extent in (attention.batch, attention.queries, attention.keys))
+    heads, depth = attention.heads, attention.depth
+    padded = product((ceil_div(keys, HALF), HALF))
+    value_width = -(-attention.value_depth // HALF) * HALF
+    panels = (
+        group.workspace(product((batch, heads, depth, padded)), 4),
+        group.workspace(product((batch, heads, value_width, keys)), 4),
+    )
+    shared = {
+        "stored": dtype.stored,
+        "kind": "f16" if q.tensor.dtype == "float16" else "f32",
+        "heads": heads,
+        "depth": depth,
+        "value_depth": attention.value_depth,
+        "value_width": value_width,
+        "keys": c_text(keys),
+        "padded": c_text(padded),
+    }
+    draft = group.function("attention_pack")
+    draft.finish(
+        "attention_pack",
+        product((batch, heads)),
+        {
+            **shared,
+            "k": draft.tensor(k.tensor, False),
+            "v": draft.tensor(v.tensor, False),
+            "k_at": _place(attention.k, keys, "0"),
+            "v_at": _place(attention.v, keys, "0"),
+            "k_row": attention.k.row,
+            "v_row": attention.v.row,
+            "key_panels": draft.workspace(panels[0], "float", True),
+            "value_panels": draft.workspace(panels[1], "float", True),
+        },
+    )
+    draft = group.function("attention")
+    blocks = ceil_div(queries, BLOCK)
+    chunk = _chunk(keys, depth + value_width > DEEP)
+    rows_first = attention.out.head > 0
+    element = f"x[r * {attention.q.row} + d]"
+    values = {
+        **shared,
+        **_masks(attention, anchor.uses[3:], draft.tensor),
+        "q": draft.tensor(q.tensor, False),
+        "q_at": _place(attention.q, queries, "top"),
+        "element": f"pk_widen({element})" if q.tensor.dtype == "float16" else element,
+        "scale": literal(attention.scale, "float32"),
+        "key_panels": draft.workspace(panels[0], "float", False),
+        "value_panels": draft.workspace(panels[1], "float", False),
+        "program": make_program(
+            stage.after,
+            inner=stage.inner,
+            given=[(anchor.result, total_value(anchor.result, f"(sums[r * {value_width} + j] * scale)"))],
+            stored=stage.stored,
+            pointer_of=draft.tensor,
+        ),
+        "queries": c_text(queries),
+        "block": BLOCK,
+        "blocks": c_text(blocks),
+        "chunk": chunk,
+        "chunked": not isinstance(keys, int) or keys > chunk,
+        "causal": attention.causal,
+        "row": f"{'batch' if rows_first else f'(batch * {heads} + head)'} * {c_text(queries)} + top + r",
+        "start": f"head * {attention.out.head}" if rows_first else "0",
+    }
+    draft.finish("attention", product((batch, heads, blocks)), values)
+
+
+def tile_values(machine: Machine, sources: Sequence[str]) -> dict[str, Any]:
+    """Return what the template of the tiles renders for a machine and the functions that call them."""
+    rows, columns = TILES[machine.name]
+    kinds = [kind for kind in ("f32", "f16") if any(f"pk_attend_keys_{kind}(" in source for source in sources)]
+    lanes = machine.vector_bytes // 4
+    return {"rows": rows, "columns": columns, "kinds": kinds, "lanes": lanes, "bytes": machine.vector_bytes}
+
+
+def _chunk(keys: Extent, deep: bool) -> int:
+    """Return how many keys the buffer of a block has room for: all of them, or parts of about one size."""
+    chunk, longest = (CHUNK // 2, CHUNK // 2) if deep else (CHUNK, LONGEST)
+    if not isinstance(keys, int):
+        return chunk
+    parts = 1 if keys <= longest else -(-keys // chunk)
+    return -(-keys // (parts * PANEL)) * PANEL
+
+
+def _place(heads: Heads, rows: Extent, first: str) -> str:
+    """Return where row ``first`` of a head lies in its tensor."""
+    terms = [str(heads.offset)] * bool(heads.offset)
+    terms += [f"(batch * {c_text(rows)} + {first}) * {heads.row}", f"head * {heads.head}"]
+    return " + ".join(terms)
+
+
+def _masks(attention: Attention, uses: Sequence[Use], tensor: Any) -> dict[str, Any]:
+    """Return what the template renders of masks; ``uses`` are those that there are."""
+    values: dict[str, Any] = {"mask": "", "keep": ""}
+    for use, name in zip(uses, [n for n in ("mask", "keep") if getattr(attention, n) is not None], strict=True):
+        at, index = _mask_place(use)
+        values |= {name: tensor(use.tensor, False), f"{name}_at": at, f"{name}_index": index}
+        if name == "mask":
+            element = f"mask[{index}]"
+            values["mask_type"] = DTYPES[use.tensor.dtype].stored
+            values["mask_element"] = f"pk_widen({element})" if use.tensor.dtype == "float16" else element
+    values["inverted"], values["fill"] = attention.inverted, literal(attention.fill, "float32")
+    return values
+
+
+def _mask_place(use: Use) -> tuple[str, str]:
+    """Return where a row of a mask begins, and the index of a key's element in it."""
+    extents = (*(1,) * (4 - len(use.shape)), *use.shape)
+    along = not equal(extents[3], 1)
+    terms = ["from"] * along
+    for axis, name in enumerate(("batch", "head", "(top + r)")):
+        if not equal(extents[axis], 1):
+            terms.append(f"{name} * {c_text(product(extents[axis + 1 :]))}")
+    return " + ".join(terms) or "0", "j" if along else "0"

@@ -1,0 +1,119 @@
+"""conv2d over NHWC with constant weights: places of the output are rows, and a row is what its window meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packager.backends.ccompiler.core.functions import GroupDraft
+from packager.backends.ccompiler.core.operations import CannotRender, Operation
+from packager.backends.ccompiler.core.shapes import Shape, c_text, product
+from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.gemm.blocks import Blocks, Data, even_blocks, gathered, rows_of
+from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, pad
+from packager.backends.ccompiler.gemm.row_windows import windows_in_lines
+from packager.backends.ccompiler.gemm.tiles import COLUMNS, KINDS, Kind
+from packager.backends.ccompiler.ops.winograd import add_winograd, is_winograd
+
+if TYPE_CHECKING:
+    from packager.ir.primitives import Array
+
+
+@dataclass(frozen=True)
+class Window:
+    """The attributes of a convolution: [vertical, horizontal], padding also [top, left, bottom, right]."""
+
+    size: tuple[int, int]
+    strides: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[int, int, int, int]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether it reads beyond the edges."""
+        return any(self.padding)
+
+    @property
+    def is_place(self) -> bool:
+        """Whether it meets just the place that it is for."""
+        return self.size == (1, 1) and self.strides == (1, 1) and not self.is_padded
+
+
+def window_of(size: Any, attributes: Any) -> Window:
+    """Return the window of TVM's attributes of a convolution or a pooling."""
+    top, left, bottom, right = (int(value) for value in attributes.padding)
+    vertical, horizontal = (tuple(int(value) for value in pair) for pair in (attributes.strides, attributes.dilation))
+    return Window((int(size[0]), int(size[1])), vertical, horizontal, (top, left, bottom, right))  # type: ignore[arg-type]
+
+
+def groups_of(anchor: Operation) -> int:
+    """Return the groups of a convolution."""
+    return int(anchor.attributes.groups)
+
+
+def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
+    """Add the function of a stage to its group. Raises CannotRender."""
+    data, weight = anchor.uses
+    argument = weight.tensor.argument
+    if argument is None or argument not in group.graph.constants:
+        raise CannotRender("conv2d with weights that are no constant")
+    window, groups, kind = window_of(weight.shape[1:3], anchor.attributes), groups_of(anchor), KINDS[data.tensor.dtype]
+    if group.winograd and is_winograd(anchor, window, groups):
+        add_winograd(stage, anchor, window, group)
+        return
+    out_channels, in_channels = int(weight.shape[0]) // groups, int(weight.shape[3])
+    line, lines = in_channels * window.size[1], window.size[0]
+
+    draft = group.function("conv2d")
+    x = draft.tensor(data.tensor, False)
+    blocks, rows, setup = _rows(x, data.shape, anchor.result.shape, window, groups, kind)
+    layout = f"ohwi{COLUMNS}" + (f"p{kind.pair}" if kind.pair > 1 else "")
+    stretch = rows.stretch * kind.pair or line  # with what is missing of the last step of a line of the window
+    if stretch != line:
+        layout += "l"
+    pack = _packer((groups, out_channels, lines, line), stretch, kind.pair)
+    w = draft.packed(group.packing(argument, layout, pack), kind.weight)
+    depth = lines * stretch
+    offset = f"batch * {out_channels} + " if groups > 1 else ""
+    sizes = Product(groups, blocks, depth, out_channels, rows, "first + r", offset, setup, shared=groups > 1)
+    add_product(draft, "product", sizes, stage, anchor, kind, w)
+
+
+def _rows(x: str, data: Shape, result: Shape, window: Window, groups: int, kind: Kind) -> tuple[Blocks, Data, str]:
+    """Return how places are shared out, where what their windows meet is, and declarations for that."""
+    blocks, channels, in_channels = even_blocks(product(result[:3])), data[3], int(data[3]) // groups
+    if window.is_place and groups == 1:
+        return blocks, rows_of(x, "first", channels, channels, kind, blocks), ""
+    lines = windows_in_lines(x, data, result, window, kind) if groups == 1 else None
+    if lines is not None:
+        return *lines, ""
+    fields = [*data[1:3], *result[1:3], channels, in_channels, window.size[1]]
+    fields += [*window.strides, *window.dilation, *window.padding[:2]]
+    setup = f"const pk_window_t window = {{ {', '.join(map(c_text, fields))} }};"
+    depth = in_channels * window.size[0] * window.size[1]
+    taken = f"pk_min_i64(taken * {kind.pair}, {depth} - done * {kind.pair})"
+    source = f"{x} + batch * {in_channels}" if groups > 1 else x
+    gather = f"pk_gather_windows_{kind.name}(a, {source}, &window, apart, first, count, done * {kind.pair}, {taken});"
+    return blocks, gathered(gather, blocks, kind.unit), setup
+
+
+def _packer(shape: tuple[int, int, int, int], stretch: int, pair: int) -> Callable[[Array], Array]:
+    """Return the function that packs [groups, O, height, width x I]; its result is a view if nothing is padded.
+
+    The last axis gets zeros up to ``stretch``.
+    """
+    groups, outer, lines, _ = shape
+    inner = packer((groups, lines * stretch, outer), pair)
+
+    def pack(array: Array) -> Array:
+        if pair > 1 or outer % COLUMNS:
+            padded = pad(np.asarray(array).reshape(shape), (1, 1, 1, stretch))
+            return inner(padded.reshape(groups, outer, lines * stretch).transpose(0, 2, 1))
+        # The weights are a permuted view of the model's: their places and channels cannot be one axis without a copy.
+        split = np.asarray(array).reshape(groups, outer // COLUMNS, COLUMNS, *array.shape[1:])
+        return split.transpose(0, 1, 3, 4, 5, 2)
+
+    return pack

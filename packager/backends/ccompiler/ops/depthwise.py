@@ -1,0 +1,134 @@
+"""Depthwise conv2d over NHWC: each channel has a filter of its own, and vectors run along the channels.
+
+A tile is a few places of a line and one or two vectors of channels, whose sums stay in registers. A table says where
+each place that their windows meet begins in memory; what lies beyond the edges begins at zeros. Where channels are
+fewer than a vector, or have several filters each, sums are taken one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packager.backends.ccompiler.core.expressions import DTYPES
+from packager.backends.ccompiler.core.functions import GroupDraft
+from packager.backends.ccompiler.core.operations import CannotRender, Operation, Use
+from packager.backends.ccompiler.core.program import make_program
+from packager.backends.ccompiler.core.shapes import Extent, c_text, equal, product
+from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.gemm.tiles import KINDS
+from packager.backends.ccompiler.ops.conv2d import groups_of, window_of
+from packager.backends.ccompiler.ops.dense import total_value
+
+if TYPE_CHECKING:
+    from packager.ir.primitives import Array
+
+# Places of a tile: as many as have their sums in registers. 7 divides the lines of most networks.
+PLACES = 7
+# Products of a tile's line that are written out one by one.
+PRODUCTS = 80
+# Channels of which lines stay in the first-level cache while all windows of a tile are summed.
+CHUNK = 192
+MOST_LANES = 16
+# Products of bytes are summed as floats, which is exact for windows of this many places.
+BYTES = ("uint8", "int8")
+MOST_BYTES = 2**24 // (255 * 128)
+
+
+def is_depthwise(anchor: Operation) -> bool:
+    """Whether a convolution has one input channel per group, and sums that floats hold exactly if they are integers."""
+    data, weight = anchor.uses
+    if groups_of(anchor) < 2 or not equal(weight.shape[3], 1):
+        return False
+    if data.tensor.dtype in BYTES:
+        return weight.tensor.dtype == "int8" and anchor.result.dtype == "int32" and _places_of(weight) <= MOST_BYTES
+    return data.tensor.dtype in ("float32", "float16")
+
+
+def _places_of(weight: Use) -> int:
+    return int(product(weight.shape[1:3]))
+
+
+def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
+    """Add the function of a stage to its group. Raises CannotRender."""
+    data, weight = anchor.uses
+    argument = weight.tensor.argument
+    if argument is None or argument not in group.graph.constants:
+        raise CannotRender("conv2d with weights that are no constant")
+    kind, window = KINDS[data.tensor.dtype].name, window_of(weight.shape[1:3], anchor.attributes)
+    is_bytes = data.tensor.dtype in BYTES
+    channels = int(stage.inner)
+    per_channel = channels // int(data.shape[3])
+    lines, width = anchor.result.shape[1:3]
+    places, chunk = _places(width, window.size[1]), _chunk(channels)
+    lanes = group.machine.vector_bytes // 4
+    draft = group.function("depthwise")
+    program = make_program(
+        stage.after,
+        inner=channels,
+        given=[(anchor.result, total_value(anchor.result, "sums[j]"))],
+        stored=stage.stored,
+        pointer_of=draft.tensor,
+    )
+    stored = DTYPES[data.tensor.dtype].stored
+    weight_stored = "float" if is_bytes else stored
+    w = group.packing(argument, "hwo_f32", _pack_floats) if is_bytes else group.packing(argument, "hwo", _pack)
+    vectors = 2 if group.machine.registers == 32 else 1
+    draft.finish(
+        "depthwise",
+        product((data.shape[0], lines)),
+        {
+            "program": program,
+            "kind": f"{kind}_f32" if is_bytes else kind,
+            "weight_kind": "f32" if is_bytes else kind,
+            "weight_stored": weight_stored,
+            "stored": stored,
+            "widen": "pk_widen" if data.tensor.dtype == "float16" else "",
+            "x": draft.tensor(data.tensor, False),
+            "w": draft.packed(w, weight_stored),
+            "channels": channels,
+            "in_channels": channels // per_channel,
+            "lines": c_text(lines),
+            "width": c_text(width),
+            "in_height": c_text(data.shape[1]),
+            "in_width": c_text(data.shape[2]),
+            "window": window,
+            "places": places,
+            "columns": (places - 1) * window.strides[1] + (window.size[1] - 1) * window.dilation[1] + 1,
+            "chunk": chunk,
+            "count": str(chunk) if channels % chunk == 0 else f"pk_min_i64({chunk}, {channels} - start)",
+            "lanes": lanes,
+            "per_channel": per_channel,
+            "tiles": [size for size in range(vectors, 0, -1) if size * lanes <= channels and per_channel == 1],
+        },
+    )
+
+
+def _places(width: Extent, window: int) -> int:
+    """Return how many places a tile has: those that leave the fewest unused in the last tile of a line."""
+    most = max(1, min(PLACES, PRODUCTS // window))
+    if not isinstance(width, int):
+        return most
+    sizes = range(min(most, width), max(0, min(most, width) // 2), -1)
+    return min(sizes, key=lambda size: -(-width // size) * (size + 1))
+
+
+def _chunk(channels: int) -> int:
+    """Return how many channels are summed before the next ones: a last chunk has as many as a vector at least."""
+    if channels <= CHUNK:
+        return channels
+    sizes = [
+        size for size in range(CHUNK, CHUNK // 2, -MOST_LANES) if channels % size == 0 or channels % size >= MOST_LANES
+    ]
+    return min(sizes, key=lambda size: (-(-channels // size), size))
+
+
+def _pack(array: Array) -> Array:
+    """Return [channels, height, width, 1] as [height, width, channels]."""
+    return np.asarray(array).transpose(1, 2, 3, 0)
+
+
+def _pack_floats(array: Array) -> Array:
+    """Return integers so, as floats."""
+    return _pack(array).astype(np.float32)

@@ -1,0 +1,198 @@
+"""Attention: from what stands in a model to a problem and its kernels, with the product that makes q, k and v."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packager.backends.cutlass.attention.kernels import AttentionKernel, AttentionProblem, Bias, Family, portfolio
+from packager.backends.cutlass.attention.match import Attention
+from packager.backends.cutlass.core.drafts import GroupDraft, Ranking, rank
+from packager.backends.cutlass.core.element_types import same, shape_of
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.cost_model import ITEMSIZE, GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.gemm.problem import numpy_type
+from packager.graph.attention.heads import Heads
+from packager.graph.dataflow import Dataflow
+from packager.ir.primitives import Packing, Parameter
+
+if TYPE_CHECKING:
+    from packager.ir.primitives import Array
+
+
+def read_problem(attention: Attention) -> AttentionProblem | None:
+    """Return what is known of an attention, or None if it is none that a kernel solves."""
+    sources = [heads.source for heads in (attention.q, attention.k, attention.v)]
+    types = {str(source.ty.dtype) for source in (*sources, attention.result)}
+    bias = _bias(attention)
+    if len(types) != 1 or bias is None:
+        return None
+    (dtype,) = types
+    if dtype not in ITEMSIZE or (attention.mask is not None and str(attention.mask.ty.dtype) != dtype):
+        return None
+    strides = [number for heads in (attention.q, attention.k, attention.v) for number in _numbers(heads)]
+    keys = attention.keys if isinstance(attention.keys, int) else None
+    return AttentionProblem(
+        dtype,
+        attention.depth,
+        attention.value_depth,
+        attention.causal,
+        math.gcd(*strides, attention.out.row, attention.value_depth),
+        bias,
+        math.gcd(keys, 8) if keys else 1,
+    )
+
+
+def rank_attention(attention: Attention, options: CutlassOptions) -> Ranking:
+    """Return the kernels for an attention; empty if there is none for some GPU of the bundle."""
+    problem = read_problem(attention)
+    if problem is None:
+        return Ranking("attention", ())
+    depth = max(problem.depth, problem.value_depth)
+
+    def fitting(family: Family) -> list[AttentionKernel]:
+        found = portfolio(family, problem.dtype, depth, problem.causal, problem.bias)
+        return [kernel for kernel in found if kernel.takes(problem)]
+
+    newest, plain = fitting("sm90"), fitting("sm80")
+    size = " ".join(
+        f"{name} {extent if isinstance(extent, int) else 'any'}"
+        for name, extent in (
+            ("batch", attention.batch),
+            ("heads", attention.heads),
+            ("queries", attention.queries),
+            ("keys", attention.keys),
+        )
+    )
+    depths = f"depth {problem.depth}x{problem.value_depth} aligned {problem.alignment}"
+    mask = f"{'causal' if problem.causal else 'full'} mask {problem.bias}"
+    text = f"attention {problem.dtype} {size} {depths} {mask}"
+    return rank(text, options.arch, newest if _is_small(attention) else newest[::-1], plain)
+
+
+def _is_small(attention: Attention) -> bool:
+    """Whether the kernel for small blocks is the faster one; as measured on an H200 from 12 to 384 heads in all."""
+    keys = attention.keys if isinstance(attention.keys, int) else 512
+    heads = attention.heads * (attention.batch if isinstance(attention.batch, int) else 8)
+    if attention.depth > 64:
+        return heads * keys <= 64 * 132
+    if attention.causal:
+        return not (keys >= 1024 and heads <= 64)
+    return not (keys <= 128 and heads >= 256)
+
+
+def add_attention(
+    flow: Dataflow, attention: Attention, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions
+) -> None:
+    """Add the functions of an attention to its partition's group."""
+    problem = read_problem(attention)
+    assert problem is not None  # the pattern has checked it
+    q, k, v = attention.q, attention.k, attention.v
+    size = ITEMSIZE[problem.dtype]
+    if attention.projections:
+        fused = Parameter("workspace", _add_projections(flow, attention, arguments, group, options))
+        width = q.row + k.row + v.row
+        places = [(fused, offset, width, heads.head) for offset, heads in ((0, q), (q.row, k), (q.row + k.row, v))]
+    else:
+        places = [
+            (Parameter("argument", arguments[heads.source.__chandle__()]), heads.offset, heads.row, heads.head)
+            for heads in (q, k, v)
+        ]
+    draft = group.add("attention", rank_attention(attention, options))
+    rows = (attention.queries, attention.keys, attention.keys)
+    for name, (parameter, offset, row, head), count in zip("qkv", places, rows, strict=True):
+        draft.pointer(name, parameter, offset, size)
+        draft.set(f"{name}_strides[0]", count, row)
+        draft.set(f"{name}_strides[1]", row)
+        draft.set(f"{name}_strides[2]", head)
+    draft.pointer("o", Parameter("argument", len(arguments), written=True))
+    width = attention.heads * attention.value_depth
+    draft.set("o_strides[0]", attention.queries, width)
+    draft.set("o_strides[1]", attention.out.row)
+    if attention.out.head:
+        draft.set("o_strides[2]", attention.out.head)
+    else:
+        draft.set("o_strides[2]", attention.queries, attention.value_depth)
+    if attention.mask is not None:
+        draft.pointer("bias", Parameter("argument", arguments[attention.mask.__chandle__()]))
+        for index, stride in enumerate(_mask_strides(attention)):
+            draft.set(f"bias_strides[{index}]", *stride)
+    draft.set("batch", attention.batch)
+    draft.set("heads", attention.heads)
+    draft.set("queries", attention.queries)
+    draft.set("keys", attention.keys)
+    draft.set("depth", attention.depth)
+    draft.set("value_depth", attention.value_depth)
+    draft.set_float("scale", attention.scale)
+
+
+def _add_projections(
+    flow: Dataflow, attention: Attention, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions
+) -> int:
+    """Add one product for q, k and v together; return the workspace that they lie in, side by side."""
+    chains = attention.projections
+    data, matrix = flow.value(chains[0].anchor).args
+    extents = shape_of(data) or ()
+    depth, columns = shape_of(matrix) or (0, 0)
+    dtype = str(data.ty.dtype)
+    total = columns * len(chains)
+    weights = tuple(arguments[flow.value(chain.anchor).args[1].__chandle__()] for chain in chains)
+    rows = math.prod(extent for extent in extents[:-1] if isinstance(extent, int))
+
+    shape = GemmShape(rows, total, depth, 1)
+    ranking = rank_gemm(shape, GemmForm(dtype, dtype), math.gcd(depth, columns), options)
+    size = ITEMSIZE[dtype]
+    nbytes: Any = total * size
+    for extent in extents[:-1]:
+        nbytes = extent * nbytes
+    workspace = group.workspace(nbytes)
+    draft = group.add("gemm", ranking)
+    draft.pointer("a", Parameter("argument", arguments[data.__chandle__()]))
+    draft.pointer("b", group.packed(Packing(weights, "nk3", _side_by_side)))
+    if chains[0].bias is not None:
+        biases = tuple(arguments[chain.bias.__chandle__()] for chain in chains)
+
+        def join(*arrays: Array) -> Array:
+            return np.concatenate([array.reshape(-1) for array in arrays]).astype(numpy_type(dtype))
+
+        draft.pointer("bias", group.packed(Packing(biases, f"{dtype}3", join)))
+    draft.pointer("d", Parameter("workspace", workspace, written=True))
+    draft.set("m", *extents[:-1])
+    draft.set("n", total)
+    draft.set("k", depth)
+    draft.set("batch", 1)
+    draft.set("lda", depth)
+    draft.set("ldb", depth)
+    draft.set("ldd", total)
+    draft.set_float("alpha", chains[0].scale)
+    return workspace
+
+
+def _side_by_side(*arrays: Array) -> Array:
+    """Return matrices [k, n] as one [3 n, k]."""
+    return np.concatenate([array.transpose() for array in arrays])
+
+
+def _numbers(heads: Heads) -> tuple[int, ...]:
+    return tuple(number for number in (heads.offset, heads.row, heads.head) if number)
+
+
+def _bias(attention: Attention) -> Bias | None:
+    """Return which form of bias a mask is; None for one that is no kernel's."""
+    if attention.mask is None:
+        return "none"
+    extents = shape_of(attention.mask) or ()
+    if len(extents) != 4 or not same(extents[3], attention.keys):
+        return None
+    wanted = (attention.batch, attention.heads, attention.queries)
+    if any(not same(e, 1) and not same(e, full) for e, full in zip(extents[:3], wanted, strict=True)):
+        return None
+    return "keys" if same(extents[1], 1) and same(extents[2], 1) else "dense"
+
+
+def _mask_strides(attention: Attention) -> list[tuple[Any, ...]]:
+    """Return a mask's strides of batch, head and row, as products of extents; (0,) where it is the same for all."""
+    extents = shape_of(attention.mask) or ()
+    return [(0,) if same(extents[axis], 1) else tuple(extents[axis + 1 :]) for axis in range(3)]

@@ -1,0 +1,82 @@
+"""The ``cutlass`` backend: NVIDIA's CUTLASS for matrix products, attention and convolutions, compiled with no GPU.
+
+``patterns`` says what it takes: ``chains`` and ``attention`` find it in a model, ``activations`` tells what an
+elementwise tail computes. ``gemm`` and ``attention_calls`` turn a partition into problems (``templates/cutlass/
+problems.h``) and ``choice`` ranks the kernels for each. ``gemm_kernels`` and ``attention_kernels`` are the kernels,
+``objects`` compiles them, ``module`` puts all together. The modules ``quantized`` and ``quantized_*`` are the same for
+products and convolutions of 8 bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packager.backends.base import API_VERSION, Context, Preparation, Unavailable
+from packager.backends.cutlass.core.options import OPERATORS, CutlassOptions
+from packager.bundle.tuning_records import read_records
+from packager.errors import ToolchainError
+
+if TYPE_CHECKING:
+    from packager.backends.base import Search
+    from packager.ir.primitives import BackendOutput, Partition
+    from packager.targets.target_list import Target
+
+
+class CutlassBackend:
+    """Takes matrix products with what follows them, and attention."""
+
+    api_version = API_VERSION
+    kind = "cutlass"
+    device = "cuda"
+    options = CutlassOptions
+    summary = "NVIDIA CUTLASS: matrix products, attention and convolutions, compiled with no GPU"
+    merges = False
+    example = ("cuda -arch=sm_80", "cutlass")
+
+    def canonical(self, options: CutlassOptions, base: Target | None) -> CutlassOptions:
+        """Put ``operators`` in one order, fill in the architectures, and read ``tuning``. Raises UsageError."""
+        read_records(options.tuning)
+        chosen = tuple(name for name in OPERATORS if name in options.operators)
+        archs = options.arch or ((*base.options.arch, *base.options.ptx) if base is not None else ())
+        candidates = 1 if options.find_first_valid else options.candidates
+        return dataclasses.replace(options, operators=chosen, arch=archs, candidates=candidates)
+
+    def inputs(self, target: Target) -> Sequence[Path]:
+        """Return the files of records."""
+        return [Path(name) for name in target.options.tuning]
+
+    def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002
+        """Return a reason if CUTLASS's sources are not installed."""
+        from packager.backends.cutlass.core.compile_kernels import find_cutlass
+
+        try:
+            find_cutlass()
+        except ToolchainError as error:
+            return Unavailable(error.message, error.hint or "pip install 'packager[cutlass]'")
+        return None
+
+    def preparation(self, target: Target) -> Preparation:
+        """Return that what is quantised is to be computed so, and which convolutions are better solved as products."""
+        return Preparation(
+            integer_products=True,
+            float8_products=set(target.options.arch) == {"sm_90a"},
+            window_products={"dense", "conv2d"} <= set(target.options.operators),
+        )
+
+    def patterns(self, target: Target) -> Sequence[Search]:
+        """Return what it takes."""
+        from packager.backends.cutlass.patterns import make_searches
+
+        return make_searches(target.options)
+
+    def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
+        """Compile all partitions. Raises BackendError, ToolchainError with what the compilers say."""
+        from packager.backends.cutlass.module import compile_partitions
+
+        return compile_partitions(partitions, target, context)
+
+
+BACKEND = CutlassBackend()

@@ -1,0 +1,157 @@
+"""Convolutions with what follows them: from a chain of a model to a problem and its kernels.
+
+A window of one element, at every place of the image, is a matrix product: the image's rows times the filters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
+from packager.backends.cutlass.core.element_types import shape_of
+from packager.backends.cutlass.core.epilogues import Chain
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.cost_model import ITEMSIZE, ConvShape, GemmForm, GemmShape, rank_conv, rank_gemm
+from packager.backends.cutlass.gemm.problem import bias_parameter
+from packager.graph.dataflow import Dataflow
+from packager.ir.primitives import Parameter
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of an image [batch, height, width, channels]; pairs are of height and width."""
+
+    dtype: str
+    batch: Any
+    image: tuple[int, int]
+    channels: int
+    filters: int
+    result: tuple[int, int]
+    window: tuple[int, int]
+    padding: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product."""
+        return self.window == self.stride == (1, 1) and self.padding == (0, 0)
+
+
+def read_convolution(flow: Dataflow, chain: Chain) -> Convolution | None:
+    """Return the convolution of a chain, or None if it is none that a kernel solves."""
+    conv = read_geometry(flow, chain.anchor)
+    if conv is None or conv.dtype not in ITEMSIZE:
+        return None
+    others = [chain.result] if chain.residual is None else [chain.result, chain.residual]
+    types = {str(other.ty.dtype) for other in (flow.value(chain.anchor).args[1], *others)}
+    if types != {conv.dtype} or chain.scale != 1.0 or len(shape_of(chain.result) or ()) != 4:
+        return None
+    if chain.bias is not None and str(chain.bias.ty.dtype) != conv.dtype and not flow.is_constant(chain.bias):
+        return None
+    return conv
+
+
+def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
+    """Return the convolution that a variable is bound to, whatever its types; None if no kernel has its form."""
+    call = flow.value(anchor)
+    data, weight = call.args
+    attrs = call.attrs
+    image, filters, result = shape_of(data), shape_of(weight), shape_of(anchor)
+    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NHWC", "OHWI", "NHWC") or attrs.groups != 1:
+        return None
+    if not image or not filters or not result or not flow.is_constant(weight):
+        return None
+    top, left, bottom, right = (int(extent) for extent in attrs.padding)
+    known = all(isinstance(extent, int) and extent > 0 for extent in (*image[1:], *filters, *result[1:]))
+    if not known or (top, left) != (bottom, right):
+        return None
+    return Convolution(
+        str(data.ty.dtype),
+        image[0],
+        (image[1], image[2]),
+        image[3],
+        filters[0],
+        (result[1], result[2]),
+        (filters[1], filters[2]),
+        (top, left),
+        _pair(attrs.strides),
+        _pair(attrs.dilation),
+    )
+
+
+def takes_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> bool:
+    """Whether there are kernels for a chain."""
+    conv = read_convolution(flow, chain)
+    return conv is not None and bool(_rank(conv, chain, options, 1))
+
+
+def add_convolution(
+    flow: Dataflow, chain: Chain, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions, flops: int
+) -> None:
+    """Add the function of a chain to its partition's group; ``arguments`` are the arguments' numbers by handle."""
+    conv = read_convolution(flow, chain)
+    assert conv is not None  # the pattern has checked it
+    data, weight = flow.value(chain.anchor).args
+    rows = most_places(conv, flops)
+    draft = group.add("gemm" if conv.is_product else "conv", _rank(conv, chain, options, rows))
+    x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
+    draft.pointer(x, Parameter("argument", arguments[data.__chandle__()]))
+    draft.pointer(w, Parameter("argument", arguments[weight.__chandle__()]))
+    if chain.bias is not None:
+        draft.pointer("bias", bias_parameter(chain.bias, conv.dtype, arguments, group))
+    if chain.residual is not None:
+        draft.pointer(residual, Parameter("argument", arguments[chain.residual.__chandle__()]))
+    draft.pointer(y, Parameter("argument", len(arguments), written=True))
+    set_geometry(draft, conv)
+    if conv.is_product:
+        draft.set_float("alpha", 1.0)
+        if chain.residual is not None:
+            draft.set_float("beta", 1.0)
+
+
+def set_geometry(draft: FunctionDraft, conv: Convolution) -> None:
+    """Set the extents of the problem that a convolution is: a matrix product or a pk_conv_t."""
+    if conv.is_product:
+        draft.set("m", conv.batch, *conv.result)
+        draft.set("n", conv.filters)
+        draft.set("k", conv.channels)
+        draft.set("batch", 1)
+        draft.set("lda", conv.channels)
+        draft.set("ldb", conv.channels)
+        for name in ("ldc", "ldd"):
+            draft.set(name, conv.filters)
+        return
+    draft.set("batch", conv.batch)
+    draft.set("channels", conv.channels)
+    draft.set("filters", conv.filters)
+    for name, pair in (("", conv.image), ("out_", conv.result)):
+        draft.set(f"{name}height", pair[0])
+        draft.set(f"{name}width", pair[1])
+    for name in ("window", "padding", "stride", "dilation"):
+        for index, extent in enumerate(getattr(conv, name)):
+            draft.set(f"{name}[{index}]", extent)
+
+
+def most_places(conv: Convolution, flops: int) -> int:
+    """Return how many places a convolution has at the largest batch, which so many operations of a call say."""
+    work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels
+    batch = conv.batch if isinstance(conv.batch, int) else max(1, flops // work)
+    return batch * math.prod(conv.result)
+
+
+def _rank(conv: Convolution, chain: Chain, options: CutlassOptions, rows: int) -> Ranking:
+    activation, residual = chain.activation or "none", chain.residual is not None
+    if conv.is_product:
+        shape = GemmShape(rows, conv.filters, conv.channels, 1)
+        form = GemmForm(conv.dtype, conv.dtype, activation=activation, residual=residual)
+        return rank_gemm(shape, form, math.gcd(conv.filters, conv.channels), options)
+    size = ConvShape(rows, conv.channels, conv.filters, conv.window, conv.padding, conv.stride, conv.dilation)
+    return rank_conv(size, conv.dtype, options, activation=activation, residual=residual)
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = (int(value) for value in values)
+    return first, second

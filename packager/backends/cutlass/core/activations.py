@@ -1,0 +1,110 @@
+"""Which activation a part of a model computes, however it is written: by what it gives for sample values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packager.backends.cutlass.core.element_types import FLOATS, only_last_is_read, scalar_of
+from packager.graph.dataflow import Dataflow, operator_of
+
+Array = NDArray[np.float64]
+
+# Far enough out that forms which differ in the tails only are told apart, and bounds are seen; fine enough to see where
+# pieces meet.
+SAMPLES: Array = np.concatenate([np.linspace(-12, 12, 481), [-1e30, -60.0, -25.5, 25.5, 60.0, 1e30]])
+# Constants of exporters are rounded to float32 or shorter: 0.7071 for sqrt(1/2).
+TOLERANCE = 2e-4
+erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x),
+    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+}
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "power": np.power,
+    "negative": np.negative,
+    "exp": np.exp,
+    "tanh": np.tanh,
+    "erf": erf,
+    "sqrt": np.sqrt,
+    "square": np.square,
+    "sigmoid": _sigmoid,
+    "nn.relu": ACTIVATIONS["relu"],
+    "nn.gelu": ACTIVATIONS["gelu"],
+    "nn.gelu_tanh": ACTIVATIONS["gelu_tanh"],
+    "nn.silu": ACTIVATIONS["silu"],
+}
+VIEWS = ("astype", "reshape")
+LONGEST = 16  # operators; the longest form that exporters write has ten
+
+
+def find_activation(flow: Dataflow, source: Any) -> tuple[str, list[Any]] | None:
+    """Return the activation that is applied to ``source``, and the variables that compute it, the result last.
+
+    None if nothing is, or ``source`` is used beside it.
+    """
+    values: dict[int, Array] = {source.__chandle__(): SAMPLES}
+    members: list[Any] = []
+    while len(members) < LONGEST and (step := _next(flow, [source, *members], values)) is not None:
+        variable, value = step
+        values[variable.__chandle__()] = value
+        members.append(variable)
+        name = _name_of(value)
+        if name and only_last_is_read(flow, [source, *members]):
+            return name, members
+    return None
+
+
+def _next(flow: Dataflow, known: Sequence[Any], values: dict[int, Array]) -> tuple[Any, Array] | None:
+    """Return a variable that is computed from known ones alone, and its value."""
+    for variable in known:
+        for reader in flow.readers(variable):
+            if reader.__chandle__() not in values:
+                value = _evaluate(flow.value(reader), values)
+                if value is not None:
+                    return reader, value
+    return None
+
+
+def _evaluate(value: Any, values: dict[int, Array]) -> Array | None:
+    name = operator_of(value)
+    if name in VIEWS:
+        return values.get(value.args[0].__chandle__()) if str(value.ty.dtype) in FLOATS else None
+    if name == "clip":
+        operand, low, high = values.get(value.args[0].__chandle__()), *map(scalar_of, value.args[1:3])
+        return None if operand is None or low is None or high is None else np.clip(operand, low, high)
+    if name not in FUNCTIONS:
+        return None
+    operands = [values.get(argument.__chandle__(), scalar_of(argument)) for argument in value.args]
+    if any(operand is None for operand in operands):
+        return None
+    with np.errstate(all="ignore"):
+        return np.asarray(FUNCTIONS[name](*operands))
+
+
+def _name_of(value: Array) -> str | None:
+    with np.errstate(all="ignore"):
+        for name, function in ACTIVATIONS.items():
+            if np.allclose(value, function(SAMPLES), rtol=TOLERANCE, atol=TOLERANCE):
+                return name
+    return None

@@ -1,0 +1,118 @@
+"""A matrix product or convolution, and what is done to its result in one pass: scale, bias, residual, activation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import relax
+
+from packager.backends.cutlass.core.activations import find_activation
+from packager.backends.cutlass.core.element_types import FLOATS, HALVES, same, scalar_of, shape_of
+from packager.graph.dataflow import Dataflow, operator_of
+
+
+@dataclass(frozen=True)
+class Chain:
+    """``result = activation(scale * anchor + bias + residual)``, where ``anchor`` is a matmul or a conv2d.
+
+    ``variables`` are those whose bindings it covers, in order, ``result`` the last. ``bias`` has an element for each
+    column (channel); ``residual`` has the shape of the result. Views and casts between are part of it.
+    """
+
+    anchor: Any
+    variables: tuple[Any, ...]
+    scale: float = 1.0
+    bias: Any = None
+    residual: Any = None
+    activation: str = ""
+
+    @property
+    def result(self) -> Any:
+        """The variable that holds the result."""
+        return self.variables[-1]
+
+
+def chains(flow: Dataflow, anchor: Any) -> Iterator[Chain]:
+    """Yield what can be taken with an anchor, longest first, the anchor alone last."""
+    found = [Chain(anchor, (anchor,))]
+    while (longer := _extend(flow, found[-1])) is not None:
+        found.append(longer)
+    yield from reversed([chain for chain in found if _is_end(flow, chain)])
+
+
+def _is_end(flow: Dataflow, chain: Chain) -> bool:
+    """Whether a chain may end here: not in the middle of a pair of casts."""
+    result, previous = chain.result, chain.variables[-2] if len(chain.variables) > 1 else None
+    widens = flow.call(result, "astype") is not None and previous is not None and str(result.ty.dtype) == "float32"
+    return not widens
+
+
+def _extend(flow: Dataflow, chain: Chain) -> Chain | None:
+    """Return the chain with one more step, or None if there is none."""
+    result = chain.result
+    if flow.is_result(result):
+        return None
+    if not chain.activation and (found := find_activation(flow, result)) is not None:
+        name, members = found
+        return replace(chain, variables=(*chain.variables, *members), activation=name)
+    readers = flow.readers(result)
+    if len(readers) != 1:
+        return None
+    (reader,) = readers
+    call = flow.value(reader)
+    longer = replace(chain, variables=(*chain.variables, reader))
+    name = operator_of(call)
+    if name == "astype" and str(reader.ty.dtype) in FLOATS:
+        return longer
+    if name == "reshape":
+        before, after = shape_of(result), shape_of(reader)
+        return longer if before and after and same(before[-1], after[-1]) else None
+    if name in ("multiply", "divide", "add") and not chain.activation:
+        return _combine(flow, longer, name, call, result)
+    return None
+
+
+def _combine(flow: Dataflow, longer: Chain, name: str, call: Any, result: Any) -> Chain | None:
+    """Return the chain with a scale, a bias or a residual; ``longer`` covers the call already."""
+    first, second = call.args
+    if first.same_as(second):
+        return None
+    other = second if first.same_as(result) else first
+    if name in ("multiply", "divide"):
+        number = scalar_of(other)
+        fits = number and longer.bias is None and longer.residual is None
+        if not fits or (name == "divide" and other.same_as(first)):
+            return None
+        assert number is not None
+        return replace(longer, scale=longer.scale * (number if name == "multiply" else 1 / number))
+    extents, wanted = shape_of(other), shape_of(longer.result)
+    if not extents or not wanted or not isinstance(other, relax.Var) or str(other.ty.dtype) not in FLOATS:
+        return None
+    is_row = all(same(extent, 1) for extent in extents[:-1]) and same(extents[-1], wanted[-1])
+    if is_row and longer.bias is None and longer.residual is None:
+        return replace(longer, bias=other)
+    if longer.residual is None and same(extents, wanted):
+        return _with_residual(flow, longer, other)
+    return None
+
+
+def _with_residual(flow: Dataflow, longer: Chain, residual: Any) -> Chain:
+    """Return the chain with a residual; of one that is widened for the sum alone, the chain reads what it was before.
+
+    Reshapes between that and the cast change nothing of where its elements lie.
+    """
+    covered: list[Any] = []
+    source = residual
+    while (call := flow.call(source, "astype", "reshape")) is not None:
+        if flow.is_result(source) or len(flow.readers(source)) != 1:
+            break
+        covered.append(source)
+        source = call.args[0]
+        if operator_of(call) == "astype":
+            break
+    if not covered or flow.call(covered[-1], "astype") is None or str(source.ty.dtype) not in HALVES:
+        return replace(longer, residual=residual)
+    *before, reader = longer.variables
+    return replace(longer, residual=source, variables=(*before, *reversed(covered), reader))

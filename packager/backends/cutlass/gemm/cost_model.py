@@ -1,0 +1,246 @@
+"""Which kernel for which problem, with no GPU to ask: an estimate of the time that each tile takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+
+from packager.backends.cutlass.conv.kernels import ConvConfig, Family, Sm90ConvTile, portfolio
+from packager.backends.cutlass.core.drafts import Ranking, rank
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.kernels import TYPES, GemmConfig, Sm80Tile, Sm90Tile, Tile
+from packager.backends.cutlass.gemm.tiles import portfolio as tiles_of
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """What is known of a product's size; of dims that are not known the largest."""
+
+    rows: int
+    columns: int
+    depth: int
+    batch: int
+
+
+ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
+SMS = 132  # of an H100 or H200
+MOST_SMS = 192  # of any GPU that kernels which split K run on
+# Microseconds of each sm90 tile on an H200: to start, for a wave of blocks, for 128 bytes of K in a wave, and for a
+# megabyte of operands and result, which waves cannot be faster than. Fitted to 74 sizes of 16-bit products, linear and
+# batched, from 1 to 100352 rows (benchmarks/gpu_cutlass.py, all tiles): over these the choice is 0.9 % slower than the
+# best one (geometric mean; at most 9 %).
+TIMES = {
+    "64x128x64_c2x1_pingpong": (2.04, 0.831, 0.2102, 0.307),
+    "128x128x64_c2x1_pingpong": (2.99, 0.277, 0.3461, 0.294),
+    "128x128x64_c2x1_cooperative": (2.99, 0.277, 0.3461, 0.294),  # of 8-bit floats alone; not measured
+    "64x64x128_c1x1_pingpong": (1.87, 0.714, 0.1404, 0.274),
+    "256x128x64_c1x2_cooperative": (1.19, 2.188, 0.7112, 0.299),
+    "128x256x64_c2x1_cooperative": (1.15, 2.510, 0.7827, 0.314),
+    "64x16x128_c1x1_pingpong_t": (2.40, 0.410, 0.0719, 0.252),
+    "64x32x128_c1x1_pingpong_t": (1.99, 0.547, 0.0887, 0.274),
+    "64x96x64_c1x1_plain": (0.00, 2.436, 0.1790, 0.337),
+    "64x96x128_c1x1_plain": (0.00, 2.576, 0.1848, 0.357),
+    "128x144x64_c1x1_cooperative_e128x48": (1.52, 1.825, 0.4492, 0.349),
+    "64x192x64_c1x1_plain_s3_b2": (2.47, 0.495, 0.3738, 0.452),
+    "128x192x64_c1x1_cooperative": (1.48, 1.967, 0.5794, 0.369),
+    "256x96x64_c1x1_cooperative": (1.81, 1.754, 0.5961, 0.310),
+}
+# The same of convolutions' tiles, for a step of 64 channels of one place of the window: fitted to those of ResNet-50 of
+# batch 1, 8 and 32; the choice is 0.4 % slower than the best (at most 4 %). Slices wait for each other.
+CONV_TIMES = {
+    "128x128x64_c1x1_pingpong": (2.76, 1.029, 0.3136, 0.194),
+    "128x64x64_c1x1_pingpong": (2.60, 0.400, 0.1700, 0.440),
+    "64x128x64_c1x1_pingpong": (2.14, 0.093, 0.2445, 0.439),
+    "64x128x64_c1x2_pingpong": (2.36, 0.946, 0.1608, 0.246),
+    "64x64x64_c1x1_pingpong": (1.89, 0.699, 0.1324, 0.011),
+    "64x64x64_w32x32_s8_k8": (0.49, 5.841, 0.1017, 1.373),
+}
+# Of an estimate over the best one: kernels that are not worth compiling. The best of those that are shipped so is 0.3 %
+# slower than the best of all over the same sizes, at most 7 %; two on average.
+MARGIN = 1.1
+# What other kernels reach of one multiprocessor, in elements of a tile times K for each microsecond.
+SM80_START, SM80_WAVE, SM80_RATE = 2.0, 1.0, 1.8e6
+
+
+@dataclass(frozen=True)
+class GemmForm:
+    """What all kernels for a product have in common; see GemmConfig."""
+
+    dtype: str
+    out: str
+    b_rows: bool = False
+    activation: str = "none"
+    residual: bool = False
+
+    def describe(self, shape: GemmShape, divisor: int) -> str:
+        """Return the product as a problem to measure: all that decides which kernel is the fastest."""
+        layout = "nn" if self.b_rows else "nt"
+        size = f"{shape.rows}x{shape.columns}x{shape.depth} batch {shape.batch} aligned {divisor}"
+        return f"gemm {self.dtype}->{self.out} {layout} {size} {self.activation}{' residual' * self.residual}"
+
+
+def rank_gemm(
+    shape: GemmShape, form: GemmForm, divisor: int, options: CutlassOptions, *, margin: float = MARGIN
+) -> Ranking:
+    """Return the kernels for a product. ``divisor`` divides all extents that rows of memory are made of.
+
+    Kernels for sm_90a whose estimate is more than ``margin`` times the best one are left out.
+    """
+    dtype = multiplied(form.dtype, options)
+    full = 16 // TYPES[dtype].size
+    alignment = math.gcd(divisor, full)
+    narrower = [width for width in (4, 2, 1) if width < alignment] if options.profile_all_alignments else []
+    make = partial(
+        GemmConfig,
+        dtype=dtype,
+        out=form.out,
+        b_rows=form.b_rows,
+        activation=form.activation,
+        residual=form.residual,
+        fast_math=options.use_fast_math,
+    )
+
+    def time(tile: Tile) -> float:
+        return microseconds(tile, shape, TYPES[dtype].size)
+
+    def tiles(family: str, alignment: int) -> list[Tile]:
+        found = tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows)
+        alone = [tile for tile in found if isinstance(tile, Sm90Tile) or tile.slices == 1]
+        return sorted(alone, key=time)
+
+    plain = [make(tile, alignment=width) for width in (alignment, *narrower) for tile in tiles("sm80", width)]
+    aligned = alignment == full and divisor % (16 // ITEMSIZE[form.out]) == 0
+    fitting = tiles("sm90", alignment) if aligned else []
+    newest = [make(tile, alignment=alignment) for tile in fitting if time(tile) <= margin * time(fitting[0])]
+    newest += plain if newest and options.profile_all_alignments else []
+    problem = form.describe(shape, alignment)
+    if options.split_k_slices == 1 or shape.batch != 1 or not plain:
+        return rank(problem, options.arch, newest, plain)
+    # Second, so that it is shipped: who asks for it wants it measured. Nothing estimates its time.
+    whole = plain[0].tile
+    assert isinstance(whole, Sm80Tile)
+    sliced = replace(plain[0], tile=replace(whole, slices=options.split_k_slices))
+    ranking = rank(problem, options.arch, _with_second(newest, sliced), _with_second(plain, sliced))
+    return replace(ranking, workspace=sliced.workspace_bytes(MOST_SMS))
+
+
+def _with_second(kernels: list[GemmConfig], second: GemmConfig) -> list[GemmConfig]:
+    return [*kernels[:1], second, *kernels[1:]] if kernels else []
+
+
+def multiplied(dtype: str, options: CutlassOptions) -> str:
+    """Return the type in which operands of a type are multiplied, a key of TYPES."""
+    return "tfloat32" if dtype == "float32" and not options.use_3xtf32 else dtype
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """What is known of a convolution; pairs are of height and width. ``rows`` are the places of its result."""
+
+    rows: int
+    channels: int
+    filters: int
+    window: tuple[int, int]
+    padding: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def __str__(self) -> str:
+        """The shape as a part of a problem to measure."""
+        pairs = {name: getattr(self, name) for name in ("window", "padding", "stride", "dilation")}
+        places = " ".join(f"{name} {first}x{second}" for name, (first, second) in pairs.items())
+        return f"{self.rows}x{self.filters}x{self.channels} {places}"
+
+    @property
+    def product(self) -> GemmShape:
+        """The size of the product that it is."""
+        return GemmShape(self.rows, self.filters, self.channels * math.prod(self.window), 1)
+
+    @property
+    def fits_im2col(self) -> bool:
+        """Whether TMA walks over its windows (cuTensorMapEncodeIm2col): offsets are bytes, strides at most 8."""
+        reach = [(extent - 1) * step for extent, step in zip(self.window, self.dilation, strict=True)]
+        inside = all(pad <= 127 and far - pad <= 127 for pad, far in zip(self.padding, reach, strict=True))
+        return inside and max(self.stride) <= 8
+
+
+def rank_conv(
+    shape: ConvShape,
+    dtype: str,
+    options: CutlassOptions,
+    *,
+    activation: str,
+    residual: bool,
+    margin: float = MARGIN,
+) -> Ranking:
+    """Return the kernels for a convolution. ``margin`` is as of products."""
+    made = partial(
+        portfolio,
+        dtype=multiplied(dtype, options),
+        channels=shape.channels,
+        filters=shape.filters,
+        window=shape.window,
+        activation=activation,
+        residual=residual,
+        fast_math=options.use_fast_math,
+    )
+
+    def ranked(family: Family) -> list[ConvConfig]:
+        found = [k for k in made(family) if shape.fits_im2col or not isinstance(k.tile, Sm90ConvTile)]
+        return sorted(found, key=time)
+
+    def time(config: ConvConfig) -> float:
+        return _conv_microseconds(config, shape)
+
+    problem = f"conv2d {dtype} {shape} {activation}{' residual' * residual}"
+    newest = ranked("sm90")
+    newest = [config for config in newest if time(config) <= margin * time(newest[0])]
+    return rank(problem, options.arch, newest, ranked("sm80"))
+
+
+def _conv_microseconds(config: ConvConfig, shape: ConvShape) -> float:
+    m, n, k = config.tile.shape
+    product, slices = shape.product, config.tile.slices
+    waves = up(up(product.rows, m) * up(product.columns, n) * slices, SMS)
+    steps = up(up(product.depth, k), slices)
+    times = CONV_TIMES.get(config.tile.name)
+    if times is not None:
+        read = shape.rows * math.prod(shape.stride) * shape.channels
+        elements = read + product.columns * (product.depth + product.rows)
+        return _estimate(times, waves, steps, elements * TYPES[config.dtype].size)
+    rate = SM80_RATE * (1.6 if isinstance(config.tile, Sm90ConvTile) else 1.0)
+    return SM80_START + waves * (SM80_WAVE + steps * max(m * n * k / rate, 0.12))
+
+
+def _estimate(times: tuple[float, float, float, float], waves: int, steps: float, nbytes: int) -> float:
+    start, wave, step, megabyte = times
+    return start + max(waves * (wave + step * steps), megabyte * nbytes / 1e6)
+
+
+def microseconds(tile: Tile, shape: GemmShape, itemsize: int) -> float:
+    """Estimate the time that a product takes with a tile: waves of blocks, each so many steps along K."""
+    m, n, _ = tile.shape
+    if isinstance(tile, Sm80Tile):
+        waves = up(up(shape.rows, m) * up(shape.columns, n) * shape.batch, SMS)
+        # Narrow tiles read more for each product.
+        rate = SM80_RATE * min(m, n, 64) / 64 * 2 / itemsize
+        return SM80_START + waves * (SM80_WAVE + m * n * shape.depth / rate)
+    (cm, cn) = tile.cluster
+    if tile.swapped:
+        m, n, cm, cn = n, m, cn, cm
+    blocks = up(up(shape.rows, m), cm) * cm * up(up(shape.columns, n), cn) * cn * shape.batch
+    waves = up(blocks, SMS * tile.blocks) * tile.blocks if blocks > SMS else 1
+    m, n, k = shape.rows, shape.columns, shape.depth
+    nbytes = shape.batch * (m * k + n * k + m * n) * itemsize
+    return _estimate(TIMES[_key(tile, itemsize)], waves, k * itemsize / 128, nbytes)
+
+
+def _key(tile: Sm90Tile, itemsize: int) -> str:
+    """Return the name of a tile as 16-bit products have it."""
+    return replace(tile, shape=(*tile.shape[:2], tile.shape[2] * itemsize // 2)).name
+
+
+def up(a: int, b: int) -> int:
+    """Return how many times b it takes for a."""
+    return -(-a // b)

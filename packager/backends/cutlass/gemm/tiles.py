@@ -1,0 +1,61 @@
+"""The tiles that are worth having: which configurations of the GEMM templates the choice is made from.
+
+Measured on an H200 with fp16 and bf16: beside a portfolio that is good at most sizes stand tiles that make one wave of
+blocks for the widths of common transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from packager.backends.cutlass.gemm.kernels import TYPES, Sm80Tile, Sm90Tile, Tile, fits
+
+# K is in elements of 16 bits.
+SM90 = (
+    Sm90Tile((64, 128, 64), (2, 1)),
+    Sm90Tile((128, 128, 64), (2, 1)),
+    Sm90Tile((64, 64, 128)),
+    Sm90Tile((256, 128, 64), (1, 2), "cooperative"),
+    Sm90Tile((128, 256, 64), (2, 1), "cooperative"),
+    Sm90Tile((64, 16, 128), swapped=True),
+    Sm90Tile((64, 32, 128), swapped=True),
+    # One wave of 132 SMs: N = 768, 2304 and 3072.
+    Sm90Tile((64, 96, 64), schedule="plain"),
+    Sm90Tile((64, 96, 128), schedule="plain"),
+    Sm90Tile((128, 144, 64), schedule="cooperative", epilogue=(128, 48)),
+    Sm90Tile((64, 192, 64), schedule="plain", stages=3, blocks=2),
+    Sm90Tile((128, 192, 64), schedule="cooperative"),
+    Sm90Tile((256, 96, 64), schedule="cooperative"),
+)
+_SM80 = {
+    2: (
+        Sm80Tile((64, 64, 64), (32, 32), 5),
+        Sm80Tile((64, 64, 64), (32, 32), 5, slices=0),
+        Sm80Tile((128, 128, 64), (64, 64), 3),
+        Sm80Tile((16, 128, 64), (16, 32), 5),
+    ),
+    4: (
+        Sm80Tile((64, 64, 32), (32, 32), 3),
+        Sm80Tile((64, 64, 16), (32, 32), 4, slices=0),
+        Sm80Tile((128, 128, 16), (32, 64), 3),
+    ),
+}
+# What cannot be copied asynchronously: single elements of 16 bits.
+_SM80_NARROW = (Sm80Tile((64, 64, 32), (32, 32), 2),)
+
+
+def portfolio(family: str, dtype: str, out: str, *, alignment: int, b_rows: bool = False) -> tuple[Tile, ...]:
+    """Return the tiles of a family (``sm90`` or ``sm80``) for types of a and b and of d; none where it has no kernels.
+
+    ``alignment`` is how many elements of a and b are accessed at a time, ``b_rows`` whether b is [k, n].
+    """
+    element = TYPES[dtype]
+    if family == "sm90":
+        if not element.sm90 or alignment * element.size != 16 or (b_rows and not element.rows):
+            return ()
+        return tuple(
+            replace(tile, shape=(*tile.shape[:2], tile.shape[2] * 2 // element.size))
+            for tile in SM90
+            if fits(tile, out)
+        )
+    return _SM80_NARROW if alignment * element.size == 2 else _SM80[element.size]

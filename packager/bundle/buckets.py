@@ -1,0 +1,86 @@
+"""Buckets: sizes of a dim that code is compiled for one by one, behind one entry.
+
+A model with bucketed dims has a *variant* for every combination of their sizes. A variant is the model with these dims
+fixed; which one runs follows from the extents of a run's inputs (``docs/dims.md``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packager.errors import UsageError
+
+if TYPE_CHECKING:
+    from packager.ir.model import ImportedModel
+
+MAX_VARIANTS = 64
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, init=False)
+class Buckets:
+    """The sizes that a dim may have, each with code of its own: ``dims={"seq": Buckets(128, 256, 512)}``."""
+
+    sizes: tuple[int, ...]
+
+    def __init__(self, *sizes: int) -> None:
+        object.__setattr__(self, "sizes", sizes)
+
+    def check(self, name: str) -> None:
+        """Raise UsageError unless the sizes of dim ``name`` rise, from 1 on and below 2**31."""
+        listed = f"--dim {name}={','.join(map(str, self.sizes))}"
+        if not self.sizes:
+            raise UsageError(f"{listed}: there is no size", hint=f"for example: --dim {name}=128,256")
+        for size in self.sizes:
+            if not 1 <= size < 2**31:
+                raise UsageError(f"{listed}: size {size} is not in 1..2**31-1")
+        for before, after in itertools.pairwise(self.sizes):
+            if before == after:
+                raise UsageError(f"{listed}: size {after} stands there twice")
+            if before > after:
+                raise UsageError(f"{listed}: {after} comes after {before}", hint="write the sizes in rising order")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model of entry ``entry``, for ``sizes`` of its bucketed dims; without such it is the whole entry."""
+
+    entry: str
+    sizes: Sizes
+    model: ImportedModel
+
+    @property
+    def label(self) -> str:
+        """Its name in messages and in what the variants of an entry do not share: ``encoder[seq=128]``."""
+        return variant_label(self.entry, self.sizes)
+
+
+def variant_label(entry: str, sizes: Sizes) -> str:
+    """Return the name of a variant of an entry; that of one without buckets is the entry's."""
+    return f"{entry}[{shown_sizes(sizes)}]" if sizes else entry
+
+
+def shown_sizes(sizes: Sizes) -> str:
+    """Return sizes as in ``h=32,w=64``."""
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def combinations(buckets: Mapping[str, Sequence[int]]) -> Iterator[Sizes]:
+    """Yield every combination of the sizes of dims, the last dim's changing fastest; of no dims an empty one."""
+    for sizes in itertools.product(*buckets.values()):
+        yield dict(zip(buckets, sizes, strict=True))
+
+
+def check_count(buckets: Mapping[str, Sequence[int]]) -> None:
+    """Raise UsageError for more combinations than MAX_VARIANTS."""
+    count = math.prod(map(len, buckets.values()))
+    if count > MAX_VARIANTS:
+        factors = " * ".join(f"{len(sizes)} of {name}" for name, sizes in buckets.items())
+        raise UsageError(
+            f"--dim: buckets make {count} variants ({factors}), at most {MAX_VARIANTS} are supported",
+            hint="give fewer sizes, or bound a dim: NAME=MIN:MAX",
+        )

@@ -1,0 +1,148 @@
+"""Symbols of an ELF file and the symbol versions that it needs; read as ``elf_tables`` does.
+
+The format: System V ABI, chapter 4, and the LSB for symbol versions.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from packager.bundle.elf.tables import SectionTable, entries, linked_strings, only, string
+from packager.errors import BundleError
+
+SHT_SYMTAB, SHT_DYNSYM = 2, 11
+_SHT_VERNEED, _SHT_VERSYM = 0x6FFFFFFE, 0x6FFFFFFF
+SYMBOL = struct.Struct("<IBBHQQ")
+_VERSION = struct.Struct("<H")
+_VERSION_NEED = struct.Struct("<HHIII")
+_VERSION_AUX = struct.Struct("<IHHII")
+_MAX_SYMBOLS = 1 << 20
+
+LOCAL, GLOBAL, UNIQUE = 0, 1, 10  # bindings
+DEFAULT, INTERNAL, HIDDEN, PROTECTED = 0, 1, 2, 3  # visibilities
+NOTYPE, OBJECT, FUNCTION, SECTION, IFUNC = 0, 1, 2, 3, 10  # types
+UNDEFINED = 0  # the section of what is not defined
+
+
+class Symbol(NamedTuple):
+    """A symbol: ``section`` is the index of the section that defines it, ``value`` an address, or in objects an offset
+    in that section, ``size`` in bytes."""
+
+    name: str
+    binding: int
+    visibility: int
+    type: int
+    section: int
+    value: int
+    size: int
+
+    @property
+    def exported(self) -> bool:
+        """Whether it is a definition that other files may bind to."""
+        return self.section != UNDEFINED and self.binding != LOCAL and self.visibility in (DEFAULT, PROTECTED)
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a function, or one that is chosen at load."""
+        return self.type in (FUNCTION, IFUNC)
+
+
+class NeededVersion(NamedTuple):
+    """A symbol version that a file needs, and the library that must have it."""
+
+    library: str
+    name: str
+
+
+@dataclass(frozen=True)
+class NeededVersions:
+    """All versions that a file needs; ``unversioned`` are the undefined symbols that need none, and may be anyone's."""
+
+    versions: tuple[NeededVersion, ...]
+    unversioned: tuple[str, ...]
+
+    def glibc(self) -> tuple[str | None, tuple[str, ...]]:
+        """Return the highest GLIBC_x.y among them, and the other GLIBC_ ones."""
+        found: list[str] = []
+        private: set[str] = set()
+        for _, name in self.versions:
+            match = re.fullmatch(r"GLIBC_([0-9]{1,4}(?:\.[0-9]{1,4}){1,2})", name, re.ASCII)
+            if match:
+                found.append(match[1])
+            elif name == "GLIBC_ABI_DT_RELR":  # glibc's way to refuse relative relocations before 2.36
+                found.append("2.36")
+            elif name.startswith("GLIBC_"):
+                private.add(name)
+        return max(found, key=version_key, default=None), tuple(sorted(private))
+
+
+def read_symbols(table: SectionTable, type_: int) -> list[Symbol]:
+    """Return the symbols of the table of a type, its null entry included; none if there is no such table."""
+    header = only(table, type_)
+    if header is None:
+        return []
+    if header[5] > _MAX_SYMBOLS * SYMBOL.size:
+        raise BundleError("the ELF file has more than a million symbols")
+    pool = linked_strings(table, type_)
+    rows = entries(table.window, SYMBOL, header[4], header[5], "symbol table")
+    return [
+        Symbol(string(pool, name), info >> 4, other & 3, info & 15, index, value, size)
+        for name, info, other, index, value, size in rows
+    ]
+
+
+def needed_versions(table: SectionTable, dynamic_symbols: list[Symbol]) -> NeededVersions:
+    """Return the symbol versions that a shared library needs. Raises BundleError."""
+    header = only(table, _SHT_VERNEED)
+    needed: dict[int, NeededVersion] = {}
+    if header is not None:
+        data = table.window.read(header[4], header[5], "symbol versions")
+        needed = dict(_needed(data, linked_strings(table, _SHT_VERNEED)))
+    indexes = _version_indexes(table, len(dynamic_symbols))
+    unversioned = sorted(
+        symbol.name
+        for symbol, index in zip(dynamic_symbols, indexes, strict=True)
+        if symbol.section == UNDEFINED and symbol.name and index & 0x7FFF not in needed
+    )
+    return NeededVersions(tuple(needed.values()), tuple(unversioned))
+
+
+def _version_indexes(table: SectionTable, count: int) -> list[int]:
+    """Return the version index of each dynamic symbol; all 0, which is none, in a file without versions."""
+    header = only(table, _SHT_VERSYM)
+    if header is None:
+        return [0] * count
+    indexes = [index for (index,) in entries(table.window, _VERSION, header[4], header[5], "symbol versions")]
+    if len(indexes) != count:
+        raise BundleError("damaged ELF file: not one version for each dynamic symbol")
+    return indexes
+
+
+def _needed(data: bytes, pool: bytes) -> Iterator[tuple[int, NeededVersion]]:
+    """Yield each needed version with the index that symbols name it by."""
+    try:
+        need_at, steps = 0, 0
+        while data:
+            _, count, file, aux, following = _VERSION_NEED.unpack_from(data, need_at)
+            aux_at = need_at + aux
+            for _ in range(count):
+                steps += 1
+                if steps > len(data):
+                    raise BundleError("damaged ELF file: symbol versions run in circles")
+                _, _, index, name, aux_step = _VERSION_AUX.unpack_from(data, aux_at)
+                yield index, NeededVersion(string(pool, file), string(pool, name))
+                aux_at += aux_step
+            if not following:
+                return
+            need_at += following
+    except struct.error:
+        raise BundleError("damaged ELF file: symbol versions lie outside their section") from None
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Return what versions such as ``2.28`` and ``2.2.5`` are compared by."""
+    return tuple(int(part) for part in version.split("."))

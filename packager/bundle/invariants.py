@@ -1,0 +1,196 @@
+"""What a manifest may not say although every key of it is well-formed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from packager.bundle import shape_expr, strict_json
+from packager.bundle.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from packager.bundle.manifest import Entry, Manifest
+
+CUDA_KIND = "cuda"
+"""The kind of the Target that every CUDA bundle has."""
+
+
+def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
+    """Yield (JSON path, problem) where parts of a well-formed manifest disagree.
+
+    ``alignment`` is that of embedded constants, in bytes.
+    """
+    yield from _of_tensors(manifest, "$")
+    yield from _of_entries(manifest)
+    yield from _of_constants(manifest, alignment)
+    seen: set[str] = set()
+    for kind, primitive in manifest.primitives():
+        if primitive.symbol in seen:
+            yield "$.backends", f"{kind!r} provides {primitive.symbol}, which stands there twice"
+        seen.add(primitive.symbol)
+    for index, selection in enumerate(manifest.selection):
+        path = f"$.selection[{index}]"
+        if selection.symbol not in seen:
+            yield path, f"{strict_json.shown(selection.symbol)} is no primitive function"
+        if selection.chosen >= len(selection.candidates):
+            yield f"{path}.chosen", f"is {selection.chosen}, and there are {len(selection.candidates)} candidates"
+    requirements = manifest.requirements
+    if manifest.form == "shared" and requirements.undefined:
+        yield "$.requirements.undefined", "must be empty for a shared library"
+    if manifest.form == "static" and (requirements.needed or requirements.glibc):
+        yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"
+    yield from _of_states(manifest, alignment)
+    yield from _of_cuda(manifest)
+    yield from _of_cpu_levels(manifest)
+
+
+def _of_tensors(model: Manifest | Entry, where: str) -> Iterator[tuple[str, str]]:
+    dims = {dim.name: dim.max for dim in model.dims}
+    for index, dim in enumerate(model.dims):
+        if dim.min > dim.max:
+            yield f"{where}.dims[{index}]", f"min {dim.min} is greater than max {dim.max}"
+        ends = (*dim.buckets[:1], *dim.buckets[-1:])
+        if dim.buckets and (list(dim.buckets) != sorted(dim.buckets) or ends != (dim.min, dim.max)):
+            yield f"{where}.dims[{index}].buckets", f"do not rise from min {dim.min} to max {dim.max}"
+    for kind, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
+        for index, tensor in enumerate(tensors):
+            for axis, extent in enumerate(tensor.shape):
+                path = f"{where}.{kind}[{index}].shape[{axis}]"
+                if isinstance(extent, int):
+                    continue
+                if kind == "inputs" and extent not in dims:
+                    yield path, f"{strict_json.shown(extent)} is not one of the dims"
+                try:
+                    unknown = sorted(shape_expr.names(extent) - dims.keys())
+                except shape_expr.ShapeExpressionError as error:
+                    yield path, str(error)
+                    continue
+                if unknown:
+                    yield path, f"unknown dims: {', '.join(unknown)}"
+
+
+def _of_entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    if not manifest.entries:
+        return
+    first = manifest.entries[0]
+    for key in ("dims", "inputs", "outputs"):
+        if getattr(manifest, key) != getattr(first, key):
+            yield f"$.entries[0].{key}", f"differs from {key}, which are those of the first entry"
+    states = {state.name for state in manifest.states}
+    for index, entry in enumerate(manifest.entries):
+        path = f"$.entries[{index}]"
+        if index:
+            yield from _of_tensors(entry, path)
+        for name in entry.states:
+            if name not in states:
+                yield f"{path}.states", f"{strict_json.shown(name)} is no state"
+    for name in sorted(states - {name for entry in manifest.entries for name in entry.states}):
+        yield "$.entries", f"no entry has the state {strict_json.shown(name)}"
+
+
+def _of_states(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
+    entries = manifest.every_entry()
+    constants = {name: c for c in manifest.constants for name in (c.name, *c.aliases)}
+    end = 0
+    next_values: set[str] = set()
+    for index, state in enumerate(manifest.states):
+        path = f"$.states[{index}]"
+        for entry in entries:
+            if state.name not in entry.states:
+                continue
+            if state.name in {tensor.name for tensor in entry.inputs}:
+                yield f"{path}.name", f"{strict_json.shown(state.name)} is an input"
+            if state.output in {tensor.name for tensor in entry.outputs}:
+                yield f"{path}.output", f"{strict_json.shown(state.output)} is an output"
+        if state.output in next_values:
+            yield f"{path}.output", f"{strict_json.shown(state.output)} is the next value of another state"
+        next_values.add(state.output)
+        if state.bytes != math.prod(state.shape) * DTYPES[state.dtype].itemsize:
+            yield f"{path}.bytes", f"{state.bytes} bytes do not fit the dtype and the shape"
+        if state.offset < end:
+            yield f"{path}.offset", f"overlaps the state before, which ends at {end}"
+        if state.offset % alignment:
+            yield f"{path}.offset", f"{state.offset} is not a multiple of {alignment}"
+        end = state.offset + state.bytes
+        if state.initial is None:
+            continue
+        constant = constants.get(state.initial)
+        if constant is None:
+            yield f"{path}.initial", f"{strict_json.shown(state.initial)} is no constant"
+        elif (constant.dtype, constant.shape) != (state.dtype, state.shape):
+            yield f"{path}.initial", f"{strict_json.shown(state.initial)} has another dtype or shape"
+
+
+def _of_cpu_levels(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    requirements = manifest.requirements
+    path = "$.requirements.cpu_levels"
+    if requirements.cpu_levels and requirements.cuda is not None:
+        yield path, "stand there although the bundle runs on a GPU"
+    below = set(requirements.cpu_features)
+    for index, level in enumerate(requirements.cpu_levels):
+        if lacking := sorted(below - set(level.cpu_features)):
+            what = "the level below" if index else "every session"
+            yield f"{path}[{index}].cpu_features", f"lacks {', '.join(lacking)}, which {what} needs"
+        if not index and set(level.cpu_features) - below:
+            yield f"{path}[0].cpu_features", "differs from cpu_features, which are those of the least level"
+        below = set(level.cpu_features)
+    better = [level.name for level in requirements.cpu_levels[1:]]
+    for _, primitive in manifest.primitives():
+        if strange := [name for name in primitive.levels if name not in better]:
+            yield (
+                "$.backends",
+                f"{primitive.symbol} has a form for {strange[0]}, which is none of the better CPU levels",
+            )
+
+
+def _of_cuda(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    cuda = manifest.requirements.cuda
+    targets = [target for target in manifest.targets if target["kind"] == CUDA_KIND]
+    if cuda is None:
+        if targets:
+            yield "$.requirements.cuda", f"is null although there is a Target of kind {CUDA_KIND!r}"
+        return
+    if not targets:
+        yield "$.requirements.cuda", f"stands there without a Target of kind {CUDA_KIND!r}"
+    if not cuda.archs and not cuda.ptx:
+        return  # nothing but copies
+    for key, attribute, found in (("archs", "arch", cuda.archs), ("ptx", "ptx", cuda.ptx)):
+        wanted = {name for target in targets for name in target_names(target, attribute)}
+        if set(found) != wanted:
+            listed = ", ".join(sorted(wanted)) or "none"
+            yield f"$.requirements.cuda.{key}", f"differs from the Target's -{attribute}, which is {listed}"
+
+
+def target_names(target: Mapping[str, object], attribute: str) -> tuple[str, ...]:
+    """Return the value of a Target's attribute that is a list of texts; anything else is an empty list."""
+    value = target.get(attribute)
+    return tuple(map(str, value)) if isinstance(value, (list, tuple)) else ()
+
+
+def _of_constants(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
+    weights = manifest.weights
+    external = weights.storage == "external"
+    if external != (weights.file is not None) or external != (weights.file_sha256 is not None):
+        yield "$.weights", "file and file_sha256 are for external weights, which need both"
+    if weights.storage == "none" and (manifest.constants or weights.bytes):
+        yield "$.weights.storage", "is 'none' but there are constants"
+    seen: set[str] = set()
+    end = 0
+    for index, constant in enumerate(manifest.constants):
+        path = f"$.constants[{index}]"
+        for name in (constant.name, *constant.aliases):
+            if name in seen:
+                yield path, f"{strict_json.shown(name)} stands there twice"
+            seen.add(name)
+        if constant.bytes != math.prod(constant.shape) * DTYPES[constant.dtype].itemsize:
+            yield f"{path}.bytes", f"{constant.bytes} bytes do not fit the dtype and the shape"
+        if constant.offset < end:
+            yield f"{path}.offset", f"overlaps the constant before, which ends at {end}"
+        if external and constant.offset != end:
+            yield f"{path}.offset", "leaves a gap in the external file"
+        if not external and constant.offset % alignment:
+            yield f"{path}.offset", f"{constant.offset} is not a multiple of {alignment}"
+        end = constant.offset + constant.bytes
+    if end > weights.bytes:
+        yield "$.weights.bytes", f"{weights.bytes} bytes do not hold the constants, which end at {end}"

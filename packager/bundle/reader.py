@@ -1,0 +1,97 @@
+"""Reads a bundle without executing any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from packager.bundle.elf.file import ElfImage, image
+from packager.bundle.elf.tables import SHF_COMPRESSED, Section, SectionTable, read_sections
+from packager.bundle.elf.window import open_window
+from packager.bundle.manifest import SECTION_NAME, Manifest
+from packager.bundle.section import content_sha256, decode_section
+from packager.errors import BundleError
+
+
+@dataclass(frozen=True)
+class BundleFile:
+    """A bundle on disk: its manifest, where the manifest section is, and the facts of its ELF image."""
+
+    path: Path
+    manifest: Manifest
+    section: Section
+    elf: ElfImage
+
+
+def read_bundle(path: str | Path) -> BundleFile:
+    """Read a bundle, shared or static, and check its manifest's hash, but not the rest of the file's.
+
+    Raises BundleError if it is not a bundle, is damaged or of a newer format; UsageError if it cannot be opened.
+    """
+    path = Path(path)
+    with _named(path), open_window(path) as window:
+        table = read_sections(window)
+        text, section = _manifest_text(table)
+        return BundleFile(path, Manifest.from_json(text), section, image(table, window.size))
+
+
+def read_manifest(path: str | Path) -> tuple[Manifest, bytes]:
+    """Read the manifest alone and return it with its JSON text; raises as read_bundle.
+
+    The time does not depend on the size of the bundle.
+    """
+    path = Path(path)
+    with _named(path), open_window(path) as window:
+        text, _ = _manifest_text(read_sections(window))
+        return Manifest.from_json(text), text
+
+
+def read_section(bundle: BundleFile, name: str) -> bytes:
+    """Return the bytes of a section of the bundle. Raises BundleError if it has no such section."""
+    section = bundle.elf.sections.get(name)
+    with _named(bundle.path), open_window(bundle.path) as window:
+        if section is None:
+            raise BundleError(f"there is no section {name}")
+        return window.read(section.offset, section.size, f"section {name}")
+
+
+def check_content(bundle: BundleFile) -> None:
+    """Hash the whole file. Raises BundleError if it is not what was sealed."""
+    actual = content_sha256(bundle.path, bundle.section.offset, bundle.section.size)
+    if actual != bundle.manifest.content_sha256:
+        raise BundleError(
+            f"{bundle.path}: the file is damaged: its SHA-256 is not the one it was sealed with",
+            hint="copy the bundle again, or rebuild it; do not strip or edit a bundle",
+            detail=f"sealed with {bundle.manifest.content_sha256}\nfound       {actual}",
+        )
+
+
+def inspect(path: str | Path) -> BundleFile:
+    """Read a bundle and check every byte of it against the hashes that it was sealed with; raises as read_bundle."""
+    bundle = read_bundle(path)
+    check_content(bundle)
+    return bundle
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Put the path before the message of a BundleError."""
+    try:
+        yield
+    except BundleError as error:
+        message = error.message if str(path) in error.message else f"{path}: {error.message}"
+        raise BundleError(message, hint=error.hint, detail=error.detail) from None
+
+
+def _manifest_text(table: SectionTable) -> tuple[bytes, Section]:
+    section = table.by_name().get(SECTION_NAME)
+    if section is None:
+        raise BundleError(
+            f"not a packager bundle: an ELF file without a section {SECTION_NAME}",
+            hint="a bundle is what `packager build` makes: NAME.so or libNAME.a",
+        )
+    if section.type != 1 or section.flags & SHF_COMPRESSED:
+        raise BundleError(f"the section {SECTION_NAME} is compressed or has no bytes in the file")
+    return decode_section(table.content(section)), section

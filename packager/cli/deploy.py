@@ -1,0 +1,259 @@
+"""The commands that need no TVM and no compiler: parse, call the API, print. Nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from packager.cli.atomic_write import write_whole
+from packager.errors import UsageError
+
+BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.so or libNAME.a, made by packager build.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Device = Annotated[int, typer.Option(help="Index of the GPU that a CUDA bundle runs on.", min=0)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the deploy commands to the application."""
+    for command in (inspect, verify, run, bench, machine, schema):
+        app.command()(command)
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    print()
+
+
+def inspect(bundle: BundlePath, as_json: Json = False) -> None:
+    """Say what is in a bundle, without executing any of it. --json prints its manifest."""
+    from packager.bundle.reader import inspect as inspect_bundle
+
+    found = inspect_bundle(bundle)
+    if as_json:
+        _print_json(json.loads(found.manifest.to_json()))
+        return
+    from packager.cli.reports.bundle import inspect_tables, print_tables
+
+    print_tables(inspect_tables(found))
+
+
+def verify(
+    bundle: BundlePath,
+    *,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="default, hermetic, or a TOML file (packager schema policy).")
+    ] = "default",
+    machine: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A machine, from packager machine --json; else this one.")
+    ] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Also compute the golden pairs, in a process of their own.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that --run may take.", min=0.1)] = 300.0,
+    as_json: Json = False,
+) -> None:
+    """Check integrity, structure, policy, and whether the bundle runs on a machine. Exit code 1: findings."""
+    from packager.deploy.verify.verifier import verify as verify_bundle
+
+    result = verify_bundle(bundle, policy=policy, machine=machine, run=run, timeout=timeout)
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        from packager.cli.reports.bundle import print_tables, verify_tables
+
+        print_tables(verify_tables(result))
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def run(
+    bundle: BundlePath,
+    *,
+    single: Annotated[
+        list[str] | None, typer.Option("--input", metavar="NAME=FILE.npy", help="One input; repeat for more.")
+    ] = None,
+    inputs: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="All inputs by name.")] = None,
+    random: Annotated[int | None, typer.Option(metavar="SEED", help="Random inputs, symbolic dims at maxima.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
+    device: Device = 0,
+    entry: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of several models the one; default: first.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a bundle once. Without -o, print a summary of each output."""
+    from packager.deploy.load.loader import load
+
+    if random is not None and (single or inputs):
+        raise UsageError("--random cannot be combined with --input or --inputs")
+    tensors = _read_inputs(single or [], inputs)
+    with load(bundle, threads=threads, device=device) as loaded:
+        if random is not None:
+            from packager.deploy.measure.random_inputs import random_inputs
+
+            models = {model.name: model for model in loaded.manifest.entries}
+            tensors = random_inputs(models.get(entry or "", loaded.manifest), random)
+        outputs = loaded.run(tensors, entry=entry)
+    if output:
+        import numpy as np
+
+        write_whole(output, lambda stream: np.savez(stream, allow_pickle=False, **outputs))
+    rows = [_summary(name, array) for name, array in outputs.items()]
+    if as_json:
+        _print_json({"schema_version": 1, "outputs": rows})
+    elif not output:
+        from packager.cli.reports.bundle import Table, print_tables
+
+        columns = ("name", "dtype", "shape", "min", "max", "mean", "non-finite")
+        cells = tuple(tuple(_cell(value) for value in row.values()) for row in rows)
+        print_tables([Table("Outputs", columns, cells)])
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _summary(name: str, array: Any) -> dict[str, Any]:
+    import numpy as np
+
+    numbers = array.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    low, high, mean = (float(finite.min()), float(finite.max()), float(finite.mean())) if finite.size else (None,) * 3
+    return {
+        "name": name,
+        "dtype": array.dtype.name,
+        "shape": list(array.shape),
+        "min": low,
+        "max": high,
+        "mean": mean,
+        "non_finite": int(numbers.size - finite.size),
+    }
+
+
+def _read_inputs(single: list[str], archive: Path | None) -> dict[str, Any]:
+    tensors: dict[str, Any] = {}
+    if archive:
+        content = _load_numpy(archive)
+        if not hasattr(content, "files"):
+            raise UsageError(f"--inputs {archive}: a single array, not an .npz file", hint="use --input NAME=FILE.npy")
+        try:
+            tensors |= {name: content[name] for name in content.files}
+        except (OSError, ValueError, EOFError) as error:
+            raise UsageError(f"cannot read {archive}: {error}") from None
+    for item in single:
+        name, equals, file = item.partition("=")
+        if not equals or not name or not file:
+            raise UsageError(f"--input {item}: expected NAME=FILE.npy")
+        if name in tensors:
+            raise UsageError(f"the input {name!r} is given twice")
+        tensors[name] = _load_numpy(Path(file))
+        if hasattr(tensors[name], "files"):
+            raise UsageError(f"--input {item}: an .npz file with several arrays", hint="use --inputs FILE.npz")
+    return tensors
+
+
+def _load_numpy(path: Path) -> Any:
+    import zipfile
+
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        hint = "write it with numpy.save or numpy.savez"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"cannot read {path}: {reason}", hint=hint) from None
+
+
+def bench(
+    bundle: BundlePath,
+    *,
+    runs: Annotated[int, typer.Option(help="Runs that are measured.", min=1)] = 100,
+    warmup: Annotated[int, typer.Option(help="Runs before.", min=0)] = 10,
+    threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
+    device: Device = 0,
+    graph: Annotated[
+        Literal["auto", "on", "off"], typer.Option(help="Whether a CUDA bundle's runs are replayed as a CUDA graph.")
+    ] = "auto",
+    profile: Annotated[bool, typer.Option("--profile", help="Also measure each primitive function.")] = False,
+    profile_json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the profile as JSON; implies --profile.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto or Chrome; implies --profile.")
+    ] = None,
+    peak_tflops: Annotated[
+        float | None, typer.Option(help="What the GPU can do at most, for a floor of FLOPs; a CPU's is measured.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure loading and running, with random inputs and symbolic dims at their maxima.
+
+    A CUDA bundle runs on tensors in device memory, and CUDA events measure it.
+    """
+    from packager.deploy.measure.bench import bench as bench_bundle
+
+    result = bench_bundle(
+        bundle,
+        runs=runs,
+        warmup=warmup,
+        threads=threads,
+        seed=seed,
+        device=device,
+        graph=graph,
+        profile=profile or bool(profile_json or trace),
+        peak_tflops=peak_tflops,
+    )
+    if result.profile:
+        if profile_json:
+            _write_json(profile_json, result.profile.to_json())
+        if trace:
+            _write_json(trace, result.profile.trace_events(result.model, result.cuda.name if result.cuda else "CPU"))
+    if as_json:
+        _print_json(result.to_json())
+        return
+    from packager.cli.reports.bench import all_tables
+    from packager.cli.reports.bundle import print_tables
+
+    print_tables(all_tables(result))
+
+
+def _write_json(path: Path, value: Any) -> None:
+    write_whole(path, lambda stream: stream.write((json.dumps(value, indent=2) + "\n").encode()))
+
+
+def machine(as_json: Json = False) -> None:
+    """Describe this machine; verify --machine reads what --json prints."""
+    from packager.deploy.verify.gpus import describe_cuda
+    from packager.deploy.verify.machine import this_machine
+
+    found = this_machine()
+    if as_json:
+        _print_json(found.to_json())
+        return
+    from packager.cli.reports.bundle import Table, print_tables
+
+    rows = (
+        ("machine", f"{found.machine}, {found.os}"),
+        ("glibc", found.glibc or "none"),
+        ("CPU", found.cpu or "unknown"),
+        ("CPU features", " ".join(found.cpu_features) or "unknown"),
+        ("GPUs", describe_cuda(found.cuda)),
+    )
+    print_tables([Table("This machine", ("", ""), rows)])
+
+
+def schema(
+    what: Annotated[Literal["manifest", "policy"], typer.Argument(help="The format to describe.")],
+) -> None:
+    """Print the JSON Schema (2020-12) of the manifest or of policy files."""
+    from packager.bundle.manifest import manifest_schema
+    from packager.deploy.verify.policy import policy_schema
+
+    _print_json(manifest_schema() if what == "manifest" else policy_schema())

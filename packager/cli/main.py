@@ -1,0 +1,90 @@
+"""The command line: parse, call the API, print. Nothing else."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import typer
+
+from packager.cli import (
+    build as build_commands,
+)
+from packager.cli import (
+    deploy as deploy_commands,
+)
+from packager.cli import (
+    explain as explain_command,
+)
+from packager.cli import (
+    hide_torch as without_torch,
+)
+from packager.cli import (
+    interruption,
+)
+from packager.cli import (
+    targets as target_command,
+)
+from packager.cli import (
+    tune as tune_command,
+)
+from packager.errors import PackagerError
+
+app = typer.Typer(
+    name="packager",
+    help="The AOT linker for neural networks: a model and a list of Targets in, one self-contained library out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+build_commands.register(app)
+explain_command.register(app)
+target_command.register(app)
+deploy_commands.register(app)
+tune_command.register(app)
+
+
+def main() -> None:
+    """Run the command line and exit with a documented code (``packager.errors.EXIT_CODES``)."""
+    interruption.install()
+    without_torch.install()
+    code = _run()
+    # CPython remembers a KeyboardInterrupt that passed through an exec() of text (dataclasses use it) and, however it
+    # was handled, would end the process by SIGINT instead of this code. Another exec() of text makes it forget.
+    exec("")
+    sys.exit(code)
+
+
+def _run() -> int:
+    try:
+        app(prog_name="packager")  # typer reports wrong usage itself, and exits with 2
+    except SystemExit as stop:
+        if stop.code == 130:
+            return _interrupted()
+        return stop.code if isinstance(stop.code, int) else 0
+    except KeyboardInterrupt:
+        return _interrupted()
+    except PackagerError as error:
+        if interruption.arrived():
+            return _interrupted()
+        print(error.render(), file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        return 1
+    except Exception:
+        if interruption.arrived():
+            return _interrupted()
+        traceback.print_exc()
+        print("\nerror: this is a bug in packager; please report it with the text above", file=sys.stderr)
+        return 70
+    return 0
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return 130
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The content-addressed cache under the user's cache folder: objects of the runtime, and whole bundles.
+
+Entries are folders named by the SHA-256 of everything that their content depends on. An entry is made in a temporary
+folder and renamed into place, so that concurrent builds see whole entries or none, and a killed build leaves none.
+Each holds the hashes of its files: one that a full disk, a crash or an editor damaged is dropped, never handed out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packager.bundle.digest import sha256_of_file
+from packager.errors import UsageError
+
+STALE_SECONDS = 24 * 3600
+HASHES = "hashes.json"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the cache holds: entries and bytes by kind."""
+
+    folder: Path
+    entries: dict[str, int]
+    nbytes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache folder. ``enabled`` False looks nothing up and keeps nothing."""
+
+    folder: Path
+    enabled: bool = True
+
+    @classmethod
+    def of_user(cls, *, enabled: bool = True) -> Cache:
+        """Return the cache in ``$XDG_CACHE_HOME/packager`` or ``~/.cache/packager``. Raises UsageError."""
+        base = os.environ.get("XDG_CACHE_HOME")
+        try:
+            return cls((Path(base) if base else Path.home() / ".cache") / "packager", enabled)
+        except RuntimeError:  # TVM cannot be imported then either
+            raise UsageError(
+                "there is no home folder: HOME is not set, and this user is not in the password database",
+                hint="set HOME or XDG_CACHE_HOME",
+            ) from None
+
+    def fetch(self, kind: str, key: str, into: Path) -> bool:
+        """Copy an entry's files into a folder; return whether it was there and whole. A damaged entry is removed.
+
+        The copies are checked, not the entry: another process may clear the cache at any moment.
+        """
+        entry = self.folder / kind / key
+        if not self.enabled or not entry.is_dir():
+            return False
+        copies: list[Path] = []
+        try:
+            expected = json.loads((entry / HASHES).read_text())
+            for name in expected:
+                copies.append(into / name)
+                shutil.copyfile(entry / name, copies[-1])
+            if expected and expected == {name: sha256_of_file(into / name) for name in expected}:
+                with contextlib.suppress(OSError):  # its age only decides what to clear first
+                    os.utime(entry)
+                return True
+        except (OSError, ValueError, TypeError):
+            expected = None  # damaged, or gone: as if it had never been there
+        for copy in copies:
+            copy.unlink(missing_ok=True)
+        shutil.rmtree(entry, ignore_errors=True)
+        return False
+
+    def add(self, kind: str, key: str, files: Iterable[Path]) -> None:
+        """Keep copies of files as an entry.
+
+        A cache that cannot be written (full disk, read-only home) is no reason for a build to fail.
+        """
+        if not self.enabled:
+            return
+        parent = self.folder / kind
+        temporary: Path | None = None
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+            for file in files:
+                shutil.copyfile(file, temporary / file.name)
+            hashes = {path.name: sha256_of_file(path) for path in sorted(temporary.iterdir())}
+            (temporary / HASHES).write_text(json.dumps(hashes))
+            temporary.rename(parent / key)  # fails if another build was first: its entry has the same content
+        except OSError:
+            return
+        finally:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    def usage(self) -> Usage:
+        """Count entries and bytes."""
+        entries: dict[str, int] = {}
+        nbytes: dict[str, int] = {}
+        for kind, entry in self._entries():
+            entries[kind] = entries.get(kind, 0) + 1
+            nbytes[kind] = nbytes.get(kind, 0)
+            with contextlib.suppress(OSError):  # another process clears the cache
+                nbytes[kind] += sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+        return Usage(self.folder, entries, nbytes)
+
+    def clear(self) -> int:
+        """Remove all entries; return how many. Entries that are being made are left alone unless a day old."""
+        count = 0
+        for _, entry in self._entries():
+            shutil.rmtree(entry, ignore_errors=True)
+            count += 1
+        for leftover in self.folder.glob("*/.new-*"):
+            with contextlib.suppress(FileNotFoundError):  # it has become an entry
+                if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
+                    shutil.rmtree(leftover, ignore_errors=True)
+        return count
+
+    def _entries(self) -> Iterator[tuple[str, Path]]:
+        for kind in ("bundle", "object"):
+            for entry in sorted((self.folder / kind).glob("[0-9a-f]*")):
+                yield kind, entry

@@ -1,0 +1,116 @@
+"""``--op-library FILE.toml``: operators of the user's own, in static libraries that were compiled elsewhere.
+
+See ``docs/custom-operators.md``. The description is read and checked here, without TVM; the code in the archives is
+looked at by the ``external`` backend.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packager.custom_ops.description import read_description
+from packager.custom_ops.rules import AttributeValue, Operator
+from packager.errors import UsageError
+
+CALL_PREFIX = "packager.external:"
+"""What the names of the functions that stand for calls of custom operators start with in a Relax module."""
+
+
+@dataclass(frozen=True)
+class OpLibrary:
+    """A library of operators: ``path`` of its description, ``archives`` of its code, all files that a build reads."""
+
+    path: Path
+    name: str
+    archives: tuple[Path, ...]
+    license: str
+    system_libraries: tuple[str, ...]
+    dispatched_features: tuple[str, ...]
+    operators: tuple[Operator, ...]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that a build depends on."""
+        return (self.path, *self.archives)
+
+
+def load_op_libraries(paths: Sequence[Path]) -> tuple[OpLibrary, ...]:
+    """Read descriptions of libraries. Raises UsageError, also for two of the same name."""
+    libraries: dict[str, OpLibrary] = {}
+    for path in paths:
+        library = load_op_library(path)
+        if library.name in libraries:
+            raise UsageError(
+                f"two libraries of operators are called {library.name!r}: {libraries[library.name].path} and {path}",
+                hint="give each library once, and each a name of its own",
+            )
+        libraries[library.name] = library
+    return tuple(libraries.values())
+
+
+def load_op_library(path: Path) -> OpLibrary:
+    """Read the description of one library. Raises UsageError that names the file and the place in it."""
+    try:
+        library, operators = read_description(tomllib.loads(path.read_bytes().decode()))
+    except OSError as failure:
+        raise UsageError(
+            f"cannot use the operator library {path}: {failure.strerror}", hint="name the TOML file that describes it"
+        ) from None
+    except (ValueError, RecursionError) as failure:  # TOMLDecodeError, MismatchError, bad UTF-8: ValueErrors
+        reason = "it is no TOML file (TOML is UTF-8 text)" if isinstance(failure, UnicodeDecodeError) else str(failure)
+        raise UsageError(
+            f"cannot use the operator library {path}: {reason}", hint="docs/custom-operators.md shows all keys"
+        ) from None
+    names = (library.archive,) if isinstance(library.archive, str) else library.archive
+    archives = tuple(path.parent / name for name in names)
+    for archive in archives:
+        if not archive.is_file():
+            raise UsageError(
+                f"operator library {library.name!r}: {archive} is not a file",
+                hint=f"the archive of {path} is looked for beside it; build the library first",
+            )
+    return OpLibrary(
+        path=path,
+        name=library.name,
+        archives=archives,
+        license=library.license,
+        system_libraries=library.system_libraries,
+        dispatched_features=library.dispatched_features,
+        operators=operators,
+    )
+
+
+def encode_call(library: OpLibrary, operator: Operator, attributes: Mapping[str, AttributeValue]) -> str:
+    """Return the name of the function that stands for a call of ``operator`` in a Relax module."""
+    call = {
+        "name": operator.name,
+        "library": library.name,
+        "operator": library.operators.index(operator),
+        "attributes": attributes,
+    }
+    return CALL_PREFIX + json.dumps(call, sort_keys=True, separators=(",", ":"))
+
+
+def decode_call(
+    name: str, libraries: Sequence[OpLibrary]
+) -> tuple[OpLibrary, Operator, dict[str, AttributeValue]] | None:
+    """Return what ``encode_call`` was given, or None for another name, or one of a library that is not here."""
+    if not name.startswith(CALL_PREFIX):
+        return None
+    call = json.loads(name.removeprefix(CALL_PREFIX))
+    for library in libraries:
+        if library.name == call["library"]:
+            values = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in call["attributes"].items()
+            }
+            return library, library.operators[call["operator"]], values
+    return None
+
+
+def called_operator(name: str) -> str:
+    """Return the operator (``com.acme::Swish``) that a function stands for, or the name that is none of ours."""
+    return str(json.loads(name.removeprefix(CALL_PREFIX))["name"]) if name.startswith(CALL_PREFIX) else name

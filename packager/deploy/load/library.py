@@ -1,0 +1,300 @@
+"""A bundle that the dynamic linker has loaded: its table, and when it may be unloaded."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, byref, c_uint8, c_void_p
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from packager.bundle.dtypes import BY_DLPACK
+from packager.bundle.manifest import ABI_VERSION, Manifest
+from packager.bundle.suggestions import valid_names
+from packager.deploy.load.abi import (
+    GRAPH_MODES,
+    HINTS,
+    BundleTable,
+    ConstantInfoStruct,
+    DLDataType,
+    SessionOptions,
+    TensorInfoStruct,
+)
+from packager.errors import BundleError, RunError, UsageError
+
+MAX_LISTED = 8  # names in a message
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output: extents that are known only at run time stand as expressions, with their bounds."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    min_shape: tuple[int, ...]
+    max_shape: tuple[int, ...]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all extents are integers."""
+        return all(isinstance(extent, int) for extent in self.shape)
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """One of the models of a bundle, which share constants, states and sessions."""
+
+    name: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+
+@dataclass(frozen=True)
+class EntryTable(EntryInfo):
+    """An entry with the table that runs it."""
+
+    table: BundleTable
+
+
+@dataclass(frozen=True)
+class ConstantInfo:
+    """One of the model's own constants that a session can swap."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a session is created with. The arena is (address, bytes).
+
+    ``selection`` has the number of a candidate for each entry of the manifest's; empty: those of the bundle. Without a
+    ``cpu_level`` the session has the best one that the CPU has.
+    """
+
+    threads: int = 0
+    device: int = 0
+    graph: str = "auto"
+    launch_blocking: bool = False
+    arena: tuple[int, int] | None = None
+    selection: bytes = b""
+    cpu_level: str | None = None
+
+
+class Library:
+    """Owns the dlopen handle. Unloads when it was closed, or dropped, *and* its last session is destroyed.
+
+    The garbage collector finalises the objects of a cycle in any order, so the sessions are counted here: code
+    is never unloaded under a session that has yet to be destroyed.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, manifest_text: bytes) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.on_cuda = on_cuda(manifest)
+        self.closed = True
+        self._lock = threading.RLock()  # a finaliser may run inside a locked region of the same thread
+        self._sessions = 0
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BundleError(
+                f"{path}: the dynamic linker refuses the bundle: {error}",
+                hint="`packager verify` says what this machine lacks",
+            ) from None
+        self.closed = False
+        self.table = self._entry(manifest)
+        self.entries = {entry.name: entry for entry in map(_entry_table, self._tables())}
+        knows_states = self.table.struct_size > BundleTable.session_reset.offset  # else the table ends before them
+        self.states = _infos(self.table.states, self.table.num_states) if knows_states else ()
+        self._compare(manifest, manifest_text)
+
+    def _entry(self, manifest: Manifest) -> BundleTable:
+        symbol = next(iter(manifest.requirements.exports), "packager_bundle_v1")
+        try:
+            entry = self._library[symbol]
+        except AttributeError:
+            raise BundleError(f"{self.path}: there is no entrypoint {symbol}") from None
+        entry.argtypes, entry.restype = (), POINTER(BundleTable)
+        pointer = entry()
+        if not pointer:
+            raise BundleError(f"{self.path}: the entrypoint returned nothing")
+        table: BundleTable = pointer.contents
+        if table.abi_version != ABI_VERSION:
+            raise BundleError(
+                f"{self.path}: the bundle has ABI version {table.abi_version}; this packager reads {ABI_VERSION}",
+                hint="use the packager that built the bundle, or a newer one",
+            )
+        if table.struct_size < BundleTable.session_stream.offset:
+            raise BundleError(f"{self.path}: the table of the bundle is too short for ABI version {ABI_VERSION}")
+        return table
+
+    def _tables(self) -> list[BundleTable]:
+        """Return the tables of all entries; a table that ends before them is the only one."""
+        table = self.table
+        if table.struct_size <= BundleTable.entries.offset or table.num_entries <= 1:
+            return [table]
+        return [BundleTable.from_address(table.entries[index] or 0) for index in range(table.num_entries)]
+
+    def entry(self, name: str | None) -> EntryTable:
+        """Return an entry by its name, None for the first. Raises UsageError for one that the bundle does not have."""
+        if name is None:
+            return next(iter(self.entries.values()))
+        if name not in self.entries:
+            raise UsageError(f"{self.path}: no entry {name!r}", hint=valid_names(name, self.entries, "entries"))
+        return self.entries[name]
+
+    def _compare(self, manifest: Manifest, manifest_text: bytes) -> None:
+        """Compare the code's own facts with the manifest's: they decide how much memory is written."""
+        text = ctypes.string_at(self.table.manifest, self.table.manifest_size).rstrip(b" ")
+        declared, actual = [], []
+        for entry in manifest.every_entry():
+            declared += [(item.name, item.dtype, len(item.shape)) for item in (*entry.inputs, *entry.outputs)]
+        for table in self.entries.values():
+            actual += [(item.name, item.dtype, len(item.shape)) for item in (*table.inputs, *table.outputs)]
+        names = len(self.entries) == 1 or list(self.entries) == [entry.name for entry in manifest.entries]
+        arena = self.table.arena_bytes == manifest.arena_bytes
+        declared += [(item.name, item.dtype, len(item.shape)) for item in manifest.states]
+        actual += [(item.name, item.dtype, len(item.shape)) for item in self.states]
+        if text != manifest_text or not arena or not names or declared != actual:
+            raise BundleError(
+                f"{self.path}: the manifest does not describe the code that was loaded",
+                hint="was the file replaced while it was in use? Write a new file and rename it over the old one",
+            )
+
+    @cached_property
+    def constants(self) -> tuple[ConstantInfo, ...]:
+        """The constants that can be swapped, read when they are first asked for. Raises UsageError after ``close``."""
+        self.ensure_open()
+        return tuple(_constant_info(self.table.constants[index]) for index in range(self.table.num_constants))
+
+    @cached_property
+    def fixed_constants(self) -> Mapping[str, str]:
+        """The model's other constants by name, each with why it cannot be swapped."""
+        swappable = {info.name for info in self.constants}
+        reasons: dict[str, str] = {}
+        for constant in self.manifest.constants:
+            for name in constant.sources:
+                if name not in swappable and (len(constant.sources) > 1 or name != constant.name):
+                    reasons.setdefault(
+                        name, f"{constant.name} is computed from {_listed(constant.sources)} at build time"
+                    )
+        return reasons
+
+    def create_session(self, settings: Settings) -> c_void_p:
+        """Return the handle of a new session. Raises RunError, or UsageError after ``close``."""
+        address, size = settings.arena or (None, 0)
+        selection = (c_uint8 * len(settings.selection))(*settings.selection) if settings.selection else None
+        options = SessionOptions(
+            struct_size=ctypes.sizeof(SessionOptions),
+            device_index=settings.device,
+            max_threads=settings.threads,
+            graph=GRAPH_MODES[settings.graph],
+            launch_blocking=settings.launch_blocking,
+            device_arena=address,
+            device_arena_bytes=size,
+            num_selected=len(settings.selection),
+            selection=selection,
+            cpu_level=None if settings.cpu_level is None else settings.cpu_level.encode(),
+        )
+        handle = c_void_p()
+        with self._lock:
+            self.ensure_open()
+            self.check(self.table.session_create(byref(options), byref(handle)))
+            self._sessions += 1
+        return handle
+
+    def destroy_session(self, handle: c_void_p) -> None:
+        """Destroy a session, and unload if it was the last of a closed library. Raises RunError while it runs."""
+        with self._lock:
+            self.check(self.table.session_destroy(handle), handle)
+            self._sessions -= 1
+            self._unload_if_unused()
+
+    def set_threads(self, threads: int) -> None:
+        """Set the size of the bundle's thread pool. Raises RunError, or UsageError after ``close``."""
+        with self._lock:
+            self.ensure_open()
+            self.check(self.table.set_threads(threads))
+
+    def ensure_open(self) -> None:
+        """Raise UsageError after ``close``."""
+        if self.closed:
+            raise UsageError(f"the bundle {self.path} is closed", hint="load it again")
+
+    def check(self, status: int, session: c_void_p | None = None) -> None:
+        """Raise RunError with the message of this session, or of this thread, unless the status is 0."""
+        if status == 0:
+            return
+        table = self.table
+        name = (table.status_name(status) or b"unknown status").decode(errors="replace")
+        message = (table.session_error(session) if session else table.thread_error()) or b""
+        text = message.decode(errors="replace") or f"the bundle returned {name}"
+        raise RunError(text, status=status, name=name, hint=HINTS.get(status))
+
+    def close(self) -> None:
+        """Refuse new sessions and unload as soon as there is none."""
+        with self._lock:
+            if not self.closed:
+                self.closed = True
+                self._unload_if_unused()
+
+    def _unload_if_unused(self) -> None:
+        if self.closed and self._sessions == 0:
+            _ctypes.dlclose(self._library._handle)
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():  # at exit the system unloads it
+            self.close()
+
+
+def on_cuda(manifest: Manifest) -> bool:
+    """Return whether a bundle runs on a GPU."""
+    return manifest.requirements.cuda is not None
+
+
+def _entry_table(table: BundleTable) -> EntryTable:
+    inputs, outputs = _infos(table.inputs, table.num_inputs), _infos(table.outputs, table.num_outputs)
+    return EntryTable((table.name or b"").decode(), inputs, outputs, table)
+
+
+def _infos(structs: Any, count: int) -> tuple[TensorInfo, ...]:
+    return tuple(_info(structs[index]) for index in range(count))
+
+
+def _info(struct: TensorInfoStruct) -> TensorInfo:
+    axes = range(struct.ndim)
+    return TensorInfo(
+        name=struct.name.decode(),
+        dtype=_dtype_name(struct.dtype),
+        shape=tuple(
+            struct.dims[axis].decode() if struct.dims and struct.dims[axis] else struct.shape[axis] for axis in axes
+        ),
+        min_shape=tuple(struct.min_shape[axis] for axis in axes),
+        max_shape=tuple(struct.max_shape[axis] for axis in axes),
+    )
+
+
+def _constant_info(struct: ConstantInfoStruct) -> ConstantInfo:
+    return ConstantInfo(
+        name=struct.name.decode(),
+        dtype=_dtype_name(struct.dtype),
+        shape=tuple(struct.shape[axis] for axis in range(struct.ndim)),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names if len(names) <= MAX_LISTED else (*names[: MAX_LISTED - 1], "others")
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _dtype_name(dtype: DLDataType) -> str:
+    known = BY_DLPACK.get((dtype.code, dtype.bits))
+    return known.name if known else f"DLPack type {dtype.code}/{dtype.bits}"

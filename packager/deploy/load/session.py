@@ -1,0 +1,311 @@
+"""A session of a loaded bundle: binds tensors to the model and runs it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from ctypes import POINTER, c_char_p, c_int64, c_void_p, pointer
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from packager.bundle.strict_json import suggestion
+from packager.bundle.suggestions import valid_names
+from packager.deploy.load import tensors
+from packager.deploy.load.abi import ARGUMENT, BUSY, CONSTANT, GRAPH_MODES, HINTS, DLTensor, ProfileReport
+from packager.deploy.load.binding import Tensors, borrow_all, ordered, pointers
+from packager.deploy.load.library import EntryTable, Library, Settings
+from packager.deploy.load.selection import choose
+from packager.deploy.load.states import States, reset
+from packager.deploy.load.streams import stream_handle
+from packager.errors import RunError, UsageError
+
+
+class Step(NamedTuple):
+    """A call of a primitive function in a run: nanoseconds from the start of the run, and how long it took."""
+
+    symbol: str
+    start_ns: int
+    duration_ns: int
+
+
+class _Call(NamedTuple):
+    """The arguments of one run, what keeps their memory alive, and the outputs by name."""
+
+    arguments: tuple[Any, ...]
+    keepers: tuple[Any, ...]
+    results: dict[str, Any]
+
+
+class Session:
+    """What one thread needs to run a bundle; use ``Bundle.session``. Closing is explicit, by ``with``, or by gc."""
+
+    def __init__(
+        self,
+        library: Library,
+        threads: int = 0,
+        device: int = 0,
+        graph: str = "auto",
+        launch_blocking: bool = False,
+        arena: Any = None,
+        selection: Mapping[str, str] | None = None,
+        cpu_level: str | None = None,
+    ) -> None:
+        self._handle = c_void_p()
+        # Held while running and never waited for: a second thread gets the error that the C ABI would give, and
+        # close() cannot free the session under a run that is about to enter it.
+        self._running = threading.Lock()
+        self._setting = threading.Lock()  # held while setting constants, which may be at the same time as running
+        self._library = library
+        if graph not in GRAPH_MODES:
+            near = suggestion(str(graph), GRAPH_MODES)
+            raise UsageError(f"graph={graph!r}: expected {', '.join(GRAPH_MODES)}{near}")
+        if device < 0:
+            raise UsageError(f"device must not be negative, is {device}")
+        if not library.on_cuda:
+            given = {"device": device, "graph": graph != "auto", "launch_blocking": launch_blocking}
+            given["arena"] = arena is not None
+            names = [name for name, value in given.items() if value]
+            if names:
+                raise UsageError(f"{', '.join(names)}: only for CUDA bundles; {library.path} has no CUDA code")
+        self._device = device
+        self._arena = arena
+        self._arena_is_new = arena is not None
+        self._kept: _Call | None = None
+        memory = None
+        if arena is not None:
+            borrowed, size = tensors.borrow_memory(arena, "arena", tensors.Gpu(device, tensors.NO_SYNC))
+            memory = ((borrowed.tensor.data or 0) + borrowed.tensor.byte_offset, size)
+            self._arena = (arena, borrowed)
+        chosen = bytes(entry.chosen for entry in choose(library.manifest, selection)) if selection else b""
+        if cpu_level is not None:
+            _check_level(library, cpu_level)
+        settings = Settings(threads, device, graph, launch_blocking, memory, chosen, cpu_level)
+        self._handle = library.create_session(settings)
+        self._stream: int | None = None
+        if library.on_cuda and library.table.session_stream:
+            self._stream = library.table.session_stream(self._handle)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was destroyed."""
+        return not self._handle
+
+    @property
+    def cpu_level(self) -> str | None:
+        """The CPU level whose code the session uses; None for a CUDA bundle, and after ``close``."""
+        told = None if self.closed or not self._library.table.session_cpu_level else self._library.table
+        name: bytes | None = told.session_cpu_level(self._handle) if told else None
+        return None if name is None else name.decode()
+
+    @property
+    def stream(self) -> int | None:
+        """The handle of the session's own CUDA stream; None for a CPU bundle, and after ``close``."""
+        return None if self.closed else self._stream
+
+    def run(
+        self, inputs: Tensors, *, outputs: Tensors | None = None, stream: Any = None, entry: str | None = None
+    ) -> dict[str, Any]:
+        """Run a model once; return its outputs by name, new numpy arrays or the objects given in ``outputs``.
+
+        ``entry`` names the model where the bundle has several (``Bundle.entries``); without it it is the first.
+
+        ``inputs`` are numpy arrays or host tensors with ``__dlpack__`` (torch and others; not copied), by name or
+        in order; ``outputs`` likewise, all or none, are written in place. Arrays with gaps are copied, other
+        element types are refused.
+
+        A CUDA bundle also takes tensors on the session's GPU, mixed with others as you like, and uses them in place;
+        what their libraries still compute of them comes first. Without ``stream`` the results are there when this
+        returns. With one (a handle, a torch.cuda.Stream, a cupy.cuda.Stream, an object with ``__cuda_stream__``; 0 is
+        the legacy default stream) the run is enqueued there and this returns at once, unless an output is in host
+        memory that is not pinned, as new numpy arrays are. Then read the outputs on that stream or after it, and keep
+        the tensors' memory and contents till then: the session holds on to the tensors until its next run only.
+
+        Raises RunError with the status of the C ABI for what does not fit; UsageError after ``close``.
+        """
+        with _exclusive(self._running, "the session is running in another thread"):
+            self._ensure_open()
+            model = self._library.entry(entry)
+            call = self._call(model, inputs, outputs, stream)
+            status = model.table.session_run(*call.arguments)
+            self._library.check(status, self._handle)
+            self._kept = None if stream is None else call
+            return call.results
+
+    def profile(self, inputs: Tensors, *, outputs: Tensors | None = None, entry: str | None = None) -> list[Step]:
+        """Run a model once as ``run`` does and measure each primitive function; return them in order.
+
+        Every call of a CUDA bundle is timed by itself, on the GPU, which makes the run as a whole slower. On the
+        CPU the clock is read between calls, which takes some twenty nanoseconds.
+
+        Raises RunError as ``run`` does, and for a CPU bundle of before its profiles.
+        """
+        steps: list[Step] = []
+
+        def report(_: int | None, symbol: bytes, start: int, duration: int) -> None:
+            steps.append(Step(symbol.decode(), start, duration))
+
+        with _exclusive(self._running, "the session is running in another thread"):
+            self._ensure_open()
+            if not self._library.table.session_profile:
+                raise tensors.refuse(ARGUMENT, "the bundle cannot measure itself", "build it again, with this packager")
+            model = self._library.entry(entry)
+            call = self._call(model, inputs, outputs, None)
+            status = model.table.session_profile(*call.arguments[:-1], ProfileReport(report), None)
+            self._library.check(status, self._handle)
+        return steps
+
+    def _call(self, model: EntryTable, inputs: Tensors, outputs: Tensors | None, stream: Any) -> _Call:
+        """Bind the tensors of a run: its arguments as session_run takes them."""
+        library = self._library
+        gpu = handle = None
+        if library.on_cuda:
+            handle = None if stream is None else stream_handle(stream)
+            gpu = tensors.Gpu(self._device, handle or self._stream or tensors.NO_SYNC)
+        elif stream is not None:
+            raise tensors.refuse(ARGUMENT, "stream: only for CUDA bundles", "omit it: the run waits for its results")
+        sources = borrow_all(ordered(inputs, model.inputs, "input"), model.inputs, gpu, writable=False)
+        in_pointers = pointers(sources)
+        infos = model.outputs
+        if outputs is None:
+            results = [
+                tensors.empty(info.name, info.dtype, self._output_shape(model, index, in_pointers, len(sources)))
+                for index, info in enumerate(infos)
+            ]
+        else:
+            results = ordered(outputs, infos, "output")
+        targets = borrow_all(results, infos, gpu, writable=True)
+        if self._arena_is_new and gpu:  # what its library still does with this memory comes first
+            tensors.borrow_memory(self._arena[0], "arena", gpu)
+            self._arena_is_new = False
+        return _Call(
+            (self._handle, in_pointers, len(sources), pointers(targets), len(targets), handle),
+            (sources, targets),
+            {info.name: value for info, value in zip(infos, results, strict=True)},
+        )
+
+    def bind(
+        self, inputs: Tensors, outputs: Tensors, stream: int | None = None, entry: str | None = None
+    ) -> Callable[[], None]:
+        """Return a function that runs a model with these tensors, checked and bound once, and does nothing else.
+
+        For measurements: it takes no lock, so neither the session nor the bundle may be closed meanwhile. The tensors
+        are kept alive by the function. It raises RunError.
+        """
+        with _exclusive(self._running, "the session is running in another thread"):
+            self._ensure_open()
+            model = self._library.entry(entry)
+            call = self._call(model, inputs, outputs, stream)
+        run, check, handle = model.table.session_run, self._library.check, self._handle
+
+        def again() -> None:
+            status = run(*call.arguments)
+            if status:
+                check(status, handle)
+
+        return again
+
+    def _output_shape(self, model: EntryTable, index: int, inputs: Any, count: int) -> tuple[int, ...]:
+        info = model.outputs[index]
+        if info.is_static:
+            return info.max_shape
+        shape = (c_int64 * max(len(info.shape), 1))()
+        status = model.table.session_output_shape(self._handle, inputs, count, index, shape)
+        self._library.check(status, self._handle)
+        return tuple(shape[: len(info.shape)])
+
+    def set_constants(self, values: Mapping[str, Any]) -> None:
+        """Swap constants of this session, by name, for new data; None brings back the bundle's own.
+
+        ``values`` are tensors as ``run`` takes them; their data are copied. All or nothing. It may be called while the
+        session runs in another thread: the next run that begins has all the new values, this one has none.
+
+        Raises RunError with the status of the C ABI for names and values that do not fit; UsageError after ``close``.
+        """
+        infos = {info.name: info for info in self._library.constants}
+        borrowed: list[tensors.Borrowed | None] = []
+        for name, value in values.items():
+            if name in self._library.fixed_constants:
+                reason = self._library.fixed_constants[name]
+                raise tensors.refuse(CONSTANT, f"constant {name!r} cannot be swapped: {reason}")
+            if name not in infos:
+                near = suggestion(str(name), infos)
+                hint = "bundle.constants lists them; single numbers of the model are part of the code: build again"
+                raise tensors.refuse(ARGUMENT, f"there is no constant {name!r}{near}", hint)
+            whole = None if value is None else tensors.borrow(value, name, infos[name].dtype, writable=False)
+            borrowed.append(whole)
+        names = (c_char_p * max(len(values), 1))(*(name.encode() for name in values))
+        with _exclusive(self._setting, "another thread is setting constants of the session"):
+            self._ensure_open()
+            pointers = (POINTER(DLTensor) * max(len(values), 1))()
+            for index, item in enumerate(borrowed):
+                if item is not None:
+                    pointers[index] = pointer(item.tensor)
+            if borrowed:  # which a bundle without the function has no name for
+                table = self._library.table
+                self._library.check(table.session_set_constants(self._handle, names, pointers, len(borrowed)))
+
+    @property
+    def states(self) -> States:
+        """The tensors that the session keeps between runs, by name: ``states["past_k"]`` copies, to read and to set."""
+        return States(self._library, self._own)
+
+    def reset(self) -> None:
+        """Make all states what they were when the session was new. Raises RunError while it runs in another thread."""
+        with self._own() as (handle, _):
+            reset(self._library, handle)
+
+    @contextmanager
+    def _own(self) -> Iterator[tuple[c_void_p, tensors.Gpu | None]]:
+        """Take the session for something that is no run: its handle, and where tensors may lie."""
+        with _exclusive(self._running, "the session is running in another thread"):
+            self._ensure_open()
+            on_cuda = self._library.on_cuda
+            yield self._handle, tensors.Gpu(self._device, self._stream or tensors.NO_SYNC) if on_cuda else None
+
+    def close(self) -> None:
+        """Destroy the session. Raises RunError while another thread is running it or setting constants."""
+        with (
+            _exclusive(self._running, "the session is running in another thread"),
+            _exclusive(self._setting, "another thread is setting constants of the session"),
+        ):
+            if self._handle:
+                self._library.destroy_session(self._handle)
+                self._handle = c_void_p()
+                self._kept = self._arena = None  # the session has waited for its work
+
+    def _ensure_open(self) -> None:
+        if not self._handle:
+            self._library.ensure_open()
+            raise UsageError("the session is closed", hint="create another one with bundle.session()")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._handle and not sys.is_finalizing():
+            self.close()
+
+
+@contextmanager
+def _exclusive(lock: threading.Lock, message: str) -> Iterator[None]:
+    if not lock.acquire(blocking=False):
+        raise RunError(message, status=BUSY, name="PACKAGER_ERROR_BUSY", hint=HINTS[BUSY])
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _check_level(library: Library, wanted: str) -> None:
+    """Raise UsageError for a CPU level that the bundle has no code for."""
+    names = [level.name for level in library.manifest.requirements.cpu_levels]
+    if wanted not in names:
+        hint = valid_names(wanted, names, "levels") if names else "the bundle has no CPU levels"
+        raise UsageError(f"cpu_level={wanted!r}: {library.path} has no code for it", hint=hint)

@@ -1,0 +1,71 @@
+"""The states of a session: tensors that it keeps between its runs, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from ctypes import byref, c_void_p
+from typing import Any
+
+from numpy.typing import NDArray
+
+from packager.bundle.strict_json import suggestion
+from packager.deploy.load import tensors
+from packager.deploy.load.abi import ARGUMENT
+from packager.deploy.load.library import Library
+
+# Gives the handle of an open session that nobody else uses meanwhile, and where its tensors may lie.
+Exclusive = Callable[[], AbstractContextManager[tuple[c_void_p, tensors.Gpu | None]]]
+
+
+class States(Mapping[str, NDArray[Any]]):
+    """The states by name. ``states["past_k"]`` is a copy, a new array; ``states["past_k"] = value`` copies ``value``.
+
+    Values are tensors as ``Session.run`` takes them, of the state's type and shape. Raises RunError for other names and
+    values, and while the session runs in another thread; UsageError after ``close``.
+    """
+
+    def __init__(self, library: Library, exclusive: Exclusive) -> None:
+        self._library = library
+        self._exclusive = exclusive
+        self._numbers = {info.name: number for number, info in enumerate(library.states)}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        number = self._number(name)
+        info = self._library.states[number]
+        array = tensors.empty(name, info.dtype, info.max_shape)
+        borrowed = tensors.borrow(array, name, info.dtype, writable=True)
+        with self._exclusive() as (handle, _):
+            status = self._library.table.session_get_state(handle, number, byref(borrowed.tensor))
+            self._library.check(status, handle)
+        return array
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        number = self._number(name)
+        info = self._library.states[number]
+        with self._exclusive() as (handle, gpu):
+            borrowed = tensors.borrow(value, name, info.dtype, writable=False, gpu=gpu)
+            status = self._library.table.session_set_state(handle, number, byref(borrowed.tensor))
+            self._library.check(status, handle)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            near = suggestion(str(name), self._numbers)
+            expected = f"the states are {', '.join(self._numbers) or 'none'}"
+            raise tensors.refuse(ARGUMENT, f"there is no state {name!r}{near}", expected)
+        return self._numbers[name]
+
+
+def reset(library: Library, handle: c_void_p) -> None:
+    """Make the states of a session what they were when it was new. A bundle without states has nothing to reset."""
+    if library.states:
+        library.check(library.table.session_reset(handle), handle)

@@ -1,0 +1,145 @@
+"""Measures a CUDA bundle with inputs and outputs in device memory, by CUDA events."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packager.bundle.manifest import Manifest
+from packager.deploy.load.loader import Bundle
+from packager.deploy.measure.cuda_memory import Device, DeviceArray
+from packager.deploy.measure.profile import Profile, summarize
+
+PROFILED_RUNS = 20
+
+
+@dataclass(frozen=True)
+class CudaSettings:
+    """How a CUDA bundle is measured."""
+
+    device: int = 0
+    graph: str = "auto"
+    profile: bool = False
+    peak_tflops: float | None = None
+
+
+@dataclass(frozen=True)
+class CudaFigures:
+    """What is measured of CUDA bundles alone.
+
+    ``enqueue_us`` is the host's time for a run on an idle stream, the C call; ``latency_ms`` ends when the host knows
+    that the run is done. ``context_ms`` is what the driver takes to start.
+    """
+
+    device: int
+    name: str
+    arch: str
+    driver: str
+    graph: str
+    context_ms: float
+    enqueue_us_median: float
+    enqueue_us_p95: float
+    latency_ms_median: float
+    latency_ms_p95: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Milliseconds of each run and of what comes before them."""
+
+    runs: NDArray[np.float64]
+    session_create_ms: float
+    first_run_ms: float
+    profile: Profile | None
+    cuda: CudaFigures | None
+
+
+def measure(
+    bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, warmup: int, settings: CudaSettings
+) -> Measured:
+    """Run a CUDA bundle ``1 + warmup`` times, ``runs`` times one after the other, and ``runs`` times one by one.
+
+    The time of a run is that between two events on its stream, with a run before it: what the GPU takes, or the host
+    where that is slower. Raises RunError.
+    """
+    manifest = bundle.manifest
+    start = time.perf_counter()
+    with Device(settings.device) as device:
+        context_ms = (time.perf_counter() - start) * 1e3
+        given, results = device_tensors(device, manifest, inputs)
+        create_start = time.perf_counter()
+        with bundle.session(device=settings.device, graph=settings.graph) as session:
+            created = time.perf_counter()
+            session.run(given, outputs=results)
+            first = time.perf_counter()
+            enqueue = session.bind(given, results, device.stream)
+            for _ in range(warmup):
+                enqueue()
+            device.synchronize()
+            times = _in_a_row(device, enqueue, runs)
+            enqueue_us, latency_ms = _one_by_one(device, enqueue, runs)
+            profile = None
+            if settings.profile:
+                steps = [session.profile(given, outputs=results) for _ in range(min(runs, PROFILED_RUNS) + 1)][1:]
+                profile = summarize(manifest, steps, device.copy_bandwidth(), settings.peak_tflops)
+        return Measured(
+            runs=times,
+            session_create_ms=(created - create_start) * 1e3,
+            first_run_ms=(first - created) * 1e3,
+            profile=profile,
+            cuda=CudaFigures(
+                device=settings.device,
+                name=device.name,
+                arch=device.arch,
+                driver=device.driver,
+                graph=settings.graph,
+                context_ms=context_ms,
+                enqueue_us_median=float(np.median(enqueue_us)),
+                enqueue_us_p95=float(np.percentile(enqueue_us, 95)),
+                latency_ms_median=float(np.median(latency_ms)),
+                latency_ms_p95=float(np.percentile(latency_ms, 95)),
+            ),
+        )
+
+
+def device_tensors(
+    device: Device, manifest: Manifest, inputs: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, DeviceArray], dict[str, DeviceArray]]:
+    """Return inputs and outputs in device memory, by name, for symbolic dims at their maxima."""
+    dims = {dim.name: dim.max for dim in manifest.dims}
+    given = {spec.name: device.upload(inputs[spec.name], spec.dtype) for spec in manifest.inputs}
+    results = {spec.name: device.empty(spec.extents(dims), spec.dtype) for spec in manifest.outputs}
+    return given, results
+
+
+def _in_a_row(device: Device, enqueue: Callable[[], None], runs: int) -> NDArray[np.float64]:
+    """Return milliseconds of runs that follow each other; one more comes first, so that each has one before it."""
+    events = device.events(runs + 1)
+    enqueue()
+    for event in events[:-1]:
+        device.record(event)
+        enqueue()
+    device.record(events[-1])
+    device.synchronize()
+    return np.array([device.elapsed_ms(*pair) for pair in itertools.pairwise(events)])
+
+
+def _one_by_one(
+    device: Device, enqueue: Callable[[], None], runs: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return microseconds to enqueue each run, and milliseconds until it is done."""
+    enqueue_us, latency_ms = np.empty(runs), np.empty(runs)
+    for index in range(runs):
+        start = time.perf_counter()
+        enqueue()
+        enqueued = time.perf_counter()
+        device.synchronize()
+        latency_ms[index] = (time.perf_counter() - start) * 1e3
+        enqueue_us[index] = (enqueued - start) * 1e6
+    return enqueue_us, latency_ms

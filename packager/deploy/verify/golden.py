@@ -1,0 +1,229 @@
+"""Golden pairs: inputs and the outputs that the model must give for them, kept in the bundle.
+
+``python -m packager.deploy.verify.golden verify BUNDLE RESULT.json`` runs them, with ``compute`` it runs other inputs.
+`verify --run` and `build --golden` do so in a process of its own, because a broken bundle may crash it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packager.bundle import safetensors
+from packager.bundle.buckets import Sizes, combinations
+from packager.bundle.dtypes import typed
+from packager.bundle.manifest import GOLDEN_SECTION, Entry, Manifest
+from packager.bundle.reader import BundleFile, inspect, read_section
+from packager.deploy.verify.findings import Finding, error
+from packager.errors import BackendError, BundleError, PackagerError, RunError
+from packager.resources import PACKAGE
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """Inputs and expected outputs by name, of an entry or of the only one."""
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+    entry: str | None = None
+
+
+def encode_golden(cases: Sequence[GoldenCase], dtypes: Mapping[str, str] | None = None) -> bytes:
+    """Return the golden section: tensors ``<case>.input.<name>`` and ``<case>.output.<name>``.
+
+    ``dtypes`` names the element type of inputs and outputs that numpy cannot (bfloat16 in uint16).
+    """
+    tensors: dict[str, Array] = {}
+    overrides: dict[str, str] = {}
+    for index, case in enumerate(cases):
+        for kind, arrays in (("input", case.inputs), ("output", case.outputs)):
+            for name, array in arrays.items():
+                key = f"{index}.{kind}.{name}"
+                tensors[key] = array
+                if dtypes and name in dtypes:
+                    overrides[key] = dtypes[name]
+    return safetensors.encode(tensors, dtypes=overrides)
+
+
+def golden_points(manifest: Manifest) -> list[tuple[Entry, Sizes]]:
+    """Return what a seed makes cases for: every model, and of one with buckets every combination of these."""
+    return [
+        (entry, sizes)
+        for entry in manifest.every_entry()
+        for sizes in combinations({dim.name: dim.buckets for dim in entry.dims if dim.buckets})
+    ]
+
+
+def decode_golden(image: bytes, manifest: Manifest) -> list[GoldenCase]:
+    """Return the cases, in the order of ``golden_points``.
+
+    Raises BundleError if the image lacks a tensor of a case or has another.
+    """
+    tensors = safetensors.decode(image)
+    count = manifest.golden.cases if manifest.golden else 0
+    cases = []
+    points = golden_points(manifest)
+    several = len(manifest.entries) > 1
+    try:
+        for index in range(count):
+            entry, _ = points[index % len(points)]
+            inputs, outputs = (
+                {item.name: typed(tensors.pop(f"{index}.{kind}.{item.name}"), item.dtype) for item in items}
+                for kind, items in (("input", entry.inputs), ("output", entry.outputs))
+            )
+            cases.append(GoldenCase(inputs, outputs, entry.name if several else None))
+    except KeyError as missing:
+        raise BundleError(f"the golden section lacks the tensor {missing}") from None
+    if tensors:
+        raise BundleError(f"the golden section has the unknown tensor {next(iter(tensors))!r}")
+    return cases
+
+
+def compare(name: str, actual: Array, expected: Array, rtol: float, atol: float) -> str | None:
+    """Return what is wrong with an output, or None. Integers and bools must be equal; NaN equals NaN."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return f"output {name!r} is {actual.dtype}{list(actual.shape)}, not {expected.dtype}{list(expected.shape)}"
+    if expected.dtype.kind in "iub":
+        wrong = actual != expected
+        difference = wrong.astype(np.float64)
+    else:
+        got, want = actual.astype(np.float64), expected.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(got - want)
+            same = (got == want) | (np.isnan(got) & np.isnan(want)) | (difference <= atol + rtol * np.abs(want))
+        wrong = ~same
+    if not wrong.any():
+        return None
+    worst = np.unravel_index(int(np.argmax(np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1))), wrong.shape)
+    return (
+        f"output {name!r}: {int(wrong.sum())} of {wrong.size} elements differ; at {[int(axis) for axis in worst]} "
+        f"{actual[worst]} instead of {expected[worst]}"
+    )
+
+
+def run_golden(path: Path) -> list[str]:
+    """Load a bundle in this process and run all cases; return what differs. Raises PackagerError."""
+    from packager.deploy.load.loader import load  # verify without --run must not need ctypes
+
+    bundle_file = inspect(path)
+    manifest = bundle_file.manifest
+    if manifest.golden is None:
+        return []
+    cases = decode_golden(read_section(bundle_file, GOLDEN_SECTION), manifest)
+    problems = []
+    with load(path) as bundle:
+        for index, case in enumerate(cases):
+            with bundle.session() as session:  # whose states are new
+                results = session.run(case.inputs, entry=case.entry)
+            for name, expected in case.outputs.items():
+                problem = compare(name, results[name], expected, manifest.golden.rtol, manifest.golden.atol)
+                if problem:
+                    problems.append(f"case {index}: {problem}")
+    return problems
+
+
+def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
+    """Run the golden pairs of a bundle in a subprocess, for at most ``timeout`` seconds."""
+
+    def finding(aspect: str, what: str, why: str, hint: str) -> Finding:
+        return error(f"run.{aspect}", what, where=str(bundle.path), why=why, hint=hint)
+
+    with tempfile.TemporaryDirectory(prefix="packager-verify-") as folder:
+        result_file = Path(folder) / "result.json"
+        try:
+            process = _start_apart(["verify", str(bundle.path.absolute()), str(result_file)], timeout)
+        except subprocess.TimeoutExpired:
+            yield finding("timeout", f"not done after {timeout:g} s", "it hangs or is slow", "raise --timeout")
+            return
+        if not result_file.exists():
+            what = f"the process that ran the bundle was {_how_it_ended(process)}"
+            yield finding("crash", what, "the bundle's code does not work here", "rebuild; report it if it persists")
+            return
+        result = json.loads(result_file.read_text("utf-8"))
+    if result["error"]:
+        yield finding("refused", result["error"], "the bundle does not run here", result["hint"] or "see the message")
+    for problem in result["problems"]:
+        yield finding("golden", problem, "the model computes something else here", "rebuild for this machine")
+
+
+def run_apart(path: Path, inputs: Mapping[str, Array], entry: str | None = None) -> dict[str, Array]:
+    """Return what a bundle computes, in a process of its own: what backends and users' libraries bring may crash.
+
+    Raises RunError where the bundle refuses the inputs, and BackendError where it ends its process.
+    """
+    with tempfile.TemporaryDirectory(prefix="packager-golden-") as folder:
+        result_file, given, computed = (Path(folder) / name for name in ("result.json", "inputs", "outputs"))
+        given.write_bytes(safetensors.encode(inputs))
+        arguments = ["compute", str(path.absolute()), str(result_file), str(given), str(computed)]
+        process = _start_apart([*arguments, *([] if entry is None else [entry])], None)
+        if not result_file.exists():
+            raise BackendError(
+                f"the bundle was {_how_it_ended(process)} as it ran the golden inputs",
+                hint="the code of a backend, or of a library of operators, does not work",
+            )
+        result = json.loads(result_file.read_text("utf-8"))
+        if result["error"]:
+            raise RunError(result["error"], status=result["status"], name=result["name"], hint=result["hint"])
+        return safetensors.decode(computed.read_bytes())
+
+
+def _start_apart(arguments: Sequence[str], timeout: float | None) -> subprocess.CompletedProcess[bytes]:
+    root = str(PACKAGE.parent)
+    search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        # -P: without it a folder `packager` in the current folder would be run instead.
+        [sys.executable, "-P", "-m", "packager.deploy.verify.golden", *arguments],
+        env=os.environ | {"PYTHONPATH": search},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def _how_it_ended(process: subprocess.CompletedProcess[bytes]) -> str:
+    code = process.returncode
+    how = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    last = process.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
+    return f"{how} {last[0]}".rstrip()
+
+
+def _compute(path: Path, given: Path, computed: Path, entry: str | None = None) -> None:
+    from packager.deploy.load.loader import load
+
+    with load(path) as bundle:
+        results = bundle.run(safetensors.decode(given.read_bytes()), entry=entry)
+        computed.write_bytes(safetensors.encode(results))
+
+
+def _main(
+    mode: str, path: str, result_file: str, given: str = "", computed: str = "", entry: str | None = None
+) -> None:
+    result: dict[str, Any] = {"error": None, "hint": None, "problems": []}
+    try:
+        if mode == "verify":
+            result["problems"] = run_golden(Path(path))
+        else:
+            _compute(Path(path), Path(given), Path(computed), entry)
+    except PackagerError as failure:
+        result |= {"error": failure.message, "hint": failure.hint}
+        if isinstance(failure, RunError):
+            result |= {"status": failure.status, "name": failure.name}
+    Path(result_file).write_text(json.dumps(result), "utf-8")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

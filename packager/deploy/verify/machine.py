@@ -1,0 +1,129 @@
+"""Would a bundle run on a machine: this one, or one described by `packager machine --json`?"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from packager.bundle import strict_json
+from packager.bundle.elf.symbols import version_key
+from packager.bundle.fields import GlibcVersion
+from packager.bundle.manifest import Manifest
+from packager.deploy.verify.findings import Finding, error
+from packager.deploy.verify.gpus import CudaDriver, cuda_findings, this_cuda
+from packager.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What of a machine decides whether a bundle runs; ``glibc`` is null where the C library is another one.
+
+    ``cpu_features`` are the kernel's names: ``flags`` (x86) or ``Features`` (arm) of ``/proc/cpuinfo``. ``cuda`` is
+    null where there is no NVIDIA driver, and may be left out.
+    """
+
+    schema_version: Literal[1]
+    machine: str
+    os: str
+    glibc: GlibcVersion | None
+    cpu: str
+    cpu_features: tuple[str, ...]
+    cuda: CudaDriver | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value that ``packager machine --json`` prints."""
+        return asdict(self)
+
+
+def this_machine(*, gpus: bool = True) -> Machine:
+    """Describe the machine that this process runs on; cpu_features are those that all its processors have.
+
+    Without ``gpus`` the NVIDIA driver is not asked, which may take a second, and ``cuda`` is None.
+    """
+    try:
+        cpuinfo = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
+    except OSError:
+        cpuinfo = ""
+    name, features = _cpu(cpuinfo)
+    cuda = this_cuda() if gpus else None
+    return Machine(1, platform.machine(), platform.system().lower(), _this_glibc(), name, features, cuda)
+
+
+def _this_glibc() -> str | None:
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError):  # musl and others do not know the name
+        return None
+    return version if name == "glibc" else None
+
+
+def _cpu(cpuinfo: str) -> tuple[str, tuple[str, ...]]:
+    """Return the model name and the features that all processors of a /proc/cpuinfo text have."""
+    name = ""
+    features: set[str] | None = None
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name" and not name:
+            name = value.strip()
+        if key.strip() in ("flags", "Features"):
+            features = set(value.split()) if features is None else features & set(value.split())
+    return name, tuple(sorted(features or ()))
+
+
+def read_machine(path: Path) -> Machine:
+    """Read a file that ``packager machine --json`` wrote. Raises UsageError."""
+    try:
+        return strict_json.read(Machine, strict_json.parse(path.read_bytes()))
+    except OSError as failure:
+        raise UsageError(f"cannot read {path}: {failure.strerror}") from None
+    except strict_json.MismatchError as mismatch:
+        raise UsageError(
+            f"{path} does not describe a machine: {mismatch}",
+            hint="write it with `packager machine --json` on that machine",
+        ) from None
+
+
+def machine_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
+    """Compare the bundle's requirements with a machine."""
+    requirements = manifest.requirements
+    if machine.os != requirements.os:
+        yield error(
+            "machine.os",
+            f"the bundle is for {requirements.os}, the machine runs {machine.os}",
+            where="$.requirements.os",
+            why="its dynamic linker does not read this file",
+            hint="use a machine that runs Linux",
+        )
+    if machine.machine != requirements.machine:
+        yield error(
+            "machine.arch",
+            f"the bundle is for {requirements.machine}, the machine is {machine.machine}",
+            where="$.requirements.machine",
+            why="it cannot execute this code",
+            hint="rebuild with a --target for that machine",
+        )
+        return  # features of another architecture say nothing
+    missing = sorted(set(requirements.cpu_features) - set(machine.cpu_features))
+    if missing:
+        yield error(
+            "machine.cpu_features",
+            f"the CPU lacks {', '.join(missing)}",
+            where="$.requirements.cpu_features",
+            why="the code uses these instructions; the bundle refuses to make a session there",
+            hint='rebuild for an older CPU, for example --target "llvm -mcpu=x86-64-v2"',
+        )
+    yield from cuda_findings(manifest, machine.cuda)
+    if requirements.glibc is None:
+        return
+    if machine.glibc is None or version_key(machine.glibc) < version_key(requirements.glibc):
+        yield error(
+            "machine.glibc",
+            f"the bundle needs glibc {requirements.glibc}, the machine has {machine.glibc or 'none'}",
+            where="$.requirements.glibc",
+            why="its dynamic linker refuses the file",
+            hint="rebuild on the oldest distribution that you serve",
+        )

@@ -1,0 +1,297 @@
+"""Checks of the linked image: is it hardened and self-contained, and is it what its manifest says?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from packager.bundle.cpu_levels import form_name
+from packager.bundle.elf.tables import SHF_ALLOC, SHF_WRITE, Section
+from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION, Primitive
+from packager.bundle.reader import BundleFile
+from packager.deploy.verify.code import level_findings
+from packager.deploy.verify.findings import Finding, error
+from packager.deploy.verify.gpu_code import gpu_code_findings
+
+_RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or relink it"
+_TEXT_LIMIT = 8
+
+
+def elf_findings(bundle: BundleFile) -> Iterator[Finding]:
+    """Check how the image is linked."""
+    elf, requirements = bundle.elf, bundle.manifest.requirements
+    expected = "shared" if bundle.manifest.form == "shared" else "relocatable"
+    if elf.type != expected:
+        yield error(
+            "elf.type",
+            f"the file is {elf.type}, not {expected}",
+            where="ELF header",
+            why=f"the manifest says form {bundle.manifest.form!r}",
+            hint=_RELINK,
+        )
+    if elf.machine != requirements.machine:
+        yield error(
+            "elf.machine",
+            f"the code is for {elf.machine}",
+            where="ELF header",
+            why=f"the manifest says {requirements.machine}",
+            hint=_RELINK,
+        )
+    yield from _export_findings(bundle)
+    if elf.exec_stack:
+        yield error(
+            "elf.exec_stack",
+            "the bundle asks for an executable stack",
+            where="PT_GNU_STACK" if expected == "shared" else ".note.GNU-stack",
+            why="loading it would make the stacks of the whole process executable, or be refused",
+            hint='link with -z noexecstack; assembly files need .section .note.GNU-stack,"",@progbits',
+        )
+    if elf.init_entries or elf.fini_entries:
+        yield error(
+            "elf.constructors",
+            f"{elf.init_entries} functions run when it is loaded, {elf.fini_entries} when it is unloaded",
+            where=".init_array, .fini_array",
+            why="a bundle does nothing before it is asked to",
+            hint="find the object that has __attribute__((constructor)) or C++ globals",
+        )
+    if expected == "relocatable":
+        return
+    if elf.has_textrel:
+        yield error(
+            "elf.textrel",
+            "the code needs relocations (DT_TEXTREL)",
+            where=".dynamic",
+            why="its pages would be writable at load and not be shared between processes",
+            hint="compile every object with -fPIC",
+        )
+    if elf.relro != "full":
+        yield error(
+            "elf.relro",
+            f"RELRO is {elf.relro}, not full",
+            where="PT_GNU_RELRO, DT_FLAGS",
+            why="function pointers would stay writable",
+            hint="link with -z relro -z now",
+        )
+    if elf.writable_code:
+        yield error(
+            "elf.writable_code",
+            "a segment is both writable and executable",
+            where="program headers",
+            why="code could be changed at run time",
+            hint="link without -N or --omagic",
+        )
+    for tag, value in (("DT_RPATH", elf.rpath), ("DT_RUNPATH", elf.runpath)):
+        if value is not None:
+            yield error(
+                "elf.rpath",
+                f"the library search path is set to {value!r}",
+                where=tag,
+                why="libraries would be taken from a folder that the builder chose",
+                hint="link without -rpath",
+            )
+
+
+def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
+    elf, requirements = bundle.elf, bundle.manifest.requirements
+    where = ".dynsym" if bundle.manifest.form == "shared" else ".symtab"
+    yield from _difference(
+        "elf.exports",
+        "exported symbol",
+        elf.exports,
+        requirements.exports,
+        where=where,
+        why="symbols could clash in the process",
+    )
+    entry = r"packager_bundle_v1" if bundle.manifest.form == "shared" else r"[A-Za-z_][A-Za-z0-9_]*_bundle_v1"
+    if len(requirements.exports) != 1 or not re.fullmatch(entry, requirements.exports[0]):
+        yield error(
+            "elf.exports",
+            f"declares the exports {_list(requirements.exports)}",
+            where="$.requirements.exports",
+            why="a bundle exports its entrypoint and nothing else",
+            hint=_RELINK,
+        )
+    libraries = (*elf.needed, *elf.other_libraries)
+    yield from _difference(
+        "elf.needed",
+        "library",
+        libraries,
+        requirements.needed,
+        where=".dynamic",
+        why="the bundle does not load without it",
+    )
+    if bundle.manifest.form == "static":
+        yield from _difference(
+            "elf.undefined",
+            "undefined symbol",
+            elf.undefined,
+            requirements.undefined,
+            where=where,
+            why="the program that links it must define it",
+        )
+    else:
+        yield from _undefined_findings(bundle)
+    if bundle.manifest.form == "shared" and elf.glibc != requirements.glibc:
+        yield error(
+            "elf.glibc",
+            f"the file needs {_glibc(elf.glibc)}",
+            where=".gnu.version_r",
+            why=f"the manifest says {_glibc(requirements.glibc)}",
+            hint=_RELINK,
+        )
+
+    if elf.glibc_private:
+        yield error(
+            "elf.glibc_private",
+            f"the file needs {_list(elf.glibc_private)}",
+            where=".gnu.version_r",
+            why="internals of one release of glibc: the next one may lack them",
+            hint="find the static library that was taken out of a C library",
+        )
+
+
+def _undefined_findings(bundle: BundleFile) -> Iterator[Finding]:
+    """Check that each undefined symbol of a shared library is one of a library that it needs."""
+    elf = bundle.elf
+    strangers = tuple(sorted(set(elf.version_libraries) - set(elf.needed)))
+    if strangers:
+        yield error(
+            "elf.undefined",
+            f"symbol versions of {_list(strangers)}, which the file does not need",
+            where=".gnu.version_r",
+            why="the dynamic linker refuses such a file",
+            hint=_RELINK,
+        )
+    # A needed library without versions may define what names none.
+    if elf.unversioned and set(elf.needed) <= set(elf.version_libraries):
+        yield error(
+            "elf.undefined",
+            f"undefined symbols that no needed library has: {_list(elf.unversioned)}",
+            where=".dynsym",
+            why="whatever the process has loaded under these names would be called",
+            hint="link with -z defs, and all libraries that the objects need",
+        )
+
+
+def _glibc(version: str | None) -> str:
+    return f"glibc {version}" if version else "no glibc"
+
+
+def _list(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:_TEXT_LIMIT])
+    return f"{shown} and {len(names) - _TEXT_LIMIT} more" if len(names) > _TEXT_LIMIT else shown or "none"
+
+
+def _difference(
+    check: str, kind: str, found: tuple[str, ...], declared: tuple[str, ...], *, where: str, why: str
+) -> Iterator[Finding]:
+    extra, missing = sorted(set(found) - set(declared)), sorted(set(declared) - set(found))
+    if extra:
+        yield error(check, f"undeclared {kind}: {_list(tuple(extra))}", where=where, why=why, hint=_RELINK)
+    if missing:
+        yield error(
+            check,
+            f"declared {kind} is not there: {_list(tuple(missing))}",
+            where=where,
+            why="the manifest does not describe this file",
+            hint=_RELINK,
+        )
+
+
+def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
+    """Check what the manifest says of symbols, sections and sizes against the image."""
+    manifest, elf = bundle.manifest, bundle.elf
+    yield from _symbol_findings(bundle)
+    yield from level_findings(bundle)
+    yield from gpu_code_findings(bundle)
+    constants = elf.sections.get(CONSTANTS_SECTION)
+    golden = elf.sections.get(GOLDEN_SECTION)
+    selection = elf.sections.get(SELECTION_SECTION)
+    embedded = manifest.weights.bytes if manifest.weights.storage == "embedded" else 0
+    for check, what, actual, declared in (
+        ("manifest.file_size", "bytes of the file", elf.file_size, manifest.sizes.file),
+        ("manifest.code_size", "bytes of code", elf.code_bytes, manifest.sizes.code),
+        ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), manifest.sizes.constants),
+        ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), embedded),
+        ("manifest.selection", f"bytes in {SELECTION_SECTION}", _size(selection), len(manifest.selection)),
+        (
+            "manifest.golden",
+            f"bytes in {GOLDEN_SECTION}",
+            _size(golden),
+            manifest.golden.bytes if manifest.golden else 0,
+        ),
+    ):
+        if actual != declared:
+            yield error(
+                check,
+                f"{actual} {what}, but {declared} declared",
+                where="$.sizes, $.weights, $.selection, $.golden",
+                why="the manifest does not describe this file",
+                hint=_RELINK,
+            )
+    for name, section, mapped in (
+        (SECTION_NAME, bundle.section, True),
+        (CONSTANTS_SECTION, constants, True),
+        (SELECTION_SECTION, selection, True),
+        (GOLDEN_SECTION, golden, False),
+    ):
+        if section is None:
+            continue
+        if section.flags & SHF_WRITE or bool(section.flags & SHF_ALLOC) != mapped:
+            yield error(
+                "manifest.sections",
+                f"{name} must be read-only and {'mapped' if mapped else 'not mapped'}",
+                where="section headers",
+                why="what was hashed could change in memory, or memory would be wasted",
+                hint=_RELINK,
+            )
+
+
+def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
+    """Check that what backends provide is there: functions, and for no one else."""
+    elf = bundle.elf
+    provided = {name for _, item in bundle.manifest.primitives() for name in _forms(item)}
+    absent = tuple(sorted(provided - elf.symbols.keys()))
+    if absent:
+        yield error(
+            "manifest.symbols",
+            f"primitive functions that are not in the file: {_list(absent)}",
+            where=".symtab",
+            why="the manifest does not describe this file",
+            hint="rebuild; do not strip a bundle, its local symbols are part of it",
+        )
+    others = tuple(sorted((provided & elf.symbols.keys()) - elf.functions))
+    if others:
+        yield error(
+            "manifest.symbols",
+            f"primitive functions that are data, or not in executable memory: {_list(others)}",
+            where=".symtab",
+            why="calling them would crash",
+            hint=_RELINK,
+        )
+    public = tuple(sorted(provided.intersection(elf.exports)))
+    if public:
+        yield error(
+            "manifest.symbols",
+            f"primitive functions that are exported: {_list(public)}",
+            where=".dynsym" if bundle.manifest.form == "shared" else ".symtab",
+            why="another library's symbols of these names would be called in their place",
+            hint=_RELINK,
+        )
+    for backend in bundle.manifest.backends:
+        if backend.primitives and not backend.static_libraries:
+            yield error(
+                "manifest.libraries",
+                f"backend {backend.kind!r} provides functions, but no library that they are from",
+                where="$.backends",
+                why="nobody can tell where the code comes from",
+                hint=_RELINK,
+            )
+
+
+def _forms(primitive: Primitive) -> list[str]:
+    return [form_name(primitive.symbol, level) for level in ("", *primitive.levels)]
+
+
+def _size(section: Section | None) -> int:
+    return section.size if section else 0

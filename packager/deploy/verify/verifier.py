@@ -1,0 +1,103 @@
+"""Verifies a bundle: integrity, structure, policy, machine, and on request its golden pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from packager.bundle.manifest import Manifest
+from packager.bundle.reader import BundleFile, inspect
+from packager.deploy.verify.code import can_read_code, code_findings
+from packager.deploy.verify.findings import Check, Finding, VerifyResult
+from packager.deploy.verify.gpus import describe_cuda
+from packager.deploy.verify.integrity import integrity_findings
+from packager.deploy.verify.machine import Machine, machine_findings, read_machine, this_machine
+from packager.deploy.verify.policy import Policy, policy_findings, read_policy
+from packager.deploy.verify.structure import elf_findings, manifest_findings
+
+DEFAULT_TIMEOUT = 300.0
+"""Seconds that the golden pairs may take."""
+
+
+def verify(
+    path: str | Path,
+    *,
+    policy: Policy | str = "default",
+    machine: Machine | str | Path | None = None,
+    run: bool = False,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> VerifyResult:
+    """Verify a bundle; with ``run`` False nothing of it is executed.
+
+    ``policy`` is a Policy, the name of a built-in one, or the path of a TOML file. ``machine`` is a description,
+    or the path of one; None means this machine. ``run`` computes the golden pairs in a subprocess, for at most
+    ``timeout`` seconds.
+
+    What is wrong is in the result's findings. Raises BundleError if the file is not a bundle or is damaged: then
+    nothing else of it can be believed. Raises UsageError for a policy or machine that cannot be read.
+    """
+    accepted = policy if isinstance(policy, Policy) else read_policy(policy)
+    described = read_machine(Path(machine)) if isinstance(machine, (str, Path)) else machine
+    bundle = inspect(path)
+    manifest = bundle.manifest
+    requirements = manifest.requirements
+    target = described or this_machine(gpus=requirements.cuda is not None)
+    outcomes = [
+        _outcome("integrity", integrity_findings(bundle), f"SHA-256 {manifest.content_sha256[:16]}, constants, golden"),
+        _outcome("elf", elf_findings(bundle), f"exports {', '.join(requirements.exports)}; hardening; dependencies"),
+        _outcome("manifest", manifest_findings(bundle), _compared(manifest)),
+        _code(bundle),
+        _outcome("policy", policy_findings(manifest, accepted), accepted.name),
+        _outcome("machine", machine_findings(manifest, target), _runs(manifest, target, described is not None)),
+    ]
+    outcomes.append(_run(bundle, [found for _, group in outcomes for found in group], run, timeout))
+    return VerifyResult(
+        str(path), tuple(check for check, _ in outcomes), tuple(finding for _, group in outcomes for finding in group)
+    )
+
+
+def _compared(manifest: Manifest) -> str:
+    cuda = manifest.requirements.cuda
+    code = f", GPU code for {cuda.describe()}" if cuda else ""
+    return f"{sum(1 for _ in manifest.primitives())} primitives, sizes{code}"
+
+
+def _code(bundle: BundleFile) -> tuple[Check, list[Finding]]:
+    if not can_read_code():
+        return Check("code", "skipped", "reading instructions needs capstone: pip install capstone"), []
+    return _outcome("code", code_findings(bundle), "CPU features of all instructions")
+
+
+def _runs(manifest: Manifest, machine: Machine, described: bool) -> str:
+    """Say which machine it is, and which of the bundle's levels its CPU has."""
+    requirements = manifest.requirements
+    text = _described(machine, with_gpus=requirements.cuda is not None)
+    level = requirements.best_level(machine.cpu_features) if machine.machine == requirements.machine else None
+    text = f"{text}, code for {level.name}" if level else text
+    return text if described else f"this one: {text}"
+
+
+def _described(machine: Machine, *, with_gpus: bool) -> str:
+    text = f"{machine.machine}, glibc {machine.glibc or 'none'}"
+    return f"{text}, {describe_cuda(machine.cuda)}" if with_gpus else text
+
+
+def _outcome(name: str, findings: Iterable[Finding], note: str) -> tuple[Check, list[Finding]]:
+    found = list(findings)
+    failed = any(finding.severity == "error" for finding in found)
+    return Check(name, "failed" if failed else "passed", note), found
+
+
+def _run(bundle: BundleFile, earlier: list[Finding], run: bool, timeout: float) -> tuple[Check, list[Finding]]:
+    golden = bundle.manifest.golden
+    if not run:
+        return Check("run", "skipped", "not asked for: --run"), []
+    if bundle.manifest.form == "static":
+        return Check("run", "skipped", "a static archive must be linked first"), []
+    if golden is None:
+        return Check("run", "skipped", "the bundle has no golden pairs: rebuild with --golden"), []
+    if any(found.severity == "error" and not found.check.startswith("policy.") for found in earlier):
+        return Check("run", "skipped", "not run because of the findings above"), []
+    from packager.deploy.verify.golden import golden_findings  # needs numpy
+
+    return _outcome("run", golden_findings(bundle, timeout), f"{golden.cases} golden pairs")

@@ -1,0 +1,95 @@
+"""``--freeze``: inputs of an ONNX model that become constants, so that what depends on them is known at build time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from packager.bundle.strict_json import suggestion
+from packager.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[np.generic]
+
+HINT = "write --freeze NAME=VALUE, the value as JSON: shape=[2,3], axis=1"
+
+
+def parse_frozen(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse ``NAME=JSON`` texts into values by input. Raises UsageError."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--freeze {text!r} cannot be read", hint=HINT)
+        if name in values:
+            raise UsageError(f"--freeze {name} is given twice")
+        try:
+            values[name] = json.loads(value)
+        except ValueError as error:
+            raise UsageError(f"--freeze {text!r} cannot be read: {error}", hint=HINT) from None
+    return values
+
+
+def frozen_arrays(values: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    """Return the values as arrays. Raises UsageError for what is none, such as rows of unequal length."""
+    if not values:
+        return {}
+    import numpy as np
+
+    arrays = {}
+    for name, value in values.items():
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise UsageError(f"--freeze {name}: is no array: {error}", hint=HINT) from None
+        if array.dtype.kind not in "biufV":
+            raise UsageError(f"--freeze {name}: {value!r} is no number or list of numbers", hint=HINT)
+        arrays[name] = array
+    return arrays
+
+
+def freeze_inputs(graph: onnx.GraphProto, frozen: Mapping[str, Array]) -> None:
+    """Make initialisers of the inputs in ``frozen``.
+
+    Raises UsageError for a name that is no input, a shape other than the model's, and a value that the input's element
+    type cannot hold.
+    """
+    import numpy as np
+    import onnx
+
+    inputs = {value.name: value for value in graph.input}
+    for name, array in frozen.items():
+        if name not in inputs:
+            raise UsageError(
+                f"--freeze {name}: the model has no such input{suggestion(name, set(inputs))}",
+                hint=f"its inputs: {', '.join(inputs)}",
+            )
+        kind = inputs[name].type.tensor_type
+        if inputs[name].type.WhichOneof("value") != "tensor_type":
+            raise UsageError(f"--freeze {name}: the input is not a tensor")
+        _check_shape(name, array, kind)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        with np.errstate(all="ignore"):
+            cast = array.astype(dtype)
+            exact = array.dtype == dtype or np.array_equal(cast.astype(array.dtype), array, equal_nan=False)
+        if not exact and (dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))):
+            raise UsageError(f"--freeze {name}: {array.tolist()} are no values of {dtype.name}, the input's type")
+        graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(cast, order="C"), name))
+    remaining = [value for value in graph.input if value.name not in frozen]
+    del graph.input[:]
+    graph.input.extend(remaining)
+
+
+def _check_shape(name: str, array: Array, kind: Any) -> None:
+    if not kind.HasField("shape"):
+        return
+    extents = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
+    pairs = zip(array.shape, extents, strict=False)
+    if array.ndim != len(extents) or any(isinstance(want, int) and have != want for have, want in pairs):
+        wanted = ", ".join(map(str, extents))
+        raise UsageError(f"--freeze {name}: the value has shape {list(array.shape)}, the input [{wanted}]", hint=HINT)

@@ -1,0 +1,78 @@
+"""Frontends: one module per file format, each with ``load(path, dims, name) -> ImportedModel``; ONNX takes libraries of
+custom operators too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packager.errors import UsageError
+from packager.frontends.dims import DimRequest
+from packager.ir.model import ImportedModel
+
+if TYPE_CHECKING:
+    from packager.custom_ops.library import OpLibrary
+    from packager.frontends.freeze import Array
+    from packager.frontends.overrides import Overrides
+
+SUFFIXES = (".onnx", ".pt2", ".json")
+
+
+def load_model(
+    path: Path,
+    dims: Mapping[str, DimRequest],
+    name: str | None,
+    op_libraries: Sequence[OpLibrary] = (),
+    entry: str | None = None,
+    overrides: Overrides | None = None,
+    frozen: Mapping[str, Array] | None = None,
+) -> ImportedModel:
+    """Read a model file; its suffix decides how. ``op_libraries`` implement ONNX operators of other domains.
+
+    ``entry`` names the function of a Relax module that is the model, ``main`` if it is None. ``overrides`` replace
+    constants of the model. ``frozen`` are inputs of an ONNX model that become constants.
+
+    Raises UsageError for a missing file, an unknown suffix, a wrong ``--dim`` or overrides that do not fit; ModelError
+    for a file that cannot be read, and UnsupportedOperatorsError.
+    """
+    from packager.frontends.overrides import NO_OVERRIDES
+
+    check_suffix(path)
+    overrides = overrides or NO_OVERRIDES
+    name = name or path.stem
+    if entry is not None and path.suffix != ".json":
+        raise UsageError(f"{path}: --entry {entry} names a function of a Relax module, and this is none")
+    if path.suffix == ".onnx":
+        from packager.frontends.onnx import load as onnx_file
+
+        return onnx_file.load(path, dims, name, op_libraries, overrides, frozen or {})
+    if frozen:
+        raise UsageError(
+            f"{path}: --freeze is for inputs of ONNX models, and this is none", hint="make it a constant in the export"
+        )
+    if op_libraries:
+        raise UsageError(
+            f"{path}: operator libraries implement operators of ONNX models, and this is none",
+            hint="export the model to ONNX, or leave out --op-library",
+        )
+    if path.suffix == ".pt2":
+        from packager.frontends.torch import load as torch_export
+
+        return torch_export.load(path, dims, name, overrides)
+    from packager.frontends import relax as relax_json
+
+    return relax_json.load(path, dims, name, entry or relax_json.MAIN, overrides)
+
+
+def check_suffix(path: Path) -> None:
+    """Raise UsageError unless ``path`` is a file of a known suffix."""
+    if path.suffix not in SUFFIXES:
+        raise UsageError(
+            f"{path}: the suffix {path.suffix!r} is not a model format",
+            hint="models are .onnx, .pt2 (torch.export.save) or .json (tvm.ir.save_json of a Relax module)",
+        )
+    if not path.exists():
+        raise UsageError(f"{path}: no such file")
+    if not path.is_file():
+        raise UsageError(f"{path}: not a file")

@@ -1,0 +1,194 @@
+"""Operators of ONNX that are written as others of ONNX before import: by their schemas' functions, and branches that
+are decided.
+
+https://onnx.ai/onnx/repo-docs/IR.html#functions: a schema may define its operator by a graph of others, for a node and
+the types of its inputs where it depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import onnx
+
+from packager.custom_ops.domains import STANDARD_DOMAINS
+from packager.frontends.onnx.graph.fold_constants import Constants
+from packager.frontends.onnx.graph.infer_shapes import Inferred
+
+# Operators that TVM's importer lacks, or computes wrongly, and whose functions are as good as any code of ours.
+EXPANDED = {
+    *("AffineGrid", "CenterCropPad", "BlackmanWindow", "HannWindow", "HammingWindow"),
+    *("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
+    *("CausalConvWithState", "LinearAttention", "FlexAttention"),
+    *("Swish", "SwiGLU", "Celu", "MeanVarianceNormalization"),
+}
+PREVIEW_DOMAINS = ("ai.onnx.preview",)
+
+
+def expand_functions(model: onnx.ModelProto, inferred: Inferred) -> bool:
+    """Replace nodes of EXPANDED by the bodies of their functions; return whether there were any.
+
+    A node waits until the types of its inputs are known, and stays if its schema has no function for its version.
+    """
+    versions = {entry.domain or "": entry.version for entry in model.opset_import}
+    changed = False
+    nodes: list[onnx.NodeProto] = []
+    for index, node in enumerate(model.graph.node):
+        body = _function_of(node, versions, inferred) if node.op_type in EXPANDED else None
+        if body is None:
+            nodes.append(node)
+            continue
+        nodes.extend(_inlined(node, body, f"{node.name or node.output[0]}.{index}."))
+        changed = True
+        for entry in body.opset_import:
+            if (entry.domain or "") not in versions:
+                model.opset_import.append(entry)
+                versions[entry.domain or ""] = entry.version
+    if changed:
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+    return changed
+
+
+def _function_of(node: onnx.NodeProto, versions: Mapping[str, int], inferred: Inferred) -> onnx.FunctionProto | None:
+    domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+    if (domain and domain not in PREVIEW_DOMAINS) or domain not in versions:
+        return None
+    schema = onnx.defs.get_schema(node.op_type, versions[domain], domain)
+    if any(name and name not in inferred.protos for name in node.input):
+        return None
+    complete = onnx.NodeProto()
+    complete.CopyFrom(node)
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.name:
+            complete.attribute.append(attribute.default_value)
+    types = [inferred.protos[name] if name else onnx.TypeProto() for name in node.input]
+    body = onnx.FunctionProto()
+    standard = versions.get("", onnx.defs.onnx_opset_version())
+    if fits := [v for v in schema.context_dependent_function_opset_versions if v <= standard or domain]:
+        encoded = [ty.SerializeToString() for ty in types]
+        text = schema.get_context_dependent_function_with_opset_version(fits[-1], complete.SerializeToString(), encoded)
+    elif fits := [v for v in schema.function_opset_versions if v <= standard or domain]:
+        text = schema.get_function_with_opset_version(fits[-1])
+    else:
+        return None
+    body.ParseFromString(text)
+    del body.attribute_proto[:]
+    node.CopyFrom(complete)
+    return body if body.node else None
+
+
+def _inlined(node: onnx.NodeProto, body: onnx.FunctionProto, prefix: str) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a function's body with the names and attributes that ``node`` gives it."""
+    names = {name: node.input[i] if i < len(node.input) else "" for i, name in enumerate(body.input)}
+    names |= {name: node.output[i] for i, name in enumerate(body.output) if i < len(node.output) and node.output[i]}
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+
+    def rename(name: str) -> str:
+        return names.get(name, prefix + name if name else "")
+
+    for part in body.node:
+        yield renamed_node(part, rename, attributes, node.name or node.output[0])
+
+
+def renamed_node(
+    node: onnx.NodeProto,
+    rename: Callable[[str], str],
+    attributes: Mapping[str, onnx.AttributeProto] | None,
+    title: str | None,
+) -> onnx.NodeProto:
+    """Return a copy of a node with other names of values; ``attributes`` are what it may refer to."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:] = [rename(name) for name in node.input]
+    copy.output[:] = [rename(name) for name in node.output]
+    if title is not None:
+        copy.name = title
+    del copy.attribute[:]
+    for attribute in node.attribute:
+        if attribute.ref_attr_name and attributes is not None:
+            if attribute.ref_attr_name not in attributes:
+                continue  # the function's caller leaves it out, and so does the body
+            copied = onnx.AttributeProto()
+            copied.CopyFrom(attributes[attribute.ref_attr_name])
+            copied.name = attribute.name
+            copy.attribute.append(copied)
+            continue
+        copied = onnx.AttributeProto()
+        copied.CopyFrom(attribute)
+        if attribute.HasField("g"):
+            _rename_graph(copied.g, rename, attributes)
+        copy.attribute.append(copied)
+    return copy
+
+
+def _rename_graph(
+    graph: onnx.GraphProto, rename: Callable[[str], str], attributes: Mapping[str, onnx.AttributeProto] | None
+) -> None:
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = rename(value.name)
+    nodes = [renamed_node(node, rename, attributes, None) for node in graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def inline_branches(graph: onnx.GraphProto, constants: Constants, inferred: Inferred) -> bool:
+    """Replace each ``If`` by the branch that it takes, or by a choice between both; return whether there were any.
+
+    A choice needs results of one static shape whichever branch is taken: both branches are computed.
+    """
+    nodes: list[onnx.NodeProto] = []
+    changed = False
+    for index, node in enumerate(graph.node):
+        decided = _is_decided(node, constants)
+        if not decided and not _is_choice(node, inferred):
+            nodes.append(node)
+            continue
+        changed = True
+        branches = {attribute.name: attribute.g for attribute in node.attribute}
+        prefix = f"{node.name or node.output[0]}.{index}."
+        if decided:
+            chosen = "then_branch" if bool(constants.array(node.input[0]).reshape(-1)[0]) else "else_branch"
+            nodes.extend(_branch_nodes(node, list(node.output), branches[chosen], constants, prefix))
+            continue
+        condition = f"{prefix}condition"
+        nodes.append(onnx.helper.make_node("Squeeze", [node.input[0]], [condition], name=node.name))
+        results = []
+        for name in ("then_branch", "else_branch"):
+            results.append([f"{prefix}{name}.{output}" for output in node.output])
+            nodes.extend(_branch_nodes(node, results[-1], branches[name], constants, f"{prefix}{name}:"))
+        for output, first, second in zip(node.output, *results, strict=True):
+            nodes.append(onnx.helper.make_node("Where", [condition, first, second], [output], name=node.name))
+    if changed:
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return changed
+
+
+def _is_choice(node: onnx.NodeProto, inferred: Inferred) -> bool:
+    return (
+        node.op_type == "If"
+        and node.domain in STANDARD_DOMAINS
+        and all(name in inferred.extents and None not in inferred.extents[name] for name in node.output)
+    )
+
+
+def _is_decided(node: onnx.NodeProto, constants: Constants) -> bool:
+    return node.op_type == "If" and node.domain in STANDARD_DOMAINS and node.input[0] in constants
+
+
+def _branch_nodes(
+    node: onnx.NodeProto, results: Sequence[str], branch: onnx.GraphProto, constants: Constants, prefix: str
+) -> Sequence[onnx.NodeProto]:
+    """Return the nodes of a branch, which give their values the names ``results``."""
+    inner = {name for part in branch.node for name in part.output} | {t.name for t in branch.initializer}
+    names = {name: prefix + name for name in inner if name}
+    for tensor in branch.initializer:
+        constants.add(names[tensor.name], onnx.numpy_helper.to_array(tensor), None)
+    made = [renamed_node(part, lambda name: names.get(name, name), None, None) for part in branch.node]
+    for result, value in zip(results, branch.output, strict=False):
+        if result:
+            source = names.get(value.name, value.name)
+            made.append(onnx.helper.make_node("Identity", [source], [result], name=node.name))
+    return made

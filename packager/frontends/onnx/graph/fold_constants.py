@@ -1,0 +1,176 @@
+"""Fold in numpy what is constant in an ONNX graph: initialisers, shapes that are known, and what follows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from packager.custom_ops.domains import STANDARD_DOMAINS
+from packager.frontends.onnx.graph.external_data import LARGE_BYTES, declaration
+from packager.frontends.signature import stays_inline
+from packager.graph.array_views import take
+
+# Operators whose result is not a function of their inputs alone, that hold sub-graphs, or that are folded later.
+NOT_FOLDABLE = {
+    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"),
+    *("If", "Loop", "Scan", "SequenceMap"),
+    # Weights of 8 bits stay such: ``packager.transforms.quantize.quantize`` computes with them as they are.
+    "DequantizeLinear",
+}
+# A fold must not blow up the file: a constant-of-shape of gigabytes stays an operator.
+MAX_FOLDED_BYTES = 1 << 28
+
+Array = NDArray[Any]
+# The extents of a value: None where one is not known.
+Extents = tuple[int | None, ...]
+
+
+class Constants:
+    """The initialisers of a graph as arrays, and where those that were computed here come from.
+
+    ``sources`` gives for each of these the initialisers of the file that it was computed from; small ones, which are
+    part of the code, do not count. An array that only moves elements of its source is a view of it. ``arrays`` are
+    those whose data are not in the graph.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, arrays: Mapping[str, Array]) -> None:
+        self.graph = graph
+        self.tensors = {tensor.name: tensor for tensor in graph.initializer}
+        self.arrays = dict(arrays)
+        self.sources: dict[str, tuple[str, ...]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def array(self, name: str) -> Array:
+        """Return the value of an initialiser."""
+        if name not in self.arrays:
+            self.arrays[name] = numpy_helper.to_array(self.tensors[name])
+        return self.arrays[name]
+
+    def add(self, name: str, array: Array, inputs: Iterable[str] | None) -> None:
+        """Add an initialiser that was computed from ``inputs``; None: it stands in the file, as a Constant node."""
+        self.arrays[name] = array
+        if array.nbytes > LARGE_BYTES:
+            data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            self.tensors[name] = declaration(name, data_type, array.shape)
+        else:
+            self.tensors[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
+        self.graph.initializer.append(self.tensors[name])
+        if inputs is not None:
+            self.sources[name] = tuple(dict.fromkeys(source for i in inputs for source in self._sources_of(i)))
+
+    def _sources_of(self, name: str) -> tuple[str, ...]:
+        return self.sources.get(name, () if stays_inline(self.array(name)) else (name,))
+
+
+def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], constants: Constants) -> int:
+    """Replace the nodes of ``model`` whose values are known by initialisers; return how many were more than constants.
+
+    ``extents`` are those of values by name. What the graph gives out stays computed.
+    """
+    graph = model.graph
+    outputs = {value.name for value in graph.output}
+    shapes_of: dict[str, Extents] = {}
+    remaining, folded = [], 0
+    for node in graph.node:
+        values: list[Array] | None = None
+        if node.domain not in STANDARD_DOMAINS:
+            pass
+        elif outputs.intersection(node.output):
+            if node.op_type not in ("Identity", *NOT_FOLDABLE) and _takes_nothing(node, constants):
+                values = _evaluate(model, node, {name: constants.array(name) for name in node.input if name})
+            if values is not None:  # the graph still needs a node that gives it
+                for place, name in enumerate(node.output):
+                    if name in outputs:
+                        node.output[place] = f"{name}.value"
+                        remaining.append(onnx.helper.make_node("Identity", [node.output[place]], [name]))
+        elif (known := _shape_value(node, extents, shapes_of, constants)) is not None:
+            values = [known]
+        elif node.op_type not in NOT_FOLDABLE and all(not name or name in constants for name in node.input):
+            values = _evaluate(model, node, {name: constants.array(name) for name in node.input if name})
+            if values is not None and node.op_type == "Gather":
+                values = [_gather(node, constants.array(node.input[0]), constants.array(node.input[1]), values[0])]
+        if values is None:
+            remaining.append(node)
+            continue
+        folded += node.op_type != "Constant"
+        for name, value in zip(node.output, values, strict=False):
+            if name:
+                inputs = [i for i in node.input if i in constants]
+                constants.add(name, value, None if node.op_type == "Constant" else inputs)
+    del graph.node[:]
+    graph.node.extend(remaining)
+    return folded
+
+
+def _takes_nothing(node: onnx.NodeProto, constants: Constants) -> bool:
+    """Whether all inputs of a node are known, and one of them has no elements."""
+    names = [name for name in node.input if name]
+    return all(name in constants for name in names) and any(constants.array(name).size == 0 for name in names)
+
+
+def _shape_value(
+    node: onnx.NodeProto, extents: Mapping[str, Extents], shapes_of: dict[str, Extents], constants: Constants
+) -> Array | None:
+    """Return what a node takes of a shape, where it is known: all of it, a range, or elements at constant places.
+
+    A shape that is known in part is noted in ``shapes_of``.
+    """
+    first = node.input[0] if node.input else ""
+    if node.op_type in ("Shape", "Size") and first in extents:
+        known: Extents = extents[first]
+        if node.op_type == "Shape":
+            attributes = {a.name: a.i for a in node.attribute}
+            known = known[attributes.get("start", 0) : attributes.get("end")]
+        if None not in known:
+            array = np.array(known, np.int64)
+            return array if node.op_type == "Shape" else np.asarray(array.prod(dtype=np.int64))
+        if node.op_type == "Shape":
+            shapes_of[node.output[0]] = known
+    elif first in shapes_of and all(name in constants for name in node.input[1:] if name):
+        places = np.arange(len(shapes_of[first]))
+        if node.op_type == "Gather":
+            places = places[constants.array(node.input[1])]
+        elif node.op_type == "Slice" and len(node.input) >= 3:
+            start, end = (int(constants.array(name)[0]) for name in node.input[1:3])
+            step = int(constants.array(node.input[4])[0]) if len(node.input) > 4 else 1
+            places = places[start:end:step]
+        else:
+            return None
+        taken = [shapes_of[first][place] for place in places.reshape(-1)]
+        if None not in taken:
+            return np.array(taken, np.int64).reshape(places.shape)
+    return None
+
+
+def _gather(node: onnx.NodeProto, data: Array, indices: Array, value: Array) -> Array:
+    """Return the value of a Gather as a view of its data where it is one, else as it is."""
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    taken = take(data, indices, axis)
+    return value if taken is None else taken
+
+
+def _evaluate(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, Array]) -> list[Array] | None:
+    """Return the node's outputs, or None when it cannot or should not be computed here."""
+    if node.op_type == "ConstantOfShape" and np.prod(next(iter(feeds.values())), dtype=float) * 8 > MAX_FOLDED_BYTES:
+        return None
+    graph = onnx.GraphProto(name="fold", node=[node])
+    graph.input.extend(onnx.ValueInfoProto(name=name) for name in feeds)
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
+    single = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
+    try:
+        values: Sequence[Any] = ReferenceEvaluator(single).run(None, feeds)
+    except Exception:  # whatever the reference cannot compute stays in the graph, for the importer to judge
+        return None
+    if not all(isinstance(value, np.ndarray | np.generic) for value in values):
+        return None
+    if sum(value.nbytes for value in values) > MAX_FOLDED_BYTES + sum(feed.nbytes for feed in feeds.values()):
+        return None
+    return [np.asarray(value) for value in values]

@@ -1,0 +1,62 @@
+"""What onnx's shape inference finds in a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from packager.frontends.onnx.graph.custom_ops import CustomNode, add_types
+from packager.frontends.onnx.graph.external_data import LARGE_BYTES, is_declared
+from packager.frontends.onnx.graph.fold_constants import Extents
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """What shape inference finds, by name: extents of values whose rank is known, element types, and whole types."""
+
+    extents: dict[str, Extents]
+    types: dict[str, int]
+    protos: dict[str, onnx.TypeProto]
+
+
+def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
+    """Return what is known of the values of a model. Best effort: the importer reports what is wrong."""
+    # Inference needs the shapes of large initialisers, not their data, and protobuf cannot pass over 2 GiB.
+    bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    graph = model.graph
+    bare.graph.name = graph.name
+    bare.graph.node.extend(graph.node)
+    bare.graph.input.extend(graph.input)
+    bare.graph.output.extend(graph.output)
+    bare.graph.value_info.extend(graph.value_info)
+    for value in (*bare.graph.output, *bare.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value == 0:
+                dim.Clear()  # exporters mean one that they do not know
+    for tensor in graph.initializer:
+        if is_declared(tensor) or len(tensor.raw_data) > LARGE_BYTES:
+            bare.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:
+            bare.graph.initializer.append(tensor)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
+        while custom and add_types(bare.graph, inferred, custom):  # what comes after them depends on their outputs
+            inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
+    except onnx.shape_inference.InferenceError:
+        inferred = bare.graph  # an optimisation only: the importer infers by itself and reports what is wrong
+    protos = {
+        tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer
+    }
+    protos |= {value.name: value.type for value in (*inferred.value_info, *inferred.input, *inferred.output)}
+    tensors = {name: proto.tensor_type for name, proto in protos.items() if proto.WhichOneof("value") == "tensor_type"}
+    return Inferred(
+        {
+            name: tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+            for name, tensor in tensors.items()
+            if tensor.HasField("shape")
+        },
+        {name: tensor.elem_type for name, tensor in tensors.items()},
+        protos,
+    )

@@ -1,0 +1,192 @@
+"""TVM's importer of ONNX graphs, with operators, shapes and constants of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+from tvm.sym import Analyzer
+
+from packager.bundle.manifest import Dim
+from packager.errors import ModelError
+from packager.frontends.onnx.graph.custom_ops import CustomNode, convert
+from packager.frontends.onnx.graph.fold_constants import Array
+from packager.frontends.onnx.ops import shape_arithmetic as onnx_shapes
+from packager.frontends.onnx.ops.broadcast import agree
+from packager.frontends.onnx.ops.converters import CONVERTERS
+from packager.frontends.signature import stays_inline
+from packager.graph.conditions import Relations
+
+
+def node_name(node: onnx.NodeProto, index: int = 0) -> str:
+    """Return the name of a node for messages; most exporters give none, then it is that of its first output."""
+    return node.name or (node.output[0] if node.output else f"{node.op_type}_{index}")
+
+
+# Operators whose one output is a sequence or an optional: a tuple of Relax.
+WHOLE_TUPLES = {
+    *("Optional", "OptionalGetElement", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
+    *("ConcatFromSequence", "SplitToSequence"),
+}
+
+
+class Parameters(dict[str, tuple[relax.Var, Any]]):
+    """The constants that are parameters: the variable of each, and its value as a tensor of TVM.
+
+    That is a copy, made when the value is asked for, which TVM's converters do for those that decide shapes.
+    """
+
+    def __init__(self, arrays: Callable[[str], Array]) -> None:
+        super().__init__()
+        self.array = arrays
+        self._unread = tvm.runtime.tensor(np.empty(0, np.uint8))
+
+    def add(self, name: str, variable: relax.Var) -> None:
+        """Add a constant that ``variable`` stands for."""
+        self[name] = (variable, self._unread)
+
+    def variable(self, name: str) -> relax.Var:
+        """Return what stands for a constant."""
+        return super().__getitem__(name)[0]
+
+    def __getitem__(self, name: str) -> tuple[relax.Var, Any]:
+        return self.variable(name), tvm.runtime.tensor(self.array(name))
+
+
+class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
+    """TVM's importer, which here also tells which variable stands for which node, inlines small constants, calls custom
+    operators, and computes with symbolic shapes."""
+
+    def __init__(self, custom: Mapping[str, CustomNode], dims: Sequence[Dim], arrays: Callable[[str], Array]) -> None:
+        super().__init__(None, "float32", keep_params_in_input=True)
+        self._params = Parameters(arrays)
+        self.custom = custom
+        self.bounds = {dim.name: dim for dim in dims}
+        self.analyzer = Analyzer()  # which learns the bounds of the dims from the inputs
+        self.relations = Relations(self.analyzer)
+        self.node_of_variable: dict[str, str] = {}
+        self.current_node = ""
+
+    def _check_for_unsupported_ops(self, _graph: onnx.GraphProto) -> None:
+        """Do nothing: ``load`` has checked the operators, and knows more of them than the importer."""
+
+    def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
+        super()._parse_graph_input(graph)
+        for value in graph.input:  # TVM's importer takes an extent of 0 for one that is not known
+            extents = [dim.dim_value for dim in value.type.tensor_type.shape.dim if dim.HasField("dim_value")]
+            if 0 in extents and len(extents) == len(value.type.tensor_type.shape.dim):
+                old = self._inputs[value.name]
+                self._inputs[value.name] = relax.Var(old.name, relax.TensorType(extents, old.ty.dtype))
+                self._nodes[value.name] = self._inputs[value.name]
+        for parameter in self._inputs.values():
+            for extent in parameter.ty.shape.values:
+                if isinstance(extent, tvm.tirx.Var):
+                    dim = self.bounds[extent.name]
+                    self.analyzer.bind(extent, tvm.ir.Range.from_min_extent(dim.min, dim.max - dim.min + 1), True)
+
+    def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
+        for tensor in graph.initializer:
+            array = self._params.array(tensor.name)
+            if stays_inline(array):
+                self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
+                continue
+            # Under their own names: TVM's importer drops the prefix onnx:: of a name.
+            variable = self._new_var(tensor.name, shape=array.shape, dtype=array.dtype.name)
+            self._nodes[tensor.name] = variable
+            self._params.add(tensor.name, variable)
+
+    def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        results = {value.name for value in graph.output}
+        for index, node in enumerate(graph.node):
+            self.current_node = node_name(node, index)
+            attributes = self._parse_attr(node.attribute)
+            attributes["tvm_custom"] = {
+                **{"name": node.name, "num_outputs": len(node.output)},
+                **{"opset": self.opset, "params": self._params, "analyzer": self.analyzer},
+            }
+            inputs = onnx_frontend.onnx_input([self._nodes[name] if name else None for name in node.input])
+            outputs = self._convert_node(node, inputs, attributes)
+            for name, value in zip(node.output, outputs, strict=False):
+                is_shape = name in results and onnx_shapes.is_symbolic(value)
+                self._nodes[name] = onnx_shapes.as_tensor(self.bb, value) if is_shape else value
+
+    def _convert_node(self, node: onnx.NodeProto, inputs: list[Any], attributes: dict[str, Any]) -> Sequence[Any]:
+        operator = node.op_type
+        shapes = None
+        if operator not in self.custom:
+            shapes = onnx_shapes.compute(operator, inputs, attributes, self.analyzer)
+        if shapes is not None:
+            return shapes
+        taken = onnx_shapes.SHAPE_INPUTS.get(operator, ())
+        for place, value in enumerate(inputs):
+            if place not in taken and onnx_shapes.is_symbolic(value):
+                inputs[place] = onnx_shapes.as_tensor(self.bb, value)
+        agreed = agree(self.bb, self.relations, self.current_node, operator, inputs, attributes)
+        inputs = onnx_frontend.onnx_input(agreed)
+        result = self._convert_operator(operator, inputs, attributes, self.opset)
+        if operator in WHOLE_TUPLES:
+            return [result]
+        if not isinstance(result, relax.Tuple):
+            if not isinstance(result.ty, relax.TupleType):
+                return [result]
+            fields = range(len(result.ty.fields))
+            return [self.bb.emit(relax.TupleGetItem(result, field)) for field in fields]
+        return list(result.fields)
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+        def convert_standard(name: str, operands: Any, attributes: Any) -> Any:
+            complete = onnx_frontend.onnx_input(
+                operands
+            )  # TVM's list of inputs, where those left out at the end are None
+            return super(Importer, self)._convert_operator(name, complete, attributes, opset)
+
+        try:
+            if op_name in self.custom:
+                result = convert(self.custom[op_name], [*inputs], self.analyzer)
+            elif op_name in CONVERTERS:
+                result = self.bb.normalize(CONVERTERS[op_name](self.bb, inputs, attrs, convert_standard))
+            else:
+                result = convert_standard(op_name, inputs, attrs)
+        except ModelError:
+            raise
+        except Exception as error:  # the importer raises whatever its converters run into
+            raise ModelError(
+                f"node {self.current_node!r} of operator {op_name} cannot be imported",
+                detail=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
+                hint="this use of the operator is not supported",
+            ) from error
+        return self._bound(result)
+
+    def _bound(self, result: Any) -> Any:
+        """Bind the result of the current node to a variable that stands for it."""
+        if isinstance(result, relax.Call):
+            result = self.bb.emit(result, name_hint=f"source_{len(self.node_of_variable)}")
+            self.node_of_variable[result.name] = self.current_node
+        elif isinstance(result, relax.Tuple):
+            for field in result.fields:
+                if isinstance(field, relax.Var):
+                    self.node_of_variable.setdefault(field.name, self.current_node)
+        return result
+
+
+def run_importer(importer: Importer, graph: onnx.GraphProto, opset: int) -> tvm.IRModule:
+    """Return the module of a graph. Raises ModelError."""
+    # The importer prints before it raises, and warns when it renames; neither is for our users.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importer.from_onnx(graph, opset)
+        except ModelError:
+            raise
+        except Exception as error:  # the importer raises whatever it runs into
+            raise ModelError(
+                f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
+            ) from error

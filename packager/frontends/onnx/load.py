@@ -1,0 +1,250 @@
+"""ONNX: read and check the file, simplify the graph in numpy, and hand it to TVM's importer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx.external_data_helper
+import tvm
+from google.protobuf.message import DecodeError
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from packager.bundle.digest import sha256_of_file
+from packager.bundle.manifest import Model, TensorSpec
+from packager.custom_ops.domains import CONTRIB_DOMAINS, STANDARD_DOMAINS
+from packager.custom_ops.library import OpLibrary
+from packager.errors import ModelError, UnsupportedOperatorsError
+from packager.frontends.dims import DimRequest, resolve_dims
+from packager.frontends.freeze import freeze_inputs
+from packager.frontends.node_names import tag_bindings
+from packager.frontends.onnx.dims import fix_dims, name_dims
+from packager.frontends.onnx.graph.bounded_sizes import add_counts
+from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
+from packager.frontends.onnx.graph.external_data import all_tensors, is_declared, read_external, take_large
+from packager.frontends.onnx.graph.narrow_types import store_narrow
+from packager.frontends.onnx.graph.simplify import simplify
+from packager.frontends.onnx.importer import Importer, node_name, run_importer
+from packager.frontends.onnx.ops.converters import CONVERTERS
+from packager.frontends.onnx.refused import refuse_strings, refused_use
+from packager.frontends.overrides import NO_OVERRIDES, Overrides
+from packager.ir.model import ImportedModel
+
+if TYPE_CHECKING:
+    from packager.frontends.freeze import Array
+
+
+def load(
+    path: Path,
+    dims: Mapping[str, DimRequest],
+    name: str,
+    op_libraries: Sequence[OpLibrary] = (),
+    overrides: Overrides = NO_OVERRIDES,
+    frozen: Mapping[str, Array] | None = None,
+) -> ImportedModel:
+    """Read an ``.onnx`` file, external data too. Raises ModelError, UnsupportedOperatorsError and UsageError."""
+    model, arrays = _read(path)
+    model = inline_functions(model, op_libraries)
+    sha256 = sha256_of_file(path)
+    graph = model.graph
+    _drop_initialiser_inputs(graph)
+    _override(graph, overrides, arrays)
+    refuse_strings(graph)
+    freeze_inputs(graph, frozen or {})
+    found = name_dims(graph)
+    resolved = resolve_dims(found, dims)
+    fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
+    custom = take_custom_nodes(model, op_libraries)
+    inferred, constants = simplify(model, custom, arrays)
+    add_counts(graph, inferred, constants)
+    narrow = store_narrow(graph, inferred.types, constants)
+    _check_operators(graph, inferred.types, custom)
+    importer = Importer(custom, resolved, constants.array)
+    module = run_importer(importer, graph, _opset(model))
+    _check_outputs(graph, module["main"])
+    _check_extents(module["main"], importer.node_of_variable)
+    weights = {name: constants.array(name) for name in importer._params}
+    module["main"] = module["main"].without_attr("params") if weights else module["main"]
+    sources = {name: constants.sources[name] for name in weights if name in constants.sources}
+    module, nodes = tag_bindings(module, importer.node_of_variable)
+    source = Model(
+        name=name,
+        format="onnx",
+        sha256=sha256,
+        opset={entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
+        producer=f"{model.producer_name} {model.producer_version}".strip() or None,
+    )
+    return ImportedModel(
+        source=source,
+        module=module,
+        inputs=tuple(_spec(value, narrow.get(value.name)) for value in graph.input),
+        output_names=tuple(value.name for value in graph.output),
+        dims=resolved,
+        weights=weights,
+        nodes=nodes,
+        conditions=tuple(importer.relations.found.values()),
+        sources=sources,
+        originals={source: constants.array(source) for names in sources.values() for source in names},
+        output_dtypes=tuple(narrow.get(value.name) for value in graph.output),
+    )
+
+
+def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Return the model, and the large initialisers, whose data are not in it any more. Raises ModelError."""
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, ValueError, OSError) as error:
+        raise ModelError(f"{path}: cannot be read as ONNX", detail=str(error), hint="is the file complete?") from None
+    if not model.graph.node and not model.graph.output:
+        raise ModelError(f"{path}: holds no ONNX graph", hint="is the file complete?")
+    try:
+        arrays = take_large(model.graph)
+    except ValueError as error:
+        raise ModelError(f"{path}: is not a valid ONNX model", detail=str(error)) from None
+    if arrays:  # a message keeps the memory of what was in it
+        model, large = onnx.ModelProto(), model
+        model.CopyFrom(large)
+        del large
+    _check(path, model)
+    try:
+        arrays |= read_external(model, path.parent, arrays)
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            f"{path}: its external data cannot be read",
+            detail=str(error),
+            hint="external data files must lie beside the model, under the names that it gives",
+        ) from None
+    return model, arrays
+
+
+def _check(path: Path, model: onnx.ModelProto) -> None:
+    """Raise ModelError unless the model is valid, its external data aside, which is not read yet."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    # The checker wants a shape for every output; runtimes do not, and neither do we: it follows from the graph.
+    for value in bare.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    # It also looks for external data, in the current folder: an empty tensor needs none.
+    for tensor in filter(is_declared, all_tensors(bare)):
+        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
+    try:
+        onnx.checker.check_model(bare)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise ModelError(f"{path}: is not a valid ONNX model", detail=str(error)) from None
+
+
+def _drop_initialiser_inputs(graph: onnx.GraphProto) -> None:
+    """Before IR version 4 initialisers stand among the inputs too; only real inputs may stay there."""
+    initialised = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in initialised]
+    del graph.input[:]
+    graph.input.extend(inputs)
+
+
+def _override(graph: onnx.GraphProto, overrides: Overrides, arrays: dict[str, Array]) -> None:
+    """Replace initialisers, those in ``arrays`` too, and values of Constant nodes. Raises UsageError."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
+            tensors.update((node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value")
+    overrides.check_names(tensors)
+    for name in overrides.arrays:
+        tensor = tensors[name]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name
+        array = overrides.find(name, dtype, tuple(tensor.dims))
+        if array is not None and name in arrays:
+            arrays[name] = array
+        elif array is not None:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+def _check_operators(graph: onnx.GraphProto, types: Mapping[str, int], custom: Mapping[str, CustomNode]) -> None:
+    known = set(onnx_frontend._get_convert_map()) | {"Constant", *CONVERTERS}
+    scalars = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if not tensor.dims}
+    refused: dict[str, list[str]] = {}
+    for index, node in enumerate(graph.node):
+        if node.op_type in custom:
+            continue
+        standard = node.domain in STANDARD_DOMAINS
+        operator = node.op_type if standard else f"{node.domain}::{node.op_type}"
+        if (standard and node.op_type in known) or node.op_type in CONTRIB_DOMAINS.get(node.domain, ()):
+            use = refused_use(node, types, scalars)
+            if use is None:
+                continue
+            operator = f"{operator} {use}"
+        refused.setdefault(operator, []).append(node_name(node, index))
+    if refused:
+        raise UnsupportedOperatorsError(refused)
+
+
+def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
+    """Raise ModelError where the importer gives an output another type than the model declares: it ignores some uses
+    of operators (training mode, secondary outputs) instead of refusing them."""
+    types = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
+    for value, ty in zip(graph.output, types, strict=True):
+        if value.type.WhichOneof("value") != "tensor_type":
+            raise ModelError(f"output {value.name!r} is not a tensor", hint="sequences and optionals are not supported")
+        tensor = value.type.tensor_type
+        if not isinstance(ty, relax.TensorType):
+            continue  # the plan judges shapes and nested tuples
+        declared = onnx_frontend.get_type(tensor.elem_type)
+        extents = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        found = list(ty.shape.values) if isinstance(ty.shape, relax.ShapeExpr) else extents
+        fits = len(found) == len(extents) and all(
+            want is None or not isinstance(have, tvm.tirx.IntImm) or int(have) == want
+            for want, have in zip(extents, found, strict=True)
+        )
+        if str(ty.dtype) != declared or (tensor.HasField("shape") and not fits):
+            raise ModelError(
+                f"output {value.name!r} is declared as {declared}{extents} but would be {ty}",
+                hint="an operator is used in a way that TVM's importer does not support",
+            )
+
+
+def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:
+    """Raise ModelError where a call takes or gives a value without elements that is used: it cannot be compiled."""
+    used: set[int] = set()
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            used.add(expr.__chandle__())
+
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    for value in (*(binding.value for binding in bindings), main.body.body):
+        relax.analysis.post_order_visit(value, note)
+    for binding in bindings:
+        if not isinstance(binding.value, relax.Call) or binding.var.__chandle__() not in used:
+            continue
+        for part in (binding.var, *binding.value.args):
+            if not _is_empty(part.ty):
+                continue
+            node = nodes.get(binding.var.name, "")
+            raise ModelError(
+                f"a value of {f'node {node!r}' if node else 'the model'} has no elements: its shape is {part.ty.shape}",
+                hint="values without elements are supported where all extents are known",
+            )
+
+
+def _is_empty(ty: Any) -> bool:
+    shape = getattr(ty, "shape", None)
+    return isinstance(shape, relax.ShapeExpr) and any(isinstance(e, tvm.tirx.IntImm) and int(e) == 0 for e in shape)
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    for entry in model.opset_import:
+        if entry.domain in STANDARD_DOMAINS:
+            return int(entry.version)
+    if any(node.domain in STANDARD_DOMAINS for node in model.graph.node):
+        raise ModelError("the model imports no standard operator set", hint="export it again with an opset")
+    return int(onnx.defs.onnx_opset_version())
+
+
+def _spec(value: onnx.ValueInfoProto, narrow: str | None) -> TensorSpec:
+    tensor = value.type.tensor_type
+    dtype = narrow or onnx_frontend.get_type(tensor.elem_type)
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
+    return TensorSpec(value.name, dtype, shape)  # type: ignore[arg-type]

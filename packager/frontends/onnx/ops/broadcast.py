@@ -1,0 +1,89 @@
+"""Operands of ONNX operators whose extents must agree, though nothing says that they do: ``h`` and ``(h // 2) * 2``.
+
+TVM refuses such operands. Here one takes the other's extents, and that they are equal becomes a condition of every run
+(``graph.conditions``). A symbolic extent is never taken for one that broadcasts: what meets another extent equals it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import relax, tirx
+
+from packager.frontends.onnx.ops.operands import text
+from packager.graph.conditions import Relations, einsum_demands
+
+BROADCASTING = {
+    *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual"),
+    *("Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor"),
+}
+
+
+def agree(
+    builder: Any, relations: Relations, node: str, name: str, operands: Sequence[Any], attributes: Mapping[str, Any]
+) -> list[Any]:
+    """Return the operands of a node with extents that agree; ``relations`` notes what that demands."""
+    shapes = [_shape(operand) for operand in operands]
+    if any(shape is None for shape in shapes) or all(_static(shape or []) for shape in shapes):
+        return [*operands]
+    known = [shape or [] for shape in shapes]
+    if name == "Einsum":
+        for left, relation, right in einsum_demands(text(attributes, "equation", ""), known):
+            relations.demand(left, relation, right, node)
+    wanted = _wanted(name, known, attributes)
+    return [_with_extents(builder, relations, node, *each) for each in zip(operands, known, wanted, strict=True)]
+
+
+def _wanted(name: str, shapes: list[list[Any]], attributes: Mapping[str, Any]) -> list[list[Any]]:
+    """Return the shapes that the operator wants of its operands."""
+    if name in BROADCASTING:
+        return _aligned(shapes)
+    if name == "MatMul" and all(len(shape) > 2 for shape in shapes):
+        batches = _aligned([shape[:-2] for shape in shapes])
+        return [[*batch, *shape[-2:]] for batch, shape in zip(batches, shapes, strict=True)]
+    if name == "Gemm" and len(shapes) == 3:
+        a, b, bias = shapes
+        product = [a[1 if attributes.get("transA", 0) else 0], b[0 if attributes.get("transB", 0) else 1]]
+        return [a, b, _aligned([bias, product])[0]]
+    if name == "Concat" and len({len(shape) for shape in shapes}) == 1:
+        axis = attributes.get("axis", 0) % len(shapes[0])
+        aligned = _aligned(shapes)
+        return [[*same[:axis], own[axis], *same[axis + 1 :]] for same, own in zip(aligned, shapes, strict=True)]
+    return shapes
+
+
+def _aligned(shapes: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Return the shapes, aligned at the right, with one extent for all that do not broadcast on an axis."""
+    results = [[*shape] for shape in shapes]
+    for place in range(1, max(map(len, shapes)) + 1):
+        extents = [shape[-place] for shape in shapes if len(shape) >= place and not _is_one(shape[-place])]
+        numbers = [extent for extent in extents if isinstance(extent, tirx.IntImm)]
+        for result in results:
+            if len(result) >= place and not _is_one(result[-place]):
+                result[-place] = (numbers or extents)[0]
+    return results
+
+
+def _with_extents(
+    builder: Any, relations: Relations, node: str, operand: Any, have: Sequence[Any], wanted: Sequence[Any]
+) -> Any:
+    changed = False
+    for extent, chosen in zip(have, wanted, strict=True):
+        if not relations.analyzer.can_prove_equal(extent, chosen):
+            relations.demand(extent, "==", chosen, node)
+            changed = True
+    return builder.emit(relax.op.reshape(operand, [*wanted])) if changed else operand
+
+
+def _shape(operand: Any) -> list[Any] | None:
+    shape = getattr(getattr(operand, "ty", None), "shape", None)
+    return list(shape.values) if isinstance(shape, relax.ShapeExpr) else None
+
+
+def _static(shape: Sequence[Any]) -> bool:
+    return all(isinstance(extent, tirx.IntImm) for extent in shape)
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and extent.value == 1

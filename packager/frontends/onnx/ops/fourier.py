@@ -1,0 +1,104 @@
+"""Fourier transforms as products with a matrix of cosines and sines.
+
+ONNX operators DFT (versions 17 and 20) and STFT (17). The length of a transform must be known; its matrix has the
+square of that many elements, which is the faster way below a thousand, and refused above ``MAX_LENGTH``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from packager.frontends.onnx.ops.operands import Array, dtype_of, extents, known, opset, optional, tensor_constant
+from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+
+MAX_LENGTH = 4096
+
+
+def _matrix(given: int, parts: int, length: int, *, inverse: bool, onesided: bool) -> Array:
+    """Return what multiplies ``given`` inputs of ``parts`` parts (real, imaginary): [inputs, outputs], with parts."""
+    if max(given, length) > MAX_LENGTH:
+        raise ValueError(f"a Fourier transform of length {length} is above {MAX_LENGTH}")
+    half = inverse and onesided
+    used = min(given, length // 2 + 1 if half else length)
+    outputs = length // 2 + 1 if onesided and not inverse else length
+    turns = np.outer(np.arange(used), np.arange(outputs)) % length
+    angle = 2 * np.pi / length * turns * (1 if inverse else -1)
+    real, imaginary = np.cos(angle), np.sin(angle)
+    if inverse:
+        weights = np.full((used, 1), 1.0 / length)
+        if half:  # the other half of the spectrum is the conjugate of this one
+            doubled = np.ones(used)
+            doubled[1 : (length + 1) // 2] = 2.0
+            weights = weights * doubled[:, None]
+        real, imaginary = real * weights, imaginary * weights
+    # (a + ib)(cos + i sin): the rows are a and b, the columns the real and the imaginary part.
+    table = np.zeros((given, parts, outputs, 1 if half else 2))
+    table[:used, 0, :, 0] = real
+    if not half:
+        table[:used, 0, :, 1] = imaginary
+    if parts == 2:
+        table[:used, 1, :, 0] = -imaginary
+        if not half:
+            table[:used, 1, :, 1] = real
+    return table.reshape(given * parts, -1)
+
+
+def _transform(builder: Any, data: Any, matrix: Array, parts: int) -> Any:
+    """Transform [..., n, parts] along its axis before the last."""
+    emit, op = builder.emit, relax.op
+    *outer, given, inner = extents(data)
+    rows = emit(op.reshape(data, [*outer, given * inner]))
+    product = emit(op.matmul(rows, tensor_constant(matrix.astype(dtype_of(data)))))
+    return emit(op.reshape(product, [*outer, matrix.shape[1] // parts, parts]))
+
+
+def _dft(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    data, rank = inputs[0], inputs[0].ty.ndim
+    inverse, onesided = bool(attributes.get("inverse", 0)), bool(attributes.get("onesided", 0))
+    axis = attributes.get("axis", 1) if opset(attributes) < 20 else -2
+    if optional(inputs, 2) is not None:
+        axis = int(known(inputs[2], attributes, "the axis of DFT").item())
+    axis %= rank
+    shape = extents(data)
+    given, parts = shape[axis], shape[-1]
+    if not isinstance(given, int) or parts not in (1, 2):
+        raise ValueError("DFT along an axis of an unknown extent: fix it with --dim")
+    length = 2 * (given - 1) if inverse and onesided else given
+    if optional(inputs, 1) is not None:
+        length = int(known(inputs[1], attributes, "the length of DFT").item())
+    order = [*(i for i in range(rank - 1) if i != axis), axis, rank - 1]
+    moved = builder.emit(relax.op.permute_dims(data, order))
+    matrix = _matrix(given, parts, length, inverse=inverse, onesided=onesided)
+    result = _transform(builder, moved, matrix, 1 if inverse and onesided else 2)
+    return relax.op.permute_dims(result, [order.index(i) for i in range(rank)])
+
+
+def _stft(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    signal, window = inputs[0], optional(inputs, 2)
+    emit, op = builder.emit, relax.op
+    step = int(known(inputs[1], attributes, "the step of STFT").item())
+    if signal.ty.ndim == 2:
+        signal = emit(op.expand_dims(signal, -1))
+    batch, samples, parts = extents(signal)
+    if not isinstance(samples, int) or parts not in (1, 2):
+        raise ValueError("STFT of a signal of an unknown length: fix it with --dim")
+    length = samples if window is None else extents(window)[0]
+    if optional(inputs, 3) is not None:
+        length = int(known(inputs[3], attributes, "the frame length of STFT").item())
+    frames = (samples - length) // step + 1
+    if not isinstance(length, int) or length < 1 or step < 1 or frames < 1:
+        raise ValueError(f"STFT of {samples} samples in frames of {length} every {step}")
+    places = (np.arange(frames)[:, None] * step + np.arange(length)).reshape(-1)
+    taken = emit(op.take(signal, tensor_constant(places), axis=1))
+    framed = emit(op.reshape(taken, [batch, frames, length, parts]))
+    if window is not None:
+        framed = emit(op.multiply(framed, emit(op.reshape(window, [1, 1, length, 1]))))
+    matrix = _matrix(length, parts, length, inverse=False, onesided=bool(attributes.get("onesided", 1)))
+    return _transform(builder, framed, matrix, 2)
+
+
+SIGNAL: Mapping[str, Converter] = {"DFT": _dft, "STFT": _stft}

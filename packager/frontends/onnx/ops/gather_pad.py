@@ -1,0 +1,215 @@
+"""Gathers and paddings that TVM's importer lacks, or takes only with constants.
+
+ONNX operators OneHot (11), Pad (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
+BatchNormalization in training mode (15).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from packager.frontends.onnx.ops.operands import (
+    constant,
+    dtype_of,
+    extents,
+    known,
+    optional,
+    output_count,
+    static_extents,
+    text,
+)
+from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+
+
+def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    indices, _, values = inputs
+    depth = int(known(inputs[1], attributes, "the depth of OneHot").item())
+    axis = attributes.get("axis", -1)
+    place = axis % (indices.ty.ndim + 1)
+
+    def compute(chosen: Any, pair: Any) -> Any:
+        shape = [*chosen.shape[:place], tirx.const(depth, "int64"), *chosen.shape[place:]]
+
+        def element(*i: Any) -> Any:
+            index = chosen(*i[:place], *i[place + 1 :])
+            wide = index.astype("int64")
+            wanted = i[place].astype("int64")
+            # Indices from -depth on count from the end; others, and fractions, mean no place.
+            same = tirx.any(wide == wanted, wide + tirx.const(depth, "int64") == wanted)
+            return tirx.if_then_else(same, pair[1], pair[0])
+
+        return te.compute(shape, element, name="one_hot")
+
+    return builder.call_te(compute, indices, values, primfunc_name_hint="one_hot")
+
+
+def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Pad with a value that is an input of the model; TVM's importer takes constants."""
+    value = optional(inputs, 2)
+    if value is None or constant(value, attributes) is not None or text(attributes, "mode", "constant") != "constant":
+        return convert("Pad", list(inputs), attributes)
+    data, pads = inputs[0], known(inputs[1], attributes, "an input of Pad (pads)").tolist()
+    rank = data.ty.ndim
+    axes = list(range(rank))
+    if optional(inputs, 3) is not None:
+        axes = [int(axis) % rank for axis in known(inputs[3], attributes, "the axes of Pad")]
+    before, after = [0] * rank, [0] * rank
+    for number, axis in enumerate(axes):
+        before[axis], after[axis] = pads[number], pads[len(axes) + number]
+
+    def compute(x: Any, filler: Any) -> Any:
+        shape = [extent + low + high for extent, low, high in zip(x.shape, before, after, strict=True)]
+
+        def element(*i: Any) -> Any:
+            at = [index - low for index, low in zip(i, before, strict=True)]
+            pairs = [(a, x.shape[k]) for k, a in enumerate(at) if before[k] or after[k]]
+            number = filler(*[0] * len(filler.shape))
+            if not pairs:
+                return x(*at)
+            inside = tirx.all(*(condition for a, extent in pairs for condition in (a >= 0, a < extent)))
+            return tirx.if_then_else(inside, x(*at), number)
+
+        return te.compute(shape, element, name="pad")
+
+    return builder.call_te(compute, data, value, primfunc_name_hint="pad")
+
+
+def _reverse_sequence(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    time, batch = attributes.get("time_axis", 0), attributes.get("batch_axis", 1)
+
+    def compute(x: Any, lengths: Any) -> Any:
+        def element(*i: Any) -> Any:
+            length = lengths(i[batch])
+            at = list(i)
+            step = i[time].astype(lengths.dtype)
+            mirrored = tirx.min(tirx.max(length - 1 - step, 0), x.shape[time].astype(lengths.dtype) - 1)
+            at[time] = tirx.Select(step < length, mirrored, step).astype(i[time].ty.dtype)
+            return x(*at)
+
+        return te.compute(x.shape, element, name="reverse_sequence")
+
+    return builder.call_te(compute, inputs[0], inputs[1], primfunc_name_hint="reverse_sequence")
+
+
+def _columns_to_image(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """Add up, for each element of the image, the columns that hold it: a gather, with no two writers of one element."""
+    image = known(inputs[1], attributes, "the image shape of Col2Im").tolist()
+    block = known(inputs[2], attributes, "the block shape of Col2Im").tolist()
+    rank = len(image)
+    dilations, strides = attributes.get("dilations", [1] * rank), attributes.get("strides", [1] * rank)
+    pads = attributes.get("pads", [0] * 2 * rank)
+    batch, rows, _ = static_extents(inputs[0])
+    counts = [
+        (image[i] + pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(rank)
+    ]
+    dtype = dtype_of(inputs[0])
+
+    def compute(x: Any) -> Any:
+        taps = [te.reduce_axis((0, size), name=f"k{i}") for i, size in enumerate(block)]
+
+        def element(n: Any, c: Any, *place: Any) -> Any:
+            row, column, inside = c, tirx.const(0, "int32"), []
+            for i in range(rank):
+                row = row * block[i] + taps[i]
+                from_start = place[i] + pads[i] - taps[i] * dilations[i]
+                step = tirx.floordiv(from_start, strides[i])
+                inside += [tirx.floormod(from_start, strides[i]) == 0, step >= 0, step < counts[i]]
+                column = column * counts[i] + step
+            value = tirx.if_then_else(tirx.all(*inside), x(n, row, column), tirx.const(0, dtype))
+            return te.sum(value, axis=taps)
+
+        return te.compute((batch, rows // math.prod(block), *image), element, name="columns_to_image")
+
+    return builder.call_te(compute, inputs[0], primfunc_name_hint="columns_to_image")
+
+
+def _is_infinite(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    signs = [attributes.get("detect_negative", 1), attributes.get("detect_positive", 1)]
+    if all(signs):
+        return convert("IsInf", list(inputs), attributes)
+    dtype = dtype_of(inputs[0])
+    if not any(signs):
+        return relax.op.zeros(inputs[0].ty.shape, "bool")
+    wanted = relax.const(np.inf if signs[1] else -np.inf, dtype)
+    return relax.op.equal(inputs[0], wanted)
+
+
+def _determinant(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any], _convert: Convert) -> Any:
+    """Gaussian elimination with row pivots, column by column: each step is a loop nest over all matrices."""
+    data = inputs[0]
+    shape = extents(data)
+    order, dtype, last = shape[-1], dtype_of(data), len(shape) - 1
+    if not isinstance(order, int) or order > 64:
+        raise ValueError("Det of matrices whose order is not known, or above 64")
+    emit, op = builder.emit, relax.op
+    product = relax.const(1.0, dtype)
+    for size in range(order, 0, -1):
+        column = emit(op.squeeze(emit(op.strided_slice(data, [last], [0], [1])), [-1]))
+        pivot = emit(op.argmax(emit(op.abs(column)), axis=-1, keepdims=True))
+        rows = emit(op.astype(emit(op.arange(0, size, 1, "int64")), "int64"))
+        chosen = emit(op.equal(rows, pivot))
+        zero = relax.const(0.0, dtype)
+        value = emit(op.sum(emit(op.where(chosen, column, zero)), axis=-1))
+        product = emit(op.multiply(value, product))
+        if size == 1:
+            break
+        # The pivot's row trades places with the first, which changes the sign unless it is the first.
+        swaps = emit(op.squeeze(emit(op.greater(pivot, relax.const(0, "int64"))), [-1]))
+        product = emit(op.where(swaps, emit(op.negative(product)), product))
+        mask = emit(op.expand_dims(chosen, -1))
+        row = emit(op.sum(emit(op.where(mask, data, zero)), axis=-2, keepdims=True))
+        first = emit(op.strided_slice(data, [last - 1], [0], [1]))
+        rest = emit(op.strided_slice(emit(op.where(mask, first, data)), [last - 1], [1], [size]))
+        safe = emit(
+            op.expand_dims(
+                emit(op.expand_dims(emit(op.where(emit(op.equal(value, zero)), relax.const(1.0, dtype), value)), -1)),
+                -1,
+            )
+        )
+        factor = emit(op.divide(emit(op.strided_slice(rest, [last], [0], [1])), safe))
+        tail = emit(op.strided_slice(row, [last], [1], [size]))
+        rest = emit(op.strided_slice(rest, [last], [1], [size]))
+        data = emit(op.subtract(rest, emit(op.multiply(factor, tail))))
+    return product
+
+
+def _batch_norm(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    if not attributes.get("training_mode", 0):
+        return convert("BatchNormalization", list(inputs), attributes)
+    x, scale, bias, mean, variance = inputs
+    emit, op, dtype = builder.emit, relax.op, dtype_of(mean)
+    wide = x if dtype_of(x) == dtype else emit(op.astype(x, dtype))
+    axes = [axis for axis in range(x.ty.ndim) if axis != 1]
+    momentum = attributes.get("momentum", 0.9)
+    current = emit(op.mean(wide, axes, keepdims=True))
+    centred = emit(op.subtract(wide, current))
+    spread = emit(op.mean(emit(op.multiply(centred, centred)), axes, keepdims=True))
+    shape = [1, -1, *[1] * (x.ty.ndim - 2)]
+    root = emit(op.sqrt(emit(op.add(spread, relax.const(attributes.get("epsilon", 1e-5), dtype)))))
+    gain, offset = (emit(op.reshape(emit(op.astype(p, dtype)), shape)) for p in (scale, bias))
+    result = emit(op.add(emit(op.multiply(emit(op.divide(centred, root)), gain)), offset))
+    if output_count(attributes) == 1:
+        return op.astype(result, dtype_of(x))
+
+    def moved(old: Any, new: Any) -> Any:
+        flat = emit(op.reshape(new, [-1]))
+        kept = emit(op.multiply(old, relax.const(momentum, dtype)))
+        return emit(op.add(kept, emit(op.multiply(flat, relax.const(1.0 - momentum, dtype)))))
+
+    return relax.Tuple([emit(op.astype(result, dtype_of(x))), moved(mean, current), moved(variance, spread)])
+
+
+SELECTION: Mapping[str, Converter] = {
+    "OneHot": _one_hot,
+    "Pad": _pad,
+    "ReverseSequence": _reverse_sequence,
+    "Col2Im": _columns_to_image,
+    "IsInf": _is_infinite,
+    "Det": _determinant,
+    "BatchNormalization": _batch_norm,
+}

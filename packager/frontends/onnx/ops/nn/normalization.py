@@ -1,0 +1,90 @@
+"""Normalisations of ONNX, and what stands beside them in models, that TVM's importer lacks or takes only in part.
+
+ONNX operators LayerNormalization (version 17), RMSNormalization (version 23), LpNormalization (version 22), EyeLike
+(version 22) and Dropout (version 22).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import relax
+from tvm.relax.frontend.onnx.onnx_frontend import get_type
+
+from packager.frontends.onnx.ops.operands import dtype_of, extents, output_count
+from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+
+
+def _layer_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """LayerNormalization-17. Its second and third output, the mean and 1 / deviation, are computed where asked for."""
+    emit = builder.emit
+    data = inputs[0]
+    rank, axis, count = data.ty.ndim, attributes.get("axis", -1), output_count(attributes)
+    axes = list(range(axis % rank, rank))
+    normalised = convert("LayerNormalization", list(inputs), {**attributes, "axis": axes[0] - rank})[0]
+    if count == 1:
+        return normalised
+    stash = get_type(attributes.get("stash_type", 1))
+    wide = data if dtype_of(data) == stash else emit(relax.op.astype(data, stash))
+    mean = emit(relax.op.mean(wide, axes, keepdims=True))
+    off = emit(relax.op.subtract(wide, mean))
+    variance = emit(relax.op.mean(emit(relax.op.multiply(off, off)), axes, keepdims=True))
+    shifted = emit(relax.op.add(variance, relax.const(attributes.get("epsilon", 1e-5), stash)))
+    deviation = emit(relax.op.divide(relax.const(1, stash), emit(relax.op.sqrt(shifted))))
+    return relax.Tuple([emit(normalised), mean, deviation][:count])
+
+
+def _rms_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """RMSNormalization-23. TVM cannot lower one over all axes: it gets one of extent 1 before them."""
+    data, scale = inputs
+    rank, axis = data.ty.ndim, attributes.get("axis", -1)
+    if axis % rank:
+        return convert("RMSNormalization", [data, scale], {**attributes, "axis": axis % rank})
+    shape = extents(data)
+    data = builder.emit(relax.op.expand_dims(data, axis=0))
+    result = builder.emit(convert("RMSNormalization", [data, scale], {**attributes, "axis": 1}))
+    return relax.op.reshape(result, shape)
+
+
+def _lp_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """LpNormalization-22: x / norm along an axis, 0 where the norm is 0."""
+    emit = builder.emit
+    (data,) = inputs
+    dtype, axis, p = dtype_of(data), attributes.get("axis", -1), attributes.get("p", 2)
+    if p not in (1, 2):
+        raise ValueError(f"p = {p} is neither 1 nor 2")
+    # As the standard's reference has it, the sum for p = 1 is of the elements' absolute values.
+    terms = emit(relax.op.abs(data)) if p == 1 else emit(relax.op.multiply(data, data))
+    norm = emit(relax.op.sum(terms, axis, keepdims=True))
+    norm = norm if p == 1 else emit(relax.op.sqrt(norm))
+    zero = emit(relax.op.equal(norm, relax.const(0, dtype)))
+    return relax.op.where(zero, relax.const(0, dtype), emit(relax.op.divide(data, norm)))
+
+
+def _eye_like(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """EyeLike-22: ones on the k-th diagonal of a matrix of the input's shape."""
+    (data,) = inputs
+    rows, columns = extents(data)
+    dtype = get_type(attributes["dtype"]) if "dtype" in attributes else dtype_of(data)
+    row = builder.emit(relax.op.reshape(builder.emit(relax.op.arange(0, rows, 1, "int64")), [rows, 1]))
+    column = builder.emit(relax.op.reshape(builder.emit(relax.op.arange(0, columns, 1, "int64")), [1, columns]))
+    diagonal = builder.emit(relax.op.add(row, relax.const(attributes.get("k", 0), "int64")))
+    return relax.op.astype(builder.emit(relax.op.equal(diagonal, column)), dtype)
+
+
+def _dropout(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """Dropout-22 in inference: its input, and a mask that keeps everything."""
+    data = inputs[0]
+    if output_count(attributes) == 1:
+        return data
+    return relax.Tuple([data, builder.emit(relax.op.full(extents(data), relax.const(True, "bool"), "bool"))])
+
+
+NORMS: Mapping[str, Converter] = {
+    "LayerNormalization": _layer_normalization,
+    "RMSNormalization": _rms_normalization,
+    "LpNormalization": _lp_normalization,
+    "EyeLike": _eye_like,
+    "Dropout": _dropout,
+}

@@ -1,0 +1,252 @@
+"""Pooling where TVM's importer lacks a use or computes it otherwise: padding that follows from ``auto_pad`` and
+``ceil_mode``, dilated averages, indices of maxima, integers, and the inverse of pooling.
+
+ONNX operators AveragePool (version 22), MaxPool (22), LpPool (22), MaxUnpool (22). Windows are clipped to the padded
+input; what ``ceil_mode`` adds to its end counts for no average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from packager.frontends.onnx.ops.operands import (
+    dtype_of,
+    extents,
+    known,
+    optional,
+    output_count,
+    static_extents,
+    tensor_constant,
+    text,
+)
+from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The windows along one spatial axis; ``after`` is the padding that the model asks for, ``size`` their number."""
+
+    extent: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+    size: int
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first to the last of a window."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def end(self) -> int:
+        """The padding at the end that makes the windows fit exactly, or more."""
+        return max(0, (self.size - 1) * self.stride + self.reach - self.before - self.extent)
+
+    def counts(self, *, padding: bool) -> Any:
+        """Return how many elements each window has."""
+        places = np.arange(self.size)[:, None] * self.stride - self.before + np.arange(self.kernel) * self.dilation
+        low, high = (-self.before, self.extent + self.after) if padding else (0, self.extent)
+        return np.maximum(((places >= low) & (places < high)).sum(axis=1), 1)
+
+
+def _windows(data: Any, attributes: Mapping[str, Any]) -> list[_Window]:
+    kernel = list(attributes["kernel_shape"])
+    rank = len(kernel)
+    strides = attributes.get("strides", [1] * rank)
+    dilations = attributes.get("dilations", [1] * rank)
+    pads = list(attributes.get("pads", [0] * 2 * rank))
+    auto = text(attributes, "auto_pad", "NOTSET")
+    found = []
+    for i, extent in enumerate(extents(data)[2:]):
+        reach = (kernel[i] - 1) * dilations[i] + 1
+        before, after = (pads[i], pads[rank + i]) if auto == "NOTSET" else (0, 0)
+        if auto.startswith("SAME"):
+            size = -(-extent // strides[i])
+            total = max(0, (size - 1) * strides[i] + reach - extent)
+            before = total // 2 if auto == "SAME_UPPER" else total - total // 2
+            after = total - before
+        else:
+            steps = (extent + before + after - reach) / strides[i]
+            size = (math.ceil(steps) if attributes.get("ceil_mode", 0) else math.floor(steps)) + 1
+            # The last window must start inside the input or the padding before it.
+            if attributes.get("ceil_mode", 0) and (size - 1) * strides[i] >= extent + before:
+                size -= 1
+        if size < 1:
+            raise ValueError(f"the windows of pooling do not fit axis {i + 2} of extent {extent}")
+        found.append(_Window(extent, kernel[i], strides[i], dilations[i], before, after, size))
+    return found
+
+
+def _reduce_windows(x: Any, windows: Sequence[_Window], combine: Any, outside: Any, name: str) -> Any:
+    axes = [te.reduce_axis((0, window.kernel), name=f"k{i}") for i, window in enumerate(windows)]
+
+    def element(n: Any, c: Any, *place: Any) -> Any:
+        at = [p * w.stride + k * w.dilation - w.before for p, k, w in zip(place, axes, windows, strict=True)]
+        inside = [tirx.all(a >= 0, a < w.extent) for a, w in zip(at, windows, strict=True) if w.before or w.end]
+        value = x(n, c, *at)
+        return combine(tirx.if_then_else(tirx.all(*inside), value, outside) if inside else value, axis=axes)
+
+    return te.compute((x.shape[0], x.shape[1], *(window.size for window in windows)), element, name=name)
+
+
+def _is_static(data: Any) -> bool:
+    return len(extents(data)) > 2 and all(isinstance(extent, int) for extent in extents(data)[2:])
+
+
+def _explicit(attributes: dict[str, Any], windows: Sequence[_Window]) -> dict[str, Any]:
+    """Return attributes that say by explicit padding what the windows are."""
+    plain = {name: value for name, value in attributes.items() if name not in ("auto_pad", "ceil_mode")}
+    return plain | {"pads": (*(w.before for w in windows), *(w.end for w in windows))}
+
+
+def _is_plain(data: Any, windows: Sequence[_Window]) -> bool:
+    """Whether TVM pools these: windows of one to three axes, none of which ends before its padding does."""
+    fits = all((w.extent + w.before + w.end - w.reach) // w.stride + 1 == w.size for w in windows)
+    return fits and len(windows) <= 3 and dtype_of(data).startswith(("float", "bfloat"))
+
+
+def _max_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    data = inputs[0]
+    if not _is_static(data):
+        return convert("MaxPool", list(inputs), attributes)
+    windows = _windows(data, attributes)
+    if output_count(attributes) > 1:
+        return _max_and_indices(builder, data, windows, column_major=bool(attributes.get("storage_order", 0)))
+    if _is_plain(data, windows):
+        return convert("MaxPool", [data], _explicit(attributes, windows))
+    low = tirx.min_value(dtype_of(data))
+    return builder.call_te(lambda x: _reduce_windows(x, windows, te.max, low, "max_pool"), data)
+
+
+def _max_and_indices(builder: Any, data: Any, windows: Sequence[_Window], *, column_major: bool) -> Any:
+    """Return maxima and where they are in the whole input: the first one of equals."""
+    dtype = dtype_of(data)
+    spatial = [window.extent for window in windows]
+
+    last = tirx.const(np.iinfo(np.int64).max, "int64")
+    plane = math.prod(spatial)
+
+    def compute(x: Any) -> Any:
+        value = _reduce_windows(x, windows, te.max, tirx.min_value(dtype), "max_pool")
+        axes = [te.reduce_axis((0, window.kernel), name=f"p{i}") for i, window in enumerate(windows)]
+
+        def first(n: Any, c: Any, *place: Any) -> Any:
+            """Return the least row-major index of an element of the window that equals its maximum."""
+            at = [
+                (p * w.stride + k * w.dilation - w.before).astype("int64")
+                for p, k, w in zip(place, axes, windows, strict=True)
+            ]
+            inside = tirx.all(*(tirx.all(a >= 0, a < w.extent) for a, w in zip(at, windows, strict=True)))
+            index = tirx.const(0, "int64")
+            for a, extent in zip(at, spatial, strict=True):
+                index = index * extent + a
+            found = tirx.if_then_else(inside, x(n, c, *at) == value(n, c, *place), tirx.const(0, "bool"))
+            return te.min(tirx.Select(found, index, last), axis=axes)
+
+        index = te.compute(value.shape, first, name="first_of_equals")
+
+        def place_of(n: Any, c: Any, *place: Any) -> Any:
+            row_major = tirx.min(index(n, c, *place), tirx.const(plane - 1, "int64"))  # a window of NaNs equals none
+            base = (n * x.shape[1] + c).astype("int64") * plane
+            if not column_major:
+                return base + row_major
+            rest, result, stride = row_major, tirx.const(0, "int64"), plane
+            for extent in reversed(spatial):
+                stride //= extent
+                result, rest = result + tirx.truncmod(rest, extent) * stride, tirx.truncdiv(rest, extent)
+            return base + result
+
+        return [value, te.compute(value.shape, place_of, name="indices")]
+
+    return builder.call_te(compute, data, primfunc_name_hint="max_pool_indices")
+
+
+def _average_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    data = inputs[0]
+    if not _is_static(data):
+        return convert("AveragePool", list(inputs), attributes)
+    windows = _windows(data, attributes)
+    padding = bool(attributes.get("count_include_pad", 0))
+    clipped = padding and any(w.end > w.after for w in windows)
+    dilated = any(w.dilation > 1 for w in windows)
+    if _is_plain(data, windows) and not clipped and not dilated:
+        return convert("AveragePool", [data], _explicit(attributes, windows))
+    return _windowed_mean(builder, data, windows, padding=padding)
+
+
+def _windowed_mean(builder: Any, data: Any, windows: Sequence[_Window], *, padding: bool) -> Any:
+    dtype = dtype_of(data)
+    work = "float64" if dtype == "float64" else "float32"
+    tables = [tensor_constant(window.counts(padding=padding).astype(work)) for window in windows]
+
+    def compute(x: Any, *counts: Any) -> Any:
+        wide = x if dtype == work else te.compute(x.shape, lambda *i: x(*i).astype(work), name="wide")
+        total = _reduce_windows(wide, windows, te.sum, tirx.const(0.0, work), "window_sum")
+
+        def element(n: Any, c: Any, *place: Any) -> Any:
+            size = math.prod((count[p] for count, p in zip(counts, place, strict=True)), start=tirx.const(1.0, work))
+            return (total(n, c, *place) / size).astype(dtype)
+
+        return te.compute(total.shape, element, name="average_pool")
+
+    return builder.call_te(compute, data, *tables, primfunc_name_hint="average_pool")
+
+
+def _lp_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    data = inputs[0]
+    if not _is_static(data):
+        return convert("LpPool", list(inputs), attributes)
+    dtype, p = dtype_of(data), float(attributes.get("p", 2))
+    windows = _windows(data, attributes)
+
+    def compute(x: Any) -> Any:
+        def powered(*i: Any) -> Any:
+            size = tirx.abs(x(*i))
+            return size if p == 1 else size * size if p == 2 else tirx.power(size, tirx.const(p, dtype))
+
+        terms = te.compute(x.shape, powered, name="powers")
+        total = _reduce_windows(terms, windows, te.sum, tirx.const(0.0, dtype), "window_sum")
+
+        def root(*i: Any) -> Any:
+            return total(*i) if p == 1 else tirx.power(total(*i), tirx.const(1.0 / p, dtype))
+
+        return te.compute(total.shape, root, name="lp_pool")
+
+    return builder.call_te(compute, data, primfunc_name_hint="lp_pool")
+
+
+def _max_unpool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """Scatter the values into zeros; indices count elements of the whole output that the attributes give."""
+    shape = static_extents(inputs[0])
+    kernel = attributes["kernel_shape"]
+    rank = len(kernel)
+    strides, pads = attributes.get("strides", [1] * rank), attributes.get("pads", [0] * 2 * rank)
+    inferred = [(extent - 1) * strides[i] - pads[i] - pads[rank + i] + kernel[i] for i, extent in enumerate(shape[2:])]
+    inferred = [*shape[:2], *inferred]
+    zeros = builder.emit(relax.op.zeros([math.prod(inferred)], dtype_of(inputs[0])))
+    flat = [builder.emit(relax.op.reshape(data, [math.prod(shape)])) for data in inputs[:2]]
+    scattered = builder.emit(relax.op.scatter_elements(zeros, flat[1], flat[0], axis=0))
+    result = relax.op.reshape(scattered, inferred)
+    if optional(inputs, 2) is None:
+        return result
+    wanted = known(inputs[2], attributes, "the output shape of MaxUnpool").tolist()
+    if any(want < have for want, have in zip(wanted, inferred, strict=True)):
+        raise ValueError(f"MaxUnpool to {wanted}, which is smaller than {inferred}")
+    widths = [width for want, have in zip(wanted, inferred, strict=True) for width in (0, want - have)]
+    return relax.op.nn.pad(builder.emit(result), widths)
+
+
+POOLING: Mapping[str, Converter] = {
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "LpPool": _lp_pool,
+    "MaxUnpool": _max_unpool,
+}

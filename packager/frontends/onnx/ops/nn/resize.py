@@ -1,0 +1,244 @@
+"""``Resize`` and ``Upsample`` by tables of indices and weights per axis, for what TVM's importer lacks or computes
+otherwise.
+
+ONNX operators Resize (versions 10 to 19) and Upsample (7, 9): every mode is a weighted sum of input elements,
+separately along each axis, whose indices and weights follow from extents, scales and the region of interest alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from packager.frontends.onnx.ops.nn.resize_symbolic import resize_symbolic
+from packager.frontends.onnx.ops.operands import (
+    Array,
+    constant,
+    dtype_of,
+    extents,
+    known,
+    opset,
+    optional,
+    static_extents,
+    tensor_constant,
+    text,
+)
+from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.shape_arithmetic import is_symbolic
+
+# Taps of all axes together that one loop nest adds up; more are computed axis by axis.
+MAX_TAPS = 16
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis that changes: for each of its outputs the indices of inputs and their weights, [extent, taps], and
+    whether it lies outside the input."""
+
+    axis: int
+    indices: Array
+    weights: Array
+    outside: Array
+
+
+def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    data = inputs[0]
+    if _is_symbolic(inputs, attributes):
+        return resize_symbolic(builder, inputs, attributes)
+    if not all(isinstance(extent, int) for extent in extents(data)):
+        return convert("Resize", list(inputs), attributes)
+    if opset(attributes) < 11:
+        inputs = [data, None, inputs[1]]
+        attributes = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor", **attributes}
+    shape = static_extents(data)
+    axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
+    sizes, scales = _geometry(shape, axes, inputs, attributes)
+    regions = [(0.0, 1.0)] * len(shape)
+    if text(attributes, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        region = known(inputs[1], attributes, "the region of interest of Resize").astype(np.float64)
+        for number, axis in enumerate(axes):
+            regions[axis] = (float(region[number]), float(region[len(axes) + number]))
+    changes = [
+        _table(axis, shape[axis], sizes[axis], scales[axis], regions[axis], attributes)
+        for axis in axes
+        if sizes[axis] != shape[axis] or scales[axis] != 1.0 or regions[axis] != (0.0, 1.0)
+    ]
+    return _apply(builder, data, sizes, changes, float(attributes.get("extrapolation_value", 0.0)))
+
+
+def _is_symbolic(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> bool:
+    """Whether an axis that may change has a symbolic extent, before or after."""
+    shape = extents(inputs[0])
+    axes = attributes.get("axes", range(len(shape)))
+    place = 1 if opset(attributes) < 11 else 2
+    scales = constant(inputs[place], attributes) if optional(inputs, place) is not None else None
+    if scales is not None and scales.size:
+        changing = [axis for axis, scale in zip(axes, scales.tolist(), strict=True) if scale != 1.0]
+        return not all(isinstance(shape[axis], int) for axis in changing)
+    return is_symbolic(optional(inputs, 3)) and not all(isinstance(extent, int) for extent in shape[2:])
+
+
+def _upsample(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    scales = np.asarray(attributes["scales"], np.float32) if "scales" in attributes else None
+    if scales is None:
+        scales = known(inputs[1], attributes, "the scales of Upsample")
+    given = {k: v for k, v in attributes.items() if k != "scales"}
+    given |= {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+    given["tvm_custom"] = {**attributes["tvm_custom"], "opset": 13}
+    return _resize(builder, [inputs[0], None, tensor_constant(scales), None], given, convert)
+
+
+def _geometry(
+    shape: list[int], axes: list[int], inputs: Sequence[Any], attributes: Mapping[str, Any]
+) -> tuple[list[int], list[float]]:
+    """Return the extents of the output and the scales of all axes."""
+    sizes, scales = list(shape), [1.0] * len(shape)
+    given = None if optional(inputs, 2) is None else constant(inputs[2], attributes)
+    if given is not None and given.size:
+        for axis, scale in zip(axes, given.tolist(), strict=True):
+            scales[axis] = scale
+            sizes[axis] = math.floor(shape[axis] * scale)
+        return sizes, scales
+    if optional(inputs, 3) is None:
+        raise ValueError("the scales of Resize are not constant: freeze them with --freeze")
+    wanted = known(inputs[3], attributes, "an input of Resize (sizes)").tolist()
+    ratios = [size / shape[axis] for axis, size in zip(axes, wanted, strict=True)]
+    policy = text(attributes, "keep_aspect_ratio_policy", "stretch")
+    for number, axis in enumerate(axes):
+        scales[axis], sizes[axis] = ratios[number], int(wanted[number])
+        if policy != "stretch":
+            scales[axis] = (min if policy == "not_larger" else max)(ratios)
+            sizes[axis] = int(scales[axis] * shape[axis] + 0.5)
+    return sizes, scales
+
+
+def _coordinates(mode: str, extent: int, size: int, scale: float, region: tuple[float, float]) -> Array:
+    """Return where each output lies on the input's axis."""
+    x = np.arange(size, dtype=np.float64)
+    length = scale * extent
+    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and length != 1):
+        return (x + 0.5) / scale - 0.5
+    if mode == "pytorch_half_pixel":
+        return np.full(size, -0.5)
+    if mode == "half_pixel_symmetric":
+        return extent / 2 * (1 - size / length) + (x + 0.5) / scale - 0.5
+    if mode == "asymmetric":
+        return x / scale
+    if mode == "align_corners":
+        return x * 0 if length == 1 else x * (extent - 1) / (length - 1)
+    if mode == "tf_crop_and_resize":
+        start, end = region
+        if length == 1:
+            return np.full(size, (start + (end - start) / 2) * (extent - 1))
+        return (start + x * (end - start) / (length - 1)) * (extent - 1)
+    raise ValueError(f"Resize has no coordinate_transformation_mode {mode!r}")
+
+
+def _cubic(distance: Array, a: float) -> Array:
+    """Source: Keys 1981, "Cubic convolution interpolation for digital image processing", equation 4."""
+    x = np.abs(distance)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((x - 5) * x + 8) * a * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+
+
+_NEAREST: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _table(
+    axis: int, extent: int, size: int, scale: float, region: tuple[float, float], attributes: Mapping[str, Any]
+) -> _Axis:
+    mode = text(attributes, "mode", "nearest")
+    coordinates = text(attributes, "coordinate_transformation_mode", "half_pixel")
+    x = _coordinates(coordinates, extent, size, scale, region)
+    outside = (x < 0) | (x > extent - 1) if coordinates == "tf_crop_and_resize" else np.zeros(size, bool)
+    if mode == "nearest":
+        nearest = _NEAREST[text(attributes, "nearest_mode", "round_prefer_floor")](x)
+        indices = np.clip(nearest, 0, extent - 1).astype(np.int32)[:, None]
+        return _Axis(axis, indices, np.ones((size, 1)), outside)
+    shrink = min(scale, 1.0) if attributes.get("antialias", 0) else 1.0
+    reach = 2 if mode == "cubic" else 1
+    if mode not in ("linear", "cubic"):
+        raise ValueError(f"Resize has no mode {mode!r}")
+    first = math.floor(-reach / shrink) + 1
+    # The element at or before a coordinate, and a ratio in (0, 1]: the left one where it lies on an element.
+    base = np.ceil(x).astype(np.int64) - 1
+    offsets = np.arange(first, 2 - first if attributes.get("antialias", 0) else reach + 1)
+    places = base[:, None] + offsets[None, :]
+    distance = (places - x[:, None]) * shrink
+    if mode == "cubic":
+        weights = _cubic(distance, float(attributes.get("cubic_coeff_a", -0.75)))
+    else:
+        weights = np.clip(1 - np.abs(distance), 0, None)
+    if attributes.get("exclude_outside", 0):
+        weights = np.where((places < 0) | (places >= extent), 0.0, weights)
+    if attributes.get("exclude_outside", 0) or attributes.get("antialias", 0):
+        total = weights.sum(axis=1, keepdims=True)
+        weights = weights / np.where(total == 0, 1.0, total)
+    return _Axis(axis, np.clip(places, 0, extent - 1).astype(np.int32), weights, outside)
+
+
+def _apply(builder: Any, data: Any, sizes: list[int], changes: list[_Axis], extrapolation: float) -> Any:
+    if not changes:
+        return data
+    taps = math.prod(change.indices.shape[1] for change in changes)
+    if taps > MAX_TAPS and len(changes) > 1:
+        for change in changes:
+            partly = static_extents(data)
+            partly[change.axis] = sizes[change.axis]
+            data = builder.emit(_apply(builder, data, partly, [change], extrapolation))
+        return data
+    dtype = dtype_of(data)
+    work = "float64" if dtype in ("float64", "int64", "int32") else "float32"
+    exact = all(change.indices.shape[1] == 1 for change in changes)
+    tables: list[Any] = []
+    for change in changes:
+        tables += [tensor_constant(change.indices), tensor_constant(change.weights.astype(work))]
+        tables.append(tensor_constant(change.outside.astype(np.int32)))
+
+    def compute(x: Any, *given: Any) -> Any:
+        def element(*place: Any) -> Any:
+            total = None
+            for choice in itertools.product(*(range(change.indices.shape[1]) for change in changes)):
+                source, weight = list(place), None
+                for number, (change, tap) in enumerate(zip(changes, choice, strict=True)):
+                    position = place[change.axis]
+                    source[change.axis] = given[3 * number][position, tap].astype("int64")
+                    factor = given[3 * number + 1][position, tap]
+                    weight = factor if weight is None else weight * factor
+                term = x(*source) if exact else x(*source).astype(work) * weight
+                total = term if total is None else total + term
+            if not exact:
+                total = _stored(total, dtype)
+            for number, change in enumerate(changes):
+                if change.outside.any():
+                    beyond = given[3 * number + 2][place[change.axis]] != 0
+                    total = tirx.Select(beyond, tirx.const(extrapolation, dtype), total)
+            return total
+
+        return te.compute([tirx.const(size, "int64") for size in sizes], element, name="resize")
+
+    return builder.call_te(compute, data, *tables, primfunc_name_hint="resize")
+
+
+def _stored(value: Any, dtype: str) -> Any:
+    """Return a sum as an element of the result: integers saturate, truncated as a cast does."""
+    if not dtype.startswith(("int", "uint")):
+        return value.astype(dtype)
+    limits = np.iinfo(dtype)
+    low, high = (tirx.const(float(limit), value.ty.dtype) for limit in (limits.min, limits.max))
+    return tirx.min(tirx.max(value, low), high).astype(dtype)
+
+
+RESIZE: Mapping[str, Converter] = {"Resize": _resize, "Upsample": _upsample}

@@ -1,0 +1,179 @@
+"""``Resize`` of axes whose extents are symbolic: where outputs lie is computed when the model runs.
+
+ONNX operator Resize (versions 11 to 19), modes ``nearest`` and ``linear``; ``resize`` has the
+others, by tables, for extents that are numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from tvm import te, tirx
+
+from packager.frontends.onnx.ops.operands import constant, dtype_of, extents, optional, text
+from packager.frontends.onnx.ops.shape_arithmetic import known
+
+# Scales are fractions with at most this denominator: sizes have to follow from extents in integers.
+MAX_DENOMINATOR = 1024
+
+
+@dataclass(frozen=True)
+class _Change:
+    """An axis that changes: its extents before and after; the ratio that the model gives, None if it gives sizes."""
+
+    axis: int
+    extent: Any
+    size: Any
+    scale: Fraction | None
+
+
+def resize_symbolic(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    """Return the resized data. Raises ValueError for what needs extents that are numbers."""
+    data = inputs[0]
+    for name in ("antialias", "exclude_outside"):
+        if attributes.get(name, 0):
+            raise ValueError(f"Resize with {name} needs extents that are numbers: fix the dims with --dim")
+    shape = extents(data)
+    changes = _changes(shape, inputs, attributes)
+    mode = text(attributes, "mode", "nearest")
+    if mode not in ("nearest", "linear"):
+        raise ValueError(f"Resize with mode {mode!r} needs extents that are numbers: fix the dims with --dim")
+    work = "float64" if dtype_of(data) in ("float64", "int64", "int32") else "float32"
+
+    def nearest(x: Any, *sizes: Any) -> Any:
+        inside = _of(changes, x, sizes)
+
+        def element(*place: Any) -> Any:
+            source = list(place)
+            for change in inside:
+                source[change.axis] = _nearest(change, place[change.axis], attributes)
+            return x(*source)
+
+        return te.compute(_resized(x, inside), element, name="resize")
+
+    def linear(x: Any, *sizes: Any) -> Any:
+        inside = _of(changes, x, sizes)
+
+        def element(*place: Any) -> Any:
+            taps = [_taps(change, place[change.axis], attributes) for change in inside]
+            total = tirx.const(0.0, work)
+            for choice in itertools.product(*taps):
+                source, weight = list(place), tirx.const(1.0, work)
+                for change, (index, factor) in zip(inside, choice, strict=True):
+                    source[change.axis] = index
+                    weight = weight * factor.astype(work)
+                total = total + x(*source).astype(work) * weight
+            return total.astype(dtype_of(data))
+
+        return te.compute(_resized(x, inside), element, name="resize")
+
+    if mode == "linear" and not dtype_of(data).startswith(("float", "bfloat")):
+        raise ValueError("Resize of integers by 'linear' needs extents that are numbers: fix the dims with --dim")
+    sizes = [_expression(change.size) for change in changes]
+    compute = nearest if mode == "nearest" else linear
+    return builder.call_te(compute, data, *sizes, primfunc_name_hint="resize")
+
+
+def _of(changes: Sequence[_Change], x: Any, sizes: Sequence[Any]) -> list[_Change]:
+    """Return the changes in a function of its own, whose shape variables are other ones than the model's."""
+    return [replace(change, extent=x.shape[change.axis], size=s) for change, s in zip(changes, sizes, strict=True)]
+
+
+def _resized(x: Any, changes: Sequence[_Change]) -> list[Any]:
+    sizes = list(x.shape)
+    for change in changes:
+        sizes[change.axis] = change.size
+    return sizes
+
+
+def _changes(shape: Sequence[Any], inputs: Sequence[Any], attributes: Mapping[str, Any]) -> list[_Change]:
+    axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
+    given = None if optional(inputs, 2) is None else constant(inputs[2], attributes)
+    if given is not None and given.size:
+        changes = []
+        for axis, number in zip(axes, given.tolist(), strict=True):
+            scale = Fraction(number).limit_denominator(MAX_DENOMINATOR)
+            if abs(float(scale) - number) > 1e-6 * number:
+                raise ValueError(f"Resize by {number} needs extents that are numbers: fix the dims with --dim")
+            if scale != 1:
+                changes.append(_Change(axis, shape[axis], _floor(shape[axis] * scale.numerator, scale), scale))
+        return changes
+    wanted = None if optional(inputs, 3) is None else known(inputs[3], attributes)
+    if wanted is None:
+        raise ValueError("scales and sizes of Resize are computed from data: freeze them with --freeze")
+    if text(attributes, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise ValueError("Resize that keeps the aspect ratio needs extents that are numbers: fix the dims with --dim")
+    analyzer = attributes["tvm_custom"]["analyzer"]
+    pairs = [(axis, shape[axis], size) for axis, size in zip(axes, wanted.reshape(-1), strict=True)]
+    return [
+        _Change(axis, extent, size, None)
+        for axis, extent, size in pairs
+        if not analyzer.can_prove_equal(_expression(extent), _expression(size))
+    ]
+
+
+def _floor(product: Any, scale: Fraction) -> Any:
+    if isinstance(product, int):
+        return product // scale.denominator
+    return product if scale.denominator == 1 else tirx.floordiv(product, scale.denominator)
+
+
+def _expression(extent: Any) -> Any:
+    return tirx.const(int(extent), "int64") if isinstance(extent, int) else extent
+
+
+def _float(extent: Any) -> Any:
+    return _expression(extent).astype("float64")
+
+
+def _coordinate(change: _Change, place: Any, attributes: Mapping[str, Any]) -> Any:
+    """Return where an output lies on the input's axis, as float64."""
+    mode = text(attributes, "coordinate_transformation_mode", "half_pixel")
+    x = place.astype("float64")
+    ratio = _float(change.size) / _float(change.extent)
+    scale = ratio if change.scale is None else tirx.const(float(change.scale), "float64")
+    single = tirx.EQ(_expression(change.size), tirx.const(1, "int64"))
+    middle = (x + 0.5) / scale - 0.5
+    if mode == "half_pixel":
+        return middle
+    if mode == "pytorch_half_pixel":
+        return tirx.Select(single, tirx.const(-0.5, "float64"), middle)
+    if mode == "asymmetric":
+        return x / scale
+    if mode == "align_corners":
+        last = tirx.Select(single, tirx.const(1.0, "float64"), _float(change.size) - 1.0)
+        return x * (_float(change.extent) - 1.0) / last
+    raise ValueError(f"Resize with {mode!r} needs extents that are numbers: fix the dims with --dim")
+
+
+def _nearest(change: _Change, place: Any, attributes: Mapping[str, Any]) -> Any:
+    rounding = text(attributes, "nearest_mode", "round_prefer_floor")
+    coordinates = text(attributes, "coordinate_transformation_mode", "half_pixel")
+    # (i + 1/2) / f - 1/2 is never half-way between two elements, and rounds to floor(i / f).
+    floors = (coordinates, rounding[:5]) in (("asymmetric", "floor"), ("half_pixel", "round"))
+    if floors and change.scale is not None and change.scale.denominator == 1:
+        return tirx.floordiv(place, change.scale.numerator)
+    x = _coordinate(change, place, attributes)
+    rounded = {
+        "round_prefer_floor": lambda: tirx.ceil(x - 0.5),
+        "round_prefer_ceil": lambda: tirx.floor(x + 0.5),
+        "floor": lambda: tirx.floor(x),
+        "ceil": lambda: tirx.ceil(x),
+    }[rounding]()
+    return _inside(rounded.astype("int64"), change)
+
+
+def _taps(change: _Change, place: Any, attributes: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Return the two elements beside an output, and their weights."""
+    x = _coordinate(change, place, attributes)
+    before = tirx.floor(x)
+    index = before.astype("int64")
+    return [(_inside(index, change), before + 1.0 - x), (_inside(index + 1, change), x - before)]
+
+
+def _inside(index: Any, change: _Change) -> Any:
+    return tirx.max(tirx.min(index, _expression(change.extent) - 1), tirx.const(0, "int64"))

@@ -1,0 +1,69 @@
+"""The operators of ours that ``onnx_narrow`` writes: ``NarrowDecode``, ``NarrowEncode`` and ``NarrowScale``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from packager.frontends.onnx.ops.operands import dtype_of, extents, text
+from packager.frontends.onnx.ops.quantization.block_quantization import spread
+from packager.frontends.onnx.ops.quantization.float8_quantization import along
+from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.graph.narrow_types import EXPONENTS, FLOATS, INTEGERS, NATIVE, decode, encode
+
+
+def _elementwise(builder: Any, data: Any, function: Any, name: str) -> Any:
+    def compute(tensor: Any) -> Any:
+        return te.compute(tensor.shape, lambda *index: function(tensor(*index)), name=name)
+
+    return builder.call_te(compute, data, primfunc_name_hint=name)
+
+
+def _narrow_decode(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    dtype = text(attributes, "type", "")
+
+    def value(element: Any) -> Any:
+        return decode(dtype, tirx.reinterpret("uint8", element) if dtype == NATIVE else element)
+
+    return _elementwise(builder, inputs[0], value, f"from_{dtype}")
+
+
+def _narrow_encode(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    dtype, rounding = text(attributes, "type", ""), text(attributes, "round_mode", "up")
+    if dtype not in (EXPONENTS, *FLOATS, *INTEGERS) or rounding not in ("up", "down", "nearest"):
+        raise ValueError(f"conversion to {dtype}, rounding {rounding}")
+
+    source = dtype_of(inputs[0])
+
+    def element(value: Any) -> Any:
+        byte = encode(dtype, value, source, bool(attributes["saturate"]), rounding)
+        return tirx.reinterpret(dtype, byte) if dtype == NATIVE else byte
+
+    return _elementwise(builder, inputs[0], element, f"to_{dtype}")
+
+
+def _narrow_scale(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """Combine data with one operand for all elements, for each along an axis, or for each block of such.
+
+    The result has the type of the scale where it multiplies, else that of the data; it is rounded to it once.
+    """
+    data, scale = inputs
+    wide = "float64" if "float64" in (dtype_of(data), dtype_of(scale)) else "float32"
+    kind = text(attributes, "kind", "")
+    result = dtype_of(scale) if kind == "multiply" else dtype_of(data)
+    if attributes.get("block_size", 0) and len(extents(data)):
+        operand = spread(builder, scale, data, attributes)
+    else:
+        operand = along(builder, scale, data, attributes)
+    both = [x if dtype_of(x) == wide else builder.emit(relax.op.astype(x, wide)) for x in (data, operand)]
+    made = getattr(relax.op, kind)(*both)
+    return made if result == wide else relax.op.astype(builder.emit(made), result)
+
+
+NARROW_CONVERTERS: Mapping[str, Converter] = {
+    "NarrowDecode": _narrow_decode,
+    "NarrowEncode": _narrow_encode,
+    "NarrowScale": _narrow_scale,
+}

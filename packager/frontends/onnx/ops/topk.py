@@ -1,0 +1,251 @@
+"""Operators that move elements to computed places: TopK, TensorScatter, SpaceToDepth, and RoiAlign's maxima.
+
+ONNX operators TopK (version 24), TensorScatter (24), SpaceToDepth (27), RoiAlign (22), ConvTranspose with
+``output_shape`` (22), MelWeightMatrix (17).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
+
+from packager.frontends.onnx.ops.operands import (
+    dtype_of,
+    extents,
+    known,
+    opset,
+    optional,
+    static_extents,
+    tensor_constant,
+    text,
+)
+from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+
+# Extents up to which comparing all pairs is as good as keeping a list; and it runs on every device.
+MAX_RANKED = 1024
+
+
+def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """Insert each element into the list of the best so far; of equal elements the first comes first."""
+    data = inputs[0]
+    rank, dtype = data.ty.ndim, dtype_of(data)
+    given = attributes["k"] if "k" in attributes else known(inputs[1], attributes, "k of TopK").item()
+    axis, k, largest = attributes.get("axis", -1) % rank, int(given), bool(attributes.get("largest", 1))
+    number = extents(data)[axis]
+    if not isinstance(number, int) or not 0 < k <= number:
+        raise ValueError(f"TopK of {k} elements of {number}")
+    order = [*(i for i in range(rank) if i != axis), axis]
+    back = [order.index(i) for i in range(rank)]
+    moved = data if axis == rank - 1 else builder.emit(relax.op.permute_dims(data, order))
+
+    def by_rank(x: Any) -> Any:
+        """Count for each element those before it in the result; the output of a rank is the element that has it."""
+        other, mine = (te.reduce_axis((0, number), name=name) for name in ("other", "mine"))
+
+        def rank_of(*i: Any) -> Any:
+            left, right = x(*i[:-1], other), x(*i)
+            first = tirx.any(left > right if largest else left < right, tirx.all(left == right, other < i[-1]))
+            return te.sum(tirx.Select(first, tirx.const(1, "int64"), tirx.const(0, "int64")), axis=other)
+
+        ranks = te.compute(x.shape, rank_of, name="ranks")
+        shape = [*x.shape[:-1], tirx.const(k, "int64")]
+        places = te.compute(
+            shape,
+            lambda *i: te.sum(
+                tirx.Select(
+                    ranks(*i[:-1], mine) == i[-1].astype("int64"), mine.astype("int64"), tirx.const(0, "int64")
+                ),
+                axis=mine,
+            ),
+            name="places",
+        )
+        values = te.compute(shape, lambda *i: x(*i[:-1], tirx.min(places(*i), number - 1)), name="values")
+        return [values, places]
+
+    def compute(x: Any) -> Any:
+        rows = math.prod(x.shape[:-1], start=tirx.const(1, "int64"))
+
+        def generate(ins: Any, outs: Any) -> Any:
+            with IRBuilder() as ib:
+                with T.seq_scope():
+                    source, values, places = (T.buffer_proxy(buffer) for buffer in (*ins, *outs))
+                    with T.serial(0, rows) as row:
+                        _insert_all(source, values, places, row)
+                return ib.get()
+
+        def better(a: Any, b: Any) -> Any:
+            return a > b if largest else a < b
+
+        def _insert_all(source: Any, values: Any, places: Any, row: Any) -> None:
+            with T.serial(0, number) as i:
+                new, base = source[row * number + i], row * k
+                full = i >= k
+                with T.If(tirx.any(tirx.Not(full), better(new, values[base + (k - 1)]))), T.Then():
+                    # From the end of the list to its start: what is worse moves on, and leaves room for the new.
+                    values[base + tirx.min(i, k - 1)] = new
+                    places[base + tirx.min(i, k - 1)] = i.astype("int64")
+                    with T.serial(0, k - 1) as step:
+                        at = base + (k - 2 - step)
+                        within = k - 2 - step < tirx.min(i, k - 1)
+                        with T.If(within), T.Then(), T.If(better(new, values[at])), T.Then():
+                            values[at + 1] = values[at]
+                            places[at + 1] = places[at]
+                            values[at] = new
+                            places[at] = i.astype("int64")
+
+        shape = (*x.shape[:-1], k)
+        return te.extern(
+            [shape, shape],
+            [x],
+            generate,
+            dtype=[dtype, "int64"],
+            out_buffers=[
+                tirx.decl_buffer(shape, kind, name, layout=None)
+                for kind, name in ((dtype, "values"), ("int64", "places"))
+            ],
+            name="top_k",
+        )
+
+    result = builder.emit(
+        builder.call_te(by_rank if number <= MAX_RANKED else compute, moved, primfunc_name_hint="top_k")
+    )
+    parts = [builder.emit(relax.TupleGetItem(result, part)) for part in range(2)]
+    return relax.Tuple(
+        [part if axis == rank - 1 else builder.emit(relax.op.permute_dims(part, back)) for part in parts]
+    )
+
+
+def _tensor_scatter(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """Read each element of the result from the update where that covers it, else from the cache."""
+    axis = attributes.get("axis", -2) % inputs[0].ty.ndim
+    circular = text(attributes, "mode", "linear") == "circular"
+    starts = optional(inputs, 2)
+
+    def compute(cache: Any, update: Any, *given: Any) -> Any:
+        size = cache.shape[axis].astype("int64")
+
+        def element(*i: Any) -> Any:
+            start = given[0][i[0]].astype("int64") if given else tirx.const(0, "int64")
+            at = i[axis].astype("int64") - start
+            if circular:
+                at = tirx.floormod(at, size)
+            inside = tirx.all(at >= tirx.const(0, "int64"), at < update.shape[axis].astype("int64"))
+            source = [*i[:axis], at, *i[axis + 1 :]]
+            return tirx.if_then_else(inside, update(*source), cache(*i))
+
+        return te.compute(cache.shape, element, name="tensor_scatter")
+
+    operands = [*inputs[:2], *([] if starts is None else [starts])]
+    return builder.call_te(compute, *operands, primfunc_name_hint="tensor_scatter")
+
+
+def _space_to_depth(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    if text(attributes, "mode", "DCR") != "CRD":
+        return convert("SpaceToDepth", list(inputs), attributes)
+    batch, channels, height, width = extents(inputs[0])
+    size = attributes["blocksize"]
+    split = builder.emit(relax.op.reshape(inputs[0], [batch, channels, height // size, size, width // size, size]))
+    moved = builder.emit(relax.op.permute_dims(split, [0, 1, 3, 5, 2, 4]))
+    return relax.op.reshape(moved, [batch, channels * size * size, height // size, width // size])
+
+
+def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Maxima over the weighted neighbours of all samples of a bin, as the standard's reference has them."""
+    if text(attributes, "mode", "avg") != "max":
+        return convert("RoiAlign", list(inputs), attributes)
+    data, rois, batches = inputs
+    channels, height, width = static_extents(data, "the image of RoiAlign", 1)
+    rows, columns = attributes.get("output_height", 1), attributes.get("output_width", 1)
+    ratio, scale = attributes.get("sampling_ratio", 0), attributes.get("spatial_scale", 1.0)
+    dtype = dtype_of(data)
+    if ratio <= 0:
+        raise ValueError("RoiAlign with mode=max and as many samples as a region has elements (sampling_ratio=0)")
+    old = (
+        opset(attributes) < 16
+        or text(attributes, "coordinate_transformation_mode", "half_pixel") == "output_half_pixel"
+    )
+
+    def compute(x: Any, roi: Any, batch: Any) -> Any:
+        sy, sx = (te.reduce_axis((0, ratio), name=name) for name in ("sy", "sx"))
+        corner = te.reduce_axis((0, 4), name="corner")
+
+        def number(value: float) -> Any:
+            return tirx.const(value, dtype)
+
+        def place(r: Any, bin_index: Any, sample: Any, first: int, bins: int, extent: int) -> tuple[Any, Any, Any, Any]:
+            offset = 0.0 if old else 0.5
+            start = roi(r, first) * number(scale) - number(offset)
+            length = roi(r, first + 2) * number(scale) - number(offset) - start
+            if old:
+                length = tirx.max(length, number(1.0))
+            step = length / number(float(bins))
+            at = start + bin_index.astype(dtype) * step
+            at = at + (sample.astype(dtype) + number(0.5)) * step / number(float(ratio))
+            inside = tirx.all(at >= number(-1.0), at <= number(float(extent)))
+            at = tirx.min(tirx.Select(at > number(0.0), at, number(0.0)), number(extent - 1.0))
+            low = tirx.floor(at)
+            return inside, low.astype("int32"), at - low, tirx.const(extent - 1, "int32")
+
+        def element(r: Any, c: Any, oy: Any, ox: Any) -> Any:
+            in_y, y, fy, last_y = place(r, oy, sy, 1, rows, height)
+            in_x, z, fx, last_x = place(r, ox, sx, 0, columns, width)
+            down, right = corner // 2, corner % 2
+            value = x(batch(r), c, tirx.min(y + down, last_y), tirx.min(z + right, last_x))
+            weight = tirx.Select(down == 1, fy, number(1.0) - fy) * tirx.Select(right == 1, fx, number(1.0) - fx)
+            return te.max(tirx.Select(tirx.all(in_y, in_x), weight * value, number(0.0)), axis=[sy, sx, corner])
+
+        return te.compute((roi.shape[0], channels, rows, columns), element, name="roi_align_max")
+
+    return builder.call_te(compute, data, rois, batches, primfunc_name_hint="roi_align_max")
+
+
+def _conv_transpose(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Turn ``output_shape`` into padding; what the output is longer than it would be without any is zeros (or bias)."""
+    if "output_shape" not in attributes:
+        return convert("ConvTranspose", list(inputs), attributes)
+    shape, kernel = static_extents(inputs[0], "the input of ConvTranspose", 2), static_extents(inputs[1], first=2)
+    rank, wanted = len(shape), list(attributes["output_shape"])[-len(shape) :]
+    strides, dilations = attributes.get("strides", [1] * rank), attributes.get("dilations", [1] * rank)
+    extra = list(attributes.get("output_padding", [0] * rank))
+    before, after = [], []
+    for i, extent in enumerate(shape):
+        total = strides[i] * (extent - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - wanted[i]
+        extra[i] += max(0, -total)
+        half = max(0, total) // 2
+        upper = text(attributes, "auto_pad", "NOTSET") == "SAME_UPPER"
+        before.append(half if upper else max(0, total) - half)
+        after.append(max(0, total) - before[-1])
+    plain = {name: value for name, value in attributes.items() if name not in ("output_shape", "auto_pad")}
+    plain |= {"pads": (*before, *after), "output_padding": tuple(extra)}
+    return convert("ConvTranspose", list(inputs), plain)
+
+
+def _mel_weights(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """All inputs are constants, and so is the result."""
+    names = [f"input_{number}" for number in range(len(inputs))]
+    feeds = {name: known(x, attributes, "an input of MelWeightMatrix") for name, x in zip(names, inputs, strict=True)}
+    kind = attributes.get("output_datatype", onnx.TensorProto.FLOAT)
+    node = onnx.helper.make_node("MelWeightMatrix", names, ["weights"], output_datatype=kind)
+    graph = onnx.GraphProto(name="mel", node=[node], input=[onnx.ValueInfoProto(name=name) for name in names])
+    graph.output.append(onnx.ValueInfoProto(name="weights"))
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset(attributes))])
+    (weights,) = ReferenceEvaluator(model).run(None, feeds)
+    return tensor_constant(np.asarray(weights))
+
+
+PLACING: Mapping[str, Converter] = {
+    "TopK": _top_k,
+    "TensorScatter": _tensor_scatter,
+    "SpaceToDepth": _space_to_depth,
+    "RoiAlign": _roi_align,
+    "ConvTranspose": _conv_transpose,
+    "MelWeightMatrix": _mel_weights,
+}

@@ -1,0 +1,86 @@
+"""Relax: a ``.json`` file that ``tvm.ir.save_json`` wrote of an IRModule with a Relax function ``main``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import tvm
+from tvm import relax
+
+from packager.bundle.digest import sha256_of_file
+from packager.bundle.manifest import Model
+from packager.errors import ModelError
+from packager.frontends.dims import DimRequest, resolve_dims
+from packager.frontends.node_names import tag_bindings
+from packager.frontends.overrides import NO_OVERRIDES, Overrides
+from packager.frontends.signature import dims_of, fix_dims, input_specs, lift_constants, output_names
+from packager.ir.model import ImportedModel
+
+MAIN = "main"
+
+
+def load(
+    path: Path,
+    dims: Mapping[str, DimRequest],
+    name: str,
+    entry: str = MAIN,
+    overrides: Overrides = NO_OVERRIDES,
+) -> ImportedModel:
+    """Read a Relax module whose function ``entry`` is the model. Raises ModelError and UsageError."""
+    module = _with_entry(path, _read(path), entry)
+    inputs = [str(parameter.name) for parameter in module["main"].params]
+    resolved = resolve_dims(dims_of(input_specs(module["main"], inputs)), dims)
+    module = fix_dims(module, dims)
+    module, constants = lift_constants(module, {})
+    overrides.check_names(constants)
+    for key, array in constants.items():
+        other = overrides.find(key, array.dtype.name, array.shape)
+        constants[key] = array if other is None else other
+    module["main"] = module["main"].with_attr("num_input", len(inputs))
+    # The module names no source nodes: its own variables are the best names that there are.
+    own = {b.var.name: b.var.name for block in module["main"].body.blocks for b in block.bindings}
+    module, nodes = tag_bindings(module, own)
+    return ImportedModel(
+        source=Model(name, "relax", sha256_of_file(path), {}, f"tvm {tvm.__version__}"),
+        module=module,
+        inputs=input_specs(module["main"], inputs),
+        output_names=output_names(module["main"]),
+        dims=resolved,
+        weights=constants,
+        nodes=nodes,
+    )
+
+
+def _read(path: Path) -> tvm.IRModule:
+    hint = "write it with tvm.ir.save_json of an IRModule that holds the model as a Relax function"
+    try:
+        text = path.read_text(encoding="utf-8")
+        json.loads(text)  # TVM's own reader aborts on some malformed texts
+        module = tvm.ir.load_json(text)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelError(f"{path}: is not JSON", detail=str(error), hint=hint) from None
+    except Exception as error:  # TVM raises whatever its reader runs into
+        raise ModelError(f"{path}: is not a module that TVM can read", detail=str(error)[:400], hint=hint) from None
+    if not isinstance(module, tvm.IRModule):
+        raise ModelError(f"{path}: holds no IRModule", hint=hint)
+    return module
+
+
+def _with_entry(path: Path, module: tvm.IRModule, entry: str) -> tvm.IRModule:
+    """Return the module with ``entry`` as its ``main``, and what it does not call left out."""
+    functions = {variable.name_hint: function for variable, function in module.functions.items()}
+    models = sorted(name for name, function in functions.items() if isinstance(function, relax.Function))
+    if entry not in models:
+        have = ", ".join(models) or "none"
+        raise ModelError(
+            f"{path}: there is no Relax function {entry!r} in the module",
+            hint=f"its Relax functions: {have}; name one with --entry" if models else "the module holds no model",
+        )
+    if entry == MAIN:
+        return module
+    kept = {variable: function for variable, function in module.functions.items() if variable.name_hint != MAIN}
+    model = kept.pop(module.get_global_var(entry)).with_attr("global_symbol", MAIN)
+    renamed = tvm.IRModule({**kept, tvm.ir.GlobalVar(MAIN): model}, attrs=module.attrs)
+    return relax.transform.DeadCodeElimination([MAIN])(renamed)

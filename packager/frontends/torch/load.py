@@ -1,0 +1,156 @@
+"""torch.export: a ``.pt2`` file of an ExportedProgram. torch is imported when one is loaded, and nowhere else."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+
+from packager.bundle.digest import sha256_of_file
+from packager.bundle.manifest import Model
+from packager.errors import ModelError, PackagerError, UsageError, last_line
+from packager.frontends.dims import DimRequest, make_request, resolve_dims
+from packager.frontends.node_names import tag_bindings
+from packager.frontends.overrides import NO_OVERRIDES, Overrides
+from packager.frontends.signature import dims_of, fix_dims, input_specs, lift_constants, output_names
+from packager.graph.states import State
+from packager.ir.model import ImportedModel
+
+Array = NDArray[Any]
+
+
+def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overrides = NO_OVERRIDES) -> ImportedModel:
+    """Read a ``.pt2`` file. Raises ModelError, UnsupportedOperatorsError and UsageError."""
+    try:
+        import torch
+    except ImportError:
+        raise UsageError(f"{path}: reading .pt2 needs torch", hint="pip install 'packager[torch]'") from None
+    from packager.frontends.torch.ops.program import check_conditions
+    from packager.frontends.torch.states import buffers_to_states
+
+    program = _read(path, torch)
+    _override(program, overrides, torch)
+    buffers = buffers_to_states(program)
+    states = tuple(State(name, f"{name}.next", _numpy(initial, torch)) for name, initial in buffers.items())
+    module, node_of_variable, buffer_names = _import(program)
+    parameters = _parameters(program, torch)
+    main = module["main"]
+    inputs = [str(variable.name) for variable in main.params[: len(main.params) - len(parameters)]]
+    specs = input_specs(main, inputs)
+    resolved = resolve_dims(dims_of(specs), dims, _declared_bounds(program))
+    fixed = {dim: (request.min, request.max) for dim, request in dims.items() if request.fixed}
+    check_conditions(program, fixed | {dim.name: (dim.min, dim.max) for dim in resolved})
+    module = fix_dims(module, dims)
+    module, constants = lift_constants(module, buffer_names, parameters)
+    module["main"] = module["main"].without_attr("params")
+    module, nodes = tag_bindings(module, node_of_variable)
+    return ImportedModel(
+        source=Model(name, "torch.export", sha256_of_file(path), {}, f"torch {torch.__version__}"),
+        module=module,
+        inputs=input_specs(module["main"], inputs),
+        output_names=output_names(module["main"], tuple(state.output for state in states)),
+        dims=resolved,
+        weights={**parameters, **constants},
+        nodes=nodes,
+        states=states,
+    )
+
+
+def _read(path: Path, torch: Any) -> Any:
+    from packager.frontends.torch.ops.program import check_inputs, decompose
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own deprecated calls
+            program = torch.export.load(path)
+            check_inputs(program)
+            return decompose(program)
+    except PackagerError:
+        raise
+    except Exception as error:  # torch raises whatever its archive reader runs into
+        raise ModelError(
+            f"{path}: cannot be read as a torch.export program",
+            detail=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+            hint="write it with torch.export.save, with the torch version that is installed here",
+        ) from None
+
+
+def _override(program: Any, overrides: Overrides, torch: Any) -> None:
+    """Replace parameters, buffers and constants of ``program``. Raises UsageError."""
+    stores = (program.state_dict, program.constants)
+    tensors = {str(key): (store, key) for store in stores for key, value in store.items() if hasattr(value, "dtype")}
+    overrides.check_names(tensors)
+    for name, (store, key) in tensors.items():
+        old = _numpy(store[key], torch)
+        array = overrides.find(name, old.dtype.name, old.shape)
+        if array is None:
+            continue
+        if array.dtype.name == "bfloat16":
+            tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        else:
+            tensor = torch.from_numpy(array)
+        trained = isinstance(store[key], torch.nn.Parameter)
+        store[key] = torch.nn.Parameter(tensor, requires_grad=False) if trained else tensor
+
+
+def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], dict[int, str]]:
+    """Return the module, the node of each variable, and the names of buffers by the handle of their TVM tensor."""
+    from packager.frontends.torch.importer import Importer
+    from packager.frontends.torch.ops.program import check_operators, known_values
+
+    known = known_values(program)
+    importer = Importer(known)
+    check_operators(program, known, importer.converters)
+    tensors = {**dict(program.named_buffers()), **program.constants}
+    names = {id(value): str(key) for key, value in tensors.items()}
+    handles: dict[int, str] = {}
+    convert_tensor = importer._convert_pytorch_tensor_to_tvm
+
+    def convert(tensor: Any) -> Any:
+        converted = convert_tensor(tensor)
+        if id(tensor) in names:
+            handles[converted.__chandle__()] = names[id(tensor)]
+        return converted
+
+    importer._convert_pytorch_tensor_to_tvm = convert
+    try:
+        module = importer.from_exported_program(program, True, True, False, None)
+    except PackagerError:
+        raise
+    except Exception as error:  # the importer raises whatever its converters run into
+        raise ModelError(
+            "the program cannot be imported",
+            detail=last_line(error),
+            hint="it uses an operator in a way that is not supported",
+        ) from error
+    return module, importer.node_of_variable, handles
+
+
+def _parameters(program: Any, torch: Any) -> dict[str, Array]:
+    """Return the parameters under their names in the module, in the order of main's parameters."""
+    kind = torch.export.graph_signature.InputKind.PARAMETER
+    targets = [spec.target for spec in program.graph_signature.input_specs if spec.kind is kind]
+    return {target: _numpy(program.state_dict[target], torch) for target in targets}
+
+
+def _numpy(tensor: Any, torch: Any) -> Array:
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        import ml_dtypes
+
+        return np.asarray(tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16))
+    return np.asarray(tensor.numpy())
+
+
+def _declared_bounds(program: Any) -> dict[str, DimRequest]:
+    bounds = {}
+    for symbol, interval in program.range_constraints.items():
+        if not math.isinf(float(interval.upper)) and int(interval.upper) < 2**31:
+            bounds[str(symbol)] = make_request(str(symbol), max(int(interval.lower), 1), int(interval.upper))
+    return bounds

@@ -1,0 +1,256 @@
+"""Converters of torch's operators that work element by element, or make tensors.
+
+Element types follow torch: operands are cast to the type of the result, those of comparisons to their common one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from tvm import relax
+
+from packager.frontends.torch.ops.program import argument
+
+_R = relax.op
+
+
+def _unary(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    def convert(importer: Any, node: Any) -> Any:
+        return function(importer.tensor(node.args[0], importer.dtype(node)))
+
+    return convert
+
+
+def _binary(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Callable[[Any, Any], Any]:
+    """Return a converter of ``first op alpha * second``; ``alpha`` is 1 but for sums and differences."""
+
+    def convert(importer: Any, node: Any) -> Any:
+        dtype = importer.dtype(node)
+        first, second = (importer.tensor(operand, dtype) for operand in node.args[:2])
+        alpha = argument(node, 2, "alpha", 1)
+        if swapped:
+            first, second = second, first
+        if alpha != 1:
+            scaled = first if swapped else second
+            scaled = importer.emit(_R.multiply(scaled, importer.tensor(alpha, dtype)))
+            first, second = (scaled, second) if swapped else (first, scaled)
+        return function(first, second)
+
+    return convert
+
+
+def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def convert(importer: Any, node: Any) -> Any:
+        values = [operand.meta["val"] if isinstance(operand, torch.fx.Node) else operand for operand in node.args]
+        values = [0 if isinstance(value, torch.SymInt) else value for value in values]
+        dtype = importer.element_type(torch.result_type(*values))
+        return function(*(importer.tensor(operand, dtype) for operand in node.args))
+
+    return convert
+
+
+def _bitwise(bits: Callable[..., Any], logical: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def convert(importer: Any, node: Any) -> Any:
+        dtype = importer.dtype(node)
+        return (logical if dtype == "bool" else bits)(*(importer.tensor(operand, dtype) for operand in node.args))
+
+    return convert
+
+
+def _logical(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def convert(importer: Any, node: Any) -> Any:
+        return function(*(importer.tensor(operand, "bool") for operand in node.args))
+
+    return convert
+
+
+def _power(importer: Any, node: Any) -> Any:
+    dtype = importer.dtype(node)
+    base, exponent = (importer.tensor(operand, dtype) for operand in node.args)
+    if node.args[1] == 2:
+        return _R.multiply(base, base)
+    if node.args[1] == 0.5:
+        return _R.sqrt(base)
+    if dtype.startswith(("int", "uint")):
+        raise ValueError("powers of integers are not supported but for squares")
+    return _R.power(base, exponent)
+
+
+def _divide_mode(importer: Any, node: Any) -> Any:
+    dtype, mode = importer.dtype(node), node.kwargs.get("rounding_mode")
+    first, second = (importer.tensor(operand, dtype) for operand in node.args[:2])
+    if mode is None:
+        return _R.divide(first, second)
+    if mode == "floor":
+        return _floor_divide(importer, node)
+    if mode == "trunc" and dtype.startswith("float"):
+        return _R.trunc(importer.emit(_R.divide(first, second)))
+    raise ValueError(f"a quotient of {dtype} with rounding {mode!r} is not supported")
+
+
+def _floor_divide(importer: Any, node: Any) -> Any:
+    dtype = importer.dtype(node)
+    first, second = (importer.tensor(operand, dtype) for operand in node.args[:2])
+    if dtype.startswith("float"):
+        return _R.floor(importer.emit(_R.divide(first, second)))
+    return _R.floor_divide(first, second)
+
+
+def _clamp(importer: Any, node: Any) -> Any:
+    dtype = importer.dtype(node)
+    result = importer.tensor(node.args[0], dtype)
+    low, high = argument(node, 1, "min"), argument(node, 2, "max")
+    if low is not None:
+        result = importer.emit(_R.maximum(result, importer.tensor(low, dtype)))
+    if high is not None:
+        result = importer.emit(_R.minimum(result, importer.tensor(high, dtype)))
+    return result
+
+
+def _clamp_max(importer: Any, node: Any) -> Any:
+    dtype = importer.dtype(node)
+    return _R.minimum(importer.tensor(node.args[0], dtype), importer.tensor(node.args[1], dtype))
+
+
+def _to_copy(importer: Any, node: Any) -> Any:
+    return importer.tensor(node.args[0], importer.dtype(node))
+
+
+def _where(importer: Any, node: Any) -> Any:
+    dtype = importer.dtype(node)
+    condition, first, second = node.args
+    return _R.where(importer.tensor(condition, "bool"), importer.tensor(first, dtype), importer.tensor(second, dtype))
+
+
+def _masked_fill(importer: Any, node: Any) -> Any:
+    dtype = importer.dtype(node)
+    data, mask, value = node.args
+    return _R.where(importer.tensor(mask, "bool"), importer.tensor(value, dtype), importer.tensor(data, dtype))
+
+
+# Tensors out of nothing.
+
+
+def _arange(importer: Any, node: Any) -> Any:
+    dtype = importer.dtype(node)
+    (count,) = importer.shape(node)
+    values = [importer.value(operand) for operand in node.args]
+    start = values[0] if len(values) > 1 else 0
+    step = values[2] if len(values) > 2 else 1
+    if dtype.startswith("int") and step == 1:
+        return importer.cast(importer.emit(_R.arange(start, start + count, 1, "int64")), dtype)
+    steps = importer.cast(importer.emit(_R.arange(0, count, 1, "int64")), dtype)
+    scaled = importer.emit(_R.multiply(steps, importer.tensor(step, dtype)))
+    return _R.add(scaled, importer.tensor(start, dtype))
+
+
+def _filled(index: int | None, constant: float = 0) -> Callable[[Any, Any], Any]:
+    """Return a converter of a tensor of one number: the argument at ``index``, or ``constant``."""
+
+    def convert(importer: Any, node: Any) -> Any:
+        value = importer.tensor(constant if index is None else node.args[index], importer.dtype(node))
+        shape = importer.shape(node)
+        return _R.broadcast_to(value, shape) if shape else value
+
+    return convert
+
+
+UNARY: Mapping[str, Callable[[Any], Any]] = {
+    name: getattr(_R, theirs)
+    for name, theirs in {
+        "abs": "abs",
+        "acos": "acos",
+        "acosh": "acosh",
+        "asin": "asin",
+        "asinh": "asinh",
+        "atan": "atan",
+        "atanh": "atanh",
+        "ceil": "ceil",
+        "cos": "cos",
+        "cosh": "cosh",
+        "erf": "erf",
+        "exp": "exp",
+        "floor": "floor",
+        "log": "log",
+        "neg": "negative",
+        "rsqrt": "rsqrt",
+        "sigmoid": "sigmoid",
+        "sign": "sign",
+        "sin": "sin",
+        "sinh": "sinh",
+        "sqrt": "sqrt",
+        "tan": "tan",
+        "tanh": "tanh",
+        "trunc": "trunc",
+    }.items()
+}
+
+_ARITHMETIC = {
+    "add": _R.add,
+    "sub": _R.subtract,
+    "mul": _R.multiply,
+    "div": _R.divide,
+    "remainder": _R.floor_mod,
+}
+_COMPARISONS = {
+    "eq": _R.equal,
+    "ne": _R.not_equal,
+    "lt": _R.less,
+    "le": _R.less_equal,
+    "gt": _R.greater,
+    "ge": _R.greater_equal,
+}
+_BITS = {
+    "bitwise_and": (_R.bitwise_and, _R.logical_and),
+    "bitwise_or": (_R.bitwise_or, _R.logical_or),
+    "bitwise_xor": (_R.bitwise_xor, _R.logical_xor),
+}
+_KINDS = ("Tensor", "Scalar")
+
+OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    **{f"{name}.default": _unary(function) for name, function in UNARY.items()},
+    **{f"{name}.{kind}": _binary(function) for name, function in _ARITHMETIC.items() for kind in _KINDS},
+    **{f"{name}.{kind}": _comparison(function) for name, function in _COMPARISONS.items() for kind in _KINDS},
+    **{f"{name}.{kind}": _bitwise(*pair) for name, pair in _BITS.items() for kind in _KINDS},
+    **{f"rsub.{kind}": _binary(_R.subtract, swapped=True) for kind in _KINDS},
+    "bitwise_not.default": _bitwise(_R.bitwise_not, _R.logical_not),
+    "maximum.default": _binary(_R.maximum),
+    "minimum.default": _binary(_R.minimum),
+    "logical_not.default": _logical(_R.logical_not),
+    "logical_and.default": _logical(_R.logical_and),
+    "logical_or.default": _logical(_R.logical_or),
+    "logical_xor.default": _logical(_R.logical_xor),
+    "pow.Tensor_Scalar": _power,
+    "pow.Tensor_Tensor": _power,
+    "pow.Scalar": _power,
+    "div.Tensor_mode": _divide_mode,
+    "div.Scalar_mode": _divide_mode,
+    "floor_divide.default": _floor_divide,
+    "clamp.default": _clamp,
+    "clamp.Tensor": _clamp,
+    "clamp_min.default": _clamp,
+    "clamp_max.default": _clamp_max,
+    "_to_copy.default": _to_copy,
+    "lift_fresh_copy.default": _to_copy,
+    "where.self": _where,
+    "where.ScalarOther": _where,
+    "where.ScalarSelf": _where,
+    "where.Scalar": _where,
+    "masked_fill.Scalar": _masked_fill,
+    "masked_fill.Tensor": _masked_fill,
+    "arange.default": _arange,
+    "arange.start": _arange,
+    "arange.start_step": _arange,
+    "full.default": _filled(1),
+    "full_like.default": _filled(1),
+    "new_full.default": _filled(2),
+    "scalar_tensor.default": _filled(0),
+    "zeros.default": _filled(None),
+    "zeros_like.default": _filled(None),
+    "new_zeros.default": _filled(None),
+    "ones.default": _filled(None, 1),
+    "ones_like.default": _filled(None, 1),
+    "new_ones.default": _filled(None, 1),
+}

@@ -1,0 +1,126 @@
+"""Converters of torch's operators that reduce axes: sums, extremes, norms, and running sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tvm import relax
+
+from packager.frontends.torch.ops.program import argument
+
+_R = relax.op
+
+
+def _axes(node: Any, dims: Any) -> list[int] | None:
+    rank = node.args[0].meta["val"].ndim
+    if dims is None or (isinstance(dims, Sequence) and not dims):
+        return None
+    return [dim % max(rank, 1) for dim in ([dims] if isinstance(dims, int) else dims)]
+
+
+def _reduction(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def convert(importer: Any, node: Any) -> Any:
+        data = importer.tensor(node.args[0], importer.dtype(node))
+        if not node.args[0].meta["val"].ndim:
+            return data
+        axes = _axes(node, argument(node, 1, "dim"))
+        return function(data, axis=axes, keepdims=bool(argument(node, 2, "keepdim", False)))
+
+    return convert
+
+
+def _any_or_all(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def convert(importer: Any, node: Any) -> Any:
+        data = importer.cast(importer.tensor(node.args[0], "bool"), "int32")
+        axes = _axes(node, argument(node, 1, "dim"))
+        keep = bool(argument(node, 2, "keepdim", False))
+        found = importer.emit(function(data, axis=axes, keepdims=keep)) if node.args[0].meta["val"].ndim else data
+        return importer.cast(found, "bool")
+
+    return convert
+
+
+def _largest(function: Callable[..., Any], place: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Return a converter of ``max.dim``: values and their places."""
+
+    def convert(importer: Any, node: Any) -> Any:
+        data = importer.tensor(node.args[0])
+        (axis,) = _axes(node, node.args[1]) or [0]
+        keep = bool(argument(node, 2, "keepdim", False))
+        values = importer.emit(function(data, axis=axis, keepdims=keep))
+        return relax.Tuple([values, importer.emit(place(data, axis=axis, keepdims=keep))])
+
+    return convert
+
+
+def _variance(importer: Any, node: Any) -> Any:
+    data = importer.tensor(node.args[0], importer.dtype(node))
+    axes = _axes(node, argument(node, 1, "dim")) or list(range(node.args[0].meta["val"].ndim))
+    keep = bool(node.kwargs.get("keepdim", False))
+    correction = node.kwargs.get("correction")
+    shape = importer.shape(node.args[0])
+    count: Any = 1
+    for axis in axes:
+        count = count * shape[axis]
+    mean = importer.emit(_R.mean(data, axis=axes, keepdims=True))
+    difference = importer.emit(_R.subtract(data, mean))
+    squares = importer.emit(_R.sum(importer.emit(_R.multiply(difference, difference)), axis=axes, keepdims=keep))
+    freedom = count - int(1 if correction is None else correction)
+    return importer.emit(_R.divide(squares, importer.tensor(freedom, importer.dtype(node))))
+
+
+def _deviation(importer: Any, node: Any) -> Any:
+    return _R.sqrt(_variance(importer, node))
+
+
+def _vector_norm(importer: Any, node: Any) -> Any:
+    data = importer.tensor(node.args[0], importer.dtype(node))
+    order = argument(node, 1, "ord", 2)
+    axes, keep = _axes(node, argument(node, 2, "dim")), bool(argument(node, 3, "keepdim", False))
+    if order == 2:
+        return _R.sqrt(importer.emit(_R.sum(importer.emit(_R.multiply(data, data)), axis=axes, keepdims=keep)))
+    size = importer.emit(_R.abs(data))
+    if order == 1:
+        return _R.sum(size, axis=axes, keepdims=keep)
+    if order in (float("inf"), float("-inf")):
+        return (_R.max if order > 0 else _R.min)(size, axis=axes, keepdims=keep)
+    raise ValueError(f"a norm of order {order} is not supported")
+
+
+def _cumsum(importer: Any, node: Any) -> Any:
+    """Sum, for every element, those up to it, chosen by a triangle of ones."""
+    dtype = importer.dtype(node)
+    data = importer.tensor(node.args[0], dtype)
+    shape = importer.shape(node.args[0])
+    axis = node.args[1] % len(shape)
+    places = importer.emit(_R.arange(0, shape[axis], 1, "int64"))
+    rows = importer.emit(_R.expand_dims(places, [1]))
+    chosen = importer.emit(_R.less_equal(importer.emit(_R.expand_dims(places, [0])), rows))
+    after = len(shape) - axis - 1
+    chosen = importer.emit(_R.reshape(chosen, [shape[axis], shape[axis], *[1] * after]))
+    parts = importer.emit(_R.where(chosen, importer.emit(_R.expand_dims(data, [axis])), relax.const(0, dtype)))
+    return _R.sum(parts, axis=[axis + 1])
+
+
+REDUCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "sum.default": _reduction(_R.sum),
+    "sum.dim_IntList": _reduction(_R.sum),
+    "mean.default": _reduction(_R.mean),
+    "mean.dim": _reduction(_R.mean),
+    "amax.default": _reduction(_R.max),
+    "amin.default": _reduction(_R.min),
+    "max.default": _reduction(_R.max),
+    "min.default": _reduction(_R.min),
+    "max.dim": _largest(_R.max, _R.argmax),
+    "min.dim": _largest(_R.min, _R.argmin),
+    "any.default": _any_or_all(_R.max),
+    "any.dim": _any_or_all(_R.max),
+    "any.dims": _any_or_all(_R.max),
+    "all.default": _any_or_all(_R.min),
+    "all.dim": _any_or_all(_R.min),
+    "var.correction": _variance,
+    "std.correction": _deviation,
+    "linalg_vector_norm.default": _vector_norm,
+    "cumsum.default": _cumsum,
+}

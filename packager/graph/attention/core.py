@@ -1,0 +1,130 @@
+"""Around a softmax: what computes the scores before it, what becomes of the weights after it.
+
+Exporters write casts, views, scales and a mask between the softmax and the two products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+
+from packager.graph.attention.heads import scaled_by
+from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What is computed between the first product and the softmax: ``scale * product + mask``.
+
+    ``covered`` are the variables between the two; ``mask`` is None where nothing is added. Where ``keep`` is false, a
+    score is ``fill`` before the mask is added; where it is true if ``inverted``.
+    """
+
+    product: Any
+    covered: tuple[Any, ...]
+    scale: float
+    mask: Any
+    keep: Any = None
+    inverted: bool = False
+    fill: float = 0.0
+
+
+def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores | None:
+    """Follow the operand of a softmax back to the product of queries and keys; ``widely`` through a choice, too."""
+    variable, scale, mask = flow.value(softmax).args[0], 1.0, None
+    keep, inverted, fill = None, False, 0.0
+    covered: list[Any] = []
+    for _ in range(12):
+        call = flow.value(variable)
+        name = operator_of(call)
+        if name == "matmul":
+            return Scores(variable, tuple(covered), scale, mask, keep, inverted, fill)
+        covered.append(variable)
+        if name in ("astype", "reshape"):
+            variable = call.args[0]
+        elif (factor := scaled_by(call)) is not None:
+            variable, number = factor
+            scale *= number
+        elif name == "add" and mask is None and keep is None and scale == 1.0:
+            sides = [side for side in call.args if _comes_from_product(flow, side)]
+            if len(sides) != 1:
+                return None
+            added = call.args[1] if sides[0].same_as(call.args[0]) else call.args[0]
+            shift = scalar_of(added)
+            if shift is not None and not math.isfinite(shift):
+                return None
+            mask = added if shift is None else None  # a number added to all scores changes no weight
+            variable = sides[0]
+        elif name == "where" and widely and keep is None and scale == 1.0:
+            keep, first, second = call.args
+            inverted = scalar_of(first) is not None
+            filled = scalar_of(first if inverted else second)
+            if filled is None:
+                return None
+            variable, fill = second if inverted else first, filled
+        else:
+            return None
+    return None
+
+
+def _comes_from_product(flow: Dataflow, variable: Any) -> bool:
+    """Whether a value is a product, but for views, casts, a scale and a choice."""
+    for _ in range(8):
+        call = flow.value(variable)
+        name = operator_of(call)
+        if name == "matmul":
+            return True
+        if name not in ("astype", "reshape", "multiply", "divide", "where"):
+            return False
+        arguments = call.args[1:] if name == "where" else call.args[:2]
+        tensors = [argument for argument in arguments if isinstance(argument, relax.Var)]
+        if len(tensors) != 1:
+            return False
+        (variable,) = tensors
+    return False
+
+
+def find_weighted(flow: Dataflow, softmax: Any) -> tuple[Any, list[Any]] | None:
+    """Return the product of the weights with the values, and what stands before it."""
+    variable = softmax
+    covered: list[Any] = []
+    while not flow.is_result(variable) and len(readers := flow.readers(variable)) == 1:
+        call = flow.value(readers[0])
+        name = operator_of(call)
+        if name == "matmul" and call.args[0].same_as(variable):
+            return readers[0], covered
+        if name not in ("astype", "reshape"):
+            return None
+        covered.append(readers[0])
+        variable = readers[0]
+    return None
+
+
+def find_result(flow: Dataflow, product: Any, shape: Sequence[Any]) -> tuple[bool, list[Any]]:
+    """Return whether rows come before heads in the result, and the views after the product that make it so.
+
+    ``shape`` is that of the values, [batch, heads, rows, depth].
+    """
+    variable, covered = product, []
+    best: tuple[bool, list[Any]] = (False, [])
+    moved = False
+    while not flow.is_result(variable) and len(readers := flow.readers(variable)) == 1:
+        variable = readers[0]
+        call = flow.value(variable)
+        name = operator_of(call)
+        covered.append(variable)
+        if name == "permute_dims" and not moved:
+            source = shape_of(call.args[0])
+            if not source or len(source) != 4 or [int(axis) for axis in call.attrs.axes] != [0, 2, 1, 3]:
+                break
+            if not same(tuple(source[1:2]), tuple(shape[1:2])):
+                break
+            moved = True
+        elif name != "reshape":
+            break
+        best = (moved, list(covered))
+    return best

@@ -1,0 +1,167 @@
+"""Where the heads of an operand lie in the tensor that they are taken from.
+
+What stands between the two (reshapes, transposes, slices) becomes strides. numpy finds them: the same views are taken
+of an array that has no memory of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+from tvm import relax, tirx
+from tvm.sym import Analyzer
+from tvm_ffi import structural_map
+
+from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
+
+MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
+# What stands for symbolic extents where views are taken: different primes, so that no two extents are equal by chance.
+PRIMES = (5, 7, 11, 13, 17)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """An operand as [batch, heads, rows, depth] of ``source``; element (b, h, s, d) lies at
+    ``offset + b * rows * row + s * row + h * head + d``."""
+
+    source: Any
+    offset: int
+    row: int
+    head: int
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of a product as [batch, heads, rows, depth]: the views from ``source`` to it, first to last.
+
+    Its elements are those of ``source`` times ``scale``.
+    """
+
+    source: Any
+    views: tuple[Any, ...]
+    shape: tuple[Any, ...]
+    swapped: bool = False
+    scale: float = 1.0
+
+    def transposed(self) -> Operand:
+        """Return the operand with its last two axes exchanged."""
+        b, h, s, d = self.shape
+        return replace(self, shape=(b, h, d, s), swapped=True)
+
+
+def follow_views(flow: Dataflow, variable: Any, *, scaled: bool = False) -> Operand | None:
+    """Follow an operand back through views; one whose batch and heads are one axis is taken before that.
+
+    If it may be ``scaled``, products with numbers count as views.
+    """
+    views: list[Any] = []
+    scale = 1.0
+    extents = shape_of(variable)
+    if extents and len(extents) == 3:
+        inner = shape_of(flow.value(variable).args[0]) if flow.call(variable, "reshape") is not None else None
+        if inner is None or len(inner) != 4 or not same(inner[2:], extents[1:]):
+            return None
+        views.append(variable)
+        variable, extents = flow.value(variable).args[0], inner
+    if not extents or len(extents) != 4:
+        return None
+    while True:
+        value = flow.value(variable)
+        if operator_of(value) in MOVES:
+            views.append(variable)
+            variable = value.args[0]
+        elif isinstance(value, relax.TupleGetItem) and flow.call(value.tuple_value, "split") is not None:
+            views += [variable, value.tuple_value]
+            variable = flow.value(value.tuple_value).args[0]
+        elif scaled and (factor := scaled_by(value)) is not None:
+            views.append(variable)
+            variable, number = factor
+            scale *= number
+        else:
+            return Operand(variable, tuple(reversed(views)), extents, scale=scale)
+
+
+def scaled_by(call: Any) -> tuple[Any, float] | None:
+    """Return the operand that a call multiplies by a number or divides by one, and the factor; None for any other."""
+    name = operator_of(call)
+    if name not in ("multiply", "divide"):
+        return None
+    first, second = call.args
+    number = scalar_of(second)
+    if number is None and name == "multiply":
+        first, number = second, scalar_of(first)
+    if not number:
+        return None
+    return first, number if name == "multiply" else 1 / number
+
+
+def locate(flow: Dataflow, operand: Operand) -> Heads | None:
+    """Return where the elements of an operand lie in its source; None if that is no fixed distance."""
+    places = {_place(flow, operand, shift) for shift in (0, 1)}
+    if len(places) != 1 or None in places:
+        return None
+    (place,) = places
+    assert place is not None
+    return Heads(operand.source, *place)
+
+
+def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int] | None:
+    """Return offset, and the strides of rows and heads, for one choice of the symbolic extents."""
+    numbers: dict[int, int] = {}
+
+    def known(extents: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(_number(extent, numbers, shift) for extent in extents)
+
+    shape = known(shape_of(operand.source) or ())
+    array = as_strided(np.zeros(1, np.int8), shape, [math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
+    start = array.__array_interface__["data"][0]
+    pending: list[NDArray[Any]] = []
+    for view in operand.views:
+        value = flow.value(view)
+        name = operator_of(value)
+        if name == "split":
+            pending = _split(array, value)
+        elif isinstance(value, relax.TupleGetItem):
+            array = pending[int(value.index)]
+        elif name in ("multiply", "divide"):
+            continue
+        elif name == "permute_dims":
+            array = array.transpose([int(axis) for axis in value.attrs.axes])
+        elif len(shape_of(view) or ()) == 3 and view.same_as(operand.views[-1]):
+            continue  # batch and heads become one axis, which needs no fixed distance
+        else:
+            array = array.view()
+            try:
+                array.shape = known(shape_of(view) or ())
+            except AttributeError:
+                return None
+    if operand.swapped:
+        array = array.transpose([0, 1, 3, 2])
+    batch, head, row, step = array.strides
+    extents = array.shape
+    if (step != 1 and extents[3] > 1) or (batch != extents[2] * row and extents[0] > 1):
+        return None
+    return array.__array_interface__["data"][0] - start, row, head
+
+
+def _split(array: NDArray[Any], call: Any) -> list[NDArray[Any]]:
+    axis, sections = int(call.attrs.axis), call.attrs.indices_or_sections
+    if isinstance(sections, int | tirx.IntImm):
+        return np.split(array, int(sections), axis)
+    return np.split(array, [int(index) for index in sections], axis)
+
+
+def _number(extent: Any, numbers: dict[int, int], shift: int) -> int:
+    """Return an extent with primes for its variables, the same for the same variable."""
+    if isinstance(extent, int):
+        return extent
+    if isinstance(extent, tirx.Var):
+        return numbers.setdefault(extent.__chandle__(), PRIMES[(len(numbers) + shift) % len(PRIMES)])
+    known = structural_map(extent, (tirx.Var, lambda v: tirx.IntImm(str(v.ty.dtype), _number(v, numbers, shift))))
+    return int(Analyzer().simplify(known))

@@ -1,0 +1,56 @@
+"""What a mask does, where the model itself says its value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from packager.graph.dataflow import Dataflow, shape_of
+from packager.graph.evaluate import evaluate_call
+
+LARGEST_MASK = 2**26  # elements
+MASKED = -1e3  # scores below it count as masked out: their weight is 0 in every element type
+
+
+def read_mask(flow: Dataflow, mask: Any, queries: Any, keys: Any) -> tuple[Any, bool]:
+    """Return what is added to the scores at run time, None where nothing is, and whether the mask is causal instead."""
+    array = None if mask is None else _known(flow, mask)
+    if array is None:
+        return mask, False
+    causal = _is_causal(array, queries, keys)
+    return (None if causal or not array.any() else mask), causal
+
+
+def _known(flow: Dataflow, variable: Any) -> NDArray[Any] | None:
+    """Return the value of a mask that depends on no input, if it is of a known shape and not too large to look at."""
+    values: dict[int, NDArray[Any]] = {}
+
+    def visit(expr: Any) -> bool:
+        handle = expr.__chandle__()
+        if handle in values or not isinstance(expr, relax.Var):
+            return True
+        extents = shape_of(expr)
+        if extents is None or not all(isinstance(e, int) for e in extents) or math.prod(extents) > LARGEST_MASK:
+            return False
+        array, call = flow.array(expr), flow.value(expr)
+        if array is None and isinstance(call, relax.Call) and all(visit(a) for a in call.args):
+            array = evaluate_call(call, values)
+        if array is not None:
+            values[handle] = array
+        return array is not None
+
+    return values[variable.__chandle__()] if visit(variable) else None
+
+
+def _is_causal(array: NDArray[Any], queries: Any, keys: Any) -> bool:
+    """Whether a mask leaves each query the keys up to its own."""
+    shape = array.shape
+    if len(shape) < 2 or any(extent != 1 for extent in shape[:-2]) or shape[-2:] != (queries, keys):
+        return False
+    matrix = array.reshape(shape[-2:])
+    later = np.triu(np.ones(matrix.shape, dtype=bool), 1)
+    return bool((matrix[~later] == 0).all() and (matrix[later] < MASKED).all())

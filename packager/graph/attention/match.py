@@ -1,0 +1,110 @@
+"""softmax(scale * q k^T + mask) v, as exporters write it: the heads of one tensor taken apart, and put together again.
+
+``core`` follows the graph from a softmax to both products, ``heads`` from these to where q, k and v lie, and ``masks``
+says what a mask does. Backends search for it in the same way in a model and in a partition's function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packager.graph.attention.core import Scores, find_result, find_scores, find_weighted
+from packager.graph.attention.heads import Heads, Operand, follow_views, locate
+from packager.graph.attention.masks import read_mask
+from packager.graph.dataflow import Dataflow, in_order, only_last_is_read, same, shape_of
+
+
+@dataclass(frozen=True)
+class Attention:
+    """``variables`` are those whose bindings it covers, in order; ``result`` the last.
+
+    ``mask`` is what is added to the scores, None if nothing is or it is ``causal``. Where ``keep`` is false, a score is
+    ``fill`` before that; where it is true if ``inverted``.
+    """
+
+    variables: tuple[Any, ...]
+    q: Heads
+    k: Heads
+    v: Heads
+    out: Heads
+    batch: Any
+    heads: int
+    queries: Any
+    keys: Any
+    depth: int
+    value_depth: int
+    scale: float
+    mask: Any = None
+    causal: bool = False
+    keep: Any = None
+    inverted: bool = False
+    fill: float = 0.0
+
+    @property
+    def result(self) -> Any:
+        """The variable that holds the result."""
+        return self.variables[-1]
+
+
+def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Attention | None:
+    """Return the attention around a softmax.
+
+    Searched ``widely``, its operands may be scaled by numbers, and a boolean mask may choose scores.
+    """
+    extents = shape_of(softmax)
+    if not extents or int(flow.value(softmax).attrs.axis) % len(extents) != len(extents) - 1:
+        return None
+    scores = find_scores(flow, softmax, widely=widely)
+    weighted = find_weighted(flow, softmax)
+    if scores is None or weighted is None:
+        return None
+    product, weights = weighted
+    queries, keys = flow.value(scores.product).args
+    q, keys_first = (follow_views(flow, variable, scaled=widely) for variable in (queries, keys))
+    v = follow_views(flow, flow.value(product).args[1])
+    if q is None or keys_first is None or v is None:
+        return None
+    rows_first, after = find_result(flow, product, v.shape)
+    core = [softmax, product, scores.product, *scores.covered, *weights, *after]
+    return _attention(flow, core, (q, keys_first.transposed(), v), rows_first, scores)
+
+
+def _attention(
+    flow: Dataflow, core: Sequence[Any], operands: Sequence[Operand], rows_first: bool, scores: Scores
+) -> Attention | None:
+    """Return the attention of these operands if they fit each other; it covers ``core`` and the operands' views."""
+    q, k, v = operands
+    batch, heads, queries, depth = q.shape
+    keys, value_depth = k.shape[2], v.shape[3]
+    static = all(isinstance(extent, int) for extent in (heads, depth, value_depth))
+    fits = same(k.shape[:2], q.shape[:2]) and same(v.shape[:2], q.shape[:2]) and same(k.shape[3], depth)
+    if not static or not fits or not same(v.shape[2], keys):
+        return None
+    places = [place for operand in operands if (place := locate(flow, operand)) is not None]
+    variables = in_order(flow, [*core, *(view for operand in operands for view in operand.views)])
+    if len(places) != len(operands) or not only_last_is_read(flow, variables):
+        return None
+    at_q, at_k, at_v = places
+    mask, causal = read_mask(flow, scores.mask, queries, keys)
+    row, head = (heads * value_depth, value_depth) if rows_first else (value_depth, 0)
+    return Attention(
+        variables,
+        at_q,
+        at_k,
+        at_v,
+        Heads(variables[-1], 0, row, head),
+        batch,
+        heads,
+        queries,
+        keys,
+        depth,
+        value_depth,
+        scores.scale * q.scale * k.scale,
+        mask,
+        causal,
+        scores.keep,
+        scores.inverted,
+        scores.fill,
+    )

@@ -1,0 +1,118 @@
+"""Estimate what a call of a kernel or of a partition costs: FLOPs, and bytes read and written, at the dims' maxima."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax, s_tir, tirx
+from tvm.tirx import stmt as st
+
+from packager.bundle.manifest import Dim
+from packager.graph import symbolic
+from packager.ir.model import Extent
+from packager.ir.primitives import Cost, Kernel
+
+_FLOATING = ("float", "bfloat")
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+
+
+def estimate(kernel: Kernel, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> Cost:
+    """Return the cost of a call; ``names`` gives the kernel's shape variables as extents over the dims."""
+    read = written = 0
+    for parameter, buffer in zip(kernel.parameters, kernel.primfunc.params, strict=True):
+        bits = tvm.runtime.DataType(str(buffer.dtype)).bits
+        nbytes = math.prod(symbolic.maximum(e, names, dims) for e in buffer.shape) * ((bits + 7) // 8)
+        if parameter.written:
+            written += nbytes
+        else:
+            read += nbytes
+    return Cost(_flops(kernel.primfunc.body, names, dims), read, written)
+
+
+def estimate_function(function: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> Cost:
+    """Return the cost of a Relax function of plain operators; ``names`` gives its shape variables as extents.
+
+    Matrix products and convolutions count two operations for each multiplication and addition, whatever their type;
+    all else counts, if it is floating-point, one for each element that it reads or writes, whichever is more.
+    """
+
+    def elements(ty: Any) -> int:
+        types = list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+        shapes = [t.shape.values for t in types if isinstance(getattr(t, "shape", None), relax.ShapeExpr)]
+        return sum(math.prod(symbolic.maximum(e, names, dims) for e in shape) for shape in shapes)
+
+    def nbytes(ty: Any) -> int:
+        types = list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+        return sum(elements(t) * ((tvm.runtime.DataType(str(t.dtype)).bits + 7) // 8) for t in types)
+
+    flops = 0
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            if not isinstance(call, relax.Call):
+                continue
+            written = elements(binding.var.ty)
+            products = written * _multiplications(call, names, dims)
+            if not products and str(getattr(binding.var.ty, "dtype", "")).startswith(_FLOATING):
+                products = max([written, *(elements(a.ty) for a in call.args if isinstance(a.ty, relax.TensorType))])
+            flops += products
+    read = sum(nbytes(parameter.ty) for parameter in function.params)
+    return Cost(flops, read, nbytes(function.ret_ty))
+
+
+def _multiplications(call: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> int:
+    """Return the operations behind each element of a matrix product or convolution; 0 for other operators."""
+    name = getattr(call.op, "name", "")
+    if name == "relax.matmul":
+        return 2 * symbolic.maximum(call.args[0].ty.shape.values[-1], names, dims)
+    if name.startswith("relax.nn.conv") and not name.endswith("transpose"):
+        layout = str(call.attrs.kernel_layout)
+        weight = call.args[1].ty.shape.values
+        return 2 * math.prod(
+            symbolic.maximum(e, names, dims) for e, axis in zip(weight, layout, strict=True) if axis != "O"
+        )
+    return 0
+
+
+def _flops(node: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> int:
+    """Count floating-point operations of all stores, times the extents of the loops around them."""
+    match node:
+        case st.For():
+            return symbolic.maximum(node.extent, names, dims) * _flops(node.body, names, dims)
+        case st.SeqStmt():
+            return sum(_flops(part, names, dims) for part in node.seq)
+        case s_tir.SBlockRealize():
+            return _flops(node.block.body, names, dims)
+        case st.IfThenElse():
+            parts = [node.then_case] + ([node.else_case] if node.else_case is not None else [])
+            return max(_flops(part, names, dims) for part in parts)
+        case st.BufferStore():
+            return _operations(node.value)
+    return 0
+
+
+def _operations(value: Any) -> int:
+    """Count the floating-point operations of an expression; a call of a math function counts as one."""
+    count = 0
+    stack = [value]
+    while stack:
+        expr = stack.pop()
+        if not str(expr.ty).startswith(_FLOATING):
+            if isinstance(expr, tirx.Cast | tirx.Select):
+                stack.append(expr.value if isinstance(expr, tirx.Cast) else expr.condition)
+            continue
+        if isinstance(expr, _ARITHMETIC):
+            count += 1
+            stack += [expr.a, expr.b]
+        elif isinstance(expr, tirx.Cast):
+            stack.append(expr.value)
+        elif isinstance(expr, tirx.Select):
+            stack += [expr.true_value, expr.false_value]
+        elif isinstance(expr, tvm.ir.Call):
+            selects = "if_then_else" in str(getattr(expr.op, "name", ""))
+            count += 0 if selects else 1
+            stack += list(expr.args[1:] if selects else expr.args)
+    return count

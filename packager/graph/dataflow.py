@@ -1,0 +1,119 @@
+"""A Relax function of plain bindings as a graph that can be asked: what computes a value, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tvm import relax, tirx
+from tvm.ir import is_prim_expr
+from tvm.sym import Analyzer
+
+if TYPE_CHECKING:
+    from packager.ir.primitives import Array
+
+
+class Dataflow:
+    """``constants`` are the handles of parameters that are constants; ``array_of`` gives the value of one of these."""
+
+    def __init__(
+        self,
+        function: relax.Function,
+        constants: Collection[int] = (),
+        array_of: Callable[[int], Array | None] = lambda _handle: None,
+    ) -> None:
+        self.constants = frozenset(constants)
+        self.array_of = array_of
+        self.variables = [binding.var for block in function.body.blocks for binding in block.bindings]
+        self.values: Mapping[int, Any] = {
+            binding.var.__chandle__(): binding.value for block in function.body.blocks for binding in block.bindings
+        }
+        self._readers: dict[int, list[Any]] = {}
+        for variable in self.variables:
+            for read in variables_of(self.values[variable.__chandle__()]):
+                self._readers.setdefault(read.__chandle__(), []).append(variable)
+        self._results = {variable.__chandle__() for variable in variables_of(function.body.body)}
+
+    def value(self, variable: Any) -> Any:
+        """Return what a variable is bound to; None for a parameter, and for what is no variable."""
+        return self.values.get(variable.__chandle__())
+
+    def call(self, variable: Any, *operators: str) -> Any:
+        """Return the call that a variable is bound to if it is of one of these operators (``matmul``), else None."""
+        value = self.value(variable)
+        return value if operator_of(value) in operators else None
+
+    def readers(self, variable: Any) -> list[Any]:
+        """Return the variables whose bindings read ``variable``, in order, each once."""
+        return self._readers.get(variable.__chandle__(), [])
+
+    def is_result(self, variable: Any) -> bool:
+        """Whether it is what the function returns, or a part of that."""
+        return variable.__chandle__() in self._results
+
+    def is_constant(self, variable: Any) -> bool:
+        """Whether it is one of the model's constants."""
+        return variable.__chandle__() in self.constants
+
+    def array(self, variable: Any) -> Array | None:
+        """Return the value of a constant where it is known."""
+        return self.array_of(variable.__chandle__()) if self.is_constant(variable) else None
+
+
+def operator_of(value: Any) -> str:
+    """Return the name of the operator that is called, without ``relax.``; an empty text for anything else."""
+    name = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
+    return str(name).removeprefix("relax.")
+
+
+def variables_of(value: Any) -> list[relax.Var]:
+    """Return the Relax variables that an expression reads, in order of appearance."""
+    found: dict[int, relax.Var] = {}
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Var) and not is_prim_expr(expr):  # TVM has one class for both
+            found.setdefault(expr.__chandle__(), expr)
+
+    relax.analysis.post_order_visit(value, visit)
+    return list(found.values())
+
+
+def shape_of(expr: Any) -> tuple[Any, ...] | None:
+    """Return the extents of a tensor, integers where they are known; None if its rank is not."""
+    ty = getattr(expr, "ty", None)
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return None
+    return tuple(int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in ty.shape.values)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two extents, or two sequences of them, are equal for all values of the dims."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return bool(Analyzer().can_prove_equal(a, b))
+
+
+def scalar_of(expr: Any) -> float | None:
+    """Return a number that stands in the graph; None for anything else."""
+    value: Any = getattr(expr, "value", None)
+    if hasattr(value, "numpy"):
+        array = value.numpy()
+        return float(array.item()) if array.size == 1 else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def in_order(flow: Dataflow, variables: Sequence[Any]) -> tuple[Any, ...]:
+    """Return variables in the order of their bindings, each once."""
+    wanted = {variable.__chandle__() for variable in variables}
+    return tuple(variable for variable in flow.variables if variable.__chandle__() in wanted)
+
+
+def only_last_is_read(flow: Dataflow, variables: Sequence[Any]) -> bool:
+    """Whether of all these variables only the last given is read by others."""
+    inner = {variable.__chandle__() for variable in variables}
+    for variable in variables[:-1]:
+        if flow.is_result(variable) or any(reader.__chandle__() not in inner for reader in flow.readers(variable)):
+            return False
+    return True

@@ -1,0 +1,170 @@
+"""Evaluate a Relax function of weights with numpy, operator by operator.
+
+Compiling a function for the build machine costs tens of milliseconds for each operator and shape; moving weights around
+costs numpy next to nothing: it returns views where it can. Only operators that numpy computes exactly as TVM does are
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+
+from packager.graph import array_views as views
+from packager.plan.constant_views import reshaped
+
+Array = NDArray[Any]
+
+
+def _axes(call: relax.Call) -> tuple[int, ...] | None:
+    return None if call.attrs.axes is None else tuple(int(axis) for axis in call.attrs.axes)
+
+
+def _shape(call: relax.Call) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in call.ty.shape.values)
+
+
+def _arange(call: relax.Call) -> Array | None:
+    if not all(isinstance(argument, tirx.IntImm) for argument in call.args):
+        return None
+    return np.arange(*(int(argument) for argument in call.args), dtype=str(call.ty.dtype))
+
+
+def _shape_to_tensor(call: relax.Call, *known: Array) -> Array | None:
+    """Return a shape as an array; it stands in the call itself, or was known before."""
+    extents = call.args[0].values if isinstance(call.args[0], relax.ShapeExpr) else ()
+    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return None
+    return known[0] if known else np.array([int(extent) for extent in extents], np.int64)
+
+
+def _take(call: relax.Call, array: Array, indices: Array) -> Array | None:
+    return views.take(array, indices, None if call.attrs.axis is None else int(call.attrs.axis))
+
+
+def _astype(call: relax.Call, array: Array) -> Array | None:
+    kinds = {array.dtype.kind, np.dtype(str(call.ty.dtype)).kind}
+    exact = kinds <= {"i", "u"} or kinds == {"f"} or array.dtype.kind == "b"
+    return array.astype(str(call.ty.dtype)) if exact else None
+
+
+def _dequantize(call: relax.Call, array: Array, scale: Array, zero: Array) -> Array | None:
+    if array.dtype.kind not in "iu" or array.dtype.itemsize > 4 or scale.dtype != np.float32:
+        return None
+    shape = [1] * array.ndim
+    if array.ndim:
+        shape[int(call.attrs.axis) % array.ndim] = -1
+    scale, zero = (a.reshape(()) if a.size == 1 else a.reshape(shape) for a in (scale, zero))
+    return (array.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale
+
+
+def _full(call: relax.Call, *values: Array) -> Array:
+    return np.full(_shape(call), values[-1], str(call.ty.dtype))
+
+
+def _strided_slice(call: relax.Call, array: Array) -> Array | None:
+    lists = [a.fields for a in call.args[1:] if isinstance(a, relax.Tuple)]
+    if not all(isinstance(number, tirx.IntImm) for fields in lists for number in fields):
+        return None
+    axes, begins, ends, *strides = ([int(number) for number in fields] for fields in lists)
+    steps = strides[0] if strides else [1] * len(axes)
+    if min(steps, default=1) < 1:
+        return None
+    key = [slice(None)] * array.ndim
+    for axis, begin, end, step in zip(axes, begins, ends, steps, strict=True):
+        key[axis] = slice(begin, end, step)
+    return array[tuple(key)]
+
+
+def _pad(call: relax.Call, array: Array) -> Array | None:
+    widths = [int(width) for width in call.attrs.pad_width]
+    if call.attrs.pad_mode != "constant" or min(widths, default=0) < 0:
+        return None
+    sides = list(zip(widths[::2], widths[1::2], strict=True))
+    return np.pad(array, sides, constant_values=float(call.attrs.pad_value))
+
+
+OPERATORS: dict[str, Callable[..., Array | None]] = {
+    "relax.reshape": lambda call, a: reshaped(a, _shape(call)),
+    "relax.permute_dims": lambda call, a: a.transpose(_axes(call)),
+    "relax.expand_dims": lambda call, a: reshaped(a, _shape(call)),
+    "relax.squeeze": lambda call, a: reshaped(a, _shape(call)),
+    "relax.broadcast_to": lambda call, a: np.broadcast_to(a, _shape(call)),
+    "relax.strided_slice": _strided_slice,
+    "relax.nn.pad": _pad,
+    "relax.take": _take,
+    "relax.arange": _arange,
+    "relax.shape_of": lambda _, a: np.array(a.shape, np.int64),
+    "relax.shape_to_tensor": _shape_to_tensor,
+    "relax.astype": _astype,
+    "relax.dequantize": _dequantize,
+    "relax.add": lambda _, a, b: a + b,
+    "relax.subtract": lambda _, a, b: a - b,
+    "relax.multiply": lambda _, a, b: a * b,
+    "relax.divide": lambda _, a, b: a / b,
+    "relax.negative": lambda _, a: -a,
+    "relax.sqrt": lambda _, a: np.sqrt(a),
+    "relax.isnan": lambda _, a: np.isnan(a),
+    "relax.full": _full,
+    "relax.less": lambda _, a, b: a < b,
+    "relax.less_equal": lambda _, a, b: a <= b,
+    "relax.greater": lambda _, a, b: a > b,
+    "relax.greater_equal": lambda _, a, b: a >= b,
+    "relax.equal": lambda _, a, b: a == b,
+    "relax.logical_and": lambda _, a, b: np.logical_and(a, b),
+    "relax.logical_or": lambda _, a, b: np.logical_or(a, b),
+    "relax.logical_not": lambda _, a: np.logical_not(a),
+    "relax.where": lambda _, condition, a, b: np.asarray(np.where(condition, a, b)),
+}
+FLOATING_ONLY = {"relax.divide"}  # integers divide by truncation, which numpy does not
+
+
+def evaluate(function: relax.Function, values: list[Array]) -> list[Array | None]:
+    """Return the fields of the tuple that ``function`` gives for a tuple of ``values``.
+
+    A field that an operator is needed for that is not here is None.
+    """
+    known: dict[int, Any] = {function.params[0].__chandle__(): tuple(values)}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            known[binding.var.__chandle__()] = _evaluate(binding.value, known)
+    fields: tuple[Array | None, ...] = _evaluate(function.body.body, known) or ()
+    return list(fields)
+
+
+def _evaluate(value: Any, known: dict[int, Any]) -> Any | None:
+    match value:
+        case relax.TupleGetItem():
+            whole = known.get(value.tuple_value.__chandle__())
+            return None if whole is None else whole[value.index]
+        case relax.Tuple():
+            return tuple(_evaluate(field, known) for field in value.fields)
+        case GenericConst():
+            return np.asarray(value.value.numpy())
+        case relax.Call():
+            return evaluate_call(value, known)
+    return known.get(value.__chandle__())
+
+
+def evaluate_call(call: relax.Call, known: dict[int, Any]) -> Array | None:
+    """Return what a call gives, or None if an operand is not in ``known``, by handle, or the operator is not here."""
+    name = getattr(call.op, "name", "")
+    shape = call.ty if name == "relax.shape_of" else getattr(call.ty, "shape", None)
+    extents = getattr(shape, "values", None)
+    static = extents is not None and all(isinstance(extent, tirx.IntImm) for extent in extents)
+    operands = [a for a in call.args if isinstance(a, relax.Var | GenericConst | relax.Call)]
+    arguments = [array for array in (_evaluate(a, known) for a in operands) if isinstance(array, np.ndarray)]
+    if name not in OPERATORS or not static or len(arguments) != len(operands):
+        return None
+    if name in FLOATING_ONLY and arguments[0].dtype.kind != "f":
+        return None
+    with np.errstate(all="ignore"):  # numbers that are none are the model's own business
+        result = OPERATORS[name](call, *arguments)
+    if result is None or name == "relax.shape_of":
+        return result
+    return np.asarray(result) if result.dtype.name == str(call.ty.dtype) else None

@@ -1,0 +1,142 @@
+"""Shape expressions: from TVM's integer expressions to text over the dims, and their bounds.
+
+The text uses integers, names of dims, ``+ - * //``, parentheses, and ``min``/``max`` where a shape needs them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from operator import add, floordiv, mod, mul, sub
+from typing import Any
+
+from tvm import tirx
+
+from packager.bundle.manifest import Dim
+from packager.errors import ModelError
+from packager.ir.model import Extent
+
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod}
+_BINARY = {
+    tirx.Add: "+",
+    tirx.Sub: "-",
+    tirx.Mul: "*",
+    tirx.FloorDiv: "//",
+    tirx.Div: "//",
+    tirx.FloorMod: "%",
+    tirx.Mod: "%",
+}
+
+_ANY_DIMS: Mapping[str, Dim] = defaultdict(lambda: Dim("", 1, 2**31 - 1))
+
+
+def to_extent(expr: Any, names: Mapping[int, Extent]) -> Extent:
+    """Return ``expr`` as an integer, or as text over the dims.
+
+    ``names`` maps the handle of each shape variable to its dim or to an expression over dims. Raises ModelError for an
+    expression that depends on data.
+    """
+    if isinstance(expr, int):
+        return expr
+    if isinstance(expr, tirx.IntImm):
+        return int(expr.value)
+    if isinstance(expr, tirx.Cast):
+        return to_extent(expr.value, names)
+    if isinstance(expr, tirx.Var):
+        if expr.__chandle__() not in names:
+            raise ModelError(
+                f"a shape depends on {expr.name!r}, which is not a dim of any input",
+                hint="shapes that depend on data are not supported",
+            )
+        return names[expr.__chandle__()]
+    if type(expr) in _BINARY:
+        left, right = to_extent(expr.a, names), to_extent(expr.b, names)
+        return combine(_BINARY[type(expr)], left, right)
+    if isinstance(expr, tirx.Min | tirx.Max):
+        function = "min" if isinstance(expr, tirx.Min) else "max"
+        return _pick(function, to_extent(expr.a, names), to_extent(expr.b, names))
+    raise ModelError(f"a shape is computed by {expr}, which is not supported")
+
+
+def _pick(function: str, left: Extent, right: Extent) -> Extent:
+    """Return the minimum or maximum; one of the two where the bounds that every dim has decide it."""
+    a, b = extent_interval(left, _ANY_DIMS), extent_interval(right, _ANY_DIMS)
+    if a[1] <= b[0]:
+        return left if function == "min" else right
+    if b[1] <= a[0]:
+        return right if function == "min" else left
+    return f"{function}({_text(left)}, {_text(right)})"
+
+
+def combine(operator: str, left: Extent, right: Extent) -> Extent:
+    """Return ``left operator right`` (``+ - * // %``), computed as far as it is known."""
+    if operator in ("//", "%") and right == 0:
+        raise ModelError("a shape is divided by zero")
+    if isinstance(left, int) and isinstance(right, int):
+        return _FUNCTIONS[operator](left, right)
+    if operator == "+" and isinstance(left, int):
+        left, right = right, left
+    if operator in ("+", "-") and isinstance(right, int) and right < 0:
+        operator, right = "-" if operator == "+" else "+", -right
+    if (operator in ("*", "//") and right == 1) or (operator in ("+", "-") and right == 0):
+        return left
+    if (operator == "*" and left == 1) or (operator == "+" and left == 0):
+        return right
+    return f"{_wrap(left)} {operator} {_wrap(right)}"
+
+
+def _text(extent: Extent) -> str:
+    """Return an operand's text. The language (``shape_expr``) has no negative numbers, so that -3 is ``0 - 3``."""
+    return f"0 - {-extent}" if isinstance(extent, int) and extent < 0 else str(extent)
+
+
+def _wrap(extent: Extent) -> str:
+    text = _text(extent)
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+def product(extents: tuple[Extent, ...]) -> Extent:
+    """Return the product of extents."""
+    result: Extent = 1
+    for extent in extents:
+        result = combine("*", result, extent)
+    return result
+
+
+def maximum(expr: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> int:
+    """Return an upper bound of a ``tirx`` expression over all values of the dims."""
+    return extent_interval(to_extent(expr, names), dims)[1]
+
+
+def _interval_of(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    if operator == "%":
+        return 0, max(b[1] - 1, 0)
+    if operator == "//" and b[0] <= 0 <= b[1]:
+        raise ModelError("a shape divides by an expression that can be zero")
+    function = _FUNCTIONS[operator]
+    corners = [function(x, y) for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def extent_interval(extent: Extent, dims: Mapping[str, Dim]) -> tuple[int, int]:
+    """Return the smallest and largest value of an extent, by interval arithmetic over its text."""
+
+    def visit(node: ast.expr) -> tuple[int, int]:
+        match node:
+            case ast.Constant(value=int(value)):
+                return value, value
+            case ast.Name(id=name):
+                return dims[name].min, dims[name].max
+            case ast.BinOp(left=left, op=op, right=right):
+                symbol = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}[type(op)]
+                return _interval_of(symbol, visit(left), visit(right))
+            case ast.Call(func=ast.Name(id=name), args=args):
+                lows, highs = zip(*map(visit, args), strict=True)
+                pick = min if name == "min" else max
+                return pick(lows), pick(highs)
+        raise AssertionError(ast.dump(node))  # to_extent writes nothing else
+
+    if isinstance(extent, int):
+        return extent, extent
+    return visit(ast.parse(extent, mode="eval").body)

@@ -1,0 +1,78 @@
+"""Put the constants of a bundle into the linked file, behind all that the linker wrote.
+
+The assembler and the linker see a section of a few bytes in place of the constants: both would hold all of them in
+memory. The section is the last in memory (``templates/constants.ld.j2``), so that it can have any size: code, data and
+everything else that instructions address relatively lie before it, close together, and what refers to the constants is
+one address of 64 bits. Here section and segment get their size, and the file gets the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+from packager.bundle.elf.tables import SHF_ALLOC, SectionTable, read_sections
+from packager.bundle.elf.window import open_window
+from packager.bundle.hashing import chunks
+from packager.bundle.manifest import CONSTANTS_SECTION
+from packager.errors import BackendError
+from packager.ir.call_plan import ConstantTable
+
+# Source of the layouts: System V ABI, chapters 4 and 5.
+_FILE = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_PT_LOAD, _PF_R = 1, 4
+ALIGNMENT = 64  # of constants, in the file too
+
+
+def append_constants(path: Path, table: ConstantTable) -> None:
+    """Append constants at their offsets to a linked file, a library or an object, and make them its constants section.
+
+    Raises BackendError if something of a backend's lies behind that section in memory.
+    """
+    with open_window(path) as window:
+        linked = read_sections(window)
+        _, _, _, _, _, segments_at, sections_at, *_ = _FILE.unpack(window.read(0, _FILE.size, "ELF header"))
+    (number,) = (index for index, section in enumerate(linked.sections) if section.name == CONSTANTS_SECTION)
+    header = linked.headers[number]
+    segment = _segment_of(linked, header[3])
+    with path.open("r+b") as file:
+        end = file.seek(0, 2)
+        alignment = max(ALIGNMENT, linked.segments[segment][7] if segment is not None else 1)
+        offset = end + (header[3] - end) % alignment  # the loader maps whole pages
+        file.write(bytes(offset - end))
+        write_constants(file, table)
+        file.seek(sections_at + number * _SECTION.size)
+        file.write(_SECTION.pack(*header[:4], offset, table.nbytes, *header[6:]))
+        if segment is not None:
+            kind, _, _, address, physical, _, _, align = linked.segments[segment]
+            sizes = (table.nbytes, table.nbytes)
+            file.seek(segments_at + segment * _SEGMENT.size)
+            file.write(_SEGMENT.pack(kind, _PF_R, offset, address, physical, *sizes, align))
+
+
+def _segment_of(linked: SectionTable, address: int) -> int | None:
+    """Return the number of the segment of the constants at ``address``; None in an object, which has no segments."""
+    if linked.type == "relocatable":
+        return None
+    behind = [s.name for s in linked.sections if s.flags & SHF_ALLOC and s.size and s.address > address]
+    if behind:
+        raise BackendError(
+            f"the linker puts {', '.join(behind)} behind the constants",
+            hint="backends place code and data in the usual sections: .text, .rodata, .data, .bss",
+        )
+    (segment,) = (i for i, s in enumerate(linked.segments) if s[0] == _PT_LOAD and s[3] == address)
+    return segment
+
+
+def write_constants(file: BinaryIO, table: ConstantTable) -> None:
+    """Write all constants from the file's position on, each at its offset; gaps are zero."""
+    written = 0
+    for record, array in zip(table.records, table.arrays, strict=True):
+        file.write(bytes(record.offset - written))
+        for part in chunks(array):
+            file.write(part)
+        written = record.offset + record.bytes
+    file.write(bytes(table.nbytes - written))

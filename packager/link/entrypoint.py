@@ -1,0 +1,272 @@
+"""Render the C entrypoint and the data sections of a bundle from its call plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packager.bundle.buckets import shown_sizes
+from packager.bundle.dtypes import DTYPES
+from packager.bundle.manifest import Dim, TensorSpec
+from packager.bundle.section import SECTION_HEADER
+from packager.codegen.c_expressions import dim_expression
+from packager.graph.symbolic import extent_interval
+from packager.ir.call_plan import Call, CallPlan, Condition, ConstantSlot, ConstantTable, EntryPlan
+from packager.ir.model import CudaCode, Extent, ExternalWeights
+from packager.ir.primitives import CudaModule
+from packager.link.header import ENVIRONMENT, c_string, comment_text
+from packager.link.runs import EntryLevel, function_views, level_views, run_views, task_views
+from packager.plan.constants import fixed_reason
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """A section of the bundle: ``content`` is an assembler directive."""
+
+    name: str
+    flags: str
+    symbols: tuple[str, ...]
+    content: str
+
+
+def render(template: str, **values: Any) -> str:
+    """Render a template of ``templates/``."""
+    return ENVIRONMENT.get_template(template).render(values)
+
+
+def render_entrypoint(
+    plan: CallPlan,
+    *,
+    entry_symbol: str,
+    manifest_bytes: int,
+    cpu_features: Sequence[str],
+    levels: Sequence[EntryLevel] = (),
+    external: ExternalWeights | None,
+    cuda: CudaCode | None = None,
+    cuda_modules: Sequence[CudaModule] = (),
+) -> str:
+    """Return the C source of the entrypoint. ``manifest_bytes`` is the room for the manifest's text.
+
+    ``levels`` are the CPU levels, the least first, each with a run of its own: what a run calls is then decided before
+    it begins. With ``cuda`` the calls are launches on the GPU, and there are no levels.
+    """
+    on_gpu = cuda is not None
+    states = [
+        _tensor_view(
+            f"state_{i}", TensorSpec(state.spec.name, state.spec.dtype, state.spec.shape), (), state.spec.shape
+        )
+        | {"offset": state.spec.offset, "nbytes": state.spec.bytes, "slot": -1 if state.slot is None else state.slot}
+        for i, state in enumerate(plan.states)
+    ]
+    embedded = plan.constants.nbytes > 0 and external is None
+    slots, forms = _slot_views(plan.constants)
+    constants, constant_shapes = _constant_views(plan.constants)
+    return render(
+        "entrypoint.c.j2",
+        name=comment_text(plan.source.name),
+        c_name=c_string(plan.source.name),
+        entry_symbol=entry_symbol,
+        entries=[_entry_view(i, entry, levels, on_gpu) for i, entry in enumerate(plan.entries)],
+        functions=[view for function in plan.functions for view in function_views(function, levels, on_gpu)],
+        tasks=task_views([step for entry in plan.entries for run in entry.runs() for step in run.steps], levels),
+        levels=level_views(levels, cpu_features),
+        cpu_features=cpu_features,
+        manifest_header_bytes=SECTION_HEADER.size,
+        manifest_bytes=manifest_bytes,
+        arena_bytes=plan.arena_bytes,
+        candidates=[len(selected.candidates) for selected in plan.selection],
+        constant_bytes=plan.constants.nbytes,
+        named_constants=constants,
+        constant_shapes=constant_shapes,
+        slots=slots,
+        forms=forms,
+        embedded_constants="pk_constants" if embedded else "0",
+        external="&external_weights" if external else "0",
+        external_weights=_external_text(external),
+        states=states,
+        state_bytes=plan.state_bytes,
+        cuda=_cuda_view(cuda, cuda_modules) if cuda else None,
+    )
+
+
+def _entry_view(number: int, entry: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool) -> dict[str, Any]:
+    """Return what the entrypoint has of a model. Names in C begin with its number, but for the first's."""
+    prefix = f"entry_{number}_" if number else ""
+    variants = [
+        _run_view(f"{prefix}variant_{i}_", variant, entry, levels, on_gpu) for i, variant in enumerate(entry.variants)
+    ]
+    return _run_view(prefix, entry, entry, levels, on_gpu) | {
+        "c_name": c_string(entry.name),
+        "functions": {
+            "run": f"{prefix}run_session" if number else "pk_session_run",
+            "output_shape": f"{prefix}output_shape" if number else "pk_session_output_shape",
+            "profile": f"{prefix}profile" if number else "pk_session_profile",
+        },
+        "variants": variants,
+        "bucketed": [view for view in _dim_views(entry) if view["sizes"]],
+    }
+
+
+def _run_view(
+    prefix: str, run: EntryPlan, entry: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool
+) -> dict[str, Any]:
+    """Return what the entrypoint has of ``entry`` or of a variant, whose extents go by the names of the entry's."""
+    inputs = [
+        _tensor_view(f"{prefix}input_{i}", spec, run.dims, own.shape)
+        for i, (spec, own) in enumerate(zip(run.inputs, entry.inputs, strict=True))
+    ]
+    outputs = [
+        _tensor_view(f"{prefix}output_{i}", spec, run.dims, own.shape)
+        for i, (spec, own) in enumerate(zip(run.outputs, entry.outputs, strict=True))
+    ]
+    dims = _dim_views(run)
+    return {
+        "prefix": prefix,
+        "sizes": comment_text(shown_sizes(run.sizes)),
+        "runs": run_views(run, levels, on_gpu, prefix),
+        "step_names": [step.symbol if isinstance(step, Call) else "copy" for step in run.steps],
+        "dims": dims,
+        "inputs": inputs,
+        "outputs": outputs,
+        "extents": [dim_expression(extent) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
+        "shapes": f"{prefix}shapes" if dims else "0",
+        "conditions": [_condition_view(condition) for condition in run.conditions],
+        "batches": _batches_view(run),
+        "lane_bytes": run.lane_bytes,
+    }
+
+
+def _batches_view(run: EntryPlan) -> dict[str, int] | None:
+    """Return how many micro-batches there are: a number, or the 1-based number of the dim that says it."""
+    count = run.batches.count
+    if count == 1:
+        return None
+    if isinstance(count, int):
+        return {"fixed": count, "dim": 0}
+    return {"fixed": 0, "dim": 1 + [dim.name for dim in run.dims].index(count)}
+
+
+def _condition_view(condition: Condition) -> dict[str, str]:
+    return {
+        "left": dim_expression(condition.left),
+        "right": dim_expression(condition.right),
+        "fails": {"==": "!=", "<=": ">"}[condition.operator],
+        "text": c_string(f"{condition.node}: {condition.text}"),
+    }
+
+
+def render_data(sections: Sequence[DataSection]) -> str:
+    """Return the assembly source of the data sections."""
+    return render("data.S.j2", sections=sections)
+
+
+def _cuda_view(cuda: CudaCode, modules: Sequence[CudaModule]) -> dict[str, Any]:
+    """Return the modules, whose kernels are numbered through, and what the runtime asks of the driver."""
+    firsts = [sum(module.kernels for module in modules[:index]) for index in range(len(modules))]
+    return {
+        "modules": [{"name": m.symbol, "first": first} for m, first in zip(modules, firsts, strict=True)],
+        "driver": cuda.driver,
+        "code": c_string(cuda.description),
+    }
+
+
+def _swappable(table: ConstantTable) -> tuple[TensorSpec, ...]:
+    """Return the constants of the model that a session can swap; the manifest tells of the others."""
+    return tuple(spec for spec in table.named if fixed_reason(table, spec.name) is None)
+
+
+def _constant_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the constants that can be swapped as the ABI tells of them, and the shapes that they refer to."""
+    shapes: dict[tuple[int | str, ...], int] = {}
+    views = [
+        {
+            "name": c_string(spec.name),
+            "dtype": _dtype(spec.dtype),
+            "ndim": len(spec.shape),
+            "shape": shapes.setdefault(spec.shape, len(shapes)),
+        }
+        for spec in _swappable(table)
+    ]
+    return views, [_list(dim_expression(extent) for extent in shape) for shape in shapes]
+
+
+def _slot_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the slots, and the numbers of all forms one after the other."""
+    numbers: dict[str, int] = {spec.name: number for number, spec in enumerate(_swappable(table))}
+    places: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    forms: list[str] = []
+
+    def view(slot: ConstantSlot) -> dict[str, Any]:
+        values = {"name": comment_text(slot.name), "offset": slot.offset, "nbytes": slot.nbytes}
+        if slot.form is None or slot.form.source not in numbers:
+            return values | {"source": -1, "ndim": 0, "form": 0, "first": 0}
+        key = (slot.form.extents, slot.form.strides)
+        if key not in places:
+            places[key] = sum(len(extents) * 2 for extents, _ in places)
+            forms.append(", ".join(map(dim_expression, (*slot.form.extents, *slot.form.strides))))
+        place = {"ndim": len(slot.form.extents), "form": places[key], "first": dim_expression(slot.form.offset)}
+        return values | {"source": numbers[slot.form.source]} | place
+
+    return [view(slot) for slot in table.slots], forms
+
+
+def _dim_views(entry: EntryPlan) -> list[dict[str, Any]]:
+    views = []
+    for dim in entry.dims:
+        place = next(
+            (index, axis)
+            for index, spec in enumerate(entry.inputs)
+            for axis, extent in enumerate(spec.shape)
+            if extent == dim.name
+        )
+        views.append(
+            {
+                "c_name": f"dim_{dim.name}",
+                "name": c_string(dim.name),
+                "min": dim.min,
+                "max": dim.max,
+                "sizes": dim.buckets,
+                "input": place[0],
+                "axis": place[1],
+            }
+        )
+    return views
+
+
+def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim], shown: Sequence[Extent]) -> dict[str, Any]:
+    """Return the description of a tensor; ``shown`` are its extents as people read them."""
+    by_name = {dim.name: dim for dim in dims}
+    intervals = [extent_interval(extent, by_name) for extent in spec.shape]
+    static = [isinstance(extent, int) for extent in spec.shape]
+    return {
+        "c_name": c_name,
+        "shape": _list(str(e) if s else "PACKAGER_DIM_SYMBOLIC" for e, s in zip(spec.shape, static, strict=True)),
+        "min_shape": _list(str(low) for low, _ in intervals),
+        "max_shape": _list(str(high) for _, high in intervals),
+        "dims": _list("0" if isinstance(extent, int) else c_string(extent) for extent in shown),
+        "info": (
+            f"{{ {c_string(spec.name)}, {_dtype(spec.dtype)}, {len(spec.shape)}, "
+            f"{c_name}_shape, {c_name}_min, {c_name}_max, {c_name}_dims }}"
+        ),
+    }
+
+
+def _dtype(name: str) -> str:
+    dtype = DTYPES[name]
+    return f"{{ {dtype.code}, {dtype.bits}, 1 }}"
+
+
+def _list(items: Any) -> str:
+    return ", ".join(items) or "0"  # C has no empty arrays; a scalar's ndim is 0, so the entry is never read
+
+
+def _external_text(external: ExternalWeights | None) -> str:
+    if external is None:
+        return ""
+    data = ", ".join(map(str, external.header))
+    return (
+        f"static const uint8_t external_header[] = {{ {data} }};\n"
+        f"static const pk_external_weights_t external_weights = {{ {c_string(external.file_name)}, "
+        f"UINT64_C({external.file_bytes}), {len(external.header)}, external_header }};"
+    )

@@ -1,0 +1,130 @@
+"""What may be wrong with a static library, in the order in which it is looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from packager.bundle.cpu_levels import form_name
+from packager.bundle.elf.symbols import INTERNAL, LOCAL, NOTYPE, PROTECTED, UNDEFINED
+from packager.codegen.objects import ObjectFile, is_archive
+from packager.codegen.sysroot import SystemSymbols
+from packager.errors import BackendError, BundleError
+from packager.ir.primitives import BackendOutput
+from packager.link.libraries.compile_jobs import Job, Linked, blame, lines, names
+
+
+def check_owners(outputs: Sequence[BackendOutput], system: SystemSymbols) -> None:
+    """Each symbol has one provider, and a backend's functions are in libraries of its own."""
+    owners: dict[str, tuple[str, str]] = {}
+    for output in outputs:
+        for library in output.static_libraries:
+            if not library.symbols:
+                raise BackendError(f"{output.kind}: {library.name} provides no symbol", hint="leave the library out")
+            for symbol in library.symbols:
+                place = (output.kind, library.name)
+                if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", symbol):
+                    raise BackendError(f"{output.kind}: {library.name}: {symbol!r} is no C identifier")
+                form = form_name(symbol, library.level)
+                if form in owners:
+                    raise BackendError(
+                        f"{output.kind}: {library.name} provides {symbol}, which {' has in '.join(owners[form])}",
+                        hint="start symbols with the name of the backend and of the partition",
+                    )
+                if symbol in system.c_library:
+                    raise BackendError(
+                        f"{output.kind}: {library.name} provides {symbol}, a name of the C library",
+                        hint="rename it: the whole bundle would call it in place of the C library's",
+                    )
+                owners[form] = place
+        for name, group in output.groups.items():
+            for function in group.functions:
+                if owners.get(function.symbol, ("", ""))[0] != output.kind:
+                    raise BackendError(
+                        f"{output.kind}: {name} is computed by {function.symbol}, which none of its libraries provides",
+                        hint="list it in the symbols of a StaticLibrary",
+                    )
+
+
+def check_files(job: Job) -> None:
+    """Objects and archives for the right machine; objects that lend nothing but what the library provides."""
+    for path in job.library.files:
+        if not path.is_file():
+            raise job.error(f"{job.library.name}: there is no file {path}", "write it before compile returns")
+        try:
+            archived = is_archive(path)
+        except BundleError as error:
+            raise job.error(f"{path.name}: {error.message}", "make a full one: ar rcsD") from None
+        first = next(job.objects({path: None}), None)
+        if first is None:
+            raise job.error(f"{path.name}: the archive is empty", "hand back archives with members")
+        check_code(job, first)
+        if not archived and (leaks := sorted(set(first.leaks) - {*job.library.symbols, *job.data})):
+            raise job.error(
+                f"{path.name} defines {names(leaks)}, which {job.library.name} does not provide",
+                "make them static or hidden, or add them to its symbols",
+            )
+
+
+def check_code(job: Job, object_file: ObjectFile) -> None:
+    machine = object_file.machine
+    if machine != job.toolchain.machine:
+        raise job.error(f"{object_file} is for {machine}, not {job.toolchain.machine}", "compile it for the Target")
+    if object_file.is_intermediate:
+        raise job.error(f"{object_file} holds intermediate code of the compiler", "compile without -flto")
+
+
+def check_linked(job: Job, linked: Linked) -> bool:
+    """Check each object that was linked; return whether there are constructors, all of which may be left out."""
+    constructors = False
+    for object_file in job.objects(linked):
+        check_code(job, object_file)
+        if object_file.wants_executable_stack:
+            raise job.error(
+                f"{object_file} wants an executable stack",
+                "do not take the address of nested functions; mark assembly files with .note.GNU-stack",
+            )
+        for name in object_file.constructors():
+            if name not in job.library.unneeded_constructors:
+                raise job.error(
+                    f"{object_file} runs {name} when it is loaded or unloaded; a bundle runs nothing then",
+                    "call it from the library's functions, or list it in unneeded_constructors if they do without",
+                )
+            constructors = True
+    return constructors
+
+
+def check_provided(job: Job, image: ObjectFile) -> None:
+    symbols = {symbol.name: symbol for symbol in image.symbols if symbol.binding != LOCAL}
+    files = ", ".join(path.name for path in job.library.files)
+    for name in (*job.library.symbols, *job.data):
+        symbol = symbols.get(name)
+        if symbol is None or symbol.section == UNDEFINED:
+            raise job.missing(name)
+        if name not in job.data and not (symbol.is_function and image.has_code(symbol)):
+            hint = f"assembly needs .type {name}, @function" if symbol.type == NOTYPE else "provide functions alone"
+            raise job.error(f"{job.library.name} provides {name}, which is no function in {files}", hint)
+        if symbol.visibility in (INTERNAL, PROTECTED):
+            visibility = "internal" if symbol.visibility == INTERNAL else "protected"
+            raise job.error(f"{name} has {visibility} visibility in {files}", "make it hidden or default")
+
+
+def check_undefined(job: Job, undefined: frozenset[str], linked: Linked) -> None:
+    lacking = [name for name in sorted(undefined - job.granted) if not job.system.define(name)]
+    if lacking:
+        where = blame(job, linked, lambda o: not o.undefined.isdisjoint(lacking))
+        raise job.error(
+            f"{job.library.name} needs {names(lacking)} (in {where}), which neither its files nor the C library nor a "
+            "library that the backend requires defines",
+            "add the file that defines it to the library, or the system's library to `requires`",
+        )
+
+
+def check_position(job: Job, faults: Sequence[str], linked: Linked) -> None:
+    if faults:
+        reasons = {fault.rpartition(": ")[2] for fault in faults}
+        where = blame(job, linked, lambda o: any(f.rpartition(": ")[2] in reasons for f in o.position_faults()))
+        shown = list(dict.fromkeys(faults))
+        raise job.error(
+            f"{job.library.name}: {where} is not position-independent code", "compile it with -fPIC", lines(shown)
+        )

@@ -1,0 +1,83 @@
+"""Libraries with forms of the same functions for several CPUs: may they stand there, and which of them are needed?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from packager.bundle.digest import sha256_of_file
+from packager.bundle.requirements import CpuLevel
+from packager.errors import BackendError
+from packager.ir.model import PreparedLibrary
+from packager.ir.primitives import BackendOutput, StaticLibrary
+
+
+def needed_libraries(outputs: Sequence[BackendOutput], cpus: Sequence[str]) -> tuple[BackendOutput, ...]:
+    """Return the outputs without the libraries whose code is what the level below has anyway.
+
+    ``cpus`` are those of the base Target, the least first; none where the code is for a GPU. Raises BackendError for a
+    library that is for none of them, or that has forms of what its backend has not for the least.
+    """
+    return tuple(_needed(output, cpus) for output in outputs)
+
+
+def cpu_levels(libraries: Sequence[PreparedLibrary], cpus: Sequence[str]) -> tuple[CpuLevel, ...]:
+    """Return the levels that libraries make: the least, and those that there are forms for.
+
+    A function without a form for a level has that of the next lower level there: so each needs what those below need.
+    """
+    levels: list[CpuLevel] = []
+    features: set[str] = set()
+    for cpu in cpus:
+        of_level = [library for library in libraries if library.level == (cpu if levels else "")]
+        if of_level or not levels:
+            features = features.union(*(library.cpu_features for library in of_level))
+            levels.append(CpuLevel(cpu, tuple(sorted(features))))
+    return tuple(levels)
+
+
+def _needed(output: BackendOutput, cpus: Sequence[str]) -> BackendOutput:
+    ranks = {"": 0, **{cpu: rank for rank, cpu in enumerate(cpus)}}
+    for library in output.static_libraries:
+        _check_level(output.kind, library, cpus)
+    least = {symbol for library in output.static_libraries if not ranks[library.level] for symbol in library.symbols}
+    kept: list[StaticLibrary] = []
+    for library in sorted(output.static_libraries, key=lambda library: ranks[library.level]):
+        rank = ranks[library.level]
+        if rank and (strange := sorted(set(library.symbols) - least)):
+            raise BackendError(
+                f"{output.kind}: {library.name} provides {strange[0]} for {library.level} alone",
+                hint=f"provide it for {cpus[0]} too: the bundle must run on that CPU",
+            )
+        if rank and _is_form_below(library, kept):
+            continue
+        kept.append(library if rank else dataclasses.replace(library, level=""))
+    return dataclasses.replace(output, static_libraries=tuple(kept))
+
+
+def _check_level(kind: str, library: StaticLibrary, cpus: Sequence[str]) -> None:
+    if not library.level:
+        return
+    if library.level not in cpus:
+        raise BackendError(
+            f"{kind}: {library.name} is for {library.level!r}, which is none of the Target's CPUs",
+            hint=f"the levels are {', '.join(cpus)}" if cpus else "code of GPUs has no CPU levels",
+        )
+    if library.dispatched_features:
+        raise BackendError(
+            f"{kind}: {library.name} is for {library.level!r} and has dispatched_features",
+            hint="provide code that asks the CPU itself once, without a level",
+        )
+
+
+def _is_form_below(library: StaticLibrary, below: Sequence[StaticLibrary]) -> bool:
+    """Whether the level below has the same functions from files of the same content."""
+    same = [one for one in below if set(one.symbols) & set(library.symbols)][-1:]
+    return [(one.symbols, list(_contents(one.files))) for one in same] == [
+        (library.symbols, list(_contents(library.files)))
+    ]
+
+
+def _contents(files: Iterable[Path]) -> Iterable[str]:
+    return (sha256_of_file(path) if path.is_file() else str(path) for path in files)

@@ -1,0 +1,152 @@
+"""The views of the entrypoint's runs: what each calls, for every CPU level, and the tasks of parallel loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packager.bundle.cpu_levels import level_identifier
+from packager.codegen.c_expressions import dim_expression
+from packager.ir.call_plan import Call, Copy, EntryPlan, Operand
+from packager.ir.model import Extent
+from packager.ir.primitives import PrimitiveFunction
+from packager.link.header import c_string
+
+# The address of each input and output, in C.
+Tensors = Mapping[Operand, str]
+
+
+@dataclass(frozen=True)
+class EntryLevel:
+    """A CPU level as the entrypoint has it: what its sessions need, and the forms of all functions by their symbols."""
+
+    name: str
+    cpu_features: tuple[str, ...]
+    forms: Mapping[str, str]
+
+
+def level_views(levels: Sequence[EntryLevel], every: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the levels, each with what it asks of the CPU beside what ``every`` session does."""
+    return [
+        {
+            "name": c_string(level.name),
+            "number": number,
+            "features": [name for name in level.cpu_features if name not in every],
+        }
+        for number, level in enumerate(levels)
+    ]
+
+
+def _run_name(level: EntryLevel, number: int) -> str:
+    return f"run_{level_identifier(level.name)}" if number else "run"
+
+
+def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix: str) -> list[dict[str, Any]]:
+    """Return the function that calls everything, for each level."""
+    tensors = _tensors(run)
+
+    def texts(forms: Mapping[str, str]) -> list[str]:
+        return [_step_text(i, step, forms, tensors, on_gpu) for i, step in enumerate(run.steps)]
+
+    if not levels:
+        return [{"name": f"{prefix}run", "steps": texts({})}]
+    return [
+        {"name": prefix + _run_name(level, number), "steps": texts(level.forms)} for number, level in enumerate(levels)
+    ]
+
+
+def _tensors(run: EntryPlan) -> Tensors:
+    """Return the addresses of all inputs and outputs: of one of several micro-batches, where that has its part."""
+    places = [("input", number) for number in range(len(run.inputs))]
+    places += [("output", number) for number in range(len(run.outputs))]
+    parts = run.parts or (0,) * len(places)
+
+    def address(role: str, number: int, part: Extent) -> str:
+        whole = f"call->{role}s[{number}]"
+        return f"(uint8_t *){whole} + call->batch * {dim_expression(part)}" if part else whole
+
+    return {Operand(*place): address(*place, part) for place, part in zip(places, parts, strict=True)}
+
+
+def _forms(symbol: str, levels: Sequence[EntryLevel]) -> list[str]:
+    """Return the forms of a function, each once, the least first."""
+    return list(dict.fromkeys(level.forms.get(symbol, symbol) for level in levels)) or [symbol]
+
+
+def function_views(function: PrimitiveFunction, levels: Sequence[EntryLevel], on_gpu: bool) -> list[dict[str, str]]:
+    """Return how a function is declared, once for each of its forms."""
+    view = _function_view(function, on_gpu)
+    return [view | {"symbol": form} for form in _forms(function.symbol, levels)]
+
+
+def _function_view(function: PrimitiveFunction, on_gpu: bool) -> dict[str, str]:
+    pointers = ["void *" if parameter.written else "const void *" for parameter in function.parameters]
+    others = (2 if function.extent is not None else 0) + (1 if function.candidates else 0)
+    integers = ["int64_t"] * (len(function.scalars) + others)
+    first = ["pk_cuda_t *"] if on_gpu else []
+    return {"symbol": function.symbol, "parameters": ", ".join([*first, *pointers, *integers]) or "void"}
+
+
+def task_views(steps: Sequence[Call | Copy], levels: Sequence[EntryLevel]) -> list[dict[str, str]]:
+    """Return one task per kernel that runs in parallel somewhere: calls differ in their arguments alone."""
+    calls = {step.symbol: step for step in steps if isinstance(step, Call) and step.parallel}
+    return [_task_view(call, form) for call in calls.values() for form in _forms(call.symbol, levels)]
+
+
+def _task_view(call: Call, form: str) -> dict[str, str]:
+    pointers = [f"p{i}" for i in range(len(call.operands))]
+    scalars = [f"s{i}" for i in range(len(call.scalars) + (call.selection is not None))]
+    fields = [f"void *{name};" for name in pointers] + [f"int64_t {name};" for name in scalars]
+    return {
+        "name": f"task_{form}",
+        "symbol": form,
+        "fields": " ".join(fields),
+        "forwarded": ", ".join(f"a->{name}" for name in [*pointers, *scalars]),
+    }
+
+
+def _step_text(index: int, step: Call | Copy, forms: Mapping[str, str], tensors: Tensors, on_gpu: bool) -> str:
+    failure = index + 1
+    if on_gpu:
+        return f"pk_cuda_step(call->cuda, {failure}); if ({_gpu_call(step, tensors)}) return {failure};"
+    if isinstance(step, Copy):
+        target, source = _pointer(step.destination, tensors), _pointer(step.source, tensors)
+        return f"memcpy({target}, {source}, (size_t)({dim_expression(step.nbytes)}));"
+    arguments = _arguments(step, tensors)
+    symbol = forms.get(step.symbol, step.symbol)
+    if step.parallel:
+        values = ", ".join(arguments)
+        extent = dim_expression(step.extent or 0)
+        name = f"task_{symbol}"
+        return (
+            f"{{ const {name}_arguments a = {{ {values} }};"
+            f" if (pk_for(call, {name}, &a, {extent})) return {failure}; }}"
+        )
+    if step.extent is not None:
+        arguments += ["0", dim_expression(step.extent)]
+    return f"if ({symbol}({', '.join(arguments)})) return {failure};"
+
+
+def _gpu_call(step: Call | Copy, tensors: Tensors) -> str:
+    if isinstance(step, Copy):
+        target, source = _pointer(step.destination, tensors), _pointer(step.source, tensors)
+        return f"pk_cuda_copy(call->cuda, {target}, {source}, (uint64_t)({dim_expression(step.nbytes)}))"
+    return f"{step.symbol}({', '.join(['call->cuda', *_arguments(step, tensors)])})"
+
+
+def _arguments(step: Call, tensors: Tensors) -> list[str]:
+    chosen = [] if step.selection is None else [f"call->selection[{step.selection}]"]
+    pointers = [_pointer(operand, tensors) for operand in step.operands]
+    return [*pointers, *map(dim_expression, step.scalars), *chosen]
+
+
+def _pointer(operand: Operand, tensors: Tensors) -> str:
+    match operand.space:
+        case "input" | "output":
+            return tensors[operand]
+        case "arena":
+            return f"call->arena + {operand.value}"
+        case "state":
+            return f"call->states + {operand.value}"
+    return f"(void *)call->constants[{operand.value}]"

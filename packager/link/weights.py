@@ -1,0 +1,56 @@
+"""Where the constants of a bundle go: into the bundle, or into a safetensors file beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from packager.bundle import safetensors
+from packager.bundle.digest import sha256_of_file
+from packager.bundle.manifest import Weights
+from packager.errors import UsageError
+from packager.ir.call_plan import CallPlan
+from packager.ir.model import ExternalWeights, LoweredModel
+
+# A program that links an archive has its constants between its own code and data, which reach 2 GiB. A library has them
+# behind both (packager.link.constant_segment).
+MAX_ARCHIVE_BYTES = 2**31 - 2**24
+
+
+def are_external(model: LoweredModel, storage: str | None, *, static: bool) -> bool:
+    """Whether the constants go into a file of their own. ``storage`` is what was asked for, None to decide by size.
+
+    Raises UsageError for more than an archive can hold.
+    """
+    nbytes = sum(constant.array.nbytes for constant in model.constants.values())
+    if not static or nbytes <= MAX_ARCHIVE_BYTES:
+        return storage == "external"
+    if storage == "embedded":
+        raise UsageError(
+            f"--weights embedded: an archive cannot hold {nbytes / 2**30:.1f} GiB of constants",
+            hint="build a shared library, or put them into a file with --weights external",
+        )
+    return True
+
+
+def describe_weights(
+    plan: CallPlan, file_name: str, workdir: Path, *, external: bool
+) -> tuple[Weights, ExternalWeights | None]:
+    """Return what the manifest says of the constants and, for external ones, the file that the bundle is bound to.
+
+    External constants are written to ``workdir/file_name``.
+    """
+    table = plan.constants
+    if not table.records:
+        return Weights("none", 0, None, None), None
+    if not external:
+        return Weights("embedded", table.nbytes, None, None), None
+    tensors = {record.name: array for record, array in zip(table.records, table.arrays, strict=True)}
+    metadata = {safetensors.DATA_SHA256: safetensors.data_sha256(tensors)}
+    path = workdir / file_name
+    with path.open("wb") as stream:
+        safetensors.write(stream, tensors, metadata)
+    header = safetensors.encode_header(tensors, metadata)
+    return (
+        Weights("external", table.nbytes, file_name, sha256_of_file(path)),
+        ExternalWeights(file_name, path.stat().st_size, header),
+    )

@@ -1,0 +1,247 @@
+"""Loop schedules for the CPU: inline what is cheap, tile and vectorise reductions, parallelise the outer loop.
+
+One generic rule for every PrimFunc, by the shape of its blocks and not by its name. A transformation that does not
+apply to a function is left out for that function; the result computes the same values either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir import ScheduleError
+from tvm_ffi import structural_walk
+
+from packager.lower.cpu.pack_weights import VECTOR_AXIS, VECTORS
+
+# Elements of a vector loop: two 256-bit registers of floats.
+VECTOR = 16
+MIN_VECTOR = 4
+# Rows of a register tile, best first: rows x 2 accumulators, the weights and a broadcast fit 16 registers (7: almost).
+PACKED_ROWS = (6, 5, 4, 7, 3, 2)
+MIN_ROWS = 4
+GUARDED_ROWS = (6, 5, 7)
+
+
+def schedule(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a scheduled copy of an S-TIR PrimFunc; its parameters stay the same."""
+    sch = s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
+    _inline(sch)
+    for block in _blocks(sch):
+        if _is_reduction(sch, block):
+            _attempt(sch, _tile_reduction, block)
+    for block in _blocks(sch):
+        if not _is_scheduled(sch, block):
+            _attempt(sch, _vectorise, block)
+    return sch.mod["main"]
+
+
+def _attempt(sch: s_tir.Schedule, transform: Any, block: Any) -> None:
+    """Apply a transformation, or nothing of it when one of its steps does not apply."""
+    name = sch.get(block).name_hint
+    trial = sch.copy()
+    try:
+        transform(trial, trial.get_sblock(name, func_name="main"))
+    except ScheduleError:
+        return
+    transform(sch, sch.get_sblock(name, func_name="main"))
+
+
+def _blocks(sch: s_tir.Schedule) -> list[Any]:
+    return list(sch.get_child_blocks(sch.get_sblock("root", func_name="main")))
+
+
+def _kinds(sch: s_tir.Schedule, block: Any) -> list[int]:
+    return [int(var.iter_type) for var in sch.get(block).iter_vars]
+
+
+def _is_spatial(sch: s_tir.Schedule, block: Any) -> bool:
+    return all(kind == tirx.IterVar.DataPar for kind in _kinds(sch, block))
+
+
+def _is_reduction(sch: s_tir.Schedule, block: Any) -> bool:
+    return tirx.IterVar.CommReduce in _kinds(sch, block)
+
+
+def _is_scheduled(sch: s_tir.Schedule, block: Any) -> bool:
+    return any(sch.get(loop).kind != tirx.ForKind.SERIAL for loop in sch.get_loops(block))
+
+
+def _inline(sch: s_tir.Schedule) -> None:
+    """Inline blocks whose values have one consumer that is elementwise, and pure data movement into any consumer."""
+    for block in _blocks(sch):
+        if not _is_spatial(sch, block) or not sch.get_consumers(block):
+            continue
+        consumers = list(sch.get_consumers(block))
+        if len(consumers) == 1 and (_is_spatial(sch, consumers[0]) or _is_movement(sch, block)):
+            _attempt(sch, lambda s, b: s.compute_inline(b), block)
+
+
+def _is_movement(sch: s_tir.Schedule, block: Any) -> bool:
+    body = sch.get(block).body
+    return isinstance(body, tirx.BufferStore) and isinstance(body.value, tvm.ir.TensorLoad)
+
+
+def _extent(sch: s_tir.Schedule, loop: Any) -> int | None:
+    extent = sch.get(loop).extent
+    return int(extent) if isinstance(extent, tirx.IntImm) else None
+
+
+def _divisor(extent: int | None, most: int) -> int:
+    """Return the largest useful factor of a static extent: ``most`` if it divides, else its largest divisor below."""
+    if not extent:  # symbolic, or of no elements
+        return 1
+    return next(size for size in range(min(most, extent), 0, -1) if extent % size == 0)
+
+
+def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
+    """Parallelise the fused outer loops of a spatial nest and vectorise its innermost loop."""
+    loops = list(sch.get_loops(block))
+    spatial = _is_spatial(sch, block)
+    if not spatial:
+        kinds = _kinds(sch, block)
+        outer = loops[: next(i for i, kind in enumerate(kinds) if kind != tirx.IterVar.DataPar)]
+    elif not loops:  # a scalar
+        return
+    else:
+        width = _divisor(_extent(sch, loops[-1]), VECTOR)
+        if width > 1:
+            last, vector = sch.split(loops[-1], [None, width])
+            sch.vectorize(vector)
+            loops[-1:] = [last]
+        outer = loops
+    if outer:
+        sch.parallel(sch.fuse(*outer) if len(outer) > 1 else outer[0])
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A register tile: ``width`` elements along the vector axis times ``rows`` along the row axis, if there is one.
+
+    ``guarded`` tells that rows do not divide their axis.
+    """
+
+    vector_axis: int
+    width: int
+    row_axis: int | None
+    rows: int
+    guarded: bool
+
+
+def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
+    """Register-tile a reduction with spatial loops (matmul, conv, pooling).
+
+    Loops become (outer spatial..., reduction..., rows, vector); the tile of rows x vector accumulates in registers,
+    and an elementwise consumer of the result is computed per tile.
+    """
+    loops = list(sch.get_loops(block))
+    kinds = _kinds(sch, block)
+    if len(kinds) != len(loops):
+        raise ScheduleError("loops and block variables do not correspond")
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+    reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
+    if not spatial or len(spatial) + len(reduction) != len(loops):
+        raise ScheduleError("no spatial loop to vectorise")
+    tile = _choose_tile(sch, block, spatial, kinds)
+    epilogue = _epilogue(sch, block)
+    if epilogue is None:
+        epilogue = sch.cache_write(block, 0, "local")
+    else:
+        sch.set_scope(block, 0, "local")
+    if tile.vector_axis != len(spatial) - 1:  # vectors must be contiguous among the accumulators too
+        axis = tile.vector_axis
+        sch.transform_layout(block, ("write", 0), lambda *i: (*i[:axis], *i[axis + 1 :], i[axis]))
+    outer = list(spatial)
+    outer[tile.vector_axis], vector = sch.split(spatial[tile.vector_axis], [None, tile.width])
+    inner = [vector]
+    if tile.row_axis is not None and tile.rows > 1:
+        outer[tile.row_axis], row = sch.split(spatial[tile.row_axis], [None, tile.rows])
+        inner.insert(0, row)
+    sch.reorder(*outer, *reduction, *inner)
+    fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+    sch.reverse_compute_at(epilogue, fused)
+    sch.vectorize(vector)
+    if len(inner) > 1:
+        sch.unroll(inner[0])
+    _schedule_epilogue(sch, list(sch.get_loops(epilogue))[1:], tile)
+    sch.parallel(fused)
+    # Last: the initialisation takes over the loops as they are now.
+    sch.decompose_reduction(block, reduction[0])
+
+
+def _schedule_epilogue(sch: s_tir.Schedule, loops: list[Any], tile: _Tile) -> None:
+    """Vectorise the loops that write a tile to memory, and unroll them.
+
+    Guarded rows stay loops: unrolled, every element would test an index of its own, which takes LLVM seconds where
+    extents are symbolic.
+    """
+    rows_innermost = tile.row_axis is not None and tile.row_axis > tile.vector_axis
+    if loops and not (tile.guarded and rows_innermost):
+        sch.vectorize(loops[-1])
+    for loop in loops[:-1] if not tile.guarded else []:
+        sch.unroll(loop)
+
+
+def _choose_tile(sch: s_tir.Schedule, block: Any, spatial: list[Any], kinds: list[int]) -> _Tile:
+    annotations = sch.get(block).annotations
+    if VECTOR_AXIS in annotations:  # the weights are packed along this axis
+        vector_axis = int(annotations[VECTOR_AXIS])
+        columns = _extent(sch, spatial[vector_axis]) or 0
+        width = next(vector for vector in VECTORS if columns % vector == 0)
+        row_axis = next((axis for axis in range(len(spatial) - 1, -1, -1) if axis != vector_axis), None)
+        if row_axis is None:
+            return _Tile(vector_axis, width, None, 1, guarded=False)
+        extent = _extent(sch, spatial[row_axis])
+        # LLVM unswitches each guard out of each reduction loop: convolutions of symbolic width would take it seconds.
+        nested = kinds.count(tirx.IterVar.CommReduce) > 1
+        rows = 1 if extent is None and nested else _rows(extent)
+        return _Tile(vector_axis, width, row_axis, rows, guarded=extent is None or extent % rows != 0)
+    width = _divisor(_extent(sch, spatial[-1]), VECTOR)
+    if width < MIN_VECTOR:
+        raise ScheduleError("no inner spatial loop to vectorise")
+    row_axis = _row_axis(sch, block, kinds)
+    rows = _divisor(_extent(sch, spatial[row_axis]), max(PACKED_ROWS)) if row_axis is not None else 1
+    return _Tile(len(spatial) - 1, width, row_axis, rows, guarded=False)
+
+
+def _rows(extent: int | None) -> int:
+    """Return how many rows of a packed computation share each vector of weights.
+
+    Rows that do not divide the extent are guarded: worth it where only small tiles divide it, or it is symbolic.
+    """
+    if extent is None:
+        return MIN_ROWS
+    exact = next((rows for rows in PACKED_ROWS if extent % rows == 0), 1)
+    if exact >= MIN_ROWS or extent < MIN_ROWS:
+        return exact
+    return min(GUARDED_ROWS, key=lambda rows: -extent % rows)
+
+
+def _epilogue(sch: s_tir.Schedule, block: Any) -> Any | None:
+    """Return the only consumer of a reduction if it is elementwise over the same shape, else None."""
+    consumers = list(sch.get_consumers(block))
+    if not consumers:
+        return None
+    if len(consumers) != 1 or not _is_spatial(sch, consumers[0]):
+        raise ScheduleError("the result has several consumers, or one that reduces")
+    return consumers[0]
+
+
+def _row_axis(sch: s_tir.Schedule, block: Any, kinds: list[int]) -> int | None:
+    """Return the spatial axis whose iterations reuse a vector operand: one that the vector loads do not depend on."""
+    variables = [var.var for var in sch.get(block).iter_vars]
+    spatial = [var for var, kind in zip(variables, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+    vector = spatial[-1]
+    used_by_vector_loads: set[int] = set()
+    for region in sch.get(block).reads:
+        found: set[int] = set()
+        for axis in region.region:
+            structural_walk(axis.min, [(tirx.Var, lambda var, seen=found: seen.add(var.__chandle__()))])
+        if vector.__chandle__() in found:
+            used_by_vector_loads |= found
+    for index in range(len(spatial) - 2, -1, -1):
+        if spatial[index].__chandle__() not in used_by_vector_loads:
+            return index
+    return None

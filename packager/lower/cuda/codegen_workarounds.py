@@ -1,0 +1,144 @@
+"""What TVM's CUDA code generator does not write right, and what is written in place of it.
+
+- Vectors of booleans: it writes two bytes for each, where memory has one, and has no type for more than four. The
+  conditions of a vector ``Select`` it declares with the type of its values, which nvcc refuses.
+- Vectors of more than four indices: it packs them in half as many registers and then fills these one by one.
+- Infinities of bfloat16: it writes names that CUDA does not have.
+- Names: copies of parameters are named after these, so after the model's tensors, whose names may begin with a digit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import PrimType, TensorLoad
+from tvm.sym import Analyzer
+from tvm.tirx import stmt as st
+from tvm.tirx.buffer import is_buffer_var
+from tvm_ffi import structural_map, structural_walk
+
+from packager.errors import BackendError
+from packager.lower.cuda.blocks import variables
+
+_BFLOAT16 = PrimType("bfloat16")
+# What vectors of indices have at most.
+MAX_INDICES = 4
+_CONDITIONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not, tirx.Select)
+
+
+def _unroll_what_makes_no_vectors(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    return function.with_body(structural_map(function.body, (st.For, _unrolled)))
+
+
+def _unrolled(loop: Any) -> Any:
+    if int(loop.kind) != st.ForKind.VECTORIZED or not (_has_booleans(loop) or _gathers(loop)):
+        return loop
+    return st.For(loop.loop_var, loop.min, loop.extent, st.ForKind.UNROLLED, loop.body)
+
+
+def _has_booleans(loop: Any) -> bool:
+    """Whether an element is a boolean, or is chosen by one."""
+    found: list[Any] = []
+    structural_walk(loop.body, [(kind, found.append) for kind in _CONDITIONS])
+    for buffer, indices in _accesses(loop):
+        if buffer.dtype == "bool":
+            found += indices
+    lane = loop.loop_var.__chandle__()
+    return any(lane in variables(expr) for expr in found)
+
+
+def _gathers(loop: Any) -> bool:
+    """Whether more than four elements lie somewhere else than side by side."""
+    if int(loop.extent) <= MAX_INDICES:
+        return False
+    analyzer = Analyzer()
+    lane = loop.loop_var
+
+    def place(index: Any, number: int) -> Any:
+        return structural_map(
+            index, (tirx.Var, lambda var: tirx.const(number, str(lane.ty)) if var.same_as(lane) else var)
+        )
+
+    return any(
+        not analyzer.can_prove_equal(place(index, number) - place(index, 0), number)
+        for _, indices in _accesses(loop)
+        for index in indices
+        if lane.__chandle__() in variables(index)
+        for number in range(1, int(loop.extent))
+    )
+
+
+def _accesses(node: Any) -> list[tuple[Any, Sequence[Any]]]:
+    """Return the buffers that are loaded from and stored to, each time with the indices."""
+    found: list[tuple[Any, Sequence[Any]]] = []
+    structural_walk(
+        node.body,
+        [
+            (TensorLoad, lambda load: found.append((load.source, load.indices))),
+            (st.BufferStore, lambda store: found.append((store.buffer, store.indices))),
+        ],
+    )
+    return found
+
+
+unroll_what_makes_no_vectors = tirx.transform.prim_func_pass(
+    _unroll_what_makes_no_vectors, opt_level=0, name="UnrollWhatMakesNoVectors"
+)
+
+
+def _cast_infinities(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    """Write what is no number as float32 and cast it."""
+
+    def cast(value: Any) -> Any:
+        if value.ty != _BFLOAT16 or math.isfinite(value.value):
+            return value
+        return tirx.Cast(_BFLOAT16, tirx.FloatImm(PrimType("float32"), value.value))
+
+    return function.with_body(structural_map(function.body, (tirx.FloatImm, cast)))
+
+
+cast_infinities = tirx.transform.prim_func_pass(_cast_infinities, opt_level=0, name="CastInfinities")
+
+
+def check_registers(function: tirx.PrimFunc) -> None:
+    """Raise BackendError where a thread looks for what it has in registers at a place that depends on its number.
+
+    Then one step of a schedule has left there what another thread takes in the next: registers are not shared.
+    """
+    threads: set[int] = set()
+
+    def visit(statement: Any) -> None:
+        if statement.attr_key == "thread_extent":
+            threads.add(statement.node.var.__chandle__())
+
+    structural_walk(function.body, [(st.AttrStmt, visit)])
+    for buffer, indices in _accesses(function):
+        if buffer.scope() == "local" and any(threads & variables(index) for index in indices):
+            raise BackendError(f"threads exchange {buffer.name!r} by their registers")
+
+
+def name_parameters(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the function with parameters whose names are the start of a name in C++."""
+    renamed = {
+        parameter.__chandle__(): tirx.decl_buffer(
+            parameter.shape,
+            parameter.dtype,
+            f"_{parameter.name}",
+            elem_offset=parameter.elem_offset,
+            scope=parameter.scope(),
+            layout=parameter.layout,
+        )
+        for parameter in primfunc.params
+        if is_buffer_var(parameter) and parameter.name[:1].isdigit()
+    }
+    if not renamed:
+        return primfunc
+
+    def replace(variable: Any) -> Any:
+        return renamed.get(variable.__chandle__(), variable)
+
+    body = structural_map(primfunc.body, (tirx.Var, replace))
+    return tirx.PrimFunc([replace(p) for p in primfunc.params], body).with_attrs(dict(primfunc.attrs or {}))

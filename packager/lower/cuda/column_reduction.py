@@ -1,0 +1,270 @@
+"""Reductions that keep the innermost axis, pooling, and sums of products that are no matrix product.
+
+Each thread adds up whole vectors of neighbouring columns. Where there are many rows to few columns, the threads of a
+block share the rows, and blocks share them too: a first kernel leaves partial results, a second one adds them up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir import ScheduleError
+
+from packager.lower.cuda.blocks import (
+    MAX_WIDE_BYTES,
+    VECTOR_BYTES,
+    blocks,
+    extents,
+    inline,
+    is_movement,
+    is_reduction,
+    is_spatial,
+    itemsize,
+    loads,
+    schedule_of,
+    variables,
+)
+from packager.lower.cuda.elementwise import schedule_spatial
+
+_get_realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
+
+# A block has WARP threads along the columns. As many threads share the rows as a vector has elements, so that they can
+# also finish one column each; that takes a vector of MIN_SHARERS and at least MANY rows.
+WARP = 32
+MIN_SHARERS = 4
+MANY = 64
+# Threads of a block whose rows are not shared.
+THREADS = 128
+# Windows of pooling are unrolled up to this size of a side.
+MAX_UNROLLED = 8
+# Blocks that keep a GPU busy; fewer share their rows with others.
+BLOCKS = 1024
+# Rows that a thread loads at once, where they come out even.
+ROWS = (8, 4, 7, 5, 3, 2)
+
+
+def schedule_columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind a function with one reduction, and what is computed elementwise from it, to threads.
+
+    Raises ScheduleError for a function of another form.
+    """
+    sch = schedule_of(primfunc)
+    inline(sch, _feeds_cheaply)
+    reductions = [block for block in blocks(sch) if is_reduction(sch, block)]
+    if len(reductions) != 1:
+        raise ScheduleError("not one reduction")
+    reduction = reductions[0]
+    for block in blocks(sch):
+        if is_spatial(sch, block) and _precedes(sch, block, reduction):
+            schedule_spatial(sch, block)
+    length, columns = _sizes(sch, reduction)
+    width = _width(sch, reduction, extents(sch, _kept(sch, reduction)[-1:] or [1])[-1])
+    blocks_alone = columns // (WARP * width) if columns else BLOCKS
+    if length and length >= 8 * MANY and blocks_alone < BLOCKS:
+        reduction = _share_among_blocks(sch, reduction, length, blocks_alone)
+        length = extents(sch, [_reduced(sch, reduction)[0]])[0]
+    _columns(sch, reduction, length)
+    return sch.mod["main"]
+
+
+def _feeds_cheaply(sch: s_tir.Schedule, block: Any) -> bool:
+    """Inline what comes after the reduction, and in front of it what moves values or is used once."""
+    consumers = [c for c in sch.get_consumers(block) if is_reduction(sch, c)]
+    return not consumers or is_movement(sch, block) or not _overlaps(sch, consumers[0])
+
+
+def _overlaps(sch: s_tir.Schedule, reduction: Any) -> bool:
+    """Tell whether a reduction reads an element several times, as windows of pooling do."""
+    spatial = [v.var.__chandle__() for v in sch.get(reduction).iter_vars if v.iter_type == tirx.IterVar.DataPar]
+    reduced = [v.var.__chandle__() for v in sch.get(reduction).iter_vars if v.iter_type != tirx.IterVar.DataPar]
+    for load in loads(sch.get(reduction).body):
+        for index in load.indices:
+            used = variables(index)
+            if used & set(spatial) and used & set(reduced):
+                return True
+    return False
+
+
+def _precedes(sch: s_tir.Schedule, block: Any, reduction: Any) -> bool:
+    names = [sch.get(b).name_hint for b in sch.get_consumers(block)]
+    return sch.get(reduction).name_hint in names
+
+
+def _reduced(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    return _loops_of(sch, block, tirx.IterVar.CommReduce)
+
+
+def _kept(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    return _loops_of(sch, block, tirx.IterVar.DataPar)
+
+
+def _loops_of(sch: s_tir.Schedule, block: Any, kind: int) -> list[Any]:
+    """Return the loops that block variables of a kind move with, outermost first."""
+    values = _get_realize(sch, block).iter_values
+    found: set[int] = set()
+    for var, value in zip(sch.get(block).iter_vars, values, strict=True):
+        if int(var.iter_type) == kind:
+            found |= variables(value)
+    return [loop for loop in sch.get_loops(block) if sch.get(loop).loop_var.__chandle__() in found]
+
+
+def _sizes(sch: s_tir.Schedule, block: Any) -> tuple[int, int]:
+    """Return how many elements a reduction adds up, and how many results it has; 0 where the shape decides."""
+
+    def product(sizes: list[Any]) -> int:
+        result = 1
+        for size in sizes:
+            result *= size if isinstance(size, int) else 0
+        return result
+
+    return product(extents(sch, _reduced(sch, block))), product(extents(sch, _kept(sch, block)))
+
+
+def _share_among_blocks(sch: s_tir.Schedule, reduction: Any, length: int, alone: int) -> Any:
+    """Let blocks share the rows; return the reduction of their partial results."""
+    parts = BLOCKS // max(alone, 1)
+    while parts > 1 and (length % parts or length // parts < MANY):
+        parts -= 1
+    if parts == 1:
+        return reduction
+    kept, reduced = _kept(sch, reduction), _reduced(sch, reduction)
+    sch.reorder(*kept, *reduced)
+    fused = sch.fuse(*reduced) if len(reduced) > 1 else reduced[0]
+    part, _ = sch.split(fused, [parts, None])
+    partial = sch.rfactor(part, 0)
+    name = sch.get(reduction).name_hint
+    _columns(sch, partial, length // parts)
+    return sch.get_sblock(name, func_name="main")
+
+
+def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
+    consumers = list(sch.get_consumers(reduction))
+    partial = any(is_reduction(sch, consumer) for consumer in consumers)
+    if consumers and not partial:
+        if len(consumers) != 1 or sch.get_consumers(consumers[0]):
+            raise ScheduleError("more than one block follows the reduction")
+        sch.set_scope(reduction, 0, "local")
+        result = sch.cache_write(consumers[0], 0, "local")
+        computed = [reduction, consumers[0]]
+    else:
+        result = sch.cache_write(reduction, 0, "local")
+        computed = [reduction]
+    loops = list(sch.get_loops(result)) or [sch.add_unit_loop(result)]
+    width = _width(sch, reduction, extents(sch, loops)[-1])
+    last = extents(sch, loops)[-1]
+    whole = len([e for e in extents(sch, loops) if e != 1]) <= 1 or (
+        isinstance(last, int) and not last % (WARP * width)
+    )
+    # Of fewer columns than a tile the two halves of the work would have unequal numbers of threads.
+    fits = not isinstance(last, int) or last >= WARP * width
+    if length >= MANY and whole and fits and width >= MIN_SHARERS:
+        tile_outer, tile = sch.split(loops[-1], [None, WARP * width])
+        grid = sch.fuse(*loops[:-1], tile_outer)
+        sch.bind(grid, "blockIdx.x")
+        _share_among_threads(sch, computed, grid, tile, width)
+        return
+    outer, vector = sch.split(loops[-1], [None, width])
+    grid, thread = sch.split(sch.fuse(*loops[:-1], outer), [None, THREADS])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.vectorize(vector)
+    _compute_epilogue(sch, computed[1:], thread)
+    sch.compute_at(reduction, thread, preserve_unit_loops=True)
+    _accumulate(sch, reduction, list(sch.get_loops(reduction))[2:])
+
+
+def _width(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
+    """Return how many columns a thread adds up: what fills a vector of the narrowest operand."""
+    sizes = [itemsize(buffer) for buffer in _contiguous_operands(sch, reduction)]
+    if not sizes or not isinstance(extent, int):
+        return 1
+    result = itemsize(sch.get(reduction).writes[0].source)
+    width = min(VECTOR_BYTES // min(sizes), MAX_WIDE_BYTES // max(*sizes, result))
+    while extent % width:
+        width //= 2
+    return width
+
+
+def _contiguous_operands(sch: s_tir.Schedule, reduction: Any) -> list[Any]:
+    """Return the parameters whose last index is the innermost axis that the reduction keeps."""
+    kept = [v for v in sch.get(reduction).iter_vars if v.iter_type == tirx.IterVar.DataPar]
+    last = kept[-1].var.__chandle__() if kept else None
+    found = {}
+    for load in loads(sch.get(reduction).body):
+        if load.source.scope() == "global" and load.indices and load.indices[-1].__chandle__() == last:
+            found[load.source.__chandle__()] = load.source
+    return list(found.values())
+
+
+def _accumulate(sch: s_tir.Schedule, reduction: Any, inner: list[Any]) -> None:
+    """Order the loops of a tile so that the sum runs outside of the vector, and start it from nothing."""
+    kinds = [int(var.iter_type) for var in sch.get(reduction).iter_vars]
+    reduced = [lp for lp, kind in zip(inner, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
+    kept = [lp for lp, kind in zip(inner, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+    unrolled = reduced
+    if len(reduced) == 1:
+        length = extents(sch, reduced)[0]
+        rows = next((n for n in ROWS if isinstance(length, int) and not length % n), 1)
+        reduced = list(sch.split(reduced[0], [None, rows]))
+        unrolled = reduced[1:]
+    sch.reorder(*kept[:-1], *reduced, *kept[-1:])
+    for buffer in _contiguous_operands(sch, reduction):
+        regions = [region.source.__chandle__() for region in sch.get(reduction).reads]
+        load = sch.cache_read(reduction, regions.index(buffer.__chandle__()), "local")
+        sch.compute_at(load, reduced[-1], preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(load)[-1])
+    for loop in kept[-1:]:
+        sch.unroll(loop)
+    if all(isinstance(size, int) and size <= MAX_UNROLLED for size in extents(sch, unrolled)):
+        for loop in unrolled:
+            sch.unroll(loop)
+    _start_apart(sch, reduction, reduced[0])
+
+
+def _start_apart(sch: s_tir.Schedule, reduction: Any, loop: Any) -> None:
+    """Start a sum in front of its loop. Where TVM cannot tell that it may, the first step of the loop starts it."""
+    with contextlib.suppress(ScheduleError):
+        sch.decompose_reduction(reduction, loop)
+
+
+def _compute_epilogue(sch: s_tir.Schedule, epilogue: list[Any], thread: Any) -> None:
+    for block in epilogue:
+        sch.compute_at(block, thread, preserve_unit_loops=True)
+        sch.unroll(sch.get_loops(block)[-1])
+
+
+def _share_among_threads(sch: s_tir.Schedule, computed: list[Any], grid: Any, tile: Any, width: int) -> None:
+    """Split the rows among the threads of a block; what they leave in shared memory is added up last."""
+    reduction = computed[0]
+    kept, reduced = _kept(sch, reduction), _reduced(sch, reduction)
+    sch.reorder(*kept, *reduced)
+    fused = sch.fuse(*reduced) if len(reduced) > 1 else reduced[0]
+    _, sharer = sch.split(fused, [None, width])
+    partial = sch.rfactor(sharer, 0)
+    left = sch.cache_write(partial, 0, "local")
+    sch.set_scope(left, 0, "shared")
+    row, column = sch.split(tile, [width, WARP])
+    sch.bind(row, "threadIdx.y")
+    sch.bind(column, "threadIdx.x")
+    _compute_epilogue(sch, computed[1:], column)
+    sch.compute_at(reduction, column, preserve_unit_loops=True)
+    _start_apart(sch, reduction, _reduced_inside(sch, reduction, 3))
+    sch.compute_at(left, grid, preserve_unit_loops=True)
+    share, *others = list(sch.get_loops(left))[1:]
+    columns, vector = sch.split(others[-1], [None, width])
+    sch.reorder(share, *others[:-1], columns, vector)
+    sch.bind(share, "threadIdx.y")
+    sch.bind(columns, "threadIdx.x")
+    sch.vectorize(vector)
+    sch.compute_at(partial, columns, preserve_unit_loops=True)
+    depth = len(list(sch.get_loops(left))) - 1
+    _accumulate(sch, partial, list(sch.get_loops(partial))[depth:])
+
+
+def _reduced_inside(sch: s_tir.Schedule, block: Any, depth: int) -> Any:
+    inner = list(sch.get_loops(block))[depth:]
+    kinds = [int(var.iter_type) for var in sch.get(block).iter_vars]
+    return next(lp for lp, kind in zip(inner, kinds, strict=True) if kind == tirx.IterVar.CommReduce)

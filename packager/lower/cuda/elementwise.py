@@ -1,0 +1,289 @@
+"""Elementwise work, copies and transposes: as many bytes in flight as a GPU can take, 16 at a time where they fit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import s_tir, sym, tirx
+from tvm.s_tir import ScheduleError
+
+from packager.lower.cuda.blocks import (
+    MAX_WIDE_BYTES,
+    VECTOR_BYTES,
+    attempt,
+    extents,
+    is_conditional,
+    is_movement,
+    itemsize,
+    loads,
+    place_of,
+    reads_of,
+    variables,
+)
+from packager.lower.cuda.transpose import transpose
+
+THREADS = 256
+# Bytes that a thread takes, a block of threads apart, where they make no vectors.
+EACH_BYTES = 16
+# Elements that a thread takes at most of rows that make no vectors, a warp apart.
+WARP = 32
+MAX_STEPS = 32
+# Vectors that a thread takes along several axes.
+VECTORS = 2
+# Blocks that such threads should make.
+MIN_BLOCKS = 512
+
+
+def schedule_spatial(sch: s_tir.Schedule, block: Any) -> None:
+    """Bind the loops of a block without reductions to threads."""
+    attempts = (transpose, _vectorise_flat, _move_vectors, _vectorise, _warp_each, _one_each)
+    if not any(attempt(sch, transform, block) for transform in attempts):
+        raise ScheduleError(f"block {sch.get(block).name_hint} cannot be bound to threads")
+
+
+def _loops(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    return list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
+
+
+def _one_each(sch: s_tir.Schedule, block: Any) -> None:
+    loops = _loops(sch, block)
+    each = EACH_BYTES // min(itemsize(b) for b in (*reads_of(sch, block), sch.get(block).writes[0].source))
+    bind_threads(sch, loops, _threads(extents(sch, loops)), each)
+
+
+def _warp_each(sch: s_tir.Schedule, block: Any) -> None:
+    """Let a warp walk along each of a few rows, which makes no vectors: no thread divides by the length of a row.
+
+    All that a thread takes is loaded before the first of it is stored.
+    """
+    *sizes, length = extents(sch, _loops(sch, block))
+    if not isinstance(length, int) or not WARP <= length <= MAX_STEPS * WARP or len(sch.get(block).iter_vars) < 2:
+        raise ScheduleError("rows are too short or too long for a warp")
+    steps = -(-length // WARP)
+    store = sch.cache_write(block, 0, "local")
+    rank = len(sch.get(block).writes[0].source.shape)
+    few = all(isinstance(size, int) for size in sizes) and math.prod(sizes) * length < MIN_BLOCKS * THREADS
+    count = 1 if few else max(MAX_STEPS // steps, 1)
+
+    def lie(*index: Any) -> list[Any]:
+        *before, line, place = index
+        return [*before, line // count, line % count, place // WARP, place % WARP]
+
+    index_map = tirx.IndexMap.from_func(lie, ndim=rank)
+    *outer, rows, column = list(sch.get_loops(store))
+    tile, row, several = sch.split(rows, [None, THREADS // WARP, count])
+    grid = sch.fuse(*outer, tile) if outer else tile
+    step, lane = sch.split(column, [None, WARP])
+    sch.reorder(grid, row, lane, several, step)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(row, "threadIdx.y")
+    sch.bind(lane, "threadIdx.x")
+    sch.compute_at(block, row, preserve_unit_loops=True)
+    *above, own_column = list(sch.get_loops(block))
+    own_step, own_lane = sch.split(own_column, [None, WARP])
+    sch.reorder(own_lane, *above[2:], own_step)
+    sch.bind(own_lane, "threadIdx.x")
+    for loop in (*above[2:], own_step, several, step):
+        sch.unroll(loop)
+    sch.transform_layout(block, ("write", 0), index_map, assume_injective_transform=True)
+
+
+def bind_threads(sch: s_tir.Schedule, loops: list[Any], threads: int, each: int = 1) -> Any:
+    """Spread nested loops over blocks of threads; return the loop of threads.
+
+    Each takes ``each`` elements where they are many. Extents that only the shape decides stay out of the loops that
+    threads run over: what threads divide is then small, which the compiler sees and divides in 32 bits.
+    """
+    sizes = extents(sch, loops)
+    known = len(sizes)
+    while known and isinstance(sizes[known - 1], int):
+        known -= 1
+    length = math.prod(sizes[known:])
+    if 0 < known < len(sizes):
+        inner = sch.fuse(*loops[known:]) if len(loops) - known > 1 else loops[known]
+        counts = (THREADS, THREADS // 2, THREADS // 4)
+        count = next((t for t in counts if not length % (t * each)), 0) or next(
+            (t for t in counts if not length % t), THREADS
+        )
+        if not length % count or length >= 16 * count:
+            return _bind_tile_of(sch, loops[:known], inner, count, 1 if length % (count * each) else each)
+        if each > 1 and length <= count * each // 2:
+            outer, several = sch.split(loops[known - 1], [None, count * each // length])
+            return _bind_tile_of(sch, [*loops[: known - 1], outer], sch.fuse(several, inner), count, each)
+        loops = [*loops[:known], inner]
+    elif known or length < MIN_BLOCKS * threads * each:
+        each = 1
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    return _bind_tile_of(sch, [], fused, threads, each)
+
+
+def _bind_tile_of(sch: s_tir.Schedule, outer: list[Any], inner: Any, threads: int, each: int) -> Any:
+    """Cut a loop into tiles for blocks of threads; each takes ``each`` elements; return the loop of threads."""
+    tile, several, thread = sch.split(inner, [None, each, threads])
+    sch.reorder(tile, thread, several)
+    sch.unroll(several)
+    grid = sch.fuse(*outer, tile) if outer else tile
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    return thread
+
+
+def vector_width(sch: s_tir.Schedule, block: Any, extent: Any) -> int:
+    """Return how many elements along an innermost loop of ``extent`` fill a vector of the narrowest full operand."""
+    if not isinstance(extent, int):
+        return 1
+    last = sch.get(block).iter_vars[-1].var.__chandle__()
+    written = sch.get(block).writes[0].source
+    sizes = [itemsize(written)]
+    for load in loads(sch.get(block).body):
+        if load.indices and last in variables(load.indices[-1]):
+            sizes.append(itemsize(load.source))
+    width = min(VECTOR_BYTES // min(sizes), MAX_WIDE_BYTES // max(sizes))
+    while width > 1 and extent % width:
+        width //= 2
+    return max(width, 1)
+
+
+def _move_vectors(sch: s_tir.Schedule, block: Any) -> None:
+    """Move whole vectors: copies, slices, concatenations, gathers, padding."""
+    loops = _loops(sch, block)
+    width = vector_width(sch, block, extents(sch, loops)[-1])
+    if width == 1 or not is_movement(sch, block):
+        raise ScheduleError("no vectors to move")
+    if not all(_is_aligned(sch, block, load, width) for load in loads(sch.get(block).body)):
+        raise ScheduleError("vectors would straddle")
+    outer, vector = sch.split(loops[-1], [None, width])
+    threads = _threads(extents(sch, [*loops[:-1], outer]))
+    bind_threads(sch, [*loops[:-1], outer], threads)
+    sch.vectorize(vector)
+
+
+def _is_aligned(sch: s_tir.Schedule, block: Any, load: Any, width: int) -> bool:
+    """Tell whether a load moves along whole aligned vectors with the innermost loop, or not at all with it."""
+    last = sch.get(block).iter_vars[-1].var
+    handle = last.__chandle__()
+    if not any(handle in variables(index) for index in load.indices):
+        return True
+    *outer, inner = load.indices
+    analyzer = sym.Analyzer()
+    offset = analyzer.simplify(inner - last)
+    length = load.source.shape[-1]
+    return (
+        all(handle not in variables(index) for index in outer)
+        and handle not in variables(offset)
+        and (isinstance(offset, tirx.IntImm) and int(offset) % width == 0)
+        and (isinstance(length, tirx.IntImm) and int(length) % width == 0)
+    )
+
+
+def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
+    """Load whole vectors into registers, compute element by element, store whole vectors.
+
+    Arithmetic stays scalar: the vectors of CUDA C++ have no operators of their own to gain from.
+    """
+    loops = _loops(sch, block)
+    last = extents(sch, loops)[-1]
+    width = vector_width(sch, block, last)
+    if width == 1:
+        raise ScheduleError("no vectors")
+    contiguous = [b for b in reads_of(sch, block) if _is_contiguous(sch, block, b)]
+    store = sch.cache_write(block, 0, "local")
+    loops = list(sch.get_loops(store))
+    outer, vector = sch.split(loops[-1], [None, width])
+    threads = _threads(extents(sch, [*loops[:-1], outer]))
+    thread = bind_threads(sch, [*loops[:-1], outer], threads)
+    sch.vectorize(vector)
+    sch.compute_at(block, thread, preserve_unit_loops=True)
+    for buffer in contiguous:
+        load = sch.cache_read(block, place_of(sch, block, buffer), "local")
+        sch.compute_at(load, thread, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(load)[-1])
+    for loop in sch.get_loops(block)[2:]:
+        sch.unroll(loop)
+
+
+def _vectorise_flat(sch: s_tir.Schedule, block: Any) -> None:
+    """Vectorise along the innermost axes together, as the 7 x 7 of NCHW, where the last alone makes no vectors.
+
+    Registers hold what lies like the result; other operands, such as one number for a channel, are read one by one.
+    """
+    loops = _loops(sch, block)
+    sizes = extents(sch, loops)
+    lead = len(sizes)
+    while lead and isinstance(sizes[lead - 1], int):
+        lead -= 1
+    length = math.prod(sizes[lead:])
+    alike = [b for b in reads_of(sch, block) if _lies_alike(sch, block, b, sizes[lead:])]
+    width = vector_width(sch, block, length)
+    if len(sizes) - lead < 2 or not alike or width <= vector_width(sch, block, sizes[-1]):
+        raise ScheduleError("no longer vectors")
+    held = [sch.cache_read(block, place_of(sch, block, buffer), "local") for buffer in alike]
+    store = sch.cache_write(block, 0, "local")
+
+    def flatten(*index: Any) -> list[Any]:
+        place = index[lead]
+        for size, part in zip(sizes[lead + 1 :], index[lead + 1 :], strict=True):
+            place = place * size + part
+        return [*index[:lead], place]
+
+    index_map = tirx.IndexMap.from_func(flatten, ndim=len(sizes))
+    for each in (*held, block):
+        sch.transform_layout(each, ("write", 0), index_map)
+    for each in (*held, block, store):
+        sch.transform_block_layout(each, index_map)
+    *outer, inner = list(sch.get_loops(store))
+    inner, vector = sch.split(inner, [None, width])
+    bind_threads(sch, [*outer, inner], _threads(extents(sch, [*outer, inner])), VECTORS)
+    sch.vectorize(vector)
+    *_, several, _ = sch.get_loops(store)
+    sch.compute_at(block, several, preserve_unit_loops=True)
+    for each in held:
+        sch.compute_at(each, several, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(each)[-1])
+    for loop in sch.get_loops(block)[3:]:
+        sch.unroll(loop)
+
+
+def _lies_alike(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[int]) -> bool:
+    """Tell whether a block reads a buffer in one place, whose innermost axes are those of the loops."""
+    found = [load for load in loads(sch.get(block).body) if load.source.__chandle__() == buffer.__chandle__()]
+    iters = [var.var.__chandle__() for var in sch.get(block).iter_vars]
+    if not found or buffer.scope() != "global" or len(buffer.shape) != len(iters) or is_conditional(sch, block):
+        return False
+    shape = [int(e) if isinstance(e, tirx.IntImm) else 0 for e in buffer.shape]
+    return shape[len(shape) - len(sizes) :] == sizes and all(
+        [index.__chandle__() for index in load.indices] == iters for load in found
+    )
+
+
+def _threads(sizes: list[Any]) -> int:
+    """Return the size of a thread block: smaller for tensors that would not occupy the GPU with large ones."""
+    total = 1
+    for size in sizes:
+        if not isinstance(size, int):
+            return THREADS
+        total *= size
+    return THREADS if total >= 64 * THREADS else THREADS // 4
+
+
+def _is_contiguous(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
+    """Tell whether the one place where a block reads a buffer moves along its last axis with the innermost loop."""
+    found = [load for load in loads(sch.get(block).body) if load.source.__chandle__() == buffer.__chandle__()]
+    last = sch.get(block).iter_vars[-1].var
+    regions = [r for r in sch.get(block).reads if r.source.__chandle__() == buffer.__chandle__()]
+    if len(regions) != 1 or not found or not regions[0].region or buffer.scope() != "global":
+        return False
+    *outer, inner = found[0].indices
+    same = all(_equal(load.indices, found[0].indices) for load in found)
+    return (
+        same
+        and all(not loads(index) for index in found[0].indices)
+        and inner.__chandle__() == last.__chandle__()
+        and all(last.__chandle__() not in variables(index) for index in outer)
+        and not is_conditional(sch, block)
+    )
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return all(a.__chandle__() == b.__chandle__() or str(a) == str(b) for a, b in zip(left, right, strict=True))

@@ -1,0 +1,170 @@
+"""From scheduled loop nests to CUDA kernels: C++ source by TVM, and how each kernel is launched.
+
+A nest whose loops are bound to threads becomes one kernel ``void symbol(T *..., int64_t shape...)``. Its blocks and
+threads are read from the nest, as expressions over the shape variables, so that TVM's own host code, which finds
+kernels by name at each call, is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.tirx import stmt as st
+from tvm_ffi import structural_walk
+
+from packager.errors import BackendError
+from packager.ir.primitives import Kernel
+from packager.lower.cuda.codegen_workarounds import cast_infinities, check_registers, unroll_what_makes_no_vectors
+from packager.lower.kernels import take_pointers
+
+AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
+DEVICE_KERNEL_LAUNCH = 2  # tvm::CallingConv
+DYNAMIC = "shared.dyn"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Blocks and threads of a launch by axis (``blockIdx.x``): integers or ``tirx`` expressions; 1 where one is not
+    named. ``shared_bytes`` is dynamic shared memory."""
+
+    extents: Mapping[str, Any]
+    shared_bytes: int
+
+
+_S = s_tir.transform
+_T = tirx.transform
+# TVM's default pipeline (tvm/s_tir/pipeline.py) up to where it splits host from device code. StorageRewrite is left
+# out: it lets a thread's own buffer share the place of a reduction's result, which LowerThreadAllreduce then moves into
+# memory that all threads share. Registers are nvcc's business, shared memory that of MergeSharedMemoryAllocations.
+LOWERING = [
+    _S.CanonicalizeLoop(),
+    _S.LowerCrossThreadReduction(),
+    _S.LowerInitBlock(),
+    _S.PlanAndUpdateBufferAllocationLocation(),
+    _S.ConvertBlocksToOpaque(),
+    _S.LiftThreadBinding(),
+    _S.ManifestSharedMemoryLocalStage(),
+    # Shows what part of a buffer each thread uses: of (step * 32 + thread) // 32 the step.
+    _S.StmtSimplify(),
+    _S.CompactBufferAllocation(),
+    _S.LowerAutoCopy(),
+    _S.UnifyThreadBinding(),
+    _S.LowerMatchBuffer(),
+    _S.StmtSimplify(),
+    _S.InjectPermutedLayout(),
+    _S.AnnotateIrregularLoop(),
+    _S.InjectSoftwarePipeline(),
+    _S.TransformMmaBufferLayout(),
+    _S.LowerOpaqueBlock(),
+    _T.FlattenBuffer(),
+    _T.BF16ComputeLegalize(),
+    _T.NarrowDataType(32),
+    _S.LoopPartition(),
+    unroll_what_makes_no_vectors,
+    _T.VectorizeLoop(True),
+    _S.InjectVirtualThread(),
+    _S.InjectDoubleBuffer(),
+    _S.HoistIfThenElse(),
+    _T.UnrollLoop(),
+    _S.RenormalizeSplitPattern(),
+    _T.StmtSimplify(),
+    _T.RemoveNoOp(),
+    _S.RewriteUnsafeSelect(),
+]
+SYNCHRONIZE = [
+    _T.CommonSubexprElim(),
+    _T.FP8ComputeLegalize(),
+    _T.VerifyMemory(),
+    _S.ThreadSync("shared"),
+    _S.ThreadSync(DYNAMIC),
+    _S.ThreadSync("warp"),
+    _S.InferFragment(),
+    _S.LowerThreadAllreduce(),
+    _S.MergeSharedMemoryAllocations(),
+]
+FINISH = [
+    _T.FP8StorageLegalize(),
+    _T.BF16StorageLegalize(),
+    _T.LowerWarpMemory(),
+    _T.StmtSimplify(),
+    _T.LowerIntrin(),
+    cast_infinities,
+]
+
+
+def lower_cuda_kernels(
+    kernels: Sequence[Kernel], target: tvm.target.Target
+) -> tuple[tvm.IRModule, Mapping[str, Launch]]:
+    """Lower kernels to a module of device functions, with how each is launched.
+
+    Raises BackendError for a nest that is not bound to threads, or whose threads would have to share registers.
+    """
+    extents = {kernel.symbol: _thread_extents(kernel) for kernel in kernels}
+    module = tvm.IRModule({kernel.symbol: kernel.primfunc for kernel in kernels})
+    module = _T.BindTarget(target.with_host(tvm.target.Target("llvm")))(module)
+    module = tvm.transform.Sequential(LOWERING)(module)
+    for function in module.functions.values():
+        check_registers(function)
+    module = tvm.transform.Sequential(SYNCHRONIZE)(module)
+    by_name = {var.name_hint: function for var, function in module.functions.items()}
+    launches = {name: Launch(axes, _dynamic_bytes(name, by_name[name].body)) for name, axes in extents.items()}
+    module = tvm.IRModule({k.symbol: _to_device_function(k, by_name[k.symbol], target) for k in kernels})
+    return tvm.transform.Sequential(FINISH)(module), launches
+
+
+def _thread_extents(kernel: Kernel) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def visit(loop: Any) -> None:
+        if int(loop.kind) == st.ForKind.THREAD_BINDING:
+            tag = str(loop.thread_binding.thread_tag)
+            if tag in AXES and _exceeds(loop.extent, found.setdefault(tag, loop.extent)):
+                # The launch has as many as the first loop; TVM guards later loops that have fewer, not those with more.
+                raise BackendError(f"kernel {kernel.symbol!r} has loops with more threads than its launch")
+
+    structural_walk(kernel.primfunc.body, [(st.For, visit)])
+    if not found:
+        raise BackendError(f"kernel {kernel.symbol!r} is not bound to threads of the GPU")
+    return found
+
+
+def _exceeds(extent: Any, first: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and isinstance(first, tirx.IntImm) and int(extent) > int(first)
+
+
+def _dynamic_bytes(name: str, body: Any) -> int:
+    sizes = []
+
+    def visit(allocation: Any) -> None:
+        buffer = allocation.buffer
+        if buffer.scope() != DYNAMIC:
+            return
+        size = (int(tvm.runtime.DataType(buffer.dtype).bits) * int(tvm.runtime.DataType(buffer.dtype).lanes) + 7) // 8
+        for extent in buffer.shape:
+            if not isinstance(extent, tirx.IntImm):
+                raise BackendError(f"kernel {name!r} needs shared memory of a size that depends on the shape")
+            size *= int(extent)
+        sizes.append(size)
+
+    structural_walk(body, [(st.AllocBuffer, visit)])
+    return max(sizes, default=0)
+
+
+def _to_device_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> Any:
+    """Give a lowered function plain pointer and integer parameters, in the order of the kernel's."""
+    pointers, declarations = take_pointers(function)
+    statements = list(function.body.seq) if isinstance(function.body, st.SeqStmt) else [function.body]
+    device_function = tirx.PrimFunc([*pointers, *kernel.scalars], st.SeqStmt([*declarations, *statements]))
+    return device_function.with_attrs(
+        {
+            "tirx.noalias": True,
+            "tirx.is_global_func": True,
+            "calling_conv": DEVICE_KERNEL_LAUNCH,
+            "target": target,
+            "global_symbol": kernel.symbol,
+        }
+    )

@@ -1,0 +1,168 @@
+"""How the rows of a reduction lie on the threads of a GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.s_tir import ScheduleError
+from tvm.tirx.buffer import is_buffer_var
+
+from packager.lower.cuda.blocks import MAX_WIDE_BYTES, VECTOR_BYTES, extents, itemsize, loads, variables
+
+WARP = 32
+MIN_THREADS = 4
+MAX_THREADS = 1024
+# Elements of one row that a thread keeps of each operand. A warp takes rows of up to 32 times that alone: without
+# barriers.
+MAX_HELD = 32
+# The largest block that leaves room for others on a multiprocessor, which load while it computes.
+SEVERAL_THREADS = 512
+# A row that lies in shared memory leaves room there for two others.
+STAGED_BYTES = 72 * 1024
+BLOCK_THREADS = 128
+# Rows that fill a GPU with a warp each. Fewer rows of a length that is known at run time alone get LONG_THREADS.
+MANY_ROWS = 4096
+LONG_THREADS = 512
+# Elements that each thread takes of a short row, rather than share it with more threads.
+SHORT = 4
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How a row lies on threads: ``steps`` times ``threads`` vectors of ``width`` elements; 0 steps: not in registers.
+
+    The first ``lead`` axes of a block are rows, the next ``trail`` run along a row. ``rows`` rows share a thread block.
+    ``exact`` tells that the vectors fill all threads in all steps; if not, the last step is guarded. ``staged`` tells
+    that a row, too long for registers, lies in shared memory.
+    """
+
+    lead: int
+    trail: int
+    width: int
+    threads: int
+    steps: int
+    rows: int
+    exact: bool = False
+    staged: bool = False
+
+    def split(self, *index: Any) -> list[Any]:
+        """Return the index of an element with its last part, the place in a row, split as loops run."""
+        *outer, place = index
+        if self.exact:
+            return self.lie(*index)
+        return [*outer, place // self.width, place % self.width] if self.width > 1 else [*index]
+
+    def lie(self, *index: Any) -> list[Any]:
+        """Return the index of an element with its last part split by step, thread and element of a vector."""
+        *outer, place = index
+        span = self.threads * self.width
+        return [*outer, place // span, place % span // self.width, place % self.width]
+
+    @property
+    def inner(self) -> int:
+        """The number of loops along a row."""
+        if not self.steps:
+            return self.trail
+        return 3 if self.exact else 1 + (self.width > 1)
+
+
+def lay_out_rows(sch: s_tir.Schedule, reduction: Any) -> Rows:
+    """Return how the rows that a block reduces lie on threads.
+
+    Raises ScheduleError if it does not reduce along the last axes of all that it reads, or rows are too short to share.
+    """
+    return _sharing_blocks(sch, reduction, _one_row(sch, reduction))
+
+
+def _one_row(sch: s_tir.Schedule, reduction: Any) -> Rows:
+    loops = list(sch.get_loops(reduction))
+    kinds = [int(var.iter_type) for var in sch.get(reduction).iter_vars]
+    trail = sum(kind == tirx.IterVar.CommReduce for kind in kinds)
+    lead = len(kinds) - trail
+    if len(loops) != len(kinds) or kinds != sorted(kinds, key=lambda k: k == tirx.IterVar.CommReduce):
+        raise ScheduleError("the reduction is not along the last axes")
+    summed = [var.var.__chandle__() for var in sch.get(reduction).iter_vars[lead:]]
+    moving = [load for load in loads(sch.get(reduction).body) if _uses(load, summed)]
+    if extents(sch, loops)[-trail:] == [1] * trail:
+        raise ScheduleError("nothing to reduce")
+    if not moving or any([index.__chandle__() for index in load.indices][-trail:] != summed for load in moving):
+        raise ScheduleError("the operand is not contiguous along the reduction")
+    sizes = extents(sch, loops)
+    long = Rows(lead, trail, 1, MAX_THREADS // 2, 0, 1)
+    if trail != 1 or not isinstance(sizes[-1], int):
+        if all(isinstance(e, int) for e in sizes[lead:]):
+            return _short(long, sizes[lead:])
+        many = not all(isinstance(e, int) for e in sizes[:lead]) or math.prod(sizes[:lead]) >= MANY_ROWS
+        return replace(long, threads=WARP, rows=BLOCK_THREADS // WARP) if many else replace(long, threads=LONG_THREADS)
+    return _in_registers(sch, long, sizes[-1])
+
+
+def _uses(load: Any, handles: list[int]) -> bool:
+    return any(variables(index) & set(handles) for index in load.indices)
+
+
+def _sharing_blocks(sch: s_tir.Schedule, reduction: Any, rows: Rows) -> Rows:
+    """Let only as many rows share a block as divide them all, unless rows are one axis: that can be guarded."""
+    leads = [e for e in extents(sch, list(sch.get_loops(reduction))[: rows.lead]) if e != 1]
+    if len(leads) <= 1:
+        return rows
+    known = 1
+    for extent in leads:
+        known *= extent if isinstance(extent, int) else 1
+    count = rows.rows
+    while known % count:
+        count //= 2
+    return replace(rows, rows=count)
+
+
+def _short(long: Rows, sizes: list[Any]) -> Rows:
+    length = 1
+    for size in sizes:
+        length *= size
+    if length > WARP * MAX_HELD:
+        return long
+    threads = WARP
+    while threads > 4 and length <= threads * SHORT:
+        threads //= 2
+    return Rows(long.lead, long.trail, 1, threads, 0, BLOCK_THREADS // threads)
+
+
+def _in_registers(sch: s_tir.Schedule, long: Rows, length: int) -> Rows:
+    sizes = [itemsize(b) for b in sch.mod["main"].params if _extents_of(b)[-1:] == [length]]
+    width = min(VECTOR_BYTES // min(sizes, default=4), MAX_WIDE_BYTES // max(sizes, default=4))
+    while length % width:
+        width //= 2
+    vectors = length // width
+    if vectors <= WARP:
+        threads = 1
+        while threads < vectors:
+            threads *= 2
+        if threads < MIN_THREADS:
+            raise ScheduleError("a thread takes such a row alone")
+        return Rows(long.lead, 1, width, threads, 1, BLOCK_THREADS // threads, exact=threads == vectors)
+    # Rows of several warps meet at barriers, which rows past the last one must not skip.
+    alone = BLOCK_THREADS // WARP
+    if not vectors % WARP and length <= WARP * MAX_HELD:
+        return Rows(long.lead, 1, width, WARP, vectors // WARP, alone, exact=True)
+    for most_threads, most in ((SEVERAL_THREADS, MAX_HELD // 2), (SEVERAL_THREADS, MAX_HELD), (MAX_THREADS, MAX_HELD)):
+        for threads in range(2 * WARP, most_threads + 1, WARP):
+            if not vectors % threads and vectors // threads * width <= most:
+                return Rows(long.lead, 1, width, threads, vectors // threads, 1, exact=True)
+    if vectors <= WARP * (MAX_HELD // width):
+        return Rows(long.lead, 1, width, WARP, -(-vectors // WARP), alone)
+    if length > SEVERAL_THREADS * MAX_HELD // 2 and length * max(sizes, default=4) <= STAGED_BYTES:
+        return Rows(long.lead, 1, width, SEVERAL_THREADS, 0, 1, staged=True)
+    for most_threads, most in ((SEVERAL_THREADS, MAX_HELD // 2), (MAX_THREADS, MAX_HELD)):
+        steps = -(-vectors // most_threads)
+        if steps * width <= most:
+            return Rows(long.lead, 1, width, -(-vectors // (steps * WARP)) * WARP, steps, 1)
+    return long
+
+
+def _extents_of(buffer: Any) -> list[Any]:
+    """Return the extents of a parameter, integers where they are known; none of a scalar."""
+    shape = buffer.shape if is_buffer_var(buffer) else ()
+    return [int(e) if isinstance(e, tirx.IntImm) else e for e in shape]

@@ -1,0 +1,257 @@
+"""Softmax, normalisations and other reductions along the last axis: each row is read once and stays in registers.
+
+A row is spread over the threads of a warp, or of a block if it is long: thread t holds the vectors t, t + threads, ...
+of each operand. Every reduction, and every value computed in between, then works on registers. A row too long for that
+lies in shared memory; one whose length is known at run time alone is read again, from the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, sym, tirx
+from tvm.ir import Call, TensorLoad
+from tvm.s_tir import ScheduleError
+from tvm_ffi import structural_walk
+
+from packager.lower.cuda.blocks import blocks, extents, inline, is_reduction, is_spatial, loads, schedule_of, variables
+from packager.lower.cuda.row_layout import Rows, lay_out_rows
+
+# Elements of a row that lies in memory which a thread loads before it uses the first.
+UNROLLED = 4
+# Vectors that a thread loads together on their way to shared memory.
+STAGED = 8
+# Asks TVM for one loop over the whole steps, without guards, and one over the rest.
+PARTITION = "pragma_loop_partition_hint"
+
+
+def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind a function of reductions along the last axes, and what is computed from them, to threads.
+
+    Raises ScheduleError for a function of another form.
+    """
+    sch = schedule_of(primfunc)
+    inline(sch, _is_cheap)
+    first = next((block for block in blocks(sch) if is_reduction(sch, block)), None)
+    if first is None:
+        raise ScheduleError("no reduction")
+    rows = lay_out_rows(sch, first)
+    if not rows.steps:
+        inline(sch, lambda _sch, _block: True)
+    found = blocks(sch)
+    for block in found:
+        _check(sch, block, first, rows)
+    if not is_spatial(sch, found[-1]):
+        found.append(sch.cache_write(found[-1], 0, "global"))
+    if any(not sch.get_consumers(block) for block in found[:-1]):
+        raise ScheduleError("several results")
+    full = [block for block in found if _is_full(sch, block, rows)]
+    if rows.steps:
+        held = _hold_operands(sch, full)
+        if found[-1] is full[-1]:
+            store = sch.cache_write(found[-1], 0, "local")
+            found, full = [*found, store], [*full, store]
+        found, full = [*held, *found], [*held, *full]
+        names = [sch.get(block).name_hint for block in found]
+        places = [names.index(sch.get(block).name_hint) for block in full]
+        for block in full:
+            _lie_on_threads(sch, block, rows)
+        # The schedule leaves (thread * width + element) // span as it is; what each thread needs is seen when it is 0.
+        sch = schedule_of(s_tir.transform.StmtSimplify()(sch.mod)["main"])
+        found = [sch.get_sblock(name, func_name="main") for name in names]
+        full = [found[place] for place in places]
+    stage = _stage(sch, first, found) if rows.staged and len(full) > 1 else None
+    row = _place_last(sch, found[-1], rows, full=found[-1] is full[-1])
+    for block in reversed(found[:-1]):
+        _place(sch, block, row, rows, full=any(block is other for other in full))
+    if stage is not None:
+        _fill(sch, stage, row, rows)
+    if rows.steps > 1 and not rows.exact:
+        for block in full:
+            _keep_own(sch, block, rows)
+    # Raises where threads cannot reduce together as scheduled.
+    s_tir.transform.LowerCrossThreadReduction()(s_tir.transform.CanonicalizeLoop()(sch.mod))
+    return sch.mod["main"]
+
+
+def _is_cheap(sch: s_tir.Schedule, block: Any) -> bool:
+    """Inline all but what each row computes once and reads again, as the exponentials of softmax."""
+    body = sch.get(block).body
+    reduces = [c for c in sch.get_consumers(block) if is_reduction(sch, c)]
+    dear = bool(reduces) and len(list(sch.get_consumers(block))) > 1 and _calls_a_function(body)
+    return not dear
+
+
+def _calls_a_function(body: Any) -> bool:
+    found: list[Any] = []
+    structural_walk(body, [(Call, found.append)])
+    return bool(found)
+
+
+def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: Rows) -> None:
+    """Raise ScheduleError unless a block runs over the rows of the first reduction, or over their elements."""
+    loops, model = list(sch.get_loops(block)), list(sch.get_loops(first))
+    analyzer = sym.Analyzer()
+    sizes, wanted = extents(sch, loops), extents(sch, model)
+
+    def same(left: list[Any], right: list[Any]) -> bool:
+        return len(left) == len(right) and all(analyzer.can_prove_equal(a, b) for a, b in zip(left, right, strict=True))
+
+    full = same(sizes, wanted)
+    if is_reduction(sch, block):
+        found = [int(var.iter_type) for var in sch.get(block).iter_vars]
+        if not full or sum(kind == tirx.IterVar.CommReduce for kind in found) != rows.trail:
+            raise ScheduleError("reductions differ in shape")
+    elif not is_spatial(sch, block) or not (full or _only_rows(sch, loops, wanted, rows, analyzer)):
+        raise ScheduleError("a block runs over another shape than the reduction")
+    if len(sch.get(block).iter_vars) != len(loops):
+        raise ScheduleError("loops and block variables do not correspond")
+
+
+def _only_rows(sch: s_tir.Schedule, loops: list[Any], wanted: list[Any], rows: Rows, analyzer: Any) -> bool:
+    sizes = [e for e in extents(sch, loops) if e != 1]
+    leads = [e for e in wanted[: rows.lead] if e != 1]
+    return len(sizes) == len(leads) and all(analyzer.can_prove_equal(a, b) for a, b in zip(sizes, leads, strict=True))
+
+
+def _is_full(sch: s_tir.Schedule, block: Any, rows: Rows) -> bool:
+    found = extents(sch, sch.get_loops(block))
+    return len(found) == rows.lead + rows.trail and any(e != 1 for e in found[rows.lead :])
+
+
+def _place_last(sch: s_tir.Schedule, block: Any, rows: Rows, *, full: bool) -> Any:
+    """Bind the loops of the block that ends the function; return the loop under which all of a row is computed."""
+    loops = list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
+    outer = loops[: -rows.inner] if full else loops
+    outer = outer or [sch.add_unit_loop(loops[0])]
+    if not rows.steps and len(outer) > 1 and _is_square(sch, outer[-1], loops[len(outer) :]):
+        # Attention: as many rows as elements in a row, so never more than fit this axis of the grid. TVM could not tell
+        # where the fused loops end, and would test it at each element.
+        grid = sch.fuse(*outer[:-1]) if len(outer) > 2 else outer[0]
+        second, row = sch.split(outer[-1], [None, rows.rows])
+        sch.bind(grid, "blockIdx.x")
+        sch.bind(second, "blockIdx.y")
+        sch.bind(row, "threadIdx.y")
+    else:
+        row = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+        grid, row = sch.split(row, [None, rows.rows])
+        sch.bind(grid, "blockIdx.x")
+        sch.bind(row, "threadIdx.y")
+    if full:
+        _spread(sch, loops[-rows.inner :], rows, vector=True)
+    else:  # one thread writes the result of a row
+        one = sch.add_unit_loop(block)
+        _, thread = sch.split(one, [None, rows.threads])
+        sch.bind(thread, "threadIdx.x")
+    return row
+
+
+def _is_square(sch: s_tir.Schedule, lead: Any, trail: list[Any]) -> bool:
+    """Tell whether the number of rows and their length depend on the same dim."""
+    lengths = [e for e in extents(sch, trail) if not isinstance(e, int)]
+    count = extents(sch, [lead])[0]
+    return not isinstance(count, int) and any(variables(count) & variables(length) for length in lengths)
+
+
+def _spread(sch: s_tir.Schedule, loops: list[Any], rows: Rows, *, vector: bool) -> None:
+    """Spread the loops along a row over threads."""
+    if not rows.steps:
+        fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+        length = extents(sch, [fused])[0]
+        several = 1 if isinstance(length, int) and length < UNROLLED * rows.threads else UNROLLED
+        step, several, thread = sch.split(fused, [None, several, rows.threads])
+        sch.annotate(step, PARTITION, ann_val=True)
+        sch.reorder(thread, step, several)
+        sch.bind(thread, "threadIdx.x")
+        sch.unroll(several)
+        return
+    if rows.exact:
+        step, thread, element = loops
+    else:
+        step, thread = sch.split(loops[0], [rows.steps, rows.threads])
+        element = loops[1] if rows.width > 1 else None
+    # TVM wants loops that the reduction does not depend on outside of the threads, those of one iteration too.
+    sch.reorder(*([thread, step] if rows.steps > 1 else [step, thread]), *([element] if element is not None else []))
+    sch.bind(thread, "threadIdx.x")
+    sch.unroll(step)
+    if element is not None and vector:
+        sch.vectorize(element)
+    elif element is not None:
+        sch.unroll(element)
+
+
+def _place(sch: s_tir.Schedule, block: Any, row: Any, rows: Rows, *, full: bool) -> None:
+    """Compute what a row needs of a block where the row is computed."""
+    if full and is_spatial(sch, block) and not rows.steps:
+        raise ScheduleError("a row is too long to keep what is computed from it")
+    value = sch.get(block).body.value
+    loaded = isinstance(value, TensorLoad) and value.source.scope() == "global"
+    sch.set_scope(block, 0, "local")
+    sch.compute_at(block, row, preserve_unit_loops=True)
+    if full:  # what a row has one of, each thread computes for itself
+        _spread(sch, list(sch.get_loops(block))[-rows.inner :], rows, vector=loaded)
+
+
+def _lie_on_threads(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
+    """Split the last axis of a block, and of the registers that it writes, by step, thread and element."""
+    index_map = tirx.IndexMap.from_func(rows.split, ndim=len(sch.get(block).iter_vars))
+    sch.transform_block_layout(block, index_map)
+    buffer = sch.get(block).writes[0].source
+    if is_spatial(sch, block) and not _is_parameter(sch, buffer):
+        rank = len(buffer.shape)
+        sch.transform_layout(block, ("write", 0), tirx.IndexMap.from_func(rows.split, ndim=rank))
+
+
+def _stage(sch: s_tir.Schedule, first: Any, found: list[Any]) -> Any:
+    """Copy the operand that the first reduction reads to shared memory, for all blocks that read its rows."""
+    regions = [region.source for region in sch.get(first).reads]
+    place, operand = next((i, b) for i, b in enumerate(regions) if _is_parameter(sch, b) and len(b.shape) > 1)
+    return sch.cache_read(first, place, "shared.dyn", [block for block in found if _reads_row(sch, block, operand)])
+
+
+def _fill(sch: s_tir.Schedule, stage: Any, row: Any, rows: Rows) -> None:
+    """Let the threads of a row copy it as vectors."""
+    sch.compute_at(stage, row, preserve_unit_loops=True)
+    place = list(sch.get_loops(stage))[-1]
+    steps = -(-extents(sch, [place])[0] // (rows.threads * rows.width))
+    together = next(n for n in range(STAGED, 0, -1) if not steps % n)  # only the last of these is guarded
+    _, several, thread, vector = sch.split(place, [None, together, rows.threads, rows.width])
+    sch.bind(thread, "threadIdx.x")
+    sch.unroll(several)
+    sch.vectorize(vector)
+
+
+def _keep_own(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
+    """Split the vectors in the registers that a block writes by step and thread, so that each thread keeps its own."""
+    buffer = sch.get(block).writes[0].source
+    if not is_spatial(sch, block) or buffer.scope() != "local":
+        return
+    axis = len(buffer.shape) - (2 if rows.width > 1 else 1)
+
+    def lie(*index: Any) -> list[Any]:
+        vector = index[axis]
+        return [*index[:axis], vector // rows.threads, vector % rows.threads, *index[axis + 1 :]]
+
+    index_map = tirx.IndexMap.from_func(lie, ndim=len(buffer.shape))
+    sch.transform_layout(block, ("write", 0), index_map, assume_injective_transform=True)
+
+
+def _is_parameter(sch: s_tir.Schedule, buffer: Any) -> bool:
+    return any(buffer.__chandle__() == parameter.__chandle__() for parameter in sch.mod["main"].params)
+
+
+def _hold_operands(sch: s_tir.Schedule, full: list[Any]) -> list[Any]:
+    """Load each parameter that has a value for every element of a row into registers; return the blocks that load."""
+    held = []
+    for parameter in sch.mod["main"].params:
+        users = [block for block in full if _reads_row(sch, block, parameter)]
+        if users:
+            regions = [region.source.__chandle__() for region in sch.get(users[0]).reads]
+            held.append(sch.cache_read(users[0], regions.index(parameter.__chandle__()), "local", users))
+    return held
+
+
+def _reads_row(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
+    last = sch.get(block).iter_vars[-1].var.__chandle__()
+    found = [load for load in loads(sch.get(block).body) if load.source.__chandle__() == buffer.__chandle__()]
+    return bool(found) and all(load.indices and load.indices[-1].__chandle__() == last for load in found)

@@ -1,0 +1,95 @@
+"""Reductions along short rows that make no vectors, as the 7 x 7 of a pooling in NCHW: a thread takes a row alone.
+
+Neighbouring rows lie one after the other, so a block copies many of them to shared memory as whole vectors. Rows of odd
+length then start in different banks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.s_tir import ScheduleError
+
+from packager.lower.cuda.blocks import (
+    VECTOR_BYTES,
+    blocks,
+    extents,
+    inline,
+    is_reduction,
+    itemsize,
+    loads,
+    place_of,
+    schedule_of,
+)
+
+# Rows of a block, a thread for each.
+ROWS = 128
+# Elements of a row.
+SHORTEST = 9
+LONGEST = 127
+# Bytes of a block's rows: several blocks share a multiprocessor.
+SHARED_BYTES = 32 * 1024
+
+
+def schedule_short_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind a function with one reduction along short last axes, and what is computed elementwise from it, to threads.
+
+    Raises ScheduleError for a function of another form.
+    """
+    sch = schedule_of(primfunc)
+    inline(sch, lambda _sch, _block: True)
+    found = blocks(sch)
+    reduction = found[0]
+    if len(found) > 2 or not is_reduction(sch, reduction):
+        raise ScheduleError("not one reduction")
+    operand = _operand(sch, reduction)
+    result = found[1] if len(found) == 2 else sch.cache_write(reduction, 0, "global")
+    sch.set_scope(reduction, 0, "local")
+    held = sch.cache_read(reduction, place_of(sch, reduction, operand), "shared")
+    loops = list(sch.get_loops(result))
+    tile, thread = sch.split(loops[-1], [None, ROWS])
+    grid = sch.fuse(*loops[:-1], tile)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.compute_at(reduction, thread, preserve_unit_loops=True)
+    inner = list(sch.get_loops(reduction))[2:]
+    kept = len(operand.shape) - _trail(sch, reduction)
+    for loop in inner:
+        sch.unroll(loop)
+    sch.decompose_reduction(reduction, inner[kept])
+    sch.compute_at(held, grid, preserve_unit_loops=True)
+    width = VECTOR_BYTES // itemsize(operand)
+    step, copier, vector = sch.split(sch.fuse(*list(sch.get_loops(held))[1:]), [None, ROWS, width])
+    sch.unroll(step)
+    sch.bind(copier, "threadIdx.x")
+    sch.vectorize(vector)
+    return sch.mod["main"]
+
+
+def _trail(sch: s_tir.Schedule, reduction: Any) -> int:
+    return sum(v.iter_type == tirx.IterVar.CommReduce for v in sch.get(reduction).iter_vars)
+
+
+def _operand(sch: s_tir.Schedule, reduction: Any) -> Any:
+    """Return the one tensor that is reduced, along its last axes."""
+    written = sch.get(reduction).writes[0].source.__chandle__()
+    found = [load for load in loads(sch.get(reduction).body) if load.source.__chandle__() != written]
+    iters = sch.get(reduction).iter_vars
+    handles = [v.var.__chandle__() for v in iters]
+    if not found or any([index.__chandle__() for index in load.indices] != handles for load in found):
+        raise ScheduleError("not a reduction of all that is read in its own order")
+    operand = found[0].source
+    trail = _trail(sch, reduction)
+    sizes = extents(sch, sch.get_loops(reduction))
+    if any(load.source.__chandle__() != operand.__chandle__() for load in found) or len(sizes) != len(handles):
+        raise ScheduleError("several operands")
+    if any(v.iter_type == tirx.IterVar.CommReduce for v in iters[: len(iters) - trail]) or len(iters) == trail:
+        raise ScheduleError("the reduction is not along the last axes")
+    if not all(isinstance(size, int) for size in sizes[-trail - 1 :]) or sizes[-trail - 1] % ROWS:
+        raise ScheduleError("rows do not fill blocks of threads")
+    length = math.prod(sizes[-trail:])
+    if not SHORTEST <= length <= LONGEST or length % 2 == 0 or ROWS * length * itemsize(operand) > SHARED_BYTES:
+        raise ScheduleError("rows are too long, or of even length")
+    return operand

@@ -1,0 +1,84 @@
+"""Transposes: tiles go through shared memory, so that both sides move along their innermost axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.s_tir import ScheduleError
+
+from packager.lower.cuda.blocks import extents, is_conditional, is_movement, itemsize, loads, place_of
+
+# A tile of a transpose: TILE x TILE elements through shared memory, TILE x TILE_ROWS threads.
+TILE = 32
+TILE_ROWS = 8
+
+
+def transpose(sch: s_tir.Schedule, block: Any) -> None:
+    """Read tiles along the axis that is innermost in the operand, write them along the one innermost in the result."""
+    buffer, axis = _transposed(sch, block)
+    loops = sch.get_loops(block)
+    if not all(isinstance(e, int) for e in extents(sch, [loops[axis], loops[-1]])):
+        raise ScheduleError("TVM allocates no tile that the shape may cut")
+    if any(size < TILE // 4 for size in extents(sch, [loops[axis], loops[-1]])):
+        raise ScheduleError("too narrow for tiles")
+    width = _tile_vector(sch, block, buffer, extents(sch, [loops[axis], loops[-1]]))
+    rows, columns = (
+        size if isinstance(size, int) and size <= TILE * width else TILE * width
+        for size in extents(sch, [loops[axis], loops[-1]])
+    )
+    row_outer, row = sch.split(loops[axis], [None, rows])
+    column_outer, column = sch.split(loops[-1], [None, columns])
+    rest = [loop for index, loop in enumerate(loops[:-1]) if index != axis]
+    sch.reorder(*rest, row_outer, column_outer, row, column)
+    tile = sch.fuse(*rest, row_outer, column_outer)
+    sch.bind(tile, "blockIdx.x")
+    load = sch.cache_read(block, place_of(sch, block, buffer), "shared")
+    sch.compute_at(load, tile, preserve_unit_loops=True)
+    across, along = _tile_loops(sch, load, buffer)
+    _bind_tile(sch, across, along, width)
+    _bind_tile(sch, row, column, width)
+    sch.storage_align(load, 0, axis=len(buffer.shape) - 2, factor=TILE * width, offset=width)
+
+
+def _tile_loops(sch: s_tir.Schedule, load: Any, buffer: Any) -> tuple[Any, Any]:
+    inner = list(sch.get_loops(load))[-len(buffer.shape) :]
+    wide = [loop for loop in inner[:-1] if extents(sch, [loop]) != [1]]
+    if len(wide) != 1:
+        raise ScheduleError("the tile of the operand has not two dimensions")
+    sch.reorder(wide[0], inner[-1])
+    return wide[0], inner[-1]
+
+
+def _tile_vector(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[Any]) -> int:
+    """Return how many elements of a row of a tile a thread moves at once: two of 16 bits, where none is left over."""
+    even = all(isinstance(size, int) and size % 2 == 0 for size in sizes)
+    return 2 if even and itemsize(buffer) == 2 and is_movement(sch, block) else 1
+
+
+def _bind_tile(sch: s_tir.Schedule, across: Any, along: Any, width: int) -> None:
+    steps, rows = sch.split(across, [None, TILE_ROWS])
+    sch.bind(rows, "threadIdx.y")
+    columns, vector = sch.split(along, [None, width])
+    _, columns = sch.split(columns, [None, TILE])
+    sch.bind(columns, "threadIdx.x")
+    sch.unroll(steps)
+    sch.vectorize(vector)
+
+
+def _transposed(sch: s_tir.Schedule, block: Any) -> tuple[Any, int]:
+    """Return an operand that a block reads along another axis than it writes, and the loop of that axis."""
+    iters = [var.var.__chandle__() for var in sch.get(block).iter_vars]
+    loops = list(sch.get_loops(block))
+    if len(loops) != len(iters) or len(iters) < 2 or is_conditional(sch, block):
+        raise ScheduleError("no transpose")
+    for load in loads(sch.get(block).body):
+        handles = [index.__chandle__() for index in load.indices]
+        if not handles or handles[-1] not in iters[:-1] or iters[-1] not in handles[:-1]:
+            continue
+        if (
+            all(isinstance(index, (tirx.Var, tirx.IntImm)) for index in load.indices)
+            and load.source.scope() == "global"
+        ):
+            return load.source, iters.index(handles[-1])
+    raise ScheduleError("no transpose")

@@ -1,0 +1,275 @@
+"""Compute in float32 what a PrimFunc computes in float16 or bfloat16.
+
+TVM's legalisation adds up, and takes exponentials of, 16-bit numbers in 16 bits. Memory is what a GPU waits for, so
+arithmetic in 32 bits costs nothing there and keeps the rounding error of the result to that of its last conversion.
+Tensors in memory keep their types: loads widen, stores narrow, and only buffers inside the PrimFunc that hold computed
+values become float32. Conversions that the model itself asks for still round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.ir.prim import expr as ex
+from tvm.tirx import stmt as st
+from tvm.tirx.buffer import is_buffer_var
+from tvm_ffi import structural_map, structural_walk
+
+from packager.lower.cuda.fast_math import FUNCTIONS, WIDE, rounded_function
+
+# 16-bit types, and the largest number of each: what reductions to a minimum or maximum start from.
+HALVES = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
+WIDE_LARGEST = 3.4028234663852886e38
+
+
+_STATEMENTS = (st.For, st.BufferStore, st.SeqStmt, s_tir.SBlock, s_tir.SBlockRealize)
+_BINARY = (ex.BinaryOpExpr, ex.CmpExpr)
+
+
+def widen(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a PrimFunc with the same parameters that computes in float32; one with opaque code comes back as it is."""
+    root = primfunc.body.block if isinstance(primfunc.body, s_tir.SBlockRealize) else None
+    halves = [v for v in _variables(primfunc) if is_buffer_var(v) and str(v.dtype) in HALVES]
+    if root is None or not halves or not _is_plain(primfunc.body):
+        return primfunc
+    primfunc = _accumulate_apart(_join_functions(primfunc))
+    root = primfunc.body.block
+    inner = {b.__chandle__(): b for b in root.alloc_buffers if str(b.dtype) in HALVES}
+    chosen = _computed(primfunc.body, inner)
+    wide = any(is_buffer_var(p) and str(p.dtype) == "float32" for p in primfunc.params)
+    return _Widener({handle: _as_wide(inner[handle]) for handle in chosen}, rounded=not wide).function(primfunc)
+
+
+def _variables(primfunc: tirx.PrimFunc) -> Iterator[Any]:
+    found: dict[int, Any] = {p.__chandle__(): p for p in primfunc.params}
+    structural_walk(primfunc.body, [(tirx.Var, lambda var: found.update({var.__chandle__(): var}))])
+    return iter(found.values())
+
+
+def _is_plain(body: Any) -> bool:
+    plain = True
+
+    def visit(statement: Any) -> None:
+        nonlocal plain
+        plain = plain and isinstance(statement, _STATEMENTS)
+
+    def visit_block(block: Any) -> None:
+        nonlocal plain
+        plain = plain and not block.match_buffers
+
+    structural_walk(body, [(s_tir.SBlock, visit_block), (st.Stmt, visit)])
+    return plain
+
+
+def _join_functions(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Join what TVM splits into blocks: an operand is widened, a function of it taken, and the result rounded."""
+    sch = s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
+    blocks = list(sch.get_child_blocks(sch.get_sblock("root", func_name="main")))
+    for block in blocks:
+        value: Any = getattr(sch.get(block).body, "value", None)
+        consumers = [getattr(sch.get(consumer).body, "value", None) for consumer in sch.get_consumers(block)]
+        widens = isinstance(value, tirx.Cast) and _is_half(value.value) and all(map(_is_function, consumers))
+        rounds = isinstance(value, tvm.ir.Call) and all(isinstance(c, tirx.Cast) and _is_half(c) for c in consumers)
+        if consumers and (widens or rounds):
+            with contextlib.suppress(s_tir.ScheduleError):  # it is also a result of the PrimFunc
+                sch.compute_inline(block)
+    return sch.mod["main"]
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, tvm.ir.Call) and _name(value) in FUNCTIONS
+
+
+def _accumulate_apart(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Give reductions that write a 16-bit parameter a buffer of their own, which a copy reads."""
+    sch = s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
+    parameters = {p.__chandle__() for p in primfunc.params}
+    for block in list(sch.get_child_blocks(sch.get_sblock("root", func_name="main"))):
+        stored = sch.get(block).writes
+        if sch.get(block).init is None or len(stored) != 1 or str(stored[0].source.dtype) not in HALVES:
+            continue
+        if any(stored[0].source.__chandle__() == handle for handle in parameters):
+            sch.cache_write(block, 0, "global")
+    return sch.mod["main"]
+
+
+def _computed(body: Any, inner: dict[int, Any]) -> set[int]:
+    """Return the buffers that hold values which 16 bits may not hold exactly."""
+    stores: list[Any] = []
+    structural_walk(body, [(st.BufferStore, stores.append)])
+    chosen: set[int] = set()
+    while True:
+        more = {
+            store.buffer.__chandle__()
+            for store in stores
+            if store.buffer.__chandle__() in inner and not _is_exact(store.value, chosen)
+        }
+        if more <= chosen:
+            return chosen
+        chosen |= more
+
+
+def _is_exact(value: Any, widened: set[int]) -> bool:
+    """Tell whether a 16-bit value is a constant, or one of those in memory."""
+    if isinstance(value, tvm.ir.TensorLoad):
+        return value.source.__chandle__() not in widened
+    if isinstance(value, tirx.Select):
+        return _is_exact(value.true_value, widened) and _is_exact(value.false_value, widened)
+    if isinstance(value, tvm.ir.Call) and _name(value) == "if_then_else":
+        return all(_is_exact(branch, widened) for branch in value.args[1:])
+    return isinstance(value, (tirx.FloatImm, tirx.Var))
+
+
+def _name(call: Any) -> str:
+    return str(getattr(call.op, "name", "")).rpartition(".")[2]
+
+
+def _as_wide(buffer: Any) -> Any:
+    return tirx.decl_buffer(buffer.shape, "float32", buffer.name, scope=buffer.scope())
+
+
+def _is_half(expr: Any) -> bool:
+    return str(expr.ty) in HALVES
+
+
+def _is_legalised(expr: Any) -> bool:
+    """Tell whether a float32 expression is how TVM writes a 16-bit function that has no 16-bit form, as ``erf``."""
+    return (
+        _is_function(expr)
+        and _name(expr) != "if_then_else"
+        and all(isinstance(a, tirx.Cast) and _is_half(a.value) for a in expr.args)
+    )
+
+
+def _narrow(value: Any, ty: Any) -> Any:
+    """Convert a float32 value to 16 bits; one that was only widened comes back as it was."""
+    if isinstance(value, tirx.Cast) and str(value.value.ty) == str(ty):
+        return value.value
+    return tirx.Cast(ty, value)
+
+
+class _Widener:
+    """Rewrites the statements of one PrimFunc.
+
+    ``buffers`` maps those that become float32, by handle. ``rounded`` tells that all results are rounded to 16 bits at
+    last, also those of float32 arithmetic, as a model or TVM writes softmax.
+    """
+
+    def __init__(self, buffers: dict[int, Any], *, rounded: bool) -> None:
+        self.buffers = buffers
+        self.rounded = rounded
+        self.parameters: set[int] = set()
+
+    def _may_round(self, expr: Any) -> bool:
+        return _is_half(expr) or (self.rounded and str(expr.ty) == "float32")
+
+    def function(self, primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+        self.parameters = {parameter.__chandle__() for parameter in primfunc.params}
+
+        def replace(var: Any, *_kind: Any) -> Any:
+            return self.buffers.get(var.__chandle__(), var)
+
+        callbacks = [(st.BufferStore, self._store), (s_tir.SBlock, self._block), (tirx.Var, replace)]
+        return primfunc.with_body(structural_map(primfunc.body, callbacks, order="pre"))
+
+    def _store(self, store: Any) -> Any:
+        buffer = self.buffers.get(store.buffer.__chandle__(), store.buffer)
+        exact = str(buffer.dtype) in HALVES and _is_exact(store.value, set(self.buffers))
+        value = store.value if exact else self._wide(store.value)
+        largest = HALVES.get(str(store.buffer.dtype))
+        if buffer is not store.buffer and isinstance(value, tirx.FloatImm) and abs(value.value) == largest:
+            # TVM knows a reduction by the value that it starts from.
+            value = tirx.FloatImm(WIDE, WIDE_LARGEST if value.value > 0 else -WIDE_LARGEST)
+        if str(buffer.dtype) in HALVES and not exact:
+            value = _narrow(value, store.value.ty)
+        return st.BufferStore(buffer, value, [self._wide(i) for i in store.indices])
+
+    def _block(self, block: Any) -> Any:
+        if not any(b.__chandle__() in self.buffers for b in block.alloc_buffers):
+            return block
+        return s_tir.SBlock(
+            block.iter_vars,
+            block.reads,
+            block.writes,
+            block.name_hint,
+            block.body,
+            block.init,
+            [self.buffers.get(b.__chandle__(), b) for b in block.alloc_buffers],
+            block.match_buffers,
+            block.annotations,
+        )
+
+    def _wide(self, expr: Any) -> Any:
+        """Return ``expr`` with its 16-bit parts in float32: a 16-bit ``expr`` becomes a float32 one."""
+        for kind, rewrite in self._RULES:
+            if isinstance(expr, kind):
+                return rewrite(self, expr)
+        return tirx.Cast(WIDE, expr) if _is_half(expr) else expr
+
+    def _load(self, expr: Any) -> Any:
+        buffer = self.buffers.get(expr.source.__chandle__(), expr.source)
+        load = tirx.BufferLoad(buffer, [self._wide(i) for i in expr.indices])
+        return tirx.Cast(WIDE, load) if _is_half(load) else load
+
+    def _immediate(self, expr: Any) -> Any:
+        return tirx.FloatImm(WIDE, expr.value) if _is_half(expr) else expr
+
+    def _cast(self, expr: Any) -> Any:
+        if _is_half(expr) and _is_legalised(expr.value):
+            return self._function(expr.value)
+        value = self._wide(expr.value)
+        if _is_half(expr):
+            return tirx.Cast(WIDE, expr if value is expr.value else tirx.Cast(expr.ty, value))
+        return value if str(value.ty) == str(expr.ty) else tirx.Cast(expr.ty, value)
+
+    def _binary(self, expr: Any) -> Any:
+        if isinstance(expr, ex.Div) and self._may_round(expr) and self._is_computed(expr.b):
+            # What softmax divides by is one number for a row: it is inverted once, where a division takes ten steps.
+            return tirx.Mul(self._wide(expr.a), tirx.Div(tirx.FloatImm(WIDE, 1.0), self._wide(expr.b)))
+        return type(expr)(self._wide(expr.a), self._wide(expr.b))
+
+    def _is_computed(self, expr: Any) -> bool:
+        return isinstance(expr, tvm.ir.TensorLoad) and expr.source.__chandle__() not in self.parameters
+
+    def _select(self, expr: Any) -> Any:
+        return tirx.Select(self._wide(expr.condition), self._wide(expr.true_value), self._wide(expr.false_value))
+
+    def _not(self, expr: Any) -> Any:
+        return tirx.Not(self._wide(expr.a))
+
+    def _call(self, expr: Any) -> Any:
+        if self._may_round(expr) and _is_function(expr):
+            return self._function(expr)
+        wide = [self._wide(a) if isinstance(a, tvm.ir.Expr) else a for a in expr.args]
+        if _name(expr) in FUNCTIONS:
+            return self._rebuilt(expr, wide, expr.ty)
+        arguments = [
+            _narrow(w, a.ty) if str(getattr(a, "ty", "")) in HALVES else w for a, w in zip(expr.args, wide, strict=True)
+        ]
+        call = self._rebuilt(expr, arguments, expr.ty)
+        return tirx.Cast(WIDE, call) if _is_half(expr) else call
+
+    def _function(self, call: Any) -> Any:
+        """Return a function whose result is rounded to 16 bits, before the rounding."""
+        arguments = [self._wide(a) if isinstance(a, tvm.ir.Expr) else a for a in call.args]
+        found = rounded_function(_name(call), arguments)
+        return self._rebuilt(call, arguments, WIDE) if found is None else found
+
+    @staticmethod
+    def _rebuilt(call: Any, args: list[Any], ty: Any) -> Any:
+        return tvm.ir.Call(call.op, args, call.attrs, call.ty_args, call.span, ty)
+
+    _RULES: tuple[tuple[Any, Callable[[_Widener, Any], Any]], ...] = (
+        (tvm.ir.TensorLoad, _load),
+        (tirx.FloatImm, _immediate),
+        (tirx.Cast, _cast),
+        (_BINARY, _binary),
+        ((ex.And, ex.Or), _binary),
+        (tirx.Not, _not),
+        (tirx.Select, _select),
+        (tvm.ir.Call, _call),
+    )

@@ -1,0 +1,1 @@
+"""TODO packager/lower/legalize."""

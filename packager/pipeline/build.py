@@ -1,0 +1,272 @@
+"""``build``: the stages in order, from a model file to a sealed bundle.
+
+``import -> partition -> lower -> plan -> generate -> render and link -> seal``. Each stage is one function that takes
+a frozen value and returns the next (``ir.model``). Modules that need TVM are imported when a stage runs, so that a
+build whose result is in the cache starts none of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packager.backends.base import CodeGenerator, Context
+from packager.backends.registry import blamed, find_backend
+from packager.codegen.cache import Cache
+from packager.codegen.toolchain import Toolchain, find_toolchain
+from packager.errors import UsageError
+from packager.pipeline import cache_key
+from packager.pipeline.doctor import require_build_packages
+from packager.pipeline.import_models import import_model
+from packager.pipeline.publish import Outputs, results, work_folder
+from packager.pipeline.request import Request, make_build_request
+from packager.targets.target_list import require_available
+
+if TYPE_CHECKING:
+    from packager.frontends.dims import DimArgument
+    from packager.ir.call_plan import CallPlan
+    from packager.ir.primitives import BackendOutput
+    from packager.placement.place import Placement
+    from packager.targets.target_list import Target
+
+Progress = Callable[[str], None]
+
+
+def build(
+    model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    targets: Sequence[str | Mapping[str, Any]] = (),
+    dims: Mapping[str, DimArgument] | None = None,
+    name: str | None = None,
+    header: str | os.PathLike[str] | None = None,
+    static: bool = False,
+    prefix: str | None = None,
+    weights: str | None = None,
+    keep_workdir: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    cache: bool = True,
+    golden: int | str | os.PathLike[str] | None = None,
+    op_libraries: Sequence[str | os.PathLike[str]] = (),
+    constants: str | os.PathLike[str] | None = None,
+    entry: str | None = None,
+    precision: str | None = None,
+    cuda_home: str | os.PathLike[str] | None = None,
+    tuning: Sequence[str | os.PathLike[str]] = (),
+    states: Mapping[str, str] | None = None,
+    freeze: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Compile ``model`` (.onnx, .pt2, Relax .json) into one bundle and return its path.
+
+    Several models become the entries of one bundle, named after their files, which share constants and states. Each
+    takes the ``dims`` and ``states`` that it has.
+    ``output`` defaults to the model's name with ``.so`` in the current folder. ``dims`` fixes a symbolic dim (``8``),
+    bounds it (``(1, 32)``) or lists its sizes, each of which gets code of its own (``packager.Buckets(128, 256)``).
+    ``golden`` is a seed, or an ``.npz`` file with inputs and perhaps outputs by name.
+    ``op_libraries`` are TOML files that describe operators of your own, ``constants`` a file whose tensors replace the
+    model's constants of the same names, ``entry`` the function of a Relax module that is the model (``main``).
+    ``precision`` (``fp16``, ``bf16``) lets a float32 model compute in half precision; its inputs and outputs stay.
+    ``cuda_home`` is the folder of a CUDA toolkit to use in place of the wheels. ``tuning`` are files of records that
+    ``packager tune`` wrote, for all Targets that read such. ``states`` maps inputs to the outputs that are
+    their next values: sessions keep these between runs, and the bundle has no such inputs and outputs. ``freeze``
+    makes constants of inputs of an ONNX model: arrays, or numbers and lists of numbers, by name.
+    Raises a PackagerError; a file that stood at ``output`` is then as it was.
+    """
+    request = make_build_request(
+        _paths(model),
+        output=output,
+        targets=targets,
+        dims=dims,
+        name=name,
+        header=header,
+        static=static,
+        prefix=prefix,
+        weights=weights,
+        keep_workdir=keep_workdir,
+        jobs=jobs,
+        golden=golden,
+        op_libraries=op_libraries,
+        constants=constants,
+        entry=entry,
+        precision=precision,
+        cuda_home=cuda_home,
+        tuning=tuning,
+        states=states,
+        freeze=freeze,
+    )
+    if request.more_models and output is None and not static:
+        raise UsageError("several models make one bundle, which needs a name", hint="give it one: -o NAME.so")
+    report = progress or _silent
+    outputs = Outputs(request.output, request.header, request.weights_file)
+    outputs.check(external=request.weights == "external")
+    require_build_packages()
+    toolchain = find_toolchain(request.targets.host.machine)
+    store = Cache.of_user(enabled=cache)
+    # A work folder is filled by a build of its own; the objects that it takes from the cache are what it would compile.
+    cached = (
+        store.enabled and request.keep_workdir is None and cache_key.model_bytes(request) <= cache_key.MAX_CACHED_BYTES
+    )
+    key = cache_key.of_bundle(request, toolchain) if cached else ""
+    with work_folder(request.keep_workdir) as workdir:
+        if key and store.fetch("bundle", key, workdir):
+            report("found in the cache")
+        else:
+            _build(request, toolchain, store, workdir, report)
+            if key:
+                store.add("bundle", key, results(workdir))
+        outputs.publish(workdir, request)
+    return request.output
+
+
+def place(
+    model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    targets: Sequence[str | Mapping[str, Any]] = (),
+    dims: Mapping[str, DimArgument] | None = None,
+    op_libraries: Sequence[str | os.PathLike[str]] = (),
+    constants: str | os.PathLike[str] | None = None,
+    entry: str | None = None,
+    precision: str | None = None,
+    states: Mapping[str, str] | None = None,
+    freeze: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the partition table of ``model`` as JSON: what each backend would be given. Compiles and writes nothing.
+
+    Raises a PackagerError as ``build`` does.
+    """
+    request = make_build_request(
+        _paths(model),
+        targets=targets,
+        dims=dims,
+        op_libraries=op_libraries,
+        constants=constants,
+        entry=entry,
+        precision=precision,
+        states=states,
+        freeze=freeze,
+    )
+    require_build_packages()
+    require_available(request.targets)
+    from packager.placement.place import partition
+    from packager.placement.table import partition_table
+
+    placement = partition(import_model(request), request.targets.specialised, None, request.targets.device)
+    return partition_table(placement, request.targets.generator.kind)
+
+
+def _silent(_stage: str) -> None:
+    """Report to nobody."""
+
+
+def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, progress: Progress) -> None:
+    """Run the stages; leaves the sealed bundle, and external weights, in ``workdir``."""
+    progress("checking the Targets")
+    require_available(request.targets)
+    progress("importing the model")
+    from packager.link.libraries.prepare import check_libraries
+    from packager.link.linker import Linker
+    from packager.link.seal import seal
+    from packager.link.weights import are_external
+    from packager.lower.lowering import lower
+    from packager.pipeline import dump
+    from packager.pipeline.make_link_plan import plan_link
+    from packager.placement.place import compile_with, partition
+    from packager.plan.planner import plan
+
+    imported = import_model(request)
+    dump.imported(imported, workdir, request.keep_workdir)
+    for batches in (imported.batches, *(entry.batches for entry in imported.entries)):
+        if batches.count != 1:
+            progress(f"a run is {batches.count} micro-batches")
+    make_context = _contexts(request, toolchain, store, workdir)
+    if request.targets.specialised:
+        progress(f"partitioning for {', '.join(target.kind for target in request.targets.specialised)}")
+    placement = partition(imported, request.targets.specialised, compile_with(make_context), request.targets.device)
+    for output in placement.model.backends:
+        progress(_count_partitions(placement, output.kind))
+        for warning in output.warnings:
+            progress(f"warning: {output.kind}: {warning}")
+    dump.partitioned(placement, request.targets.generator.kind, workdir, request.keep_workdir)
+    progress("lowering and scheduling")
+    lowered = lower(placement.model, request.targets.device)
+    dump.lowered(lowered, workdir, request.keep_workdir)
+    progress("planning")
+    external = are_external(lowered, request.weights, static=request.static)
+    call_plan = plan(lowered, packed_constants=external)
+    dump.planned(call_plan, workdir, request.keep_workdir)
+    progress(f"compiling {len(call_plan.functions)} primitive functions")
+    compiled = (*placement.model.backends, _generate(request, call_plan, make_context))
+    cpus = request.targets.host.cpus if request.targets.device == "cpu" else ()
+    libraries = check_libraries(compiled, toolchain, workdir, static=request.static, cpus=cpus)
+    progress("linking")
+    linker = Linker(toolchain, workdir, store, request.jobs)
+    link_plan = plan_link(request, call_plan, compiled, libraries, linker, external=external)
+    linked = linker.link(link_plan, golden=None)
+    manifest = seal(linked, link_plan, golden=None)
+    if request.golden is not None:
+        from packager.pipeline.golden import make_golden
+
+        progress("running the golden inputs")
+        reference = _reference(request, workdir) or linked.path
+        image, record = make_golden(reference, manifest, request.golden, request.precision)
+        seal(linker.link(link_plan, golden=image), link_plan, golden=record)
+
+
+def _reference(request: Request, workdir: Path) -> Path | None:
+    """Build the model as it is for this machine's CPU, where the bundle itself is no reference; else return None."""
+    if request.targets.device == "cpu" and request.precision is None:
+        return None
+    from packager.targets.target_list import parse_targets
+
+    reference = workdir / "reference.so"
+    plain = dataclasses.replace(
+        request,
+        output=reference,
+        targets=parse_targets([]),
+        precision=None,
+        golden=None,
+        header=None,
+        prefix=None,
+        keep_workdir=None,
+    )
+    with work_folder(None) as folder:
+        _build(plain, find_toolchain(plain.targets.host.machine), Cache.of_user(enabled=False), folder, _silent)
+        Outputs(reference, None, plain.weights_file).publish(folder, plain)
+    return reference
+
+
+def _paths(model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Path | list[Path]:
+    return Path(model) if isinstance(model, (str, os.PathLike)) else [Path(path) for path in model]
+
+
+def _count_partitions(placement: Placement, kind: str) -> str:
+    """Say how many functions a backend has compiled for how many parts of the model."""
+    taken = [verdict.partition for verdict in placement.verdicts if verdict.backend == kind and not verdict.reason]
+    return f"{kind}: {len(taken)} partitions at {sum(len(part.sites) for part in taken)} call sites"
+
+
+def _contexts(request: Request, toolchain: Toolchain, store: Cache, workdir: Path) -> Callable[[Target], Context]:
+    """Return the function that gives each backend its context, with a work folder of its own."""
+
+    def make_context(target: Target) -> Context:
+        folder = workdir / target.kind
+        folder.mkdir()
+        return Context(folder, toolchain, request.targets.base_of(target), request.jobs, store)
+
+    return make_context
+
+
+def _generate(request: Request, call_plan: CallPlan, make_context: Callable[[Target], Context]) -> BackendOutput:
+    """Let the device's code generator compile the kernels: what no other backend took."""
+    from packager.ir.primitives import Kernel
+
+    target = request.targets.generator
+    generator = find_backend(target.kind)
+    assert isinstance(generator, CodeGenerator)  # a least specialised Target has one
+    kernels = [function for function in call_plan.functions if isinstance(function, Kernel)]
+    with blamed(target.kind):
+        return generator.generate(kernels, target, make_context(target))

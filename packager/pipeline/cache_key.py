@@ -1,0 +1,138 @@
+"""The key of a whole build: a hash of everything that its result depends on, found without importing TVM."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import mmap
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packager.backends.base import FileReader
+from packager.backends.registry import distribution, find_backend
+from packager.bundle.digest import digest, digest_of_folder, sha256_of_file
+from packager.codegen.toolchain import Toolchain
+from packager.deploy.verify.machine import this_machine
+from packager.resources import PACKAGE, folder
+
+if TYPE_CHECKING:
+    from packager.pipeline.request import Request
+    from packager.targets.target_list import Target
+
+LARGE_MODEL_BYTES = 1 << 30
+# Copying the bundle of a larger model into the cache and out of it costs as much as the build, and fills disks.
+MAX_CACHED_BYTES = 1 << 31
+
+# Distributions whose version changes what a build gives.
+DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "capstone", "torch", "nvidia-cuda-nvcc")
+
+
+def of_bundle(request: Request, toolchain: Toolchain) -> str:
+    """Return the key of a build."""
+    golden = request.golden
+    # The name of the weights file stands in the bundle; a large model in an archive may get one unasked.
+    large = request.static and model_bytes(request) > LARGE_MODEL_BYTES
+    may_be_external = request.weights == "external" or (request.weights is None and large)
+    targets = request.targets.to_json()
+    # As -mcpu or -march it means what this machine's CPU has.
+    native = any(value in ("native", ("native",)) for target in targets for value in target.values())
+    return digest(
+        {
+            "packager": [
+                digest_of_folder(PACKAGE, "*.py"),
+                digest_of_folder(folder("templates"), "*"),
+                digest_of_folder(folder("runtime_stub"), "*.[ch]"),
+            ],
+            "python": platform.python_version(),
+            "distributions": {name: _version(name) for name in DISTRIBUTIONS},
+            "toolchain": dict(toolchain.versions),
+            "machine": this_machine().to_json() if native else None,
+            "models": [_model_files(model) for model in request.models],
+            "entries": [model.stem for model in request.more_models],
+            "name": request.name,
+            "targets": targets,
+            "backends": [_backend(t) for t in (*request.targets.bases, *request.targets.specialised)],
+            "entry": request.entry,
+            "precision": request.precision,
+            "states": dict(request.states),
+            "constants": _file(request.constants) if request.constants else None,
+            "frozen": {name: [a.dtype.str, a.shape, a.tobytes().hex()] for name, a in request.frozen.items()},
+            "dims": {name: dataclasses.asdict(dim) for name, dim in request.dims.items()},
+            "form": ["static" if request.static else "shared", request.entry_symbol],
+            "weights": [request.weights, request.weights_file.name if may_be_external else None],
+            "golden": _file(golden) if isinstance(golden, Path) else str(golden),
+        }
+    )
+
+
+def model_bytes(request: Request) -> int:
+    """Return the size of the model files with their external data."""
+    files = {file for model in request.models for file in _files(model) if file.is_file()}
+    return sum(file.stat().st_size for file in files)
+
+
+def _backend(target: Target) -> dict[str, Any]:
+    """Return what the work of a backend depends on beside its Target: the files that this names, and its own code."""
+    backend = find_backend(target.kind)
+    third_party = distribution(target.kind)
+    return {
+        "files": [[str(path), _file(path)] for path in backend.inputs(target)]
+        if isinstance(backend, FileReader)
+        else [],
+        "distribution": third_party,
+        "code": _code(type(backend).__module__) if third_party else None,  # its version stays while it is written
+    }
+
+
+def _code(module: str) -> str | None:
+    """Return the hash of the package, or of the one module, that ``module`` is in."""
+    top = sys.modules[module.partition(".")[0]]
+    if hasattr(top, "__path__"):
+        return digest([digest_of_folder(Path(place), "*") for place in top.__path__])
+    file = getattr(top, "__file__", None)
+    return _file(Path(file)) if file else None
+
+
+def _file(path: Path) -> str:
+    return sha256_of_file(path) if path.is_file() else f"missing: {path}"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _model_files(path: Path) -> dict[str, Any]:
+    """Return the hashes of a model file and of its external data files."""
+    return {
+        str(file.relative_to(path.parent)): sha256_of_file(file) if file.is_file() else "missing"
+        for file in _files(path)
+    }
+
+
+def _files(path: Path) -> list[Path]:
+    """Return a model file and its external data files."""
+    locations = sorted(_external_locations(path)) if path.suffix == ".onnx" else []
+    return [path, *(path.parent / location for location in locations)]
+
+
+def _external_locations(path: Path) -> set[str]:
+    # The key is an entry's name in the file; where it does not occur no external data can, and onnx is not needed.
+    if path.stat().st_size == 0:
+        return set()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(b"location") < 0:
+            return set()
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except DecodeError:
+        return set()  # importing it will report this
+    tensors = [*model.graph.initializer, *(a.t for n in model.graph.node for a in n.attribute if a.HasField("t"))]
+    return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}

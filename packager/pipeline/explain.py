@@ -1,0 +1,182 @@
+"""``explain``: what a build of a model would meet: what is supported, who would take what, and why not.
+
+It runs the stages import, partition and lowering of ``packager.pipeline.build`` and reports what they say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packager.errors import ModelError, UnboundedDimsError
+from packager.pipeline.doctor import require_build_packages
+from packager.pipeline.import_models import import_model
+from packager.pipeline.request import Request, make_build_request
+from packager.targets.target_list import require_available
+
+if TYPE_CHECKING:
+    from packager.bundle.manifest import TensorSpec
+    from packager.frontends.dims import DimArgument
+    from packager.ir.model import ImportedModel
+
+# The bounds of a dim that the request leaves open.
+ASSUMED_BOUNDS = (1, 8)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that keeps the model from being built: the error, what it is about line by line, and what to do."""
+
+    message: str
+    detail: tuple[str, ...]
+    hint: str | None
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """An operator that the base Target's code generator compiles, how often, and why each other backend does not."""
+
+    operator: str
+    count: int
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is known of a model before it is built. Bytes are those of the model's constants.
+
+    ``assumed`` are bounds of dims that the request did not give. With a ``refusal`` what comes after the stage that
+    refused is empty.
+    """
+
+    model: str
+    format: str
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[str, ...] = ()
+    assumed: Mapping[str, tuple[int, int]] | None = None
+    constants: int = 0
+    constant_bytes: int = 0
+    operators: Mapping[str, int] | None = None
+    table: Mapping[str, Any] | None = None
+    leftovers: tuple[Leftover, ...] = ()
+    refusal: Refusal | None = None
+
+
+def explain(
+    model: str | os.PathLike[str],
+    *,
+    targets: Sequence[str | Mapping[str, Any]] = (),
+    dims: Mapping[str, DimArgument] | None = None,
+    freeze: Mapping[str, Any] | None = None,
+    precision: str | None = None,
+) -> Explanation:
+    """Return what a build of ``model`` with these options would meet; compiles and writes nothing.
+
+    What keeps the model from being built is part of the answer, not an error. Raises UsageError for wrong arguments.
+    """
+    require_build_packages()
+    options: dict[str, Any] = {"targets": targets, "freeze": freeze, "precision": precision}
+    path, given = Path(model), dict(dims or {})
+    request = make_build_request(path, dims=given, **options)
+    require_available(request.targets)
+    assumed: dict[str, tuple[int, int]] = {}
+    try:
+        try:
+            imported = import_model(request)
+        except UnboundedDimsError as error:
+            assumed = dict.fromkeys(error.dims, ASSUMED_BOUNDS)
+            request = make_build_request(path, dims={**given, **assumed}, **options)
+            imported = import_model(request)
+    except ModelError as error:
+        return Explanation(path.name, path.suffix.lstrip("."), assumed=assumed, refusal=_refusal(error))
+    return _explain(request, imported, assumed)
+
+
+def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tuple[int, int]]) -> Explanation:
+    from packager.lower.lowering import lower
+    from packager.placement.place import partition
+    from packager.placement.table import partition_table
+
+    table: Mapping[str, Any] | None = None
+    leftovers: tuple[Leftover, ...] = ()
+    refusal: Refusal | None = None
+    try:
+        placement = partition(imported, request.targets.specialised, None, request.targets.device)
+        table = partition_table(placement, request.targets.generator.kind)
+        leftovers = _leftovers(request, table["rest"])
+        lower(placement.model, request.targets.device)
+    except ModelError as error:
+        refusal = _refusal(error)
+    constants = imported.own_constants().values()
+    return Explanation(
+        model=imported.source.name,
+        format=imported.source.format,
+        inputs=imported.inputs,
+        outputs=imported.output_names,
+        assumed=assumed,
+        constants=len(constants),
+        constant_bytes=sum(array.nbytes for array in constants),
+        operators=_operators(imported),
+        table=table,
+        leftovers=leftovers,
+        refusal=refusal,
+    )
+
+
+def _operators(imported: ImportedModel) -> dict[str, int]:
+    """Count the operators of the imported graph, the most frequent first."""
+    from packager.placement.table import operators_of
+
+    return dict(operators_of(imported.module["main"]).most_common())
+
+
+def _leftovers(request: Request, rest: Mapping[str, int]) -> tuple[Leftover, ...]:
+    from packager.placement.match import root_operators
+    from packager.transforms.prepare import backend_of
+
+    roots = {t.kind: root_operators(backend_of(t).patterns(t)) for t in request.targets.specialised}
+    return tuple(
+        Leftover(operator, count, {kind: _reason(operator, names) for kind, names in roots.items()})
+        for operator, count in Counter(rest).most_common()
+    )
+
+
+def _reason(operator: str, names: set[str | None]) -> str:
+    if operator in names:
+        return "takes this operator, but not with these shapes, types, attributes or neighbours"
+    return "has no pattern that ends with this operator"
+
+
+def _refusal(error: ModelError) -> Refusal:
+    return Refusal(error.message, tuple((error.detail or "").splitlines()), error.hint)
+
+
+def render(found: Explanation) -> str:
+    """Return an explanation as text."""
+    from packager.placement.table import render_table
+
+    lines = [f"model      {found.model} ({found.format})"]
+    for spec in found.inputs:
+        lines.append(f"input      {spec.name}  {spec.dtype}[{', '.join(map(str, spec.shape))}]")
+    lines += [f"output     {name}" for name in found.outputs]
+    if found.operators is not None:
+        lines.append(f"constants  {found.constants}, {found.constant_bytes / 2**20:.2f} MiB")
+        lines.append("operators  " + ", ".join(f"{count} {name}" for name, count in found.operators.items()))
+    for name, (low, high) in (found.assumed or {}).items():
+        lines.append(f"dim        {name} has no bounds: {low}:{high} assumed, a build wants --dim {name}=MIN:MAX")
+    if found.table is not None:
+        lines += ["", render_table(dict(found.table))]
+    for left in found.leftovers:
+        lines += [f"  {left.operator}: {kind} {reason}" for kind, reason in left.reasons.items()]
+    lines.append("")
+    if found.refusal is None:
+        lines.append("supported: a build would compile all of it")
+        return "\n".join(lines)
+    lines.append(f"refused: {found.refusal.message}")
+    lines += [f"  {line}" for line in found.refusal.detail]
+    lines += [f"hint: {found.refusal.hint}"] if found.refusal.hint else []
+    return "\n".join(lines)

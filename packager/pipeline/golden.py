@@ -1,0 +1,95 @@
+"""Golden pairs at build time: inputs from a seed or a file, outputs from the file or from the bundle itself."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packager.bundle.dtypes import typed
+from packager.bundle.manifest import Entry, Golden, Manifest
+from packager.deploy.measure.random_inputs import random_inputs
+from packager.deploy.verify.golden import GoldenCase, compare, encode_golden, golden_points, run_apart
+from packager.errors import BackendError, UsageError
+
+# What verify --run allows between machines: other vector widths sum in another order.
+RTOL = 1e-4
+ATOL = 1e-5
+# What it allows a model that computes in half precision, beside the float32 model: some roundings in a row.
+HALF_TOLERANCE = {"fp16": 2e-2, "bf16": 1e-1}
+Arrays = dict[str, NDArray[Any]]
+
+
+def make_golden(
+    bundle: Path, manifest: Manifest, request: int | Path, precision: str | None = None
+) -> tuple[bytes, Golden]:
+    """Return the golden section and its record for a sealed bundle.
+
+    A seed gives random inputs, and the outputs that ``bundle`` computes here: the sealed one, or the float32 model for
+    the CPU in place of one that needs a GPU or computes in ``precision``. A file gives ``<input name>`` arrays and may
+    give ``<output name>`` arrays, which the bundle must reproduce. Raises UsageError for a file that does not fit,
+    or when the bundle must run but this is another machine, and BackendError if the bundle gives other outputs.
+    """
+    if isinstance(request, Path):
+        cases = [GoldenCase(*_read(request, manifest))]  # of one model: several have seeds alone
+    else:
+        several = len(manifest.entries) > 1
+        cases = [
+            GoldenCase(random_inputs(entry, request, sizes), {}, entry.name if several else None)
+            for entry, sizes in golden_points(manifest)
+        ]
+    runs_on = manifest.requirements
+    runnable = manifest.form == "shared" and runs_on.machine == platform.machine() and bundle.is_file()
+    tolerance = HALF_TOLERANCE.get(precision or "", 0.0)
+    rtol, atol = max(RTOL, tolerance), max(ATOL, tolerance)
+    if not runnable and len(cases[0].outputs) < len(manifest.outputs):
+        raise UsageError(
+            f"--golden {request}: this machine cannot run the bundle to compute the outputs",
+            hint="give a file that has all inputs and all outputs by name",
+        )
+    if runnable:
+        entries = [entry for entry, _ in golden_points(manifest)]  # a file is a case of the first
+        cases = [_computed(bundle, case, entry, rtol, atol) for case, entry in zip(cases, entries, strict=False)]
+    image = encode_golden(cases)
+    return image, Golden(len(cases), rtol, atol, len(image), hashlib.sha256(image).hexdigest())
+
+
+def _computed(bundle: Path, case: GoldenCase, entry: Entry, rtol: float, atol: float) -> GoldenCase:
+    """Return a case with all outputs. Raises BackendError if the bundle does not give those that it has."""
+    dtypes = {spec.name: spec.dtype for spec in entry.outputs}
+    computed = {name: typed(array, dtypes[name]) for name, array in run_apart(bundle, case.inputs, case.entry).items()}
+    for name, array in case.outputs.items():
+        problem = compare(name, computed[name], array, rtol, atol)
+        if problem:
+            raise BackendError(f"the bundle does not reproduce the golden outputs: {problem}")
+    return replace(case, outputs={**computed, **case.outputs})
+
+
+def _read(path: Path, manifest: Manifest) -> tuple[Arrays, Arrays]:
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise UsageError(f"--golden {path}: holds one array without a name", hint="write it with numpy.savez")
+        with file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(
+            f"--golden {path}: cannot be read as .npz: {error}",
+            hint="give a number as the seed, or a file of numpy.savez",
+        ) from None
+    inputs, outputs = (
+        {spec.name: typed(arrays.pop(spec.name), spec.dtype) for spec in specs if spec.name in arrays}
+        for specs in (manifest.inputs, manifest.outputs)
+    )
+    missing = [spec.name for spec in manifest.inputs if spec.name not in inputs]
+    if missing or arrays:
+        what = f"has no array {missing[0]!r}" if missing else f"has an array {next(iter(arrays))!r} that is no tensor"
+        raise UsageError(f"--golden {path}: {what} of the model", hint="name the arrays after inputs and outputs")
+    return inputs, outputs

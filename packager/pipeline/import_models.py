@@ -1,0 +1,105 @@
+"""The first stage: from model files to the one module that the other stages work on.
+
+Modules that need TVM are imported when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packager.backends.base import OperatorSource
+from packager.backends.registry import find_backend
+from packager.bundle.buckets import Buckets, Sizes, Variant, combinations
+from packager.errors import UsageError
+from packager.frontends.dims import DimRequest
+from packager.pipeline.request import Request, buckets_of
+
+if TYPE_CHECKING:
+    from packager.custom_ops.library import OpLibrary
+    from packager.ir.model import ImportedModel
+    from packager.targets.target_list import Target
+
+
+def import_model(request: Request) -> ImportedModel:
+    """Run the first stage: read the model files, with the constants that replace their own; convert their precision.
+
+    Several models, and the variants of one with bucketed dims, come as one.
+    """
+    from packager.graph.states import check_declared
+
+    if not request.more_models and not buckets_of(request.dims):
+        return _finish(request, _load(request, request.model, _bounds(request.dims, {}), request.name))
+    from packager.transforms.merge_models import merge_models
+
+    variants: list[Variant] = []
+    unused = set(request.dims)
+    for path in request.models:
+        entry = path.stem if request.more_models else request.name
+        dims, loaded = _load_entry(request, path, entry)
+        variants += loaded
+        unused -= dims.keys()
+    if unused:
+        raise UsageError(f"--dim {min(unused)}: none of the models has such a dim")
+    check_declared(request.states, [variant.model for variant in variants])
+    return merge_models(variants, request.name)
+
+
+def _load_entry(request: Request, path: Path, entry: str) -> tuple[Mapping[str, DimRequest | Buckets], list[Variant]]:
+    """Load a model for all sizes of its bucketed dims; return the dims that it has of those that are asked for."""
+    from packager.frontends.dims import UnknownDimError
+
+    try:
+        return request.dims, list(_load_variants(request, path, entry, request.dims))
+    except UnknownDimError as unknown:
+        if not request.more_models:
+            raise
+        dims = {name: asked for name, asked in request.dims.items() if name not in unknown.names}
+    return dims, list(_load_variants(request, path, entry, dims))
+
+
+def _load_variants(
+    request: Request, path: Path, entry: str, dims: Mapping[str, DimRequest | Buckets]
+) -> Iterator[Variant]:
+    from packager.transforms.merge_models import with_arrays_of
+
+    first: ImportedModel | None = None
+    for sizes in combinations(buckets_of(dims)):
+        model = _finish(request, _load(request, path, _bounds(dims, sizes), entry))
+        first = first or model
+        yield Variant(entry, sizes, with_arrays_of(model, first))
+
+
+def _bounds(dims: Mapping[str, DimRequest | Buckets], sizes: Sizes) -> dict[str, DimRequest]:
+    """Return the bounds of all dims, for these sizes of those that have buckets."""
+    bounds = {name: asked for name, asked in dims.items() if isinstance(asked, DimRequest)}
+    return bounds | {name: DimRequest(size, size) for name, size in sizes.items()}
+
+
+def _finish(request: Request, model: ImportedModel) -> ImportedModel:
+    from packager.graph.conditions import with_conditions
+    from packager.graph.states import declare_states
+    from packager.transforms.half_precision import convert_precision
+    from packager.transforms.micro_batch.micro_batch import in_micro_batches
+
+    declared = declare_states(model, request.states, partly=bool(request.more_models))
+    converted = convert_precision(with_conditions(declared), request.precision)
+    if request.targets.device != "cpu":
+        return converted
+    options: Any = request.targets.host.options
+    return in_micro_batches(converted, options.micro_batch)
+
+
+def _load(request: Request, path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:
+    from packager.frontends.load import load_model
+    from packager.frontends.overrides import read_overrides
+
+    op_libraries = [library for target in request.targets.specialised for library in _op_libraries(target)]
+    overrides = None if request.constants is None else read_overrides(request.constants)
+    return load_model(path, dims, name, op_libraries, request.entry, overrides, request.frozen)
+
+
+def _op_libraries(target: Target) -> Sequence[OpLibrary]:
+    backend = find_backend(target.kind)
+    return backend.op_libraries(target) if isinstance(backend, OperatorSource) else ()

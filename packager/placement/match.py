@@ -1,0 +1,247 @@
+"""Find where the patterns of a backend match the flat ``main`` of a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tvm import relax, tirx
+from tvm.ir import GlobalVar, Op, is_prim_expr
+from tvm.relax import dpl
+from tvm.sym import Analyzer
+from tvm_ffi import structural_walk
+
+from packager.backends.base import Match, Pattern, Search
+from packager.graph.dataflow import Dataflow, variables_of
+
+if TYPE_CHECKING:
+    from packager.ir.primitives import Array
+
+
+class FlatMain:
+    """The bindings of a function by number, with what each of them reads.
+
+    ``constants`` are the handles of the parameters that are constants, ``bound`` the bindings that call functions of
+    the module and mean nothing outside of it, ``no_tensors`` those whose value is no tensor of a known rank, and
+    ``no_arguments`` the handles of such variables. ``own_extents`` are the symbolic extents that bindings state
+    themselves.
+    """
+
+    def __init__(self, main: relax.Function, num_inputs: int, array_of: Callable[[int], Array | None]) -> None:
+        self.main = main
+        self.bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        self.values = relax.analysis.get_var2val(main)
+        self.constants = frozenset(parameter.__chandle__() for parameter in main.params[num_inputs:])
+        self.dataflow = Dataflow(main, self.constants, array_of)
+        self.inputs = frozenset(parameter.__chandle__() for parameter in main.params[:num_inputs])
+        self.number = {binding.var.__chandle__(): index for index, binding in enumerate(self.bindings)}
+        values = Counter(binding.value.__chandle__() for binding in self.bindings)
+        self.number_of_value = {  # of one that two bindings share it could be either's
+            handle: index
+            for index, handle in enumerate(binding.value.__chandle__() for binding in self.bindings)
+            if values[handle] == 1
+        }
+        self.reads = [variables_of(binding.value) for binding in self.bindings]
+        self.defines = [binding.var.__chandle__() for binding in self.bindings]
+        self.variables = {v.__chandle__(): v for variables in self.reads for v in variables}
+        self.read_handles = [frozenset(v.__chandle__() for v in variables) for variables in self.reads]
+        self.readers: dict[int, set[int]] = {}
+        for index, variables in enumerate(self.reads):
+            for variable in variables:
+                self.readers.setdefault(variable.__chandle__(), set()).add(index)
+        self.results = {variable.__chandle__() for variable in variables_of(main.body.body)}
+        self.bound = {index for index, binding in enumerate(self.bindings) if _names_function(binding.value)}
+        self.no_tensors = {index for index, binding in enumerate(self.bindings) if not is_tensor(binding.var.ty)}
+        self.no_arguments = frozenset(handle for handle, v in self.variables.items() if not is_tensor(v.ty))
+        stated = ((index, own_extents(binding.value)) for index, binding in enumerate(self.bindings))
+        self.own_extents = {index: extents for index, extents in stated if extents}
+
+    def predecessors(self) -> list[list[int]]:
+        """Return the numbers of the bindings that each binding reads."""
+        return [
+            [self.number[v.__chandle__()] for v in variables if v.__chandle__() in self.number]
+            for variables in self.reads
+        ]
+
+    def used_outside(self, index: int, nodes: frozenset[int]) -> bool:
+        """Whether a binding's value is a result of ``main``, or read by a binding that is not among ``nodes``."""
+        handle = self.bindings[index].var.__chandle__()
+        return handle in self.results or bool(self.readers.get(handle, set()) - nodes)
+
+
+def _names_function(value: Any) -> bool:
+    return isinstance(value, relax.Call) and any(isinstance(part, GlobalVar) for part in (value.op, *value.args))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A match: the bindings that it covers, by number, and the name of the pattern."""
+
+    nodes: frozenset[int]
+    pattern: Pattern | Search
+    match: Match
+
+
+def find_candidates(graph: FlatMain, patterns: Sequence[Pattern | Search]) -> list[Candidate]:
+    """Return all matches, most operators first; then by the order of the patterns and the place in the graph.
+
+    Left out are matches that cannot be a function of their own, and those with taps if their pattern takes none.
+    """
+    by_operator: dict[str | None, list[tuple[int, Pattern | Search]]] = {}
+    for rank, pattern in enumerate(patterns):
+        by_operator.setdefault(_root(pattern), []).append((rank, pattern))
+    found: list[tuple[int, int, int, Candidate]] = []
+    for index, binding in enumerate(graph.bindings):
+        if not isinstance(binding.value, relax.Call):
+            continue
+        operator = getattr(binding.value.op, "name", "")
+        for rank, pattern in (*by_operator.get(operator, ()), *by_operator.get(None, ())):
+            matches = _search(graph, index, pattern) if isinstance(pattern, Search) else _match(graph, index, pattern)
+            found += [(-len(candidate.match.calls), rank, index, candidate) for candidate in matches]
+    found.sort(key=lambda entry: entry[:3])
+    return [candidate for *_, candidate in found]
+
+
+def root_operators(patterns: Sequence[Pattern | Search]) -> set[str | None]:
+    """Return the operators, without ``relax.``, whose calls patterns are rooted at; None for a pattern of several."""
+    roots = (_root(pattern) for pattern in patterns)
+    return {None if root is None else root.removeprefix("relax.") for root in roots}
+
+
+def _root(pattern: Pattern | Search) -> str | None:
+    return f"relax.{pattern.operator}" if isinstance(pattern, Search) else _root_operator(pattern.pattern)
+
+
+def _root_operator(pattern: Any) -> str | None:
+    """Return the operator that a pattern's root calls, None if it may call several."""
+    if isinstance(pattern, dpl.AttrPattern | dpl.DataTypePattern | dpl.ShapePattern):
+        return _root_operator(pattern.pattern)
+    if isinstance(pattern, dpl.CallPattern) and isinstance(pattern.op, dpl.ExprPattern):
+        return str(pattern.op.expr.name) if isinstance(pattern.op.expr, Op) else None
+    return None
+
+
+def _search(graph: FlatMain, index: int, search: Search) -> list[Candidate]:
+    """Return what a search finds around a binding."""
+    candidates = []
+    for variables in search.find(graph.dataflow, graph.bindings[index].var):
+        nodes = {graph.number[variable.__chandle__()] for variable in variables}
+        members = frozenset(nodes | {field for node in nodes for field in _fields(graph, node)})
+        if is_closed(graph, members) and sum(graph.used_outside(node, members) for node in members) == 1:
+            calls = [graph.bindings[node].value for node in sorted(members)]
+            match = Match(tuple(value for value in calls if isinstance(value, relax.Call)), {}, graph.constants)
+            candidates.append(Candidate(members, search, match))
+    return candidates
+
+
+def _match(graph: FlatMain, index: int, pattern: Pattern) -> list[Candidate]:
+    candidate = _match_at(graph, index, pattern)
+    return [] if candidate is None else [candidate]
+
+
+def _match_at(graph: FlatMain, index: int, pattern: Pattern) -> Candidate | None:
+    matched = pattern.pattern.extract_matched_expr(graph.bindings[index].value, graph.values)
+    if matched is None:
+        return None
+    by_part = {part.__chandle__(): expr for part, expr in matched.items()}
+    nodes = {index}
+    for part, expr in matched.items():
+        # What a wildcard has matched is an operand, not a part of the match.
+        if isinstance(part, dpl.CallPattern | dpl.TupleGetItemPattern | dpl.TuplePattern):
+            inner = graph.number_of_value.get(expr.__chandle__(), graph.number.get(expr.__chandle__()))
+            if expr.same_as(graph.bindings[index].value):
+                continue
+            if inner is not None:
+                nodes.add(inner)
+            elif not isinstance(part, dpl.TuplePattern):  # a tuple may stand among the arguments of its reader
+                return None
+    fields = {field for node in nodes for field in _fields(graph, node)}
+    members = frozenset(nodes | fields)
+    if not is_closed(graph, members):
+        return None
+    taps = [node for node in nodes if node != index and graph.used_outside(node, members)]
+    if taps and not pattern.taps:
+        return None
+    calls = [graph.bindings[node].value for node in sorted(members)]
+    annotated = {name: by_part.get(part.__chandle__()) for name, part in pattern.annotations.items()}
+    match = Match(
+        calls=tuple(value for value in calls if isinstance(value, relax.Call)),
+        annotated=annotated,
+        constants=graph.constants,
+    )
+    return Candidate(members, pattern, match) if pattern.check(match) else None
+
+
+def _fields(graph: FlatMain, node: int) -> set[int]:
+    """Return the bindings that take apart a tuple, which is nothing that a function can give to others."""
+    binding = graph.bindings[node]
+    if not isinstance(binding.var.ty, relax.TupleType):
+        return set()
+    readers = graph.readers.get(binding.var.__chandle__(), set())
+    return {reader for reader in readers if isinstance(graph.bindings[reader].value, relax.TupleGetItem)}
+
+
+def is_closed(graph: FlatMain, nodes: frozenset[int]) -> bool:
+    """Whether these bindings can be a function: tensors in and out, every dim in it follows from an argument's, and it
+    calls no function of the module."""
+    if not graph.bound.isdisjoint(nodes) or any(graph.used_outside(node, nodes) for node in graph.no_tensors & nodes):
+        return False
+    inner = [graph.defines[node] for node in nodes]
+    reads = frozenset().union(*(graph.read_handles[node] for node in nodes)).difference(inner)
+    if not reads.isdisjoint(graph.no_arguments):
+        return False
+    own = [extent for node in graph.own_extents.keys() & nodes for extent in graph.own_extents[node]]
+    if not own:
+        return True
+    known = ArgumentDims([graph.variables[handle] for handle in reads])
+    return all(known.has(extent) for extent in own)
+
+
+class ArgumentDims:
+    """The symbolic extents of a function's arguments: dims, and expressions, which the function may call dims."""
+
+    def __init__(self, arguments: Sequence[relax.Var]) -> None:
+        extents = [extent for argument in arguments for extent in argument.ty.shape.values]
+        self.analyzer = Analyzer()
+        self.plain = {extent.__chandle__() for extent in extents if isinstance(extent, tirx.Var)}
+        self.expressions: list[tuple[Any, tirx.Var]] = []
+        for extent in extents:
+            if not self.has(extent):
+                self.expressions.append((extent, tirx.Var(f"dim_{len(self.expressions)}", extent.ty)))
+
+    def dim_for(self, extent: Any) -> tirx.Var | None:
+        """Return the dim that stands for an argument's extent that is an expression over other dims, or None."""
+        return next((dim for e, dim in self.expressions if self.analyzer.can_prove_equal(e, extent)), None)
+
+    def has(self, extent: Any) -> bool:
+        """Whether ``extent`` can be computed from the arguments' extents."""
+        handles: list[int] = []
+        structural_walk(extent, [(tirx.Var, lambda v: handles.append(v.__chandle__()))])
+        return self.plain.issuperset(handles) or self.dim_for(extent) is not None
+
+
+def own_extents(value: Any) -> list[Any]:
+    """Return the symbolic extents that a call states itself: in shapes among its arguments, and in types that it is
+    given."""
+    if not isinstance(value, relax.Call):
+        return []
+    shapes = [argument for argument in value.args if isinstance(argument, relax.ShapeExpr)]
+    types = [field for ty in value.ty_args for field in (ty.fields if isinstance(ty, relax.TupleType) else [ty])]
+    shapes += [ty.shape for ty in types if is_tensor(ty)]
+    scalars = [a for a in value.args if is_prim_expr(a)]
+    extents = (*(extent for shape in shapes for extent in shape.values), *scalars)
+    return [extent for extent in extents if not isinstance(extent, tirx.IntImm)]
+
+
+def external_reads(graph: FlatMain, nodes: frozenset[int]) -> list[relax.Var]:
+    """Return the variables that these bindings read and do not define, in order of first use."""
+    inner = {graph.bindings[node].var.__chandle__() for node in nodes}
+    found = {v.__chandle__(): v for node in sorted(nodes) for v in graph.reads[node] if v.__chandle__() not in inner}
+    return list(found.values())
+
+
+def is_tensor(ty: Any) -> bool:
+    """Whether a type is that of a tensor whose shape is known, symbolically at least."""
+    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)

@@ -1,0 +1,230 @@
+"""Turn groups of bindings into functions of their own: partitions for a backend, and calls of them in ``main``."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import relax
+from tvm_ffi import structural_equal, structural_hash, structural_map
+
+from packager.bundle.manifest import Dim
+from packager.graph.cost import estimate_function
+from packager.graph.symbolic import to_extent
+from packager.ir.model import Extent
+from packager.ir.primitives import CallSite, Composite, Cost, Partition
+from packager.placement.match import ArgumentDims, Candidate, FlatMain, external_reads, is_tensor
+
+
+@dataclass(frozen=True)
+class Group:
+    """Bindings that become one call: their numbers, the matches that they were taken for, whether one is an anchor."""
+
+    nodes: frozenset[int]
+    candidates: tuple[Candidate, ...]
+    anchored: bool
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Bindings as a function of their own: what they read in ``main``, the dims of that, and the function."""
+
+    reads: Sequence[relax.Var]
+    dims: ArgumentDims
+    function: Any
+
+    @property
+    def has_shapes(self) -> bool:
+        """Whether all shapes in the function are known.
+
+        An equation between two of main's dims need not follow from those of its arguments alone.
+        """
+        types = [binding.var.ty for block in self.function.body.blocks for binding in block.bindings]
+        fields = [field for ty in types for field in (ty.fields if isinstance(ty, relax.TupleType) else [ty])]
+        return all(is_tensor(field) for field in fields)
+
+
+@dataclass(frozen=True)
+class Outlined:
+    """A partition of one backend with the groups that are calls of it, in the order of its sites."""
+
+    partition: Partition
+    groups: tuple[Group, ...]
+
+
+def outline(
+    graph: FlatMain,
+    groups: Sequence[tuple[Group, Cut]],
+    *,
+    kind: str,
+    taken: Container[str],
+    constants: Mapping[int, str],
+    nodes: Mapping[str, str],
+    names: Mapping[int, Extent],
+    dims: Mapping[str, Dim],
+) -> list[Outlined]:
+    """Return the partitions of ``groups``: structurally equal groups are one partition.
+
+    They are named after the backend's ``kind`` and numbered, without the names in ``taken``.
+    ``constants`` gives the names of main's constant parameters by handle, ``nodes`` the source node of each variable,
+    ``names`` main's shape variables as extents.
+    """
+    found: list[_Found] = []
+    by_hash: dict[int, list[_Found]] = {}
+    for group, part in groups:
+        handles = [variable.__chandle__() for variable in part.reads]
+        site_constants = {index: constants[handle] for index, handle in enumerate(handles) if handle in constants}
+        new = _Found(part.function, frozenset(site_constants), _composites(group))
+        alike = by_hash.setdefault(int(structural_hash(part.function)), [])
+        entry = next((known for known in alike if known.equals(new)), None)
+        if entry is None:
+            alike.append(new)
+            found.append(new)
+        entry = entry or new
+        entry.groups.append(group)
+        entry.sites.append(CallSite(_source_nodes(graph, group.nodes, nodes), site_constants))
+        own = {dim.__chandle__(): to_extent(expression, names) for expression, dim in part.dims.expressions}
+        entry.costs.append(estimate_function(part.function, {**names, **own}, dims))
+    free = (name for name in (f"{kind}_{number}" for number in itertools.count()) if name not in taken)
+    return [
+        Outlined(
+            Partition(
+                name=name,
+                composites=entry.composites,
+                function=relax.utils.copy_with_new_vars(entry.function),
+                constant_arguments=entry.constant_arguments,
+                sites=tuple(entry.sites),
+                cost=max(entry.costs, key=lambda cost: (cost.flops, cost.bytes_read)),
+            ),
+            tuple(entry.groups),
+        )
+        for name, entry in zip(free, found, strict=False)
+    ]
+
+
+@dataclass
+class _Found:
+    """A partition while its call sites are found."""
+
+    function: Any
+    constant_arguments: frozenset[int]
+    composites: tuple[Composite, ...]
+    groups: list[Group] = field(default_factory=list)
+    sites: list[CallSite] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+
+    def equals(self, other: _Found) -> bool:
+        """Whether both can be one partition."""
+        alike = (self.constant_arguments, self.composites) == (other.constant_arguments, other.composites)
+        return alike and bool(structural_equal(self.function, other.function))
+
+
+def _composites(group: Group) -> tuple[Composite, ...]:
+    return tuple(
+        Composite(candidate.pattern.name, tuple(_operator(call, candidate) for call in candidate.match.calls))
+        for candidate in sorted(group.candidates, key=lambda c: max(c.nodes))
+    )
+
+
+def results_of(graph: FlatMain, nodes: frozenset[int]) -> list[relax.Var]:
+    """Return the variables that these bindings define for others, in order."""
+    return [graph.bindings[node].var for node in sorted(nodes) if graph.used_outside(node, nodes)]
+
+
+def call_partitions(graph: FlatMain, order: Sequence[frozenset[int]], calls: Mapping[frozenset[int], str]) -> Any:
+    """Return ``main`` with each group in ``calls`` replaced by a call of the partition of that name.
+
+    ``order`` are the groups and the single bindings in an order in which they can be computed. The call is bound to
+    the variable of its last result, or to a tuple of all of them under that variable's name.
+    """
+    bindings: list[Any] = []
+    for unit in order:
+        if unit not in calls:
+            bindings += [graph.bindings[node] for node in sorted(unit)]
+            continue
+        arguments = external_reads(graph, unit)
+        results = results_of(graph, unit)
+        types = [result.ty for result in results]
+        call = relax.op.call_dps_packed(calls[unit], arguments, types if len(types) > 1 else types[0])
+        if len(results) == 1:
+            bindings.append(relax.VarBinding(results[0], call))
+            continue
+        together = type(results[-1])(results[-1].name, relax.TupleType(types))
+        bindings.append(relax.VarBinding(together, call))
+        bindings += [
+            relax.VarBinding(result, relax.TupleGetItem(together, index)) for index, result in enumerate(results)
+        ]
+    main = graph.main
+    dataflow = all(isinstance(block, relax.DataflowBlock) for block in main.body.blocks)
+    block = relax.DataflowBlock(bindings) if dataflow else relax.BindingBlock(bindings)
+    body = relax.SeqExpr([block], main.body.body)
+    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+
+
+def cut(graph: FlatMain, nodes: frozenset[int]) -> Cut:
+    """Return a function of these bindings: its parameters are what they read, its result a tensor or a tuple of them.
+
+    An extent of an argument that is an expression over other dims than the arguments have is a dim of the function.
+    """
+    reads = external_reads(graph, nodes)
+    dims = ArgumentDims(reads)
+    return Cut(reads, dims, _function(graph, nodes, reads, dims))
+
+
+def _function(graph: FlatMain, nodes: frozenset[int], reads: Sequence[relax.Var], dims: ArgumentDims) -> relax.Function:
+    replaced: dict[int, relax.Var] = {}
+    parameters = []
+    for variable in reads:
+        parameter = relax.Var(variable.name, relax.TensorType(_shape(variable.ty, dims), variable.ty.dtype))
+        replaced[variable.__chandle__()] = parameter
+        parameters.append(parameter)
+    builder = relax.BlockBuilder()
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            for node in sorted(nodes):
+                binding = graph.bindings[node]
+                value = _with_dims(binding.value, dims)
+                value = structural_map(value, (relax.Var, lambda v: replaced.get(v.__chandle__(), v)))
+                replaced[binding.var.__chandle__()] = builder.emit(value)
+            results = [replaced[result.__chandle__()] for result in results_of(graph, nodes)]
+            outputs = [builder.emit_output(result) for result in results]
+        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    module = relax.transform.CanonicalizeBindings()(builder.get())
+    return module["main"].without_attr("global_symbol")
+
+
+def _shape(ty: Any, dims: ArgumentDims) -> relax.ShapeExpr:
+    found = ((extent, dims.dim_for(extent)) for extent in ty.shape.values)
+    return relax.ShapeExpr([extent if dim is None else dim for extent, dim in found])
+
+
+def _with_dims(value: Any, dims: ArgumentDims) -> Any:
+    """Return a call with the dims of ``dims`` in the shapes and types that it states itself."""
+    if not isinstance(value, relax.Call) or not dims.expressions:
+        return value
+    arguments = []
+    for argument in value.args:
+        if isinstance(argument, relax.ShapeExpr):
+            found = ((extent, dims.dim_for(extent)) for extent in argument.values)
+            argument = relax.ShapeExpr([extent if dim is None else dim for extent, dim in found])  # noqa: PLW2901
+        arguments.append(argument)
+    return relax.Call(value.op, arguments, value.attrs, [_type(ty, dims) for ty in value.ty_args])
+
+
+def _type(ty: Any, dims: ArgumentDims) -> Any:
+    if isinstance(ty, relax.TupleType):
+        return relax.TupleType([_type(field, dims) for field in ty.fields])
+    return relax.TensorType(_shape(ty, dims), ty.dtype) if is_tensor(ty) else ty
+
+
+def _operator(call: relax.Call, candidate: Candidate) -> str:
+    """Return the operator's name; a call of a function that is not in the model is what its pattern says."""
+    name = str(getattr(call.op, "name", call.op)).removeprefix("relax.")
+    return candidate.pattern.name if name == "call_dps_packed" else name
+
+
+def _source_nodes(graph: FlatMain, members: frozenset[int], nodes: Mapping[str, str]) -> tuple[str, ...]:
+    named = [graph.bindings[node].var.name for node in sorted(members)]
+    return tuple(dict.fromkeys(nodes[name] for name in named if name in nodes))

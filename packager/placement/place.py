@@ -1,0 +1,266 @@
+"""Place parts of a model with the backends that take them: the stage between import and lowering.
+
+The backends of the specialised Targets are asked in order of precedence. Each gets, in one call, all partitions that
+its patterns match among what is still free: greedy, largest first, only convex ones. What it gives back, and what is
+not worth a call, is free again for the next one, and in the end for the code generator. Nothing has been outlined by
+then, so undoing a partition is to forget it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import IRModule, relax, tirx
+from tvm.runtime import DataType
+
+from packager.backends.base import Context, PartitionBackend
+from packager.backends.registry import blamed
+from packager.frontends.node_names import with_main
+from packager.ir.model import Extent, ImportedModel, NamedArray, PartitionedModel, PlacedPartition
+from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
+from packager.placement.check_output import check_answer, result_types
+from packager.placement.grouping import Grouping
+from packager.placement.match import Candidate, FlatMain, find_candidates, is_closed
+from packager.placement.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
+from packager.targets.target_list import Target
+from packager.transforms.prepare import backend_of, prepare
+
+# What a value goes through before it is read in other units.
+SCALING = frozenset(f"relax.{name}" for name in ("astype", "multiply", "add", "subtract"))
+
+Compile = Callable[[Target, Sequence[Partition]], BackendOutput]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a partition: ``reason`` says why it was undone; None if its backend has it."""
+
+    backend: str
+    partition: Partition
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The partitioned model, and the verdict on every partition that was tried, in order."""
+
+    model: PartitionedModel
+    verdicts: tuple[Verdict, ...]
+
+
+def compile_with(make_context: Callable[[Target], Context]) -> Compile:
+    """Return the function by which ``partition`` has a Target's backend compile its partitions."""
+
+    def compile_partitions(target: Target, partitions: Sequence[Partition]) -> BackendOutput:
+        backend = backend_of(target)
+        with blamed(backend.kind):
+            return backend.compile(partitions, target, make_context(target))
+
+    return compile_partitions
+
+
+def partition(
+    model: ImportedModel, targets: Sequence[Target], compile_partitions: Compile | None, device: str = "cpu"
+) -> Placement:
+    """Prepare ``model`` for ``device``, and let the backends of ``targets`` take parts of it, in this order.
+
+    Without ``compile_partitions`` every partition counts as taken and nothing is compiled: to see what would go where.
+    Raises BackendError and whatever a backend raises.
+    """
+    module, constants = prepare(model, targets, device)
+    placer = _Placer(model, module, constants)
+    verdicts = []
+    outputs = []
+    for target in targets:
+        output, judged = placer.place(target, compile_partitions)
+        outputs.append(output)
+        verdicts += judged
+    placed = PartitionedModel(
+        source=model.source,
+        module=relax.transform.Normalize()(with_main(module, placer.main())) if placer.calls else module,
+        inputs=model.inputs,
+        output_names=model.output_names,
+        dims=model.dims,
+        weights=model.own_constants(),
+        constants=constants,
+        nodes=model.nodes,
+        partitions=placer.placed,
+        sites=placer.sites,
+        backends=tuple(outputs),
+        states=model.states,
+        entries=model.entries,
+        conditions=model.conditions,
+        output_dtypes=model.output_dtypes,
+        batches=model.batches,
+    )
+    return Placement(placed, tuple(verdicts))
+
+
+class _Placer:
+    def __init__(self, model: ImportedModel, module: IRModule, constants: Mapping[str, NamedArray]) -> None:
+        main = module["main"]
+        self.model = model
+        parameters = main.params[len(model.inputs) :]
+        self.constant_names = {p.__chandle__(): name for p, name in zip(parameters, constants, strict=True)}
+        self.graph = FlatMain(main, len(model.inputs), lambda handle: constants[self.constant_names[handle]].array)
+        self.grouping = Grouping(self.graph.predecessors())
+        self.names: dict[int, Extent] = {}
+        for parameter in main.params[: len(model.inputs)]:
+            self.names |= {e.__chandle__(): str(e.name) for e in parameter.ty.shape.values if isinstance(e, tirx.Var)}
+        self.dims = {dim.name: dim for dim in model.dims}
+        self.calls: dict[frozenset[int], str] = {}
+        self.placed: dict[str, PlacedPartition] = {}
+        self.sites: dict[str, CallSite] = {}
+        calls = (binding.value for binding in self.graph.bindings if isinstance(binding.value, relax.Call))
+        symbols = {call.args[0].global_symbol for call in calls if isinstance(call.args[0], relax.ExternFunc)}
+        self.taken = frozenset(map(str, symbols)) | {variable.name_hint for variable in module.functions}
+
+    def place(self, target: Target, compile_partitions: Compile | None) -> tuple[BackendOutput, list[Verdict]]:
+        """Let one backend take what it can of what is free."""
+        backend = backend_of(target)
+        options: Any = target.options
+        groups = self._group(backend, target, options.max_partition_depth)
+        offered, verdicts = [], []
+        for outlined in self._outline(backend.kind, groups):
+            flops = outlined.partition.cost.flops
+            if flops < options.min_partition_flops:
+                reason = f"{flops} FLOPs a call, less than min_partition_flops={options.min_partition_flops}"
+                verdicts.append(self._undo(backend.kind, outlined, reason))
+            else:
+                offered.append(outlined)
+        partitions = [outlined.partition for outlined in offered]
+        if compile_partitions is None:
+            output = BackendOutput(backend.kind, groups={part.name: FunctionGroup((), ()) for part in partitions})
+        else:
+            output = compile_partitions(target, partitions)
+            check_answer(backend.kind, partitions, output)
+        for outlined in offered:
+            name = outlined.partition.name
+            if name in output.groups:
+                self._accept(backend.kind, outlined, output.groups[name])
+                verdicts.append(Verdict(backend.kind, outlined.partition, None))
+            else:
+                verdicts.append(self._undo(backend.kind, outlined, output.given_back[name]))
+        return output, verdicts
+
+    def _group(self, backend: PartitionBackend, target: Target, depth: int) -> list[Group]:
+        """Return groups of bindings for a backend, none of which is in another group."""
+        taken: list[Group] = []
+        with blamed(backend.kind):
+            candidates = find_candidates(self.graph, backend.patterns(target))
+        for candidate in candidates:
+            nodes = candidate.nodes
+            fits = not depth or self.grouping.depth(nodes) <= depth
+            if fits and self.grouping.is_free(nodes) and self.grouping.is_convex(nodes):
+                self.grouping.add(nodes)
+                taken.append(_single(candidate))
+        if backend.merges:
+            taken = self._merge(taken, depth)
+        return taken
+
+    def _merge(self, groups: list[Group], depth: int) -> list[Group]:
+        """Join groups with those that they read from, first those that come first.
+
+        Where an operator reads several values, casts of the earlier ones to wider elements come last: they belong to
+        the operator, so that memory holds narrow elements between here and there.
+        """
+        group_of = {node: group for group in groups for node in group.nodes}
+        late = self._late_casts()
+        for reader in sorted(range(len(self.grouping.predecessors)), key=lambda node: node in late):
+            for producer in sorted(self.grouping.predecessors[reader]):
+                first, second = group_of.get(producer), group_of.get(reader)
+                if first is None or second is None or first is second:
+                    continue
+                nodes = first.nodes | second.nodes
+                if (first.anchored and second.anchored) or (depth and self.grouping.depth(nodes) > depth):
+                    continue
+                if self.grouping.is_convex(nodes) and is_closed(self.graph, nodes):
+                    self.grouping.add(nodes)
+                    candidates = first.candidates + second.candidates
+                    merged = Group(nodes, candidates, first.anchored or second.anchored)
+                    group_of.update(dict.fromkeys(nodes, merged))
+        return list({id(group): group for group in group_of.values()}.values())
+
+    def _late_casts(self) -> set[int]:
+        late = set()
+        for sources in self.grouping.predecessors:
+            chains = [self._scaled(source) for source in sources] if len(sources) > 1 else []
+            latest = max((chain[-1] for chain in chains), default=0)
+            late |= {node for chain in chains if chain[-1] < latest for node in chain if self._widens(node)}
+        return late
+
+    def _scaled(self, node: int) -> list[int]:
+        """Return the operators that cast and scale a value, last first, and in the end the one that computes it."""
+        chain = [node]
+        while self._operator(chain[-1]) in SCALING and len(self.grouping.predecessors[chain[-1]]) == 1:
+            chain += self.grouping.predecessors[chain[-1]]
+        return chain
+
+    def _widens(self, node: int) -> bool:
+        if self._operator(node) != "relax.astype":
+            return False
+        cast = self.graph.bindings[node].value
+        before, after = (DataType(str(ty.dtype)).bits for ty in (cast.args[0].ty, cast.ty))
+        return bool(after > before)
+
+    def _operator(self, node: int) -> str:
+        return str(getattr(getattr(self.graph.bindings[node].value, "op", None), "name", ""))
+
+    def _outline(self, kind: str, groups: list[Group]) -> list[Outlined]:
+        return outline(
+            self.graph,
+            sorted(self._cut(groups), key=lambda entry: min(entry[0].nodes)),
+            kind=kind,
+            taken=self.taken,
+            constants=self.constant_names,
+            nodes=self.model.nodes,
+            names=self.names,
+            dims=self.dims,
+        )
+
+    def _cut(self, groups: list[Group]) -> Iterator[tuple[Group, Cut]]:
+        """Yield groups with their functions; where shapes are not known, matches by themselves."""
+        for group in groups:
+            whole = cut(self.graph, group.nodes)
+            if whole.has_shapes:
+                yield group, whole
+                continue
+            self.grouping.dissolve(group.nodes)
+            if len(group.candidates) > 1:
+                for candidate in group.candidates:
+                    self.grouping.add(candidate.nodes)
+                yield from self._cut([_single(candidate) for candidate in group.candidates])
+
+    def _undo(self, kind: str, outlined: Outlined, reason: str) -> Verdict:
+        for group in outlined.groups:
+            self.grouping.dissolve(group.nodes)
+        return Verdict(kind, outlined.partition, reason)
+
+    def _accept(self, kind: str, outlined: Outlined, group: FunctionGroup) -> None:
+        part = outlined.partition
+        for members, site in zip(outlined.groups, part.sites, strict=True):
+            self.calls[members.nodes] = part.name
+            self.sites[results_of(self.graph, members.nodes)[-1].name] = site
+        self.placed[part.name] = PlacedPartition(part, kind, _complete(kind, part, group))
+
+    def main(self) -> relax.Function:
+        """Return ``main`` with the partitions called."""
+        return call_partitions(self.graph, self.grouping.order(), self.calls)
+
+
+def _single(candidate: Candidate) -> Group:
+    return Group(candidate.nodes, (candidate,), candidate.pattern.anchor)
+
+
+def _complete(kind: str, part: Partition, group: FunctionGroup) -> FunctionGroup:
+    """Fill in what follows from the partition, and give the backend's constants their names in the bundle."""
+    types = [*(parameter.ty for parameter in part.function.params), *result_types(part)]
+    shapes = [tuple(ty.shape.values) for ty in types]
+    functions = tuple(
+        replace(f, parameters=tuple(replace(p, name=f"{kind}.{p.name}") if p.name else p for p in f.parameters))
+        for f in group.functions
+    )
+    composite = "+".join(dict.fromkeys(composite.name for composite in part.composites))
+    return replace(group, functions=functions, parameters=tuple(shapes), composite=composite, cost=part.cost)

@@ -1,0 +1,88 @@
+"""The partition table: which backend takes which parts of a model, for people and for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax
+
+from packager.placement.place import Placement, Verdict
+
+TABLE_VERSION = 1
+COLUMNS = ("partition", "backend", "composite", "calls", "operators", "MFLOPs", "nodes")
+SHOWN_NODES = 3
+
+
+def partition_table(placement: Placement, generator: str) -> dict[str, Any]:
+    """Return the table as JSON: the partitions in the order in which they were tried, and what is left.
+
+    ``generator`` is the kind of the backend that compiles the rest.
+    """
+    return {
+        "schema_version": TABLE_VERSION,
+        "generator": generator,
+        "partitions": [_row(verdict) for verdict in placement.verdicts],
+        "rest": dict(sorted(_rest(placement).items())),
+    }
+
+
+def render_table(table: dict[str, Any]) -> str:
+    """Return the table as text."""
+    rows = [
+        (
+            row["partition"],
+            row["backend"],
+            row["composite"],
+            str(len(row["sites"])),
+            str(len(row["operators"])),
+            f"{row['flops'] / 1e6:.3f}",
+            _nodes([node for site in row["sites"] for node in site["nodes"]]),
+        )
+        for row in table["partitions"]
+        if row["undone"] is None
+    ]
+    lines = _align([COLUMNS, *rows]) if rows else ["no backend takes a part of this model"]
+    undone = [row for row in table["partitions"] if row["undone"] is not None]
+    lines += [f"undone: {row['partition']} ({row['composite']}): {row['undone']}" for row in undone]
+    rest = ", ".join(f"{count} {operator}" for operator, count in table["rest"].items())
+    lines.append(f"{table['generator']} compiles the rest: {rest or 'nothing'}")
+    return "\n".join(lines)
+
+
+def _row(verdict: Verdict) -> dict[str, Any]:
+    part = verdict.partition
+    return {
+        "partition": part.name,
+        "backend": verdict.backend,
+        "composite": "+".join(dict.fromkeys(composite.name for composite in part.composites)),
+        "operators": [operator for composite in part.composites for operator in composite.ops],
+        "flops": part.cost.flops,
+        "bytes_read": part.cost.bytes_read,
+        "bytes_written": part.cost.bytes_written,
+        "sites": [{"nodes": list(site.nodes), "constants": list(site.constants.values())} for site in part.sites],
+        "undone": verdict.reason,
+    }
+
+
+def _rest(placement: Placement) -> Counter[str]:
+    """Count the operators that no backend took."""
+    return operators_of(placement.model.module["main"])
+
+
+def operators_of(main: relax.Function) -> Counter[str]:
+    """Count the operators that a function calls, without ``relax.``; calls of partitions are none."""
+    values = [binding.value for block in main.body.blocks for binding in block.bindings]
+    names = [str(getattr(v.op, "name", "")).removeprefix("relax.") for v in values if isinstance(v, relax.Call)]
+    return Counter(name for name in names if name and name != "call_dps_packed")
+
+
+def _nodes(nodes: Sequence[str]) -> str:
+    shown = ", ".join(nodes[:SHOWN_NODES])
+    return f"{shown} and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else shown
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,66 @@
+"""The planned calls as the entrypoint makes them, and what the manifest tells of their primitive functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from packager.bundle.manifest import Dim, Primitive
+from packager.graph import symbolic
+from packager.graph.cost import estimate
+from packager.ir.call_plan import Call
+from packager.ir.primitives import Cost, Kernel
+from packager.plan.tensors import PlannedCall, operand_of
+
+# Below so much work of a call, sharing it out costs more than it saves: some ten microseconds. A byte counts as much as
+# so many FLOPs, which take as long in a core.
+PARALLEL_WORK = 1 << 20
+BYTE_WORK = 5
+
+
+class CallRecorder:
+    """Makes the calls of a plan, whose tensors all have their places; ``primitives`` are those that were called.
+
+    ``selection`` has the numbers of functions that have candidates, by symbol.
+    """
+
+    def __init__(self, dims: Mapping[str, Dim], selection: Mapping[str, int]) -> None:
+        self.dims = dims
+        self.selection = selection
+        self.primitives: dict[str, Primitive] = {}
+
+    def step(self, call: PlannedCall) -> Call:
+        """Return a call, and note it."""
+        function = call.function
+        scalars = tuple(symbolic.to_extent(scalar, call.names) for scalar in function.scalars)
+        extent = None if function.extent is None else symbolic.to_extent(function.extent, call.names)
+        cost = self._cost(call)
+        self._record(call, cost)
+        work = call.group.cost or cost
+        parallel = (
+            extent not in (None, 1) and work.flops + BYTE_WORK * (work.bytes_read + work.bytes_written) >= PARALLEL_WORK
+        )
+        operands = tuple(operand_of(tensor) for tensor in call.operands)
+        return Call(function.symbol, operands, scalars, extent, parallel, self.selection.get(function.symbol))
+
+    def _cost(self, call: PlannedCall) -> Cost:
+        """Return the cost of a kernel; of several functions of a partition the last stands for the work of all."""
+        group, function = call.group, call.function
+        if isinstance(function, Kernel):
+            cost = estimate(function, call.names, self.dims)
+            return cost if call.written is None else replace(cost, bytes_written=min(cost.bytes_written, call.written))
+        return group.cost if group.cost is not None and function is group.functions[-1] else Cost(0, 0, 0)
+
+    def _record(self, call: PlannedCall, cost: Cost) -> None:
+        # Call sites of one function differ in their dims at most: the largest is what the manifest tells.
+        symbol, source = call.function.symbol, call.source
+        new = Primitive(symbol, call.group.composite, source.ops, (), 0, 0, 0, 0)
+        known = self.primitives.get(symbol, new)
+        self.primitives[symbol] = replace(
+            known,
+            nodes=tuple(dict.fromkeys([*known.nodes, *source.nodes])),
+            flops=max(known.flops, cost.flops),
+            bytes_read=max(known.bytes_read, cost.bytes_read),
+            bytes_written=max(known.bytes_written, cost.bytes_written),
+            calls=known.calls + 1,
+        )

@@ -1,0 +1,125 @@
+"""How a constant reads the model's own constant that it is a view of: what a session repeats with new data."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packager.ir.call_plan import ConstantForm
+
+Array = NDArray[Any]
+Axes = list[tuple[int, int]]  # extents and strides in elements, outermost first
+
+
+class Moved(np.ndarray[Any, Any]):
+    """Elements of another array in another order, ``view_of_source``, where numpy had to copy. It owns its memory."""
+
+    view_of_source: Array
+
+
+def reshaped(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return ``numpy.reshape``'s result; of a copy too it stays known what it is a copy of."""
+    result = array.reshape(shape)
+    if np.may_share_memory(result, array) or not result.size:
+        return result
+    moved = Moved(shape, array.dtype)
+    moved[...] = result
+    moved.view_of_source = array
+    return moved.view(np.ndarray)  # what is computed from it shall be no such array
+
+
+def find_form(array: Array, source: str, original: Array) -> ConstantForm | None:
+    """Return how ``array``, in row-major order, reads ``original``, the constant ``source``; None if it is no view.
+
+    It may be a permutation of a copy, if that is known as one (``reshaped``).
+    """
+    if array.dtype != original.dtype or not original.flags.c_contiguous:
+        return None
+    if array.size == 0:
+        return ConstantForm(source, (0,), (1,), 0)
+    seen = _axes_in(array, original)
+    if seen is None:
+        seen = _axes_through_copy(array, original)
+    if seen is None:
+        return None
+    offset, axes = seen
+    extents, strides = zip(*axes or [(1, 1)], strict=True)
+    return ConstantForm(source, extents, strides, offset)
+
+
+def _axes_in(array: Array, original: Array) -> tuple[int, Axes] | None:
+    """Return offset and axes of a view; None if it is none."""
+    itemsize = original.itemsize
+    start = array.__array_interface__["data"][0] - original.__array_interface__["data"][0]
+    spans = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)]
+    lowest = start + sum(span for span in spans if span < 0)
+    highest = start + sum(span for span in spans if span > 0)
+    if lowest < 0 or highest + itemsize > original.nbytes:
+        return None
+    if start % itemsize or any(stride % itemsize for stride in array.strides):
+        return None
+    return start // itemsize, _merged([(n, s // itemsize) for n, s in zip(array.shape, array.strides, strict=True)])
+
+
+def _merged(axes: Axes) -> Axes:
+    """Return the axes without those of one element, and neighbours that are one axis as one."""
+    made: Axes = []
+    for extent, stride in axes:
+        if extent == 1:
+            continue
+        if made and made[-1][1] == stride * extent:
+            made[-1] = (made[-1][0] * extent, stride)
+        else:
+            made.append((extent, stride))
+    return made
+
+
+def _axes_through_copy(array: Array, original: Array) -> tuple[int, Axes] | None:
+    """Return offset and axes of a permutation of a copy; None if the copy is of something else."""
+    owner: Any = array
+    while not isinstance(owner, Moved) and isinstance(owner, np.ndarray):
+        owner = owner.base
+    if not isinstance(owner, Moved):
+        return None
+    outer, inner = _axes_in(array, owner), find_form(owner.view_of_source, "", original)
+    if outer is None or inner is None or not _is_permutation(outer[1], owner.size):
+        return None
+    axes = _composed(outer[1], list(zip(inner.extents, inner.strides, strict=True)))
+    return None if axes is None else (inner.offset, axes)
+
+
+def _is_permutation(axes: Axes, size: int) -> bool:
+    """Whether axes reach each of ``size`` elements once."""
+    reached = 1
+    for extent, stride in sorted(axes, key=lambda axis: axis[1]):
+        if stride != reached:
+            return False
+        reached *= extent
+    return reached == size
+
+
+def _composed(outer: Axes, inner: Axes) -> Axes | None:
+    """Return the axes of ``outer``, over the elements of ``inner`` in row-major order, over what that is over.
+
+    None if an axis begins or ends within one of ``inner`` where that does not divide evenly.
+    """
+    made: Axes = []
+    for axis in outer:
+        left, step = axis
+        split: Axes = []
+        for index in reversed(range(len(inner))):
+            size, stride = inner[index]
+            below = prod(n for n, _ in inner[index + 1 :])
+            if left == 1 or step >= below * size:
+                continue
+            apart = step // below
+            count = min(left, size // apart)
+            if step % below or size % apart or left % count:
+                return None
+            split.insert(0, (count, stride * apart))
+            left, step = left // count, below * size
+        made += split
+    return _merged(made)

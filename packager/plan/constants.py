@@ -1,0 +1,152 @@
+"""Named constants: ``const_name_to_ndarray`` of the whole bundle.
+
+Contents are stored once; every name is a slot of its own, so that a session can swap one name for new data without
+touching another name that had the same content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packager.bundle.hashing import sha256_of_array
+from packager.bundle.manifest import Constant, TensorSpec
+from packager.ir.call_plan import ConstantForm, ConstantSlot, ConstantTable
+from packager.plan.arena import align
+from packager.plan.constant_views import find_form
+
+Array = NDArray[Any]
+
+
+@dataclass
+class _Entry:
+    """A content, and the names that it has."""
+
+    array: Array
+    sha256: str
+    names: list[str] = field(default_factory=list)
+    sources: dict[str, None] = field(default_factory=dict)  # an ordered set
+
+
+@dataclass(frozen=True)
+class _Slot:
+    name: str
+    entry: int
+    array: Array  # as it was given: a view tells how it follows from its source
+    sources: tuple[str, ...]
+
+
+class ConstantBuilder:
+    """Collects constants into slots; equal contents share one place, whatever their names.
+
+    ``reserved`` are the names of the model's own constants: what is made of them, or comes from elsewhere, gets others.
+    """
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._reserved = frozenset(reserved)
+        self._entries: list[_Entry] = []
+        self._by_content: dict[tuple[str, str, tuple[int, ...]], int] = {}
+        self._slots: list[_Slot] = []
+        self._by_name: dict[str, int] = {}
+
+    def add(self, name: str, array: Array, sources: Sequence[str] = ()) -> int:
+        """Add a constant and return its slot; the same name with the same content is the same slot.
+
+        ``sources`` are the model's constants that it comes from. Raises ValueError if ``name`` already stands for
+        another content.
+        """
+        array = np.asarray(array)
+        sha256 = sha256_of_array(array)
+        index = self._by_content.setdefault((sha256, array.dtype.name, array.shape), len(self._entries))
+        if index == len(self._entries):
+            self._entries.append(_Entry(array, sha256))
+        slot = self._by_name.setdefault(name, len(self._slots))
+        if slot == len(self._slots):
+            self._slots.append(_Slot(name, index, array, tuple(sources)))
+            entry = self._entries[index]
+            entry.names.append(name)
+            entry.sources.update(dict.fromkeys(sources))
+        if self._slots[slot].entry != index:
+            raise ValueError(f"constant {name!r} stands for two different contents")
+        return slot
+
+    def add_derived(self, name: str, array: Array, sources: Sequence[str] = ()) -> int:
+        """Add a constant that is none of the model's own, as ``add`` does, under a name that none of these has."""
+        while name in self._reserved:
+            name += "_"
+        return self.add(name, array, sources)
+
+    def add_anonymous(self, array: Array) -> int:
+        """Add a constant that has no name in the model; it is named after its content."""
+        array = np.asarray(array)
+        digest = sha256_of_array(array)
+        shape = "x".join(map(str, array.shape)) or "scalar"
+        return self.add_derived(f"constant.{array.dtype.name}.{shape}.{digest[:12]}", array)
+
+    def name_of(self, slot: int) -> str:
+        """Return the name that the manifest has for what is in a slot: the first that its content got."""
+        return self._entries[self._slots[slot].entry].names[0]
+
+    def build(self, *, packed: bool, originals: Mapping[str, Array]) -> ConstantTable:
+        """Return the table: records in offset order, and the slots by number.
+
+        ``originals`` are the model's own constants. Contents are aligned to 64 bytes; ``packed`` leaves no gaps
+        instead, which keeps each aligned to its element size by putting larger elements first.
+        """
+        order = list(range(len(self._entries)))
+        if packed:
+            order.sort(key=lambda index: -self._entries[index].array.itemsize)
+        offsets = [0] * len(order)
+        records = []
+        end = 0
+        for index in order:
+            entry = self._entries[index]
+            offsets[index] = end
+            array = entry.array
+            records.append(
+                Constant(
+                    name=entry.names[0],
+                    aliases=tuple(entry.names[1:]),
+                    sources=tuple(entry.sources),
+                    dtype=array.dtype.name,  # type: ignore[arg-type]
+                    shape=array.shape,
+                    offset=end,
+                    bytes=array.nbytes,
+                    sha256=entry.sha256,
+                )
+            )
+            end += array.nbytes if packed else align(array.nbytes)
+        slots = tuple(
+            ConstantSlot(slot.name, offsets[slot.entry], slot.array.nbytes, slot.sources, _slot_form(slot, originals))
+            for slot in self._slots
+        )
+        used = {source for slot in slots for source in slot.sources}
+        named = tuple(
+            TensorSpec(name, array.dtype.name, array.shape)  # type: ignore[arg-type]
+            for name, array in originals.items()
+            if name in used
+        )
+        arrays = tuple(self._entries[index].array for index in order)
+        return ConstantTable(tuple(records), arrays, end, slots, named)
+
+
+def fixed_reason(table: ConstantTable, name: str) -> str | None:
+    """Return why a session cannot swap the model's constant ``name`` for new data, or None if it can."""
+    for slot in table.slots:
+        if name in slot.sources and (slot.form is None or slot.form.source != name):
+            sources = slot.sources[:8] if len(slot.sources) <= 8 else (*slot.sources[:7], "others")
+            *first, last = sources
+            listed = f"{', '.join(first)} and {last}" if first else last
+            what = "a form of it" if slot.name == name else slot.name
+            return f"{what} is computed from {listed} at build time"
+    return None
+
+
+def _slot_form(slot: _Slot, originals: Mapping[str, Array]) -> ConstantForm | None:
+    """Return how a slot reads the one of its sources that it is a view of."""
+    forms = (find_form(slot.array, name, originals[name]) for name in slot.sources if name in originals)
+    return next(filter(None, forms), None)

@@ -1,0 +1,182 @@
+"""The models of a bundle in its plan: which part of ``main`` is whose, what they share, and how each is finished."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm_ffi import structural_walk
+
+from packager.bundle.dtypes import DTYPES
+from packager.bundle.manifest import StateSpec, TensorSpec
+from packager.graph import symbolic
+from packager.graph.states import State
+from packager.ir.call_plan import Call, Copy, EntryPlan, MicroBatches, Operand, PlannedState
+from packager.ir.model import Extent, ModelEntry
+from packager.plan.arena import align
+from packager.plan.calls import CallRecorder
+from packager.plan.constants import ConstantBuilder
+from packager.plan.tensors import PlannedCall, PlannedTensor, operand_of
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What is one model's of ``main``: its inputs and results, and all bindings in order, each with whether it is
+    needed for these."""
+
+    inputs: slice
+    outputs: slice
+    bindings: tuple[tuple[Any, bool], ...]
+    results: tuple[Any, ...]
+
+
+def slices(main: relax.Function, counts: Sequence[tuple[int, int]]) -> list[Slice]:
+    """Return the parts of ``main`` of models with so many inputs and results each, in order.
+
+    That of a single model is everything.
+    """
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    places = {binding.var.__chandle__(): index for index, binding in enumerate(bindings)}
+    fields = _fields(main.body.body, bindings, places)
+    found = []
+    first_input = first_output = 0
+    for inputs, outputs in counts:
+        taken = slice(first_output, first_output + outputs)
+        needed = set(range(len(bindings))) if len(counts) == 1 else _needed(fields[taken], bindings, places)
+        marked = tuple((binding, index in needed) for index, binding in enumerate(bindings))
+        found.append(Slice(slice(first_input, first_input + inputs), taken, marked, fields[taken]))
+        first_input += inputs
+        first_output += outputs
+    return found
+
+
+def _needed(results: tuple[Any, ...], bindings: list[Any], places: dict[int, int]) -> set[int]:
+    """Return the numbers of the bindings that results depend on."""
+    needed: set[int] = set()
+    waiting = [place for result in results for place in _used(result, places)]
+    while waiting:
+        place = waiting.pop()
+        if place not in needed:
+            needed.add(place)
+            waiting += _used(bindings[place].value, places)
+    return needed
+
+
+def _fields(result: Any, bindings: list[Any], places: dict[int, int]) -> tuple[Any, ...]:
+    """Return the expressions of main's results, one by one."""
+    if isinstance(result, relax.Var) and result.__chandle__() in places:
+        value = bindings[places[result.__chandle__()]].value
+        if isinstance(value, relax.Tuple):
+            result = value
+        elif isinstance(result.ty, relax.TupleType):
+            return tuple(relax.TupleGetItem(result, index) for index in range(len(result.ty.fields)))
+    return tuple(result.fields) if isinstance(result, relax.Tuple) else (result,)
+
+
+def _used(expr: Any, places: dict[int, int]) -> list[int]:
+    found: list[Any] = []
+    structural_walk(expr, [(relax.Var, found.append)])
+    return [places[variable.__chandle__()] for variable in found if variable.__chandle__() in places]
+
+
+class StateMemory:
+    """Places for the states of all entries, each in one place by its name, and slots for what they begin with."""
+
+    def __init__(self, constants: ConstantBuilder) -> None:
+        self.planned: dict[str, PlannedState] = {}
+        self.nbytes = 0
+        self._constants = constants
+
+    def place(self, state: State, spec: TensorSpec) -> Operand:
+        """Return where a state lies; ``spec`` has its type, which is static."""
+        if state.name not in self.planned:
+            initial, slot = None, None
+            if state.initial is not None and state.initial.tobytes().strip(b"\0"):
+                slot = self._constants.add_derived(f"{state.name}.initial", np.asarray(state.initial))
+                initial = self._constants.name_of(slot)
+            extents = tuple(extent for extent in spec.shape if isinstance(extent, int))
+            nbytes = math.prod(extents) * DTYPES[spec.dtype].itemsize
+            planned = StateSpec(state.name, state.output, spec.dtype, extents, self.nbytes, nbytes, initial)
+            self.planned[state.name] = PlannedState(planned, slot)
+            self.nbytes += align(nbytes)
+        return Operand("state", self.planned[state.name].spec.offset)
+
+
+@dataclass(frozen=True)
+class PlannedCopy:
+    """A copy of ``nbytes`` at the end of a run."""
+
+    source: PlannedTensor
+    target: PlannedTensor
+    nbytes: Extent
+
+
+@dataclass(frozen=True)
+class PlannedEntry:
+    """A model whose tensors all have their places."""
+
+    entry: ModelEntry
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    calls: list[PlannedCall]
+    copies: list[PlannedCopy]
+    lane_bytes: int  # of the arena, for one micro-batch
+
+    @property
+    def arena_bytes(self) -> int:
+        """Memory for all micro-batches at a time."""
+        return self.lane_bytes * self._most()
+
+    def finish(self, recorder: CallRecorder) -> EntryPlan:
+        """Return the plan of the model, and note its calls."""
+        steps: list[Call | Copy] = [recorder.step(call) for call in self.calls]
+        steps += [Copy(operand_of(c.source), operand_of(c.target), c.nbytes) for c in self.copies]
+        return EntryPlan(
+            name=self.entry.name,
+            source=self.entry.source,
+            inputs=self.inputs,
+            outputs=tuple(_whole(spec, self.entry.batches) for spec in self.outputs),
+            dims=self.entry.dims,
+            steps=tuple(steps),
+            states=tuple(state.name for state in self.entry.states),
+            sizes=self.entry.sizes,
+            conditions=self.entry.conditions,
+            batches=self.entry.batches,
+            parts=self._parts(),
+            lane_bytes=self.lane_bytes,
+        )
+
+    def _most(self) -> int:
+        """Return how many micro-batches there are at most."""
+        count = self.entry.batches.count
+        return count if isinstance(count, int) else next(dim.max for dim in self.entry.dims if dim.name == count)
+
+    def _parts(self) -> tuple[Extent, ...]:
+        """Return the bytes that a micro-batch has of each input and output: ``inputs`` are whole, ``outputs`` parts."""
+        batches = self.entry.batches
+        if batches.count == 1:
+            return ()
+
+        def nbytes(spec: TensorSpec) -> Extent:
+            return symbolic.product((*spec.shape, DTYPES[spec.dtype].itemsize))
+
+        def part(spec: TensorSpec) -> Extent:
+            if spec.name in batches.whole:
+                return 0
+            first, *others = spec.shape
+            rows = first // batches.count if isinstance(first, int) and isinstance(batches.count, int) else 1
+            return nbytes(replace(spec, shape=(rows, *others)))
+
+        return (*map(part, self.inputs), *map(nbytes, self.outputs))
+
+
+def _whole(spec: TensorSpec, batches: MicroBatches) -> TensorSpec:
+    """Return the description of a tensor of all micro-batches, given that of one."""
+    if batches.count == 1:
+        return spec
+    first, *others = spec.shape
+    return replace(spec, shape=(symbolic.combine("*", first, batches.count), *others))

@@ -1,0 +1,240 @@
+"""Kernels that may write their result over an operand: which can, and the kernel that then does it.
+
+Two forms are recognised. A *copy and update* (scatter, an assignment to a slice) copies the operand to the result and
+then changes some elements: where both are the same memory the copy goes away, and what is left costs as much as the
+update. A kernel that computes each element of the result from the *same element* of the operand reads it before it
+writes it. Anything else is refused; no kernel is ever called with two names for one memory, since compilers count on
+that: the operand and the result become one parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.tirx import stmt as st
+from tvm_ffi import structural_equal, structural_map, structural_walk
+
+from packager.ir.primitives import Kernel
+
+_SPATIAL = 0  # tirx.IterVar.DataPar
+_FREE_LOOPS = (st.ForKind.PARALLEL, st.ForKind.THREAD_BINDING)
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """What a call becomes whose operand and result are one: ``kernel`` has the result's parameter alone.
+
+    None: nothing is left to do. ``written`` is how many bytes it stores at most, where that may be less than the result
+    has.
+    """
+
+    kernel: Kernel | None
+    written: int | None = None
+
+
+def in_place(kernel: Kernel, source: int, target: int) -> InPlace | None:
+    """Return ``kernel`` with its parameter number ``source`` in the memory of number ``target``, which it writes.
+
+    None where that would compute something else, or is not known not to.
+    """
+    old, new = kernel.primfunc.params[source], kernel.primfunc.params[target]
+    if str(old.dtype) != str(new.dtype) or not structural_equal(old.shape, new.shape):
+        return None
+    if kernel.parameters[source].written or not kernel.parameters[target].written:
+        return None
+    body = kernel.primfunc.body
+    copies = _leading_copies(body, old, new)
+    if copies is None:
+        return InPlace(_merged(kernel, source, target, [])) if _is_elementwise(body, old, new) else None
+    if not any(_stores(member) for member in _members(body) if not _is_among(member, copies)):
+        return InPlace(None)
+    merged = _merged(kernel, source, target, copies)
+    return InPlace(merged, _stored_elements(merged.primfunc.body, new) * _itemsize(new))
+
+
+def _merged(kernel: Kernel, source: int, target: int, copies: list[Any]) -> Kernel:
+    """Return the kernel without parameter ``source`` and without the statements that copy it to ``target``."""
+    old, new = kernel.primfunc.params[source], kernel.primfunc.params[target]
+
+    def without_copies(statement: Any) -> Any:
+        kept = [m for m in statement.seq if not _is_among(m, copies)]
+        if len(kept) == len(statement.seq):
+            return statement
+        return kept[0] if len(kept) == 1 else st.SeqStmt(kept)
+
+    body = structural_map(kernel.primfunc.body, (st.SeqStmt, without_copies)) if copies else kernel.primfunc.body
+    body = structural_map(body, (tirx.Var, lambda variable: new if variable.same_as(old) else variable))
+    parameters = [p for index, p in enumerate(kernel.primfunc.params) if index != source]
+    function = tirx.PrimFunc(parameters, body).with_attrs(dict(kernel.primfunc.attrs or {}))
+    return replace(
+        kernel,
+        symbol=f"{kernel.symbol}_in_place{source}",
+        primfunc=function,
+        parameters=tuple(p for index, p in enumerate(kernel.parameters) if index != source),
+    )
+
+
+def _leading_copies(body: Any, old: Any, new: Any) -> list[Any] | None:
+    """Return the first statements of a nest that copy ``old`` to ``new``, each element to its own place.
+
+    None where ``old`` is read by anything else, or after something else was written to ``new``: then it matters that
+    the two are apart.
+    """
+    copies: list[Any] = []
+    changed = False
+    for member in _members(body):
+        if _count_loads(member, old):
+            if changed or not _is_copy(member, old, new):
+                return None
+            copies.append(member)
+        elif _uses(member, new):
+            changed = True
+    return copies or None
+
+
+def _members(body: Any) -> list[Any]:
+    """Return the statements of a nest in order, without what is around them and runs them once, or in any order.
+
+    Loops whose iterations may run in any order count: since the order of copies in one iteration and of updates in
+    another makes no difference, all copies may come first.
+    """
+    while True:
+        match body:
+            case s_tir.SBlockRealize() if body.block.init is None:
+                body = body.block.body
+            case st.AttrStmt():
+                body = body.body
+            case st.For() if int(body.kind) in _FREE_LOOPS or _extent(body) == 1:
+                body = body.body
+            case st.SeqStmt():
+                return list(body.seq)
+            case _:
+                return [body]
+
+
+def _is_copy(statement: Any, old: Any, new: Any) -> bool:
+    """Whether all that a statement does is to store elements of ``old`` at their own places in ``new``."""
+    stores = _stores(statement)
+    own = [
+        store
+        for store in stores
+        if store.buffer.same_as(new)
+        and isinstance(store.value, tvm.ir.TensorLoad)
+        and store.value.source.same_as(old)
+        and structural_equal(store.value.indices, store.indices)
+    ]
+    return len(own) == len(stores) == _count_loads(statement, old)
+
+
+def _is_elementwise(body: Any, old: Any, new: Any) -> bool:
+    """Whether each element of ``new`` is stored once, and computed with nothing of ``old`` but the same element."""
+    stores = [found for found in _placed_stores(body, ()) if found[0].buffer.same_as(new)]
+    if len(stores) != 1 or sum(store.buffer.same_as(new) for store in _stores(body)) != 1:
+        return False
+    store, around = stores[0]
+    if not around or not isinstance(around[-1], s_tir.SBlockRealize):
+        return False
+    loads = _loads(store.value, old)
+    if _count_loads(body, old) != len(loads) or _count_loads(body, new):
+        return False
+    return all(structural_equal(load.indices, store.indices) for load in loads) and _runs_once(store, around)
+
+
+def _runs_once(store: Any, around: tuple[Any, ...]) -> bool:
+    """Whether the innermost block around a store runs it once for each element, of one iteration of its loops."""
+    realize = around[-1]
+    block = realize.block
+    axes = [axis for axis in block.iter_vars if _size(axis.dom.extent) != 1]
+    if block.init is not None or any(int(axis.iter_type) != _SPATIAL for axis in block.iter_vars):
+        return False
+    used = [index for index in store.indices if isinstance(index, tirx.Var)]
+    if any(not isinstance(index, tirx.Var | tirx.IntImm) for index in store.indices):
+        return False
+    if any(sum(index.same_as(axis.var) for index in used) != 1 for axis in axes):
+        return False
+    loops = [loop for loop in around if isinstance(loop, st.For) and _extent(loop) != 1]
+    if any(isinstance(outer, s_tir.SBlockRealize) and outer.block.iter_vars for outer in around[:-1]):
+        return False
+    bound = {variable.__chandle__() for value in realize.iter_values for variable in _variables(value)}
+    if any(loop.loop_var.__chandle__() not in bound for loop in loops):
+        return False
+    if isinstance(realize.predicate, tirx.IntImm):  # none: the loops are just the elements
+        iterations, elements = [_extent(loop) for loop in loops], [_size(axis.dom.extent) for axis in axes]
+        return None not in (*iterations, *elements) and math.prod(filter(None, iterations)) == math.prod(
+            filter(None, elements)
+        )
+    return True
+
+
+def _placed_stores(node: Any, around: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield the stores under loops and blocks, with these, outermost first."""
+    match node:
+        case st.For():
+            yield from _placed_stores(node.body, (*around, node))
+        case st.AttrStmt():
+            yield from _placed_stores(node.body, around)
+        case s_tir.SBlockRealize():
+            yield from _placed_stores(node.block.body, (*around, node))
+        case st.SeqStmt():
+            for member in node.seq:
+                yield from _placed_stores(member, around)
+        case st.BufferStore():
+            yield node, around
+
+
+def _stored_elements(body: Any, buffer: Any) -> int:
+    """Return how many elements are stored at most: the iterations around each store, no more than there are."""
+    every = math.prod(_size(extent) or 1 for extent in buffer.shape)
+    total = 0
+    for store, around in _placed_stores(body, ()):
+        if store.buffer.same_as(buffer):
+            extents = [_extent(loop) for loop in around if isinstance(loop, st.For)]
+            total += every if None in extents else math.prod(filter(None, extents))
+    return min(total, every)
+
+
+def _is_among(statement: Any, others: list[Any]) -> bool:
+    return any(statement.same_as(other) for other in others)
+
+
+def _extent(loop: Any) -> int | None:
+    return _size(loop.extent)
+
+
+def _size(extent: Any) -> int | None:
+    return int(extent) if isinstance(extent, tirx.IntImm) else None
+
+
+def _itemsize(buffer: Any) -> int:
+    return (int(tvm.runtime.DataType(str(buffer.dtype)).bits) + 7) // 8
+
+
+def _stores(node: Any) -> list[Any]:
+    found: list[Any] = []
+    structural_walk(node, [(st.BufferStore, found.append)])
+    return found
+
+
+def _loads(node: Any, buffer: Any) -> list[Any]:
+    found: list[Any] = []
+    structural_walk(node, [(tvm.ir.TensorLoad, found.append)])
+    return [load for load in found if load.source.same_as(buffer)]
+
+
+def _count_loads(node: Any, buffer: Any) -> int:
+    return len(_loads(node, buffer))
+
+
+def _uses(node: Any, buffer: Any) -> bool:
+    return any(variable.same_as(buffer) for variable in _variables(node))
+
+
+def _variables(node: Any) -> list[Any]:
+    found: list[Any] = []
+    structural_walk(node, [(tirx.Var, found.append)])
+    return found

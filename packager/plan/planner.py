@@ -1,0 +1,295 @@
+"""Plan one run of a lowered model: the flat call sequence, the arena, the constants and the shape expressions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+
+from packager.bundle.dtypes import DTYPES, INSIDE
+from packager.bundle.manifest import Dim, Selection, TensorSpec
+from packager.errors import BackendError, ModelError
+from packager.graph import symbolic
+from packager.ir.call_plan import CallPlan, Operand
+from packager.ir.model import CallSource, Extent, LoweredModel, ModelEntry
+from packager.ir.primitives import Packing, PrimitiveFunction
+from packager.lower.lowering import called_function
+from packager.plan.arena import Request, place
+from packager.plan.buckets import gather_variants
+from packager.plan.calls import CallRecorder
+from packager.plan.constants import ConstantBuilder
+from packager.plan.entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
+from packager.plan.states import NextValue, place_next_values
+from packager.plan.tensors import Alias, PlannedCall, PlannedTensor, root
+
+
+def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
+    """Flatten ``main`` into calls and copies and place every intermediate tensor and workspace in one arena.
+
+    ``packed_constants`` lays constants out without gaps, as an external safetensors file holds them.
+    Raises ModelError for outputs or intermediates whose shape depends on data.
+    """
+    return _Planner(model).plan(packed_constants)
+
+
+class _Planner:
+    def __init__(self, model: LoweredModel) -> None:
+        self.model = model
+        self.dims: Mapping[str, Dim] = {dim.name: dim for dim in model.dims}
+        self.names: dict[int, Extent] = {}  # main's shape variables
+        self.constants = ConstantBuilder(reserved=[*model.constants, *model.weights])
+        self.values: dict[int, Any] = {}  # Relax variable -> PlannedTensor or tuple of them
+        self.states = StateMemory(self.constants)
+        # Of the entry that is planned:
+        self.tensors: list[PlannedTensor] = []  # those in the arena
+        self.calls: list[PlannedCall] = []
+        self.declared: dict[str, str | None] = {}  # element types of outputs that are the bytes of a narrow type
+
+    def plan(self, packed_constants: bool) -> CallPlan:
+        main = self.model.main
+        self._bind_constants(main)
+        entries = self.model.every_entry()
+        parts = slices(main, [(entry.inputs, entry.outputs) for entry in entries])
+        planned = [self._plan_entry(entry, part) for entry, part in zip(entries, parts, strict=True)]
+        calls = [call for entry in planned for call in entry.calls]
+        functions = {call.function.symbol: call.function for call in calls}
+        selection = tuple(_selection(function) for function in functions.values() if function.candidates)
+        recorder = CallRecorder(self.dims, {selected.symbol: number for number, selected in enumerate(selection)})
+        return CallPlan(
+            source=self.model.source,
+            entries=gather_variants([entry.finish(recorder) for entry in planned]),
+            functions=tuple(functions.values()),
+            primitives=tuple(recorder.primitives.values()),
+            arena_bytes=max(entry.arena_bytes for entry in planned),
+            constants=self.constants.build(packed=packed_constants, originals=self.model.weights),
+            selection=selection,
+            states=tuple(self.states.planned.values()),
+            state_bytes=self.states.nbytes,
+        )
+
+    def _plan_entry(self, entry: ModelEntry, part: Slice) -> PlannedEntry:
+        self.tensors, self.calls = [], []
+        specs, parameters = self.model.inputs[part.inputs], self.model.main.params[part.inputs]
+        states = {state.name: state for state in entry.states}
+        kept: dict[str, PlannedTensor] = {}
+        numbers = itertools.count()
+        for spec, parameter in zip(specs, parameters, strict=True):
+            for extent in parameter.ty.shape.values:
+                if isinstance(extent, tirx.Var):
+                    self.names[extent.__chandle__()] = extent.name
+            if spec.name in states:
+                operand = self.states.place(states[spec.name], spec)
+                kept[spec.name] = self._tensor(operand, parameter.ty)
+                self.values[parameter.__chandle__()] = kept[spec.name]
+            else:
+                self.values[parameter.__chandle__()] = self._tensor(Operand("input", next(numbers)), parameter.ty)
+        sources = iter(self.model.call_sources)
+        for binding, needed in part.bindings:
+            source = next(sources) if called_function(binding.value) is not None else None
+            if needed:
+                self.values[binding.var.__chandle__()] = self._evaluate(binding.value, binding.var.ty, source)
+        names = self.model.output_names[part.outputs]
+        results = [self._value(result) for result in part.results]
+        self.declared = dict(zip(names, self.model.output_dtypes[part.outputs], strict=False))
+        outputs, copies = self._bind_results(entry, dict(zip(names, results, strict=True)), kept)
+        return PlannedEntry(
+            entry=entry,
+            inputs=tuple(spec for spec in specs if spec.name not in states),
+            outputs=outputs,
+            calls=[call for call in self.calls if not call.dropped],
+            copies=copies,
+            lane_bytes=self._place(),
+        )
+
+    def _bind_constants(self, main: relax.Function) -> None:
+        count = len(self.model.inputs)
+        for parameter, constant in zip(main.params[count:], self.model.constants.items(), strict=True):
+            tensor = self._tensor(None, parameter.ty)
+            tensor.constant = constant  # gets a slot when something reads it as it is
+            self.values[parameter.__chandle__()] = tensor
+
+    def _tensor(self, operand: Operand | None, ty: Any) -> PlannedTensor:
+        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+            raise ModelError(f"a tensor of type {ty} has no static form", hint="shapes that depend on data are refused")
+        if str(ty.dtype) not in INSIDE:
+            raise ModelError(f"a tensor has the element type {ty.dtype}", hint="supported: " + ", ".join(INSIDE))
+        return PlannedTensor(operand, tuple(ty.shape.values), str(ty.dtype))
+
+    def _value(self, expr: Any) -> Any:
+        if isinstance(expr, relax.Tuple):
+            return tuple(self._value(field) for field in expr.fields)
+        if isinstance(expr, GenericConst):
+            array = np.asarray(expr.value.numpy())
+            if array.size == 0:
+                return self._tensor(None, expr.ty)
+            operand = Operand("constants", self.constants.add_anonymous(array))
+            return self._tensor(operand, expr.ty)
+        return self.values[expr.__chandle__()]
+
+    def _evaluate(self, value: Any, ty: Any, source: CallSource | None) -> Any:
+        callee = called_function(value)
+        if callee is not None:
+            assert source is not None  # each call has one
+            return self._call(callee, value, source)
+        if isinstance(value, relax.Call):  # lower() has left nothing but reshape: an alias with another shape
+            return Alias(self._value(value.args[0]), self._tensor(None, ty))
+        if isinstance(value, relax.TupleGetItem):
+            return self._value(value.tuple_value)[value.index]
+        if isinstance(value, relax.ShapeExpr):
+            return self._shape_value(value)
+        return self._value(value)
+
+    def _shape_value(self, value: relax.ShapeExpr) -> PlannedTensor | None:
+        """Return a shape as an int64 tensor, or None where it depends on dims: then it may only be a shape."""
+        extents = [symbolic.to_extent(extent, self.names) for extent in value.values]
+        if not all(isinstance(extent, int) for extent in extents):
+            return None
+        array = np.array(extents, dtype=np.int64)
+        operand = Operand("constants", self.constants.add_anonymous(array))
+        return PlannedTensor(operand, (tirx.const(len(extents), "int64"),), "int64")
+
+    def _call(self, callee: str, value: relax.Call, source: CallSource) -> Any:
+        group = self.model.groups[callee]
+        arguments = [a if _is_scalar(a) else self._value(a) for a in value.args[1].fields]
+        out_types = value.ty_args if len(value.ty_args) > 1 else [value.ty_args[0]]
+        is_tuple = len(out_types) > 1 or isinstance(out_types[0], relax.TupleType)
+        fields = out_types[0].fields if isinstance(out_types[0], relax.TupleType) else out_types
+        results = [self._new_tensor(ty) for ty in fields]
+        scalars = list(value.args[2].values) if len(value.args) > 2 else []
+        names = self._bind_shapes(group.parameters, [*arguments, *results, *scalars])
+        pools = {
+            "argument": [*arguments, *results],
+            "workspace": [self._workspace(nbytes, names) for nbytes in group.workspaces],
+            "packed": [self._packed(callee, packing, arguments) for packing in group.packings],
+        }
+        for function in group.functions:
+            operands = [
+                self._table(parameter.name) if parameter.kind == "constant" else pools[parameter.kind][parameter.index]
+                for parameter in function.parameters
+            ]
+            for tensor in operands:
+                self._read(tensor).touch(len(self.calls))
+            self.calls.append(PlannedCall(function, group, operands, names, source))
+        return tuple(results) if is_tuple else results[0]
+
+    def _packed(self, callee: str, packing: Packing, arguments: Sequence[Any]) -> PlannedTensor:
+        """Return constant arguments in a backend's layout. Raises BackendError if two layouts have one name."""
+        found = [arguments[index].constant for index in packing.arguments]  # the partition stage knows they are such
+        name = found[0][0]
+        array = np.asarray(packing.pack(*(constant.array for _, constant in found)))
+        sources = dict.fromkeys(source for _, constant in found for source in constant.sources)
+        try:
+            slot = self.constants.add_derived(f"{name}:{packing.layout}", array, tuple(sources))
+        except ValueError as error:
+            raise BackendError(f"{callee}: layout {packing.layout!r}: {error}") from None
+        return PlannedTensor(Operand("constants", slot), array.shape, array.dtype.name)
+
+    def _table(self, name: str) -> PlannedTensor:
+        array = np.asarray(self.model.tables[name])
+        return PlannedTensor(
+            Operand("constants", self.constants.add_derived(name, array)), array.shape, array.dtype.name
+        )
+
+    def _new_tensor(self, ty: Any) -> PlannedTensor:
+        tensor = self._tensor(None, ty)
+        self.tensors.append(tensor)
+        return tensor
+
+    def _workspace(self, nbytes: Any, names: Mapping[int, Extent]) -> PlannedTensor:
+        tensor = PlannedTensor(None, (symbolic.maximum(nbytes, names, self.dims),), "uint8")
+        self.tensors.append(tensor)
+        return tensor
+
+    def _bind_shapes(self, parameters: tuple[Any, ...], arguments: list[Any]) -> dict[int, Extent]:
+        """Return the shape variables of a PrimFunc as extents, by matching its parameters with the arguments."""
+        names: dict[int, Extent] = {}
+        for parameter, argument in zip(parameters, arguments, strict=True):
+            if not isinstance(parameter, tuple):
+                names[parameter.__chandle__()] = symbolic.to_extent(argument, self.names)
+                continue
+            for declared, actual in zip(parameter, argument.shape, strict=True):
+                if isinstance(declared, tirx.Var):
+                    names.setdefault(declared.__chandle__(), symbolic.to_extent(actual, self.names))
+        return names
+
+    def _read(self, tensor: PlannedTensor) -> PlannedTensor:
+        """Return the tensor whose memory this is; give it a slot if it is a constant that has none yet."""
+        whole = root(tensor)
+        if whole.constant is not None and whole.operand is None:
+            name, constant = whole.constant
+            whole.operand = Operand("constants", self.constants.add(name, constant.array, constant.sources))
+        return whole
+
+    def _bind_results(
+        self, entry: ModelEntry, results: dict[str, Any], states: dict[str, PlannedTensor]
+    ) -> tuple[tuple[TensorSpec, ...], list[PlannedCopy]]:
+        """Let producers write straight into states and into the caller's outputs; what cannot be there is copied.
+
+        ``states`` are those that the entry reads. Outputs are copied before states: these may hold what an output is a
+        copy of.
+        """
+        written = {state.output: state for state in entry.states}
+        nexts, outputs, specs = [], [], []
+        for name, tensor in results.items():
+            spec = self._spec(name, tensor)
+            if name in written:
+                state = written[name]
+                before = states.get(state.name)
+                if before is None:  # what the last run left is not read
+                    before = PlannedTensor(self.states.place(state, spec), tensor.shape, tensor.dtype)
+                nexts.append(NextValue(before, self._read(tensor)))
+            else:
+                specs.append(spec)
+                outputs.append((tensor, spec))
+        shared = {id(following.value) for following in nexts}
+        copies: list[PlannedCopy] = []
+        for index, (tensor, spec) in enumerate(outputs):
+            operand = Operand("output", index)
+            whole = self._read(tensor)
+            if whole.operand is None and id(whole) not in shared:
+                whole.operand = operand
+                continue
+            whole.touch(len(self.calls))
+            nbytes = symbolic.product((*spec.shape, DTYPES[tensor.dtype].itemsize))
+            if nbytes == 0:
+                continue
+            copies.append(PlannedCopy(tensor, PlannedTensor(operand, (), tensor.dtype), nbytes))
+        moved, buffers = place_next_values(nexts, self.calls)
+        self.tensors += buffers
+        copies += [PlannedCopy(copy.source, copy.target, self._nbytes(copy.target)) for copy in moved]
+        return tuple(specs), copies
+
+    def _spec(self, name: str, tensor: PlannedTensor | None) -> TensorSpec:
+        if tensor is None:
+            raise ModelError(f"output {name!r} is a shape with symbolic dims", hint="fix the dims with --dim")
+        shape = tuple(symbolic.to_extent(extent, self.names) for extent in tensor.shape)
+        return TensorSpec(name, self.declared.get(name) or tensor.dtype, shape)  # type: ignore[arg-type]
+
+    def _place(self) -> int:
+        planned = [tensor for tensor in self.tensors if tensor.operand is None and tensor.first is not None]
+        requests = [Request(self._nbytes(t), t.first or 0, t.last or 0) for t in planned]
+        offsets, total = place(requests)
+        for tensor, offset in zip(planned, offsets, strict=True):
+            tensor.operand = Operand("arena", offset)
+        return total
+
+    def _nbytes(self, tensor: PlannedTensor) -> int:
+        size = INSIDE[tensor.dtype].itemsize
+        for extent in tensor.shape:
+            size *= max(symbolic.maximum(extent, self.names, self.dims), 1)
+        return size
+
+
+def _is_scalar(argument: Any) -> bool:
+    return bool(tvm.ir.is_prim_expr(argument))
+
+
+def _selection(function: PrimitiveFunction) -> Selection:
+    found = function.candidates
+    assert found is not None
+    return Selection(function.symbol, found.problem, found.revision, found.names, found.chosen)

@@ -1,0 +1,237 @@
+"""Targets: which backends compile a model, for what, and every option of doing so.
+
+A Target is a kind with typed attributes. A *base* Target, the least specialised one of its device, compiles what no
+one else takes; *specialised* Targets take parts of the model before it, in the order in which they are given. Each
+backend declares the attributes of its kind once, as a frozen dataclass; this module reads what a user has written
+(``text``) into such dataclasses, all defaults filled in, and refuses everything else by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packager.backends.attributes import Value, attributes_of, has_type, quoted
+from packager.backends.registry import all_backends, blamed, find_backend
+from packager.errors import UsageError
+from packager.targets.parsed import DEFAULT_BASE, HOST_DEVICE, Parsed, is_base, parse
+from packager.targets.text import read_written
+
+if TYPE_CHECKING:
+    from packager.backends.base import Unavailable
+
+# What a build uses that names no Target (docs/adr/0022-default-targets-are-fast.md).
+DEFAULT_TARGETS = ("llvm", "ccompiler")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One canonical Target: its kind and its options, an instance of the backend's options class."""
+
+    kind: str
+    options: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the kind and every attribute, as the cache key holds them."""
+        return {"kind": self.kind, **dataclasses.asdict(self.options)}
+
+    def to_manifest(self) -> dict[str, Any]:
+        """Return the form that the manifest holds: as ``to_json``, of paths the file names alone."""
+        value = self.to_json()
+        for field in dataclasses.fields(self.options):
+            if field.metadata.get("is_path"):
+                given = value[field.name]
+                names = [Path(path).name for path in ([given] if isinstance(given, str) else given)]
+                value[field.name] = names[0] if isinstance(given, str) else tuple(names)
+        return value
+
+    @property
+    def machine(self) -> str:
+        """Of a base Target of the CPU, the machine in the kernel's words: ``x86_64`` or ``aarch64``."""
+        return str(self.options.mtriple).split("-", 1)[0]
+
+    @property
+    def cpus(self) -> tuple[str, ...]:
+        """Of a base Target of the CPU, the CPUs that there is code for; the bundle runs on the first, the least."""
+        named: str | tuple[str, ...] = self.options.mcpu
+        return (named,) if isinstance(named, str) else named
+
+
+@dataclass(frozen=True)
+class TargetList:
+    """The canonical Targets of one build: the base Target of each device, the CPU's first, and the specialised ones.
+
+    ``specialised`` stand in order of precedence, no two of one kind. Every device of theirs has its base Target.
+    """
+
+    bases: tuple[Target, ...]
+    specialised: tuple[Target, ...] = ()
+
+    @property
+    def host(self) -> Target:
+        """The base Target of the CPU."""
+        return self.bases[0]
+
+    @property
+    def generator(self) -> Target:
+        """The base Target that compiles what no backend takes: the GPU's if there is one, else the CPU's."""
+        return self.bases[-1]
+
+    @property
+    def device(self) -> str:
+        """The device that the bundle's primitive functions run on: ``cpu`` or ``cuda``."""
+        return find_backend(self.generator.kind).device
+
+    def require_one_device(self) -> None:
+        """Raise UsageError if a specialised Target is for another device than the one that the bundle runs on."""
+        for target in self.specialised:
+            device = find_backend(target.kind).device
+            if device != self.device:
+                raise UsageError(
+                    f"Target {target.kind!r} is for device {device!r}, but the bundle runs on device {self.device!r}",
+                    hint=f"all primitive functions of a bundle run on one device: leave {target.kind!r} out, or build"
+                    f" without Targets for {self.device!r}",
+                )
+
+    def base_of(self, target: Target) -> Target:
+        """Return the base Target of the device that ``target`` is for."""
+        device = find_backend(target.kind).device
+        return next(base for base in self.bases if find_backend(base.kind).device == device)
+
+    def to_manifest(self) -> list[dict[str, Any]]:
+        """Return all Targets as the manifest holds them, the host first."""
+        return [target.to_manifest() for target in (*self.bases, *self.specialised)]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return all Targets, the host first; ``parse_targets`` makes an equal list of it."""
+        return [target.to_json() for target in (*self.bases, *self.specialised)]
+
+
+def parse_targets(given: Sequence[str | Mapping[str, Any]] | str | Mapping[str, Any]) -> TargetList:
+    """Read and canonicalise a list of Targets, or a single one; an empty list means the host CPU and nothing else.
+
+    Whether the backends can be used here is not asked. Raises UsageError for an unknown kind, attribute or value and
+    for Targets that contradict each other, and BackendError for a third party's backend that is broken.
+    """
+    texts = [given] if isinstance(given, str | Mapping) else given
+    parsed = [parse(written) for text in texts for written in read_written(text)]
+    specialised = [one for one in parsed if not one.is_base]
+    _refuse_duplicates(specialised)
+    devices = dict.fromkeys([HOST_DEVICE, *(one.device for one in parsed)])
+    bases = {device: _base(device, [one for one in parsed if one.device == device]) for device in devices}
+    return TargetList(
+        bases=tuple(bases.values()),
+        specialised=tuple(_canonical(one.kind, one.values, bases[one.device]) for one in specialised),
+    )
+
+
+def with_attribute(target: Target, name: str, value: Value, base: Target) -> Target:
+    """Return a Target of the same kind with another value of an attribute, made canonical. Raises UsageError."""
+    return _canonical(target.kind, {**vars(target.options), name: value}, base)
+
+
+def unavailable(target: Target) -> Unavailable | None:
+    """Return why the backend of a Target cannot compile for it here, or None. Raises BackendError."""
+    with blamed(target.kind):
+        return find_backend(target.kind).probe(target)
+
+
+def require_available(targets: TargetList) -> None:
+    """Raise UsageError, with what to install, unless every backend of the list can be used here."""
+    for target in (*targets.bases, *targets.specialised):
+        if reason := unavailable(target):
+            raise UsageError(f"Target {target.kind!r} cannot be used: {reason.reason}", hint=reason.hint)
+
+
+def _refuse_duplicates(specialised: Sequence[Parsed]) -> None:
+    for one in specialised:
+        same = [other.text for other in specialised if other.kind == one.kind]
+        if len(same) > 1:
+            raise UsageError(
+                f"{len(same)} Targets of kind {one.kind!r} were given: {', '.join(same)}",
+                hint=f"give one {one.kind} Target, with all attributes",
+            )
+
+
+def _base(device: str, parsed: Sequence[Parsed]) -> Target:
+    """Return the base Target of a device: the one that is given, or what its specialised Targets say about it."""
+    given = [one for one in parsed if one.is_base]
+    if len(given) > 1:
+        raise _two_bases(device, given)
+    claims = [one for one in parsed if one.base_kind]
+    kind = next((one.kind for one in given), claims[0].base_kind if claims else None)
+    if kind is None and device != HOST_DEVICE:
+        raise _no_base(device, parsed[0])
+    kind = kind or DEFAULT_BASE[HOST_DEVICE]
+    for claim in claims:
+        if claim.base_kind != kind:
+            raise UsageError(
+                f"{claim.text} specialises {claim.base_kind!r}, but the Target of device {device!r} is {kind!r}",
+                hint=f"write '{kind} -compiler={claim.kind}', or '{claim.kind}' alone",
+            )
+    values = dict(given[0].values) if given else {}
+    for claim in [] if given else claims:
+        values = {**claim.base_values, **values}
+    base = _canonical(kind, values, None)
+    for claim in claims:
+        _refuse_contradiction(base, _canonical(kind, {**values, **claim.base_values}, None), claim)
+    return base
+
+
+def _refuse_contradiction(base: Target, claimed: Target, claim: Parsed) -> None:
+    for name in claim.base_values:
+        ours, theirs = getattr(base.options, name), getattr(claimed.options, name)
+        if ours != theirs:
+            raise UsageError(
+                f"attribute {name!r} of Target {base.kind!r} is {quoted(ours)}, but {quoted(theirs)} in {claim.text}",
+                hint=f"all backends of a device share its Target; write -{name} once, in the {base.kind} Target",
+            )
+
+
+def _two_bases(device: str, given: Sequence[Parsed]) -> UsageError:
+    """Return the error for several base Targets of one device: of two kinds, equal, or of two architectures."""
+    kinds = list(dict.fromkeys(one.kind for one in given))
+    if len(kinds) > 1:
+        return UsageError(
+            f"Targets {kinds[0]!r} and {kinds[1]!r} both compile what no one else takes for device {device!r}",
+            hint="give one of them",
+        )
+    kind = kinds[0]
+    what = f"{len(given)} Targets of kind {kind!r}"
+    hint = f"give one {kind} Target; it compiles for one machine"
+    first, *others = (_canonical(kind, one.values, None) for one in given)
+    for other in others:
+        for name in attributes_of(type(first.options)):
+            values = getattr(first.options, name), getattr(other.options, name)
+            if values[0] != values[1]:
+                return UsageError(
+                    f"{what} contradict each other: attribute {name!r} is {quoted(values[0])} and {quoted(values[1])}",
+                    hint=hint,
+                )
+    return UsageError(f"{what} were given, which mean the same: {', '.join(one.text for one in given)}", hint=hint)
+
+
+def _no_base(device: str, specialised: Parsed) -> UsageError:
+    bases = [found.kind for found in all_backends() if found.backend and is_base(found.backend)]
+    fitting = [kind for kind in bases if find_backend(kind).device == device]
+    return UsageError(
+        f"Target {specialised.kind!r} is for device {device!r}, and no Target of the list compiles for that device",
+        hint=f"add -t {' or -t '.join(fitting)}"
+        if fitting
+        else f"no backend that is installed generates code for {device!r}",
+    )
+
+
+def _canonical(kind: str, values: Mapping[str, Value], base: Target | None) -> Target:
+    backend = find_backend(kind)
+    with blamed(kind):
+        options = backend.canonical(backend.options(**values), base)
+        if type(options) is not backend.options:
+            raise TypeError(f"canonical() returned {options!r}, expected {backend.options.__name__}")
+        for name, attribute in attributes_of(backend.options).items():
+            if not has_type(getattr(options, name), attribute.type):
+                raise TypeError(f"canonical() set {name!r} to {getattr(options, name)!r}, expected {attribute.type}")
+    return Target(kind, options)

@@ -1,0 +1,208 @@
+"""Compute at build time what depends on weights alone, whichever frontend it comes from.
+
+``LiftTransformParams`` moves such computations out of ``main``; here they run once on the build machine, and their
+results replace the weights that they were computed from. What only moves elements stays a view of the weights, so that
+a session can later do the same with new data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax, tirx
+from tvm_ffi import structural_map
+
+from packager.frontends.node_names import with_main
+from packager.graph.evaluate import evaluate
+from packager.ir.model import NamedArray
+
+Array = NDArray[Any]
+TRANSFORM = "main_transform_params"
+
+
+def fold_weights(
+    module: tvm.IRModule, constants: Mapping[str, NamedArray]
+) -> tuple[tvm.IRModule, dict[str, NamedArray]]:
+    """Return ``module`` with weight-only computations replaced by their results, and the constants it takes now.
+
+    ``constants`` are the values of main's parameters after the inputs, in order, and so is the result. A computed
+    constant is named after the constants that it stems from, with the operators that made it; folding again appends to
+    the name.
+    """
+    if not constants:
+        return module, dict(constants)
+    lifted = _release(relax.transform.LiftTransformParams()(_hold(module)))
+    if relax.analysis.free_vars(lifted["main"]):
+        return module, dict(constants)  # the result depends on weights alone: TVM lifts it and leaves main without it
+    transform = lifted[TRANSFORM]
+    origins = _origins(transform, constants)
+    values = _evaluate(lifted, transform, [constant.array for constant in constants.values()])
+    taken = set(constants).union(*(constant.sources for constant in constants.values()))
+    folded: dict[str, NamedArray] = {}
+    for origin, value in zip(origins, values, strict=True):
+        if origin.operators:
+            name = _unique(f"{'+'.join(origin.stems) or 'constant'}{origin.operators}", taken)
+        else:
+            (stem,) = origin.stems
+            name = _unique(stem, set(folded))
+        taken.add(name)
+        folded[name] = NamedArray(value, origin.sources)
+    remaining = {v: f for v, f in lifted.functions.items() if v.name_hint != TRANSFORM}
+    return tvm.IRModule(remaining, attrs=module.attrs), folded
+
+
+def _hold(module: tvm.IRModule) -> tvm.IRModule:
+    """Make the calls of functions outside the module depend on an input: they cannot be run here."""
+    if not int(module["main"].attrs.get("num_input", 0)):
+        return module
+    first = module["main"].params[0]
+    return _map_outside_calls(module, lambda arguments: [*arguments, first])
+
+
+def _release(module: tvm.IRModule) -> tvm.IRModule:
+    """Undo ``_hold``."""
+    if not int(module["main"].attrs.get("num_input", 0)):
+        return module
+    return _map_outside_calls(module, lambda arguments: arguments[:-1])
+
+
+def _map_outside_calls(module: tvm.IRModule, change: Callable[[list[Any]], list[Any]]) -> tvm.IRModule:
+    outside = tvm.ir.Op.get("relax.call_dps_packed")
+    found = []
+
+    def visit(call: relax.Call) -> relax.Call:
+        if not call.op.same_as(outside):
+            return call
+        found.append(call)
+        return relax.Call(
+            call.op, [call.args[0], relax.Tuple(change(list(call.args[1].fields)))], call.attrs, call.ty_args
+        )
+
+    main = structural_map(module["main"], (relax.Call, visit))
+    return relax.transform.Normalize()(with_main(module, main)) if found else module
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    unique, count = name, 1
+    while unique in taken:
+        count += 1
+        unique = f"{name}_{count}"
+    return unique
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """What a value stems from: names of constants, operators on the way (``.reshape.permute_dims``), and the model's
+    constants whose data it depends on."""
+
+    stems: tuple[str, ...]
+    operators: str
+    sources: tuple[str, ...]
+
+
+def _origins(transform: relax.Function, constants: Mapping[str, NamedArray]) -> list[_Origin]:
+    """Return the origin of each output of the transform."""
+    parameter = transform.params[0]
+    own = [_Origin((name,), "", constant.sources) for name, constant in constants.items()]
+    if transform.body.body.same_as(parameter):  # nothing to compute: it returns what it takes
+        return own
+    origins: dict[int, _Origin] = {}
+    fields: Any = ()
+    for block in transform.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            key = binding.var.__chandle__()
+            if isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(parameter):
+                origins[key] = own[value.index]
+            elif isinstance(value, relax.Tuple):
+                fields = value.fields
+            else:
+                inputs = [origins[v.__chandle__()] for v in _variables(value) if v.__chandle__() in origins]
+                operators = "".join(dict.fromkeys(origin.operators for origin in inputs))
+                by_shape = _operator(value) == "shape_of"
+                origins[key] = _Origin(
+                    _merged(origin.stems for origin in inputs),
+                    f"{operators}.{_operator(value)}",
+                    () if by_shape else _merged(origin.sources for origin in inputs),
+                )
+    return [origins[field.__chandle__()] for field in fields]
+
+
+def _merged(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for group in names for name in group))
+
+
+def _variables(value: relax.Expr) -> list[relax.Var]:
+    found: list[relax.Var] = []
+    relax.analysis.post_order_visit(value, lambda e: found.append(e) if isinstance(e, relax.Var) else None)
+    return found
+
+
+def _operator(value: relax.Expr) -> str:
+    name = str(getattr(getattr(value, "op", None), "name", "value"))
+    return str(value.args[0].name_hint) if name == "relax.call_tir" else name.rsplit(".", 1)[-1]
+
+
+def _evaluate(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -> list[Array]:
+    """Return the outputs of the transform: with numpy, and what it does not know compiled for this machine."""
+    results = evaluate(transform, values)
+    unknown = [index for index, result in enumerate(results) if result is None]
+    if unknown:
+        for index, array in zip(unknown, _run(lifted, _restricted(transform, unknown), values), strict=True):
+            results[index] = array
+    return [result for result in results if result is not None]
+
+
+def _restricted(transform: relax.Function, indices: Sequence[int]) -> relax.Function:
+    """Return the transform with these of its outputs alone."""
+    blocks = list(transform.body.blocks)
+    *kept, last = blocks[-1].bindings
+    fields = [last.value.fields[index] for index in indices]
+    output = relax.Var("selected", relax.TupleType([field.ty for field in fields]))
+    bindings = [*kept, relax.VarBinding(output, relax.Tuple(fields))]
+    blocks[-1] = type(blocks[-1])(bindings)
+    return relax.Function(transform.params, relax.SeqExpr(blocks, output), output.ty, transform.is_pure)
+
+
+def _with_read_fields(transform: relax.Function) -> tuple[relax.Function, list[int]]:
+    """Return the transform with a parameter of only those fields that it reads, and their indices."""
+    (whole,) = transform.params
+    fields = [
+        value
+        for block in transform.body.blocks
+        for value in (binding.value for binding in block.bindings)
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(whole)
+    ]
+    read = sorted({int(field.index) for field in fields})
+    part = relax.Var(whole.name, relax.TupleType([whole.ty.fields[index] for index in read]))
+
+    def narrow(field: relax.TupleGetItem) -> relax.TupleGetItem:
+        return relax.TupleGetItem(part, read.index(field.index)) if field.tuple_value.same_as(whole) else field
+
+    body = structural_map(transform.body, (relax.TupleGetItem, narrow))
+    return relax.Function([part], body, transform.ret_ty, transform.is_pure, transform.attrs), read
+
+
+def _run(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -> list[Array]:
+    from packager.transforms.clamp_indices import (  # which is a part of what imports this module
+        clamp_indices,
+        legalize_take,
+    )
+
+    functions = {v: f for v, f in lifted.functions.items() if v.name_hint not in ("main", TRANSFORM)}
+    module = tvm.IRModule({**functions, TRANSFORM: transform})
+    module = relax.transform.DeadCodeElimination([TRANSFORM])(module)
+    module = relax.transform.LegalizeOps({"relax.take": legalize_take})(module)
+    # Indices may be constants that point outside: reading there would end the build, or make it depend on chance.
+    clamped = {v: clamp_indices(f) if isinstance(f, tirx.PrimFunc) else f for v, f in module.functions.items()}
+    module = tvm.IRModule(clamped, attrs=module.attrs)
+    module[TRANSFORM], read = _with_read_fields(module[TRANSFORM])
+    # Of all that is handed to TVM it makes a copy.
+    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+    results = machine[TRANSFORM]([tvm.runtime.tensor(np.asarray(values[index], order="C")) for index in read])
+    return [np.asarray(result.numpy()) for result in results]

@@ -1,0 +1,161 @@
+"""``--precision``: a float32 model that computes in float16 or bfloat16 where that is safe.
+
+Matrix products and convolutions read and write half precision, and add up in float32. What only moves elements moves
+halves. Everything else (norms, softmax, activations, sums) computes in float32 and rounds its result, so that no
+intermediate value of it is ever rounded; but a mask that is computed from an input is rounded before it is added to the
+scores of a softmax, so that attention is all of one type. Inputs, outputs and the model's constants keep their types.
+After Micikevicius et al. 2018, "Mixed Precision Training", section 3; the choice of operators is that of torch's
+autocast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from packager.frontends.node_names import with_main
+from packager.graph.dataflow import Dataflow, variables_of
+from packager.graph.rewrite import PRODUCTS, remade
+from packager.ir.model import ImportedModel
+
+DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
+FULL = "float32"
+LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}
+MOVEMENT = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("reshape", "permute_dims", "expand_dims", "squeeze", "broadcast_to", "flatten", "concat", "split", "take"),
+        *("strided_slice", "flip", "tile", "repeat", "stack", "nn.max_pool2d", "nn.relu", "nn.pad", "where"),
+    )
+)
+# These have a float32 core of their own for half operands: one function, where casts before it would be another.
+INSIDE = frozenset(("relax.nn.softmax", "relax.nn.layer_norm", "relax.nn.rms_norm"))
+
+
+def convert_precision(model: ImportedModel, precision: str | None) -> ImportedModel:
+    """Return the model with its arithmetic in ``fp16`` or ``bf16``; as it is for None."""
+    if precision is None:
+        return model
+    main = _Converter(model.module["main"], len(model.inputs), DTYPES[precision]).convert()
+    return replace(model, module=with_main(model.module, main))
+
+
+class _Converter:
+    """``full`` and ``half`` hold, by the handle of the original variable, its value in each type, as far as made."""
+
+    def __init__(self, main: relax.Function, num_inputs: int, dtype: str) -> None:
+        self.main = main
+        self.num_inputs = num_inputs
+        self.dtype = dtype
+        self.builder = relax.BlockBuilder()
+        self.full: dict[int, Any] = {}
+        self.half: dict[int, Any] = {}
+        self.flow = Dataflow(main)
+        self.computed = {parameter.__chandle__() for parameter in main.params[:num_inputs]}  # from inputs
+        self.masks: dict[int, Any] = {}
+
+    def convert(self) -> relax.Function:
+        parameters = list(self.main.params)
+        self.full.update((parameter.__chandle__(), parameter) for parameter in parameters)
+        with self.builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
+            with self.builder.dataflow():
+                for block in self.main.body.blocks:
+                    for binding in block.bindings:
+                        self._bind(binding)
+                result = self.builder.emit_output(self._in_full(self.main.body.body))
+            self.builder.emit_func_output(result)
+        return self.builder.get()["main"]
+
+    def _bind(self, binding: Any) -> None:
+        value, handle, name = binding.value, binding.var.__chandle__(), binding.var.name
+        if any(variable.__chandle__() in self.computed for variable in variables_of(value)):
+            self.computed.add(handle)
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value.__chandle__() in self.half:
+            self.half[handle] = self.builder.emit(
+                relax.TupleGetItem(self.half[value.tuple_value.__chandle__()], value.index), name
+            )
+            return
+        operator = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
+        halved = _is_full(binding.var) and any(self._prefers_half(a) for a in value.args) if operator else False
+        if operator in PRODUCTS and _is_full(binding.var):
+            operands = [self._in_half(argument) for argument in value.args]
+            self.half[handle] = self.builder.emit(remade(value, *operands, out_dtype=None), name)
+        elif halved and operator == "relax.add" and (mask := self._mask(binding)) is not None:
+            operands = [self._rounded(a) if a.same_as(mask) else self._in_half(a) for a in value.args]
+            self.half[handle] = self.builder.emit(relax.op.add(*operands), name)
+        elif halved and operator in MOVEMENT | INSIDE:
+            self.half[handle] = self.builder.emit(self._call(value, self._in_half), name)
+        elif halved and isinstance(binding.var.ty, relax.TensorType):
+            full = self.builder.emit(self._call(value, self._in_full))
+            self.half[handle] = self.builder.emit(relax.op.astype(full, self.dtype), name)
+        else:
+            self.full[handle] = self.builder.emit(self._in_full(value), name)
+
+    def _mask(self, binding: Any) -> Any:
+        """Return what an addition adds to the scores of a softmax, if that is computed from inputs in float32."""
+        readers = self.flow.readers(binding.var)
+        if self.flow.is_result(binding.var) or not all(self.flow.call(r, "nn.softmax") is not None for r in readers):
+            return None
+        others = [argument for argument in binding.value.args if not self._prefers_half(argument)]
+        found = len(others) == 1 and others[0].__chandle__() in self.computed
+        return others[0] if found else None
+
+    def _rounded(self, mask: Any) -> Any:
+        """Return a mask in half precision; what is beyond its range, as the least float32 is, becomes the end of it."""
+        handle = mask.__chandle__()
+        if handle not in self.masks:
+            limit = LARGEST[self.dtype]
+            clipped = self.builder.emit(relax.op.clip(self._in_full(mask), -limit, limit))
+            self.masks[handle] = self.builder.emit(relax.op.astype(clipped, self.dtype))
+        return self.masks[handle]
+
+    def _call(self, call: relax.Call, convert: Any) -> relax.Call:
+        return relax.Call(call.op, [convert(argument) for argument in call.args], call.attrs, call.ty_args)
+
+    def _prefers_half(self, expr: Any) -> bool:
+        if isinstance(expr, relax.Tuple):
+            return any(self._prefers_half(field) for field in expr.fields)
+        handle = expr.__chandle__()
+        return handle in self.half and handle not in self.full
+
+    def _in_half(self, expr: Any) -> Any:
+        """Return an expression with what is float32 in it in half precision."""
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self._in_half(field) for field in expr.fields])
+        if not isinstance(expr, relax.Var | tvm.ir.GenericConst) or not _is_full(expr):
+            return self._in_full(expr)
+        handle = expr.__chandle__()
+        if handle not in self.half:
+            self.half[handle] = self.builder.emit(relax.op.astype(self._in_full(expr), self.dtype))
+        return self.half[handle]
+
+    def _in_full(self, expr: Any) -> Any:
+        """Return an expression over the values in the types that the model has."""
+        if isinstance(expr, relax.Var):
+            handle = expr.__chandle__()
+            if handle not in self.full and handle in self.half:
+                self.full[handle] = self._widened(self.half[handle], expr.ty)
+            return self.full.get(handle, expr)
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self._in_full(field) for field in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(self._in_full(expr.tuple_value), expr.index)
+        if isinstance(expr, relax.Call):
+            return self._call(expr, self._in_full)
+        return expr
+
+    def _widened(self, half: Any, ty: Any) -> Any:
+        if isinstance(ty, relax.TupleType):
+            fields = [self.builder.emit(relax.TupleGetItem(half, index)) for index in range(len(ty.fields))]
+            return relax.Tuple([relax.op.astype(field, FULL) for field in fields])
+        return self.builder.emit(relax.op.astype(half, FULL))
+
+
+def _is_full(expr: Any) -> bool:
+    ty = expr.ty
+    if isinstance(ty, relax.TupleType):
+        return all(isinstance(field, relax.TensorType) and str(field.dtype) == FULL for field in ty.fields)
+    return isinstance(ty, relax.TensorType) and str(ty.dtype) == FULL

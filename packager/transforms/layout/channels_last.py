@@ -1,0 +1,301 @@
+"""Convolutions run channels last: what is adjacent in memory is what their reduction adds up, and what vectors hold.
+
+``conv2d`` and pooling read and write NHWC, and what stands between them follows where it can; everything else sees the
+layout that the model has. Permuted weights are folded at build time. TVM's own ConvertLayout fails on models that
+change ranks between convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from packager.frontends.node_names import with_main
+from packager.graph.rewrite import remade
+from packager.transforms.layout.channel_patterns import VIEWS, find_flattened, find_mean_of_neighbours, find_shuffle
+from packager.transforms.layout.im2col import find_windows
+
+TO_LAST = [0, 2, 3, 1]
+TO_FIRST = [0, 3, 1, 2]
+AXES = {0: 0, 1: 3, 2: 1, 3: 2}  # where an axis of NCHW is in NHWC
+CONVOLUTION = "relax.nn.conv2d"
+MEAN = "relax.mean"
+POOLINGS = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d")
+REDUCTIONS = ("relax.mean", "relax.sum", "relax.max", "relax.min")
+ELEMENTWISE = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "sqrt"),
+        *("rsqrt", "abs", "negative", "square", "erf", "clip", "astype", "floor", "ceil", "round", "sign"),
+        *("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "where"),
+        *("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"),
+    )
+)
+
+
+def to_channels_last(
+    module: tvm.IRModule, num_inputs: int | None = None, *, products_after: int | None = None
+) -> tvm.IRModule:
+    """Rewrite ``main`` so that its 2-D convolutions and poolings are channels last. Its parameters and results stay.
+
+    Poolings follow convolutions. With ``num_inputs``, after which parameters are constants, they need not, and
+    convolutions whose weights are computed from inputs stay as they are: to turn these would be work of every run.
+    With ``products_after``, a number of inputs too, convolutions of few channels become matrix products.
+    """
+    main = module["main"]
+    names = {getattr(binding.value.op, "name", "") for binding in _calls(main)}
+    wanted = {CONVOLUTION} if num_inputs is None else {CONVOLUTION, *POOLINGS, MEAN}
+    return _Converter(module, num_inputs, products_after).convert() if names & wanted else module
+
+
+def _calls(main: relax.Function) -> list[Any]:
+    return [b for block in main.body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
+
+
+def computed_from_constants(main: relax.Function, num_inputs: int) -> set[int]:
+    """Return the handles of the parameters after ``num_inputs``, and of the variables that depend on them alone."""
+    found = {parameter.__chandle__() for parameter in main.params[num_inputs:]}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            used = relax.analysis.free_vars(binding.value)
+            if used and all(variable.__chandle__() in found for variable in used):
+                found.add(binding.var.__chandle__())
+    return found
+
+
+class _Converter:
+    """``first`` and ``last`` hold, by the handle of the original variable, its value in each layout, as far as made.
+
+    ``made_last`` are those that are computed in NHWC. ``constants`` are the handles of what depends on no input, None
+    where that does not matter. ``filters`` are those of what a product may have as its filters.
+    """
+
+    def __init__(self, module: tvm.IRModule, num_inputs: int | None, products_after: int | None) -> None:
+        self.module = module
+        self.main = main = module["main"]
+        self.builder = relax.BlockBuilder()
+        self.values = relax.analysis.get_var2val(main)
+        self.first: dict[int, Any] = {}
+        self.last: dict[int, Any] = {}
+        self.made_last: set[int] = set()
+        self.constants = None if num_inputs is None else computed_from_constants(main, num_inputs)
+        self.filters = set() if products_after is None else computed_from_constants(main, products_after)
+
+    def convert(self) -> tvm.IRModule:
+        parameters = list(self.main.params)
+        self.first.update((parameter.__chandle__(), parameter) for parameter in parameters)
+        with self.builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
+            with self.builder.dataflow():
+                for block in self.main.body.blocks:
+                    for binding in block.bindings:
+                        self._bind(binding)
+                result = self.builder.emit_output(self._rewritten(self.main.body.body))
+            self.builder.emit_func_output(result)
+        made = self.builder.get()
+        gathers = {variable: f for variable, f in made.functions.items() if variable.name_hint != "main"}
+        rewritten = with_main(self.module, made["main"])
+        return tvm.IRModule({**rewritten.functions, **gathers}, attrs=rewritten.attrs)
+
+    def _bind(self, binding: Any) -> None:
+        value, handle = binding.value, binding.var.__chandle__()
+        converted = self._channels_last(value) if isinstance(value, relax.Call) and _rank(binding.var) else None
+        if converted is not None:
+            self.last[handle] = self.builder.emit(converted, binding.var.name)
+            self.made_last.add(handle)
+            return
+        if isinstance(value, relax.Var) and value.__chandle__() in self.last:
+            self.last[handle] = self.last[value.__chandle__()]
+        rewritten = self._same_in_both(value) if isinstance(value, relax.Call) else None
+        rewritten = self._rewritten(value) if rewritten is None else rewritten
+        self.first[handle] = self.builder.emit(rewritten, binding.var.name)
+
+    def _rewritten(self, expr: Any) -> Any:
+        """Return an expression that reads the model's own layout."""
+
+        def replace(variable: Any) -> Any:
+            known = variable.__chandle__() in self.first or variable.__chandle__() in self.last
+            return self._in_first(variable) if known else variable
+
+        if isinstance(expr, relax.Var):
+            return replace(expr)
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self._rewritten(field) for field in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(self._rewritten(expr.tuple_value), expr.index)
+        if isinstance(expr, relax.Call):
+            return relax.Call(expr.op, [self._rewritten(a) for a in expr.args], expr.attrs, expr.ty_args)
+        return expr
+
+    def _in_first(self, variable: Any) -> Any:
+        handle = variable.__chandle__()
+        if handle not in self.first:
+            self.first[handle] = self.builder.emit(_permuted(self.last[handle], TO_FIRST))
+        return self.first[handle]
+
+    def _in_last(self, variable: Any) -> Any:
+        handle = variable.__chandle__()
+        if handle not in self.last:
+            self.last[handle] = self.builder.emit(_permuted(self._rewritten(variable), TO_LAST))
+        return self.last[handle]
+
+    def _channels_last(self, call: relax.Call) -> Any | None:
+        """Return the call over NHWC operands, or None where it stays as it is."""
+        name = getattr(call.op, "name", "")
+        if name == CONVOLUTION:
+            return self._convolution(call)
+        is_pooling = name in POOLINGS and call.attrs.layout == "NCHW"
+        if is_pooling and self.constants is not None:
+            return self._pooling(call, name)
+        if name in VIEWS:
+            shuffled = self._shuffled(call)
+            return self._mean_of_neighbours(call) if shuffled is None else shuffled
+        axes = _reduced_axes(call) if name in REDUCTIONS and call.attrs.keepdims else []
+        is_plane_mean = name == MEAN and axes == [1, 2] and self.constants is not None
+        if not is_plane_mean and not any(self._prefers_last(argument) for argument in call.args):
+            return None
+        if is_pooling:
+            return self._pooling(call, name)
+        if axes:
+            return getattr(relax.op, name.removeprefix("relax."))(self._in_last(call.args[0]), axes, keepdims=True)
+        if name in ELEMENTWISE:
+            return self._elementwise(call)
+        if name == "relax.concat" and int(call.attrs.axis) % 4 == 1 and isinstance(call.args[0], relax.Tuple):
+            return relax.op.concat([self._in_last(field) for field in call.args[0].fields], 3)
+        return None
+
+    def _same_in_both(self, call: relax.Call) -> Any | None:
+        """Return a call over NHWC whose result is in no layout, or in this one; None where there is none."""
+        reduced = self._plane_reduction(call)
+        return self._transposed(call) if reduced is None else reduced
+
+    def _transposed(self, call: relax.Call) -> Any | None:
+        """Return what ends in NHWC by transposes of the model's own: [N, H, W, C], or [N, H * W, C]."""
+        axes = call.attrs.axes if getattr(call.op, "name", "") == "relax.permute_dims" else None
+        order = list(map(int, axes or ()))
+        if order == TO_LAST and self._prefers_last(call.args[0]):
+            return self._in_last(call.args[0])
+        flattened = find_flattened(call, self._made_by)
+        if flattened is None or not self._prefers_last(flattened):
+            return None
+        return relax.op.reshape(self._in_last(flattened), call.ty.shape)
+
+    def _plane_reduction(self, call: relax.Call) -> relax.Call | None:
+        """Return a reduction to [N, C] over NHWC: it is the same in both layouts."""
+        name = getattr(call.op, "name", "")
+        if name not in REDUCTIONS or not self._prefers_last(call.args[0]):
+            return None
+        if _reduced_axes(call) != [1, 2] or call.attrs.keepdims:
+            return None
+        return getattr(relax.op, name.removeprefix("relax."))(self._in_last(call.args[0]), [1, 2])
+
+    def _prefers_last(self, argument: Any) -> bool:
+        """Whether an operand is computed in NHWC."""
+        if isinstance(argument, relax.Tuple):
+            return any(self._prefers_last(field) for field in argument.fields)
+        return argument.__chandle__() in self.made_last
+
+    def _made_by(self, operand: Any, *names: str) -> relax.Call | None:
+        """Return the call that an operand is bound to, if it is one of these operators."""
+        value = self.values.get(operand) if isinstance(operand, relax.Var) else None
+        return value if isinstance(value, relax.Call) and getattr(value.op, "name", "") in names else None
+
+    def _shuffled(self, call: relax.Call) -> relax.Call | None:
+        shuffle = find_shuffle(call, self._made_by)
+        if shuffle is None or not self._prefers_last(shuffle.source):
+            return None
+        parts = self.builder.emit(relax.op.reshape(self._in_last(shuffle.source), shuffle.parts))
+        swapped = self.builder.emit(relax.op.permute_dims(parts, [0, 1, 2, 4, 3]))
+        return relax.op.reshape(swapped, shuffle.whole)
+
+    def _mean_of_neighbours(self, call: relax.Call) -> relax.Call | None:
+        mean = find_mean_of_neighbours(call, self._made_by)
+        if mean is None or self.constants is None or not self._prefers_last(mean.source):
+            return None
+        batch, height, width, channels = mean.whole
+        rows = self.builder.emit(relax.op.reshape(self._in_last(mean.source), (batch * height * width, 1, channels)))
+        pooled = relax.op.nn.avg_pool1d(rows, mean.window, padding=mean.padding, count_include_pad=mean.counts_padding)
+        return relax.op.reshape(self.builder.emit(pooled), mean.whole)
+
+    def _convolution(self, call: relax.Call) -> Any | None:
+        attrs = call.attrs
+        if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NCHW", "OIHW", "NCHW"):
+            return None
+        if self.constants is not None and call.args[1].__chandle__() not in self.constants:
+            return None
+        last = self._prefers_last(call.args[0])
+        windows = find_windows(call, self.filters, last=last)
+        if windows is not None:
+            data = self._in_last(call.args[0]) if last else self._rewritten(call.args[0])
+            rows = self.builder.emit_te(windows.gather, data, primfunc_name_hint="gather_windows")
+            return relax.op.matmul(rows, windows.matrix(self.builder, self._rewritten(call.args[1])))
+        weight = self.builder.emit(relax.op.permute_dims(self._rewritten(call.args[1]), TO_LAST))
+        data = self._in_last(call.args[0])
+        return remade(call, data, weight, data_layout="NHWC", kernel_layout="OHWI", out_layout="NHWC")
+
+    def _pooling(self, call: relax.Call, name: str) -> Any:
+        data, attrs = self._in_last(call.args[0]), call.attrs
+        if name == "relax.nn.adaptive_avg_pool2d":
+            return relax.op.nn.adaptive_avg_pool2d(data, attrs.output_size, layout="NHWC")
+        operator = getattr(relax.op.nn, name.removeprefix("relax.nn."))
+        return operator(
+            data,
+            pool_size=attrs.pool_size,
+            strides=attrs.strides,
+            padding=attrs.padding,
+            dilation=attrs.dilation,
+            ceil_mode=attrs.ceil_mode,
+            count_include_pad=attrs.count_include_pad,
+            layout="NHWC",
+        )
+
+    def _elementwise(self, call: relax.Call) -> Any | None:
+        operands: list[Any] = []
+        plans: list[tuple[str, Any]] = [(_how(argument), argument) for argument in call.args]
+        if any(how == "no" for how, _ in plans):
+            return None
+        for how, argument in plans:
+            if how == "as it is":
+                operands.append(self._rewritten(argument) if isinstance(argument, relax.Var) else argument)
+            elif how == "channels":
+                operands.append(self.builder.emit(relax.op.permute_dims(self._rewritten(argument), [1, 2, 0])))
+            else:
+                operands.append(self._in_last(argument))
+        return relax.Call(call.op, operands, call.attrs, call.ty_args)
+
+
+def _reduced_axes(call: relax.Call) -> list[int]:
+    """Return the axes of NHWC that a reduction is over; none if it is over all of them."""
+    return sorted(AXES[int(axis) % 4] for axis in call.attrs.axis or ())
+
+
+def _permuted(data: Any, axes: list[int]) -> Any:
+    """Return a tensor in the other layout: what has one channel or one place is the same in both, and costs nothing."""
+    shape = data.ty.shape
+    if isinstance(shape, relax.ShapeExpr):
+        extents = [shape.values[axis] for axis in axes]
+        channels, places = ([3], [1, 2]) if axes == TO_LAST else ([1], [2, 3])
+        for ones in (channels, places):
+            if all(isinstance(extents[axis], tirx.IntImm) and int(extents[axis]) == 1 for axis in ones):
+                return relax.op.reshape(data, extents)
+    return relax.op.permute_dims(data, axes)
+
+
+def _rank(variable: Any) -> bool:
+    ty = variable.ty
+    return isinstance(ty, relax.TensorType) and ty.ndim == 4
+
+
+def _how(argument: Any) -> str:
+    """Say how an operand of an elementwise operator follows its result to NHWC."""
+    ty = argument.ty
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return "as it is" if not isinstance(ty, relax.TensorType) else "no"
+    extents: Sequence[Any] = ty.shape.values
+    if all(isinstance(extent, tirx.IntImm) and int(extent) == 1 for extent in extents) and len(extents) < 4:
+        return "as it is"
+    if len(extents) == 4 and isinstance(argument, relax.Var):
+        return "last"
+    return "channels" if len(extents) == 3 and isinstance(argument, relax.Var) else "no"

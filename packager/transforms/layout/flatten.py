@@ -1,0 +1,67 @@
+"""A matrix product of a flattened image reads the image as it lies: its weights are put in that order at build time.
+
+A classifier flattens NCHW, so that where convolutions are channels last a transpose stands before its first product.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from packager.frontends.node_names import with_main
+from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
+from packager.graph.rewrite import remade
+from packager.transforms.layout.channels_last import computed_from_constants
+
+
+def flatten_as_it_lies(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
+    """Return ``module`` with ``matmul(reshape(permute_dims(x)), w)`` in ``main`` as a product of ``reshape(x)``.
+
+    ``w`` is a matrix [K, M] that depends on no input, whose rows follow; the reshape is to [N, K], of [N, ...]. It
+    leaves transposes that nothing reads.
+    """
+    main = module["main"]
+    flow, constants = Dataflow(main), computed_from_constants(main, num_inputs)
+    products = {
+        variable.__chandle__(): product
+        for variable in flow.variables
+        if (product := _product(flow, constants, flow.value(variable))) is not None
+    }
+    if not products:
+        return module
+    blocks = [
+        type(block)([_bound(binding, products.get(binding.var.__chandle__())) for binding in block.bindings])
+        for block in main.body.blocks
+    ]
+    body = relax.SeqExpr(blocks, main.body.body)
+    changed = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    return relax.transform.Normalize()(with_main(module, changed))
+
+
+def _bound(binding: Any, product: relax.Call | None) -> Any:
+    return binding if product is None else relax.VarBinding(binding.var, product)
+
+
+def _product(flow: Dataflow, constants: set[int], call: Any) -> relax.Call | None:
+    """Return a product over what a transpose before the flattening permutes; None for what is no such product."""
+    if operator_of(call) != "matmul" or call.args[1].__chandle__() not in constants:
+        return None
+    flat = flow.call(call.args[0], "reshape")
+    moved = None if flat is None else flow.call(flat.args[0], "permute_dims")
+    if moved is None or moved.attrs.axes is None or len(flow.readers(call.args[0])) > 1:
+        return None
+    axes, weight = [int(axis) for axis in moved.attrs.axes], shape_of(call.args[1])
+    image, permuted, rows = shape_of(moved.args[0]), shape_of(moved), shape_of(flat)
+    if not image or not permuted or not rows or not weight or len(weight) != 2 or axes[0] != 0:
+        return None
+    extents = permuted[1:]
+    known = [extent for extent in extents if isinstance(extent, int)]
+    if len(known) != len(extents) or not same(rows, (image[0], prod(known))):
+        return None
+    # The axis of the weights for each axis of the image; the columns are the last.
+    order = [axes.index(axis) - 1 for axis in range(1, len(axes))]
+    matrix = relax.op.permute_dims(relax.op.reshape(call.args[1], (*known, weight[1])), [*order, len(known)])
+    return remade(call, relax.op.reshape(moved.args[0], flat.ty.shape), relax.op.reshape(matrix, weight))

@@ -1,0 +1,259 @@
+"""Several models in one bundle, or variants of one: they are merged into one module before any backend sees them.
+
+The merged ``main`` takes the inputs of all models, one model after the other, and gives their outputs likewise; what
+they compute stays apart, since no input is shared. So backends get the parts of all models at once, equal ones are
+compiled once, and constants of equal names and contents are one parameter. The plan takes the models apart again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+from tvm_ffi import structural_equal, structural_map
+
+from packager.bundle.buckets import Variant
+from packager.bundle.manifest import Dim, Model
+from packager.errors import UsageError
+from packager.graph.states import state_types
+from packager.ir.model import ImportedModel, ModelEntry
+
+Array = NDArray[Any]
+
+
+def merge_models(variants: Sequence[Variant], name: str) -> ImportedModel:
+    """Return one model that holds these as an input of the next stages; the variants of an entry follow each other.
+
+    Raises UsageError where two models mean different things by one name: a dim or a state.
+    """
+    models = {variant.label: variant.model for variant in variants}
+    _check_states(models)
+    merger = _Merger(models)
+    return ImportedModel(
+        source=_source(name, {variant.entry: variant.model.source for variant in variants}),
+        module=merger.module(),
+        inputs=tuple(spec for model in models.values() for spec in model.inputs),
+        output_names=tuple(output for model in models.values() for output in model.output_names),
+        dims=_dims(models),
+        weights=merger.weights,
+        nodes=merger.nodes,
+        sources=merger.sources,
+        originals=merger.originals,
+        entries=tuple(
+            ModelEntry(
+                name=variant.entry,
+                source=replace(variant.model.source, name=variant.entry),
+                inputs=len(variant.model.inputs),
+                outputs=len(variant.model.output_names),
+                dims=variant.model.dims,
+                states=variant.model.states,
+                sizes=variant.sizes,
+                conditions=variant.model.conditions,
+                batches=variant.model.batches,
+            )
+            for variant in variants
+        ),
+        output_dtypes=tuple(
+            dtype for model in models.values() for dtype in model.output_dtypes or (None,) * len(model.output_names)
+        ),
+    )
+
+
+def with_arrays_of(model: ImportedModel, other: ImportedModel) -> ImportedModel:
+    """Return ``model`` with the arrays of ``other`` where names and contents are equal, so that they are held once."""
+
+    def shared(arrays: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, Array]:
+        return {
+            name: others[name] if name in others and _equal(others[name], array) else array
+            for name, array in arrays.items()
+        }
+
+    weights, originals = shared(model.weights, other.weights), shared(model.originals, other.originals)
+    return replace(model, weights=weights, originals=originals)
+
+
+def _source(name: str, sources: Mapping[str, Model]) -> Model:
+    """Return what stands for the files of all entries: of several the hash is that of their hashes."""
+    first, *more = sources.values()
+    if not more:
+        return replace(first, name=name)
+    digest = hashlib.sha256("\n".join(source.sha256 for source in sources.values()).encode()).hexdigest()
+    return replace(first, name=name, sha256=digest)
+
+
+def _dims(models: Mapping[str, ImportedModel]) -> tuple[Dim, ...]:
+    found: dict[str, tuple[str, Dim]] = {}
+    for entry, model in models.items():
+        for dim in model.dims:
+            first, known = found.setdefault(dim.name, (entry, dim))
+            if known != dim:
+                raise UsageError(
+                    f"dim {dim.name} is {known.min}..{known.max} in {first}, but {dim.min}..{dim.max} in {entry}",
+                    hint=f"give it bounds for both: --dim {dim.name}=MIN:MAX",
+                )
+    return tuple(dim for _, dim in found.values())
+
+
+def _check_states(models: Mapping[str, ImportedModel]) -> None:
+    """Raise UsageError unless each state is one in all models that have it, and one of them writes it."""
+    found: dict[str, tuple[str, Any]] = {}
+    written: set[str] = set()
+    for entry, model in models.items():
+        for state in model.states:
+            value = (state.output, state_types(model, state))
+            first, known = found.setdefault(state.name, (entry, value))
+            if known != value:
+                raise UsageError(
+                    f"state {state.name!r} is {_shown(known)} in {first}, but {_shown(value)} in {entry}",
+                    hint="entries share states of equal names: type, shape and output must be equal, too",
+                )
+            if state.output in model.output_names:
+                written.add(state.name)
+    for name, (entry, _) in found.items():
+        if name not in written:
+            raise UsageError(f"state {name!r} of {entry} is written by no entry")
+
+
+def _shown(value: Any) -> str:
+    output, (dtype, shape) = value
+    return f"{dtype}{list(shape)} with output {output!r}"
+
+
+class _Merger:
+    def __init__(self, models: Mapping[str, ImportedModel]) -> None:
+        self.models = models
+        self.weights: dict[str, Array] = {}
+        self.originals: dict[str, Array] = {}
+        self.sources: dict[str, tuple[str, ...]] = {}
+        self.nodes: dict[str, str] = {}
+        self.named: dict[str, Array] = {}  # all constants of the models, by their names in the merged one
+        self.parameters: dict[str, relax.Var] = {}
+
+    def module(self) -> tvm.IRModule:
+        """Return the merged module, with the constants as parameters after all inputs."""
+        builder = relax.BlockBuilder()
+        values = [self._bind_parameters(entry, model) for entry, model in self.models.items()]
+        inputs = [
+            bound[parameter.__chandle__()]
+            for bound, model in zip(values, self.models.values(), strict=True)
+            for parameter in model.module["main"].params[: len(model.inputs)]
+        ]
+        functions = self._functions()
+        parameters = [*inputs, *self.parameters.values()]
+        results: list[Any] = []
+        with builder.function("main", parameters, attrs={"num_input": len(inputs)}):
+            with builder.dataflow():
+                for (entry, model), bound in zip(self.models.items(), values, strict=True):
+                    results += self._replay(builder, entry, model, bound, functions[entry])
+                result = builder.emit_output(relax.Tuple(results))
+            builder.emit_func_output(result)
+        others = dict(function for own in functions.values() for function in own.values())
+        return tvm.IRModule({**others, tvm.ir.GlobalVar("main"): builder.get()["main"]})
+
+    def _bind_parameters(self, entry: str, model: ImportedModel) -> dict[int, Any]:
+        """Return the merged main's parameters by those of the model's; give constants their names."""
+        names = self._constant_names(entry, model)
+        main = model.module["main"]
+        bound: dict[int, Any] = {}
+        for parameter in main.params[: len(model.inputs)]:
+            bound[parameter.__chandle__()] = relax.Var(f"{_identifier(entry)}_{parameter.name}", parameter.ty)
+        for parameter, (name, array) in zip(main.params[len(model.inputs) :], model.weights.items(), strict=True):
+            merged = names[name]
+            if merged not in self.parameters:
+                self.parameters[merged] = relax.Var(_identifier(merged), parameter.ty)
+                self.weights[merged] = array
+                if name in model.sources:
+                    self.sources[merged] = tuple(names[source] for source in model.sources[name])
+            bound[parameter.__chandle__()] = self.parameters[merged]
+        self.originals.update({names[name]: array for name, array in model.originals.items()})
+        return bound
+
+    def _constant_names(self, entry: str, model: ImportedModel) -> dict[str, str]:
+        """Return the names of a model's constants in the merged one: their own, unless that stands for another."""
+        names = {}
+        for name, array in {**model.originals, **model.weights}.items():
+            merged = name
+            while merged in self.named and not _equal(self.named[merged], array):
+                merged = f"{entry}.{merged}"
+            names[name] = merged
+            self.named.setdefault(merged, array)
+        return names
+
+    def _functions(self) -> dict[str, dict[str, tuple[tvm.ir.GlobalVar, Any]]]:
+        """Return for each entry the functions beside ``main`` by their names in it.
+
+        Functions of equal names that are equal are one; another one is called after its entry.
+        """
+        found: dict[str, tuple[tvm.ir.GlobalVar, Any]] = {}
+        by_entry: dict[str, dict[str, tuple[tvm.ir.GlobalVar, Any]]] = {}
+        for entry, model in self.models.items():
+            by_entry[entry] = {}
+            for variable, function in model.module.functions.items():
+                name = variable.name_hint
+                if name == "main":
+                    continue
+                merged = (variable, function)
+                while not structural_equal(found.setdefault(merged[0].name_hint, merged)[1], merged[1]):
+                    merged = _renamed(variable, function, f"{_identifier(entry)}_{merged[0].name_hint}")
+                by_entry[entry][name] = found[merged[0].name_hint]
+        return by_entry
+
+    def _replay(
+        self,
+        builder: relax.BlockBuilder,
+        entry: str,
+        model: ImportedModel,
+        bound: dict[int, Any],
+        functions: Mapping[str, tuple[tvm.ir.GlobalVar, Any]],
+    ) -> list[Any]:
+        """Emit what a model computes, and return its results."""
+
+        def renamed(expr: Any) -> Any:
+            def variable(var: Any) -> Any:
+                return bound.get(var.__chandle__(), var)
+
+            def function(var: Any) -> Any:
+                return functions[var.name_hint][0] if var.name_hint in functions else var
+
+            return structural_map(expr, [(relax.Var, variable), (tvm.ir.GlobalVar, function)])
+
+        main = model.module["main"]
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                name = f"{_identifier(entry)}_{binding.var.name}"
+                value = builder.emit(renamed(binding.value), name)
+                bound[binding.var.__chandle__()] = value
+                if binding.var.name in model.nodes:
+                    self.nodes[value.name] = f"{entry}:{model.nodes[binding.var.name]}"
+        result = renamed(main.body.body)
+        if not isinstance(result.ty, relax.TupleType):
+            return [result]
+        return [builder.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))]
+
+
+def _identifier(name: str) -> str:
+    """Return a name for a variable, which generated code may spell."""
+    return re.sub(r"[^\w.]", "_", name, flags=re.ASCII)
+
+
+def _renamed(variable: tvm.ir.GlobalVar, function: Any, name: str) -> tuple[tvm.ir.GlobalVar, Any]:
+    merged = tvm.ir.GlobalVar(name)
+    relax.expr._update_type(merged, variable.ty)
+    return merged, function.with_attr("global_symbol", name)
+
+
+def _equal(one: Array, other: Array) -> bool:
+    """Whether two constants have one content, bit by bit."""
+    if one is other:
+        return True
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (one, other))
+    return bool(np.array_equal(first, second))

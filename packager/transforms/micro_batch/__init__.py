@@ -1,0 +1,1 @@
+"""TODO packager/transforms/micro_batch."""

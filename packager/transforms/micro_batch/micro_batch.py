@@ -1,0 +1,84 @@
+"""Micro-batches: a model of a batch becomes one of a part of it, and a run of the bundle runs that for each part.
+
+Activations of a small part stay in a core's cache where those of the whole batch do not, and threads take parts of
+their own, which needs no waiting between the calls of a run. What is paid is that each part reads the weights again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packager.frontends.node_names import with_main
+from packager.ir.call_plan import MicroBatches
+from packager.ir.model import Extent, ImportedModel
+from packager.transforms.micro_batch.cost import count_batches, is_row_worth
+from packager.transforms.micro_batch.rules import NotSeparableError
+from packager.transforms.micro_batch.split import split
+
+if TYPE_CHECKING:
+    from packager.ir.model import Array
+
+
+def in_micro_batches(model: ImportedModel, rows: int = 0) -> ImportedModel:
+    """Return a model that computes ``rows`` of the batch, if these divide it and the model can be taken apart so; else
+    the model as it is. With 0 they are the least number whose activations outweigh the weights and are not few.
+
+    The batch is the first axis of the first input, and of all outputs. One that is a dim is computed row by row, or
+    whole.
+    """
+    batch = next((spec.shape[0] for spec in model.inputs if spec.shape), 1)
+    count = _count(model, batch, rows)
+    if count == 1 or model.states:
+        return model
+    inputs = [bool(spec.shape) and spec.shape[0] == batch for spec in model.inputs]
+    repeated = _repeated(model, batch, count)
+    main = model.module["main"]
+    parts = count if isinstance(count, int) else main.params[inputs.index(True)].ty.shape.values[0]
+    try:
+        main = split(main, [*inputs, *(name in repeated for name in model.weights)], parts)
+    except NotSeparableError:
+        return model
+    whole = tuple(spec.name for spec, parted in zip(model.inputs, inputs, strict=True) if not parted)
+    return replace(
+        model,
+        module=with_main(model.module, main),
+        weights={**model.weights, **repeated},
+        batches=MicroBatches(count, whole),
+    )
+
+
+def _count(model: ImportedModel, batch: Extent, rows: int) -> Extent:
+    """Return into how many micro-batches a run may fall: a number, or the dim that is the batch."""
+    if isinstance(batch, str):
+        return batch if rows == 1 or (rows == 0 and is_row_worth(model, batch)) else 1
+    if rows == 0:
+        return count_batches(model, batch)
+    return batch // rows if batch >= rows and batch % rows == 0 else 1
+
+
+def _repeated(model: ImportedModel, batch: Extent, count: Extent) -> dict[str, Array]:
+    """Return the weights that have a row for each of the batch, with those of a part."""
+    if not (isinstance(batch, int) and isinstance(count, int)):
+        return {}
+    return {name: array[: batch // count] for name, array in model.weights.items() if _repeats(model, name, batch)}
+
+
+def _repeats(model: ImportedModel, name: str, batch: int) -> bool:
+    """Whether a weight was computed at import, as the same thing for each row of the batch.
+
+    Where it is seen through its source's memory, a session can swap it; then it must be the same whatever that holds.
+    """
+    array = model.weights[name]
+    if array.ndim == 0 or array.shape[0] != batch or name not in model.sources:
+        return False
+    own = model.own_constants()
+    followed = any(np.may_share_memory(array, own[source]) for source in model.sources[name])
+    return array.strides[0] == 0 or (not followed and _equal_along_first(array))
+
+
+def _equal_along_first(array: Array) -> bool:
+    first = array[:1].tobytes()  # bit by bit: NaN, and both zeros
+    return all(array[i : i + 1].tobytes() == first for i in range(1, len(array)))

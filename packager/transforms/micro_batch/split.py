@@ -1,0 +1,128 @@
+"""Rewrite ``main`` so that it computes one of several equal parts of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax
+from tvm_ffi import structural_equal
+
+from packager.graph.dataflow import operator_of
+from packager.transforms.micro_batch.rules import (
+    SHAPED,
+    Count,
+    NotSeparableError,
+    Parts,
+    extents_of,
+    fields_of,
+    part_of,
+    parts_of_call,
+)
+
+
+def split(main: relax.Function, parted: Sequence[bool], count: Count) -> relax.Function:
+    """Return ``main`` for one of ``count`` parts, along their first axes, of those parameters that are ``parted``.
+
+    Raises NotSeparableError unless each part of every result is computed from the same part of these.
+    """
+    splitter = _Splitter(main, count)
+    splitter.find_parts(parted)
+    return splitter.rewrite()
+
+
+class _Splitter:
+    """``parts`` holds, by the handle of a variable, what of its value has parts; ``values`` what stands for it."""
+
+    def __init__(self, main: relax.Function, count: Count) -> None:
+        self.main = main
+        self.count = count
+        self.bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        self.parts: dict[int, Parts] = {}
+        self.values: dict[int, Any] = {}
+
+    def find_parts(self, parted: Sequence[bool]) -> None:
+        """Find out what has parts. Raises NotSeparableError if not all results have."""
+        for parameter, own in zip(self.main.params, parted, strict=True):
+            self.parts[parameter.__chandle__()] = (own,)
+        for binding in self.bindings:
+            self.parts[binding.var.__chandle__()] = self._parts(binding.value)
+        if not all(self._parts(self.main.body.body)):
+            raise NotSeparableError("a result is no batch")
+
+    def rewrite(self) -> relax.Function:
+        """Return the function that computes a part. Raises NotSeparableError where a result is of another shape."""
+        parameters = [self._parameter(parameter) for parameter in self.main.params]
+        builder = relax.BlockBuilder()
+        with builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
+            with builder.dataflow():
+                for binding in self.bindings:
+                    made = builder.emit(self._rewritten(binding.value), binding.var.name)
+                    self.values[binding.var.__chandle__()] = made
+                    expected = self._part_of(binding.var)
+                    if not structural_equal(made.ty, expected):
+                        raise NotSeparableError(f"{binding.var.name} is {made.ty} and not {expected}")
+                result = builder.emit_output(self._rewritten(self.main.body.body))
+            builder.emit_func_output(result)
+        made = builder.get()["main"]
+        if any(variable.same_as(self.count) for variable in relax.analysis.free_symbolic_vars(made)):
+            raise NotSeparableError("the extent of the batch is used as a number")
+        return made
+
+    def _parameter(self, variable: relax.Var) -> relax.Var:
+        parted = any(self.parts[variable.__chandle__()])
+        made = relax.Var(variable.name, self._part_of(variable)) if parted else variable
+        self.values[variable.__chandle__()] = made
+        return made
+
+    def _parts(self, expr: Any) -> Parts:
+        """Return which fields of a value have parts."""
+        if isinstance(expr, relax.Var):  # the dims are such, too
+            return self.parts.get(expr.__chandle__(), (False,))
+        if isinstance(expr, relax.Tuple):
+            return tuple(self._parted(field) for field in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            return (self._parts(expr.tuple_value)[expr.index],)
+        if isinstance(expr, relax.Call):
+            return parts_of_call(expr, [self._parted(argument) for argument in expr.args], self.count)
+        return (False,) * fields_of(expr.ty)
+
+    def _parted(self, expr: Any) -> bool:
+        parts = self._parts(expr)
+        if any(parts) and not all(parts):
+            raise NotSeparableError("a tuple of which some fields are batches")
+        return any(parts)
+
+    def _rewritten(self, expr: Any) -> Any:
+        if isinstance(expr, relax.Var):
+            return self.values.get(expr.__chandle__(), expr)
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self._rewritten(field) for field in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(self._rewritten(expr.tuple_value), expr.index)
+        if not isinstance(expr, relax.Call):
+            return expr
+        arguments = [self._rewritten(argument) for argument in expr.args]
+        if operator_of(expr) in SHAPED and any(self._parts(expr)):
+            shape = relax.ShapeExpr(self._extents(expr.ty))
+            arguments = [shape if isinstance(argument, relax.ShapeExpr) else argument for argument in arguments]
+        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
+
+    def _part_of(self, variable: relax.Var) -> Any:
+        """Return the type of a part of a variable's value."""
+        parts, ty = self.parts[variable.__chandle__()], variable.ty
+        if not any(parts):
+            return ty
+        types = ty.fields if isinstance(ty, relax.TupleType) else [ty]
+        made = [
+            relax.TensorType(self._extents(field), field.dtype) if own else field
+            for field, own in zip(types, parts, strict=True)
+        ]
+        return relax.TupleType(made) if isinstance(ty, relax.TupleType) else made[0]
+
+    def _extents(self, ty: Any) -> list[Any]:
+        first, *others = extents_of(ty)
+        part = part_of(first, self.count)
+        if part is None:
+            raise NotSeparableError(f"{first} rows are not {self.count} parts")
+        return [part, *others]

@@ -1,0 +1,88 @@
+"""What happens to a model before backends see it: it is simplified, laid out for them, and its weights are folded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import IRModule, relax
+
+from packager.backends.base import PartitionBackend, Preparation, Preparing
+from packager.backends.registry import blamed, find_backend
+from packager.errors import BackendError
+from packager.frontends.node_names import name_result, with_main
+from packager.graph.passes import apply
+from packager.ir.model import ImportedModel, NamedArray
+from packager.targets.target_list import Target
+from packager.transforms.fold_inline import fold_inline
+from packager.transforms.fold_weights import fold_weights
+from packager.transforms.layout.channels_last import to_channels_last
+from packager.transforms.layout.flatten import flatten_as_it_lies
+from packager.transforms.quantize.float8 import to_float8_products
+from packager.transforms.quantize.quantize import to_integers
+from packager.transforms.simplify.arithmetic import simplify_arithmetic
+from packager.transforms.simplify.no_ops import drop_no_ops
+from packager.transforms.simplify.sink_reshapes import sink_reshapes
+
+_R = relax.transform
+SIMPLIFY = [
+    _R.FoldBatchnormToConv2D(),
+    _R.DecomposeOpsForInference(),
+    _R.CanonicalizeBindings(),
+]
+TIDY = [
+    _R.CanonicalizeBindings(),
+    _R.EliminateCommonSubexpr(),
+    _R.CanonicalizeBindings(),
+    _R.DeadCodeElimination(),
+]
+
+
+def prepare(model: ImportedModel, targets: Sequence[Target], device: str) -> tuple[IRModule, dict[str, NamedArray]]:
+    """Return the module that the backends of ``targets`` are shown, and the constants that its ``main`` takes.
+
+    It is prepared as the backends want it. For the ``device`` ``cuda`` convolutions are always channels last.
+    """
+    wanted = _preparation(targets)
+    bounds = {dim.name: dim.max for dim in model.dims}
+    module = model.module
+    result = getattr(module["main"].body.body, "name", "")  # a tuple has none
+    if bounds:
+        module = with_main(module, module["main"].with_attr("tir_var_upper_bound", bounds))
+    module, constants = fold_inline(apply(SIMPLIFY, module)), model.constants()
+    if wanted.integer_products:
+        module, constants = to_integers(apply(TIDY, module), len(model.inputs), constants)
+    if wanted.float8_products:
+        module = to_float8_products(apply(TIDY, module), len(model.inputs))
+    if device == "cuda":
+        products_after = len(model.inputs) if wanted.window_products else None
+        module = to_channels_last(apply(TIDY, module), products_after=products_after)
+    elif wanted.channels_last:
+        module = simplify_arithmetic(apply(TIDY, drop_no_ops(module)), len(model.inputs))
+        module = to_channels_last(apply(TIDY, module), len(model.inputs))
+    module = apply(TIDY, drop_no_ops(module))
+    if device == "cuda" or wanted.channels_last:
+        module = apply(TIDY, flatten_as_it_lies(module, len(model.inputs)))
+    if device == "cpu" and targets:
+        module = apply(TIDY, drop_no_ops(sink_reshapes(module)))
+    module, constants = fold_weights(module, constants)
+    # What only folded weights have read is read by nobody now, and a partition of it would have no result.
+    module = apply([_R.DeadCodeElimination()], module)
+    return name_result(module, result), constants
+
+
+def backend_of(target: Target) -> PartitionBackend:
+    """Return the backend of a specialised Target."""
+    backend = find_backend(target.kind)
+    if not isinstance(backend, PartitionBackend):
+        raise BackendError(f"{target.kind}: the backend takes no partitions")
+    return backend
+
+
+def _preparation(targets: Sequence[Target]) -> Preparation:
+    """Return what the backends of the Targets want together."""
+    wanted = Preparation()
+    for target in targets:
+        backend = backend_of(target)
+        with blamed(backend.kind):
+            wanted |= backend.preparation(target) if isinstance(backend, Preparing) else Preparation()
+    return wanted

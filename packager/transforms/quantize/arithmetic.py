@@ -1,0 +1,197 @@
+"""Quantised tensors and sums of them as elementwise operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantised, Term, is_zero, merged
+
+if TYPE_CHECKING:
+    from packager.transforms.quantize.rewrite import Rewriter, Value
+
+Array = NDArray[Any]
+INT32 = np.iinfo(np.int32)
+# The magnitudes of the integers that products are made of.
+LARGEST = {"int8": 128.0, "uint8": 255.0, "int16": 2.0**15, "uint16": 2.0**16}
+# Below it numbers of float32 convert to int32.
+CONVERTIBLE = 2.0**30
+# By how much the scale of a bias may differ from the product of the scales that it is added to a product of.
+SAME_SCALE = 1e-4
+
+
+def is_plain(value: Quantised) -> bool:
+    """Whether it is the integers themselves."""
+    return value.scale.size == 1 and value.scale.item() == 1 and is_zero(value.zero)
+
+
+def numbers_of(value: Quantised) -> Array:
+    """Return the numbers that a constant stands for."""
+    assert value.array is not None
+    whole = value.array.astype(np.int32) - value.zero
+    return np.asarray(whole.astype(np.float32) * value.scale if value.dtype == "float32" else whole)
+
+
+def dequantise(rewriter: Rewriter, value: Quantised, name: str) -> Any:
+    """Return the numbers as an expression."""
+    if value.array is not None:
+        return rewriter.constants.make(numbers_of(value), f"{_stem(value.sources)}.dequantize", value.sources)
+    whole = value.value
+    if value.stored != "int32":
+        whole = rewriter.emit(relax.op.astype(whole, "int32"))
+    if not is_zero(value.zero):
+        zero = value.zero
+        if isinstance(zero, np.ndarray):
+            zero = rewriter.constants.make(zero, f"{_stem(value.sources)}.zero", value.sources)
+        whole = rewriter.emit(relax.op.subtract(whole, zero))
+    if value.dtype == "int32":
+        return whole
+    scale = rewriter.constants.make(value.scale, f"{_stem(value.sources)}.scale", value.sources)
+    return rewriter.emit(relax.op.multiply(rewriter.emit(relax.op.astype(whole, "float32")), scale), name)
+
+
+def largest(value: Quantised) -> float:
+    """Return what the magnitude of the numbers is at most."""
+    if not isinstance(value.zero, np.ndarray):
+        return float(np.inf)
+    whole = LARGEST.get(value.stored, 2.0**31) + float(np.abs(value.zero.astype(np.float64)).max(initial=0))
+    return float(np.abs(value.scale).max(initial=0)) * whole
+
+
+def as_linear(value: Quantised) -> Linear | None:
+    """Return a quantised tensor, of one scale and zero point, as a term and an offset."""
+    if value.dtype != "float32":
+        return None
+    scale = value.scale.astype(np.float64)
+    return Linear(
+        (Term(value.value, scale, LARGEST.get(value.stored, 2.0**31)),), -scale * value.zero, NO_BOUNDS, value.sources
+    )
+
+
+def whole_bias(sum_: Linear, bias: Quantised) -> Array | None:
+    """Return what a product has as its int32 summand if this bias is added, or None if the bias is no such number."""
+    if len(sum_.terms) != 1 or bias.array is None or bias.stored != "int32" or not is_zero(bias.zero):
+        return None
+    (term,) = sum_.terms
+    if str(term.value.ty.dtype) != "int32" or np.any(sum_.offset):
+        return None
+    if not np.allclose(bias.scale, term.factor, rtol=SAME_SCALE, atol=0):
+        return None
+    total = bias.array.astype(np.int64) + (0 if term.whole is None else term.whole)
+    return in_range(total)
+
+
+def in_range(whole: Array) -> Array | None:
+    """Return integers as int32 if they fit."""
+    fits = whole.size == 0 or (whole.min() >= INT32.min and whole.max() <= INT32.max)
+    return whole.astype(np.int32) if fits else None
+
+
+def evaluate(rewriter: Rewriter, sum_: Linear, name: str) -> Any:
+    """Return a linear value as an expression of float32."""
+    low, high = sum_.bounds
+    if (low, high) == NO_BOUNDS:
+        return _total(rewriter, sum_, 1.0, sum_.sources, name)
+    total = _total(rewriter, sum_, 1.0, sum_.sources, "")
+    if (low, high) == (0.0, np.inf):
+        return rewriter.emit(relax.op.nn.relu(total), name)
+    if low != -np.inf:
+        total = rewriter.emit(relax.op.maximum(total, relax.const(low, "float32")), name if high == np.inf else "")
+    if high != np.inf:
+        total = rewriter.emit(relax.op.minimum(total, relax.const(high, "float32")), name)
+    return total
+
+
+def _total(rewriter: Rewriter, sum_: Linear, scale: float, sources: tuple[str, ...], name: str) -> Any:
+    """Return terms and offset, divided by ``scale``, in float32."""
+    stem = _stem(sources)
+    total = None
+    offset = (sum_.offset / scale).astype(np.float32)
+    for number, term in enumerate(sum_.terms, 1):
+        last = number == len(sum_.terms) and not offset.any()
+        value = term.value
+        if term.whole is not None and term.whole.any():
+            value = rewriter.emit(relax.op.add(value, rewriter.constants.make(term.whole, f"{stem}.bias", sources)))
+        value = rewriter.emit(relax.op.astype(value, "float32"))
+        factor = rewriter.constants.make((term.factor / scale).astype(np.float32), f"{stem}.scale", sources)
+        value = rewriter.emit(relax.op.multiply(value, factor), name if last and total is None else "")
+        total = value if total is None else rewriter.emit(relax.op.add(total, value), name if last else "")
+    if offset.any():
+        total = rewriter.emit(relax.op.add(total, rewriter.constants.make(offset, f"{stem}.offset", sources)), name)
+    return total
+
+
+class Quantiser:
+    """QuantizeLinear with a scale and a zero point that are known, to the integer type ``stored``."""
+
+    def __init__(self, rewriter: Rewriter, scale: Array, zero: Array, stored: str, sources: tuple[str, ...]) -> None:
+        self.rewriter = rewriter
+        self.scale = scale
+        self.zero = zero
+        self.stored = stored
+        self.sources = sources
+        self.is_uniform = scale.size == 1 and zero.size == 1 and bool(np.all(scale > 0))
+
+    def apply(self, value: Value | None, source: Any, name: str) -> Any:
+        """Return the integers of an operand of the model."""
+        if isinstance(value, Quantised) and self._is_same(value):
+            return value.value
+        if isinstance(value, Joined) and self.is_uniform:
+            return self.rewriter.emit(relax.op.concat([self._part(part) for part in value.parts], value.axis), name)
+        sum_ = self.rewriter.linear(source)
+        if sum_ is not None and self.is_uniform:
+            return self._sum(sum_, name)
+        converts = self.rewriter.limit(source) / float(np.abs(self.scale).min()) < CONVERTIBLE
+        return self._numbers(self.rewriter.computed(source), name, converts=converts)
+
+    def _is_same(self, value: Quantised) -> bool:
+        return (
+            value.array is None and value.dtype == "float32" and value.same_numbers(self.scale, self.zero, self.stored)
+        )
+
+    def _part(self, part: Quantised) -> Any:
+        sum_ = as_linear(part)
+        if self._is_same(part) or sum_ is None:
+            return part.value
+        return self._sum(sum_, "")
+
+    def _sum(self, sum_: Linear, name: str) -> Any:
+        scale = float(self.scale.item())
+        total = _total(self.rewriter, sum_, scale, merged(sum_.sources, self.sources), "")
+        low, high = (bound / scale for bound in sum_.bounds)
+        return self._rounded(total, low, high, name, converts=sum_.largest / scale < CONVERTIBLE)
+
+    def _numbers(self, numbers: Any, name: str, *, converts: bool) -> Any:
+        """Return numbers quantised as the specification has it, by a division."""
+        emit = self.rewriter.emit
+        scale = self.rewriter.constants.make(self.scale, f"{_stem(self.sources)}.scale", self.sources)
+        divided = emit(relax.op.divide(numbers, scale))
+        if self.zero.size == 1:
+            return self._rounded(divided, -np.inf, np.inf, name, converts=converts)
+        zero = self.rewriter.constants.make(self.zero.astype(np.float32), f"{_stem(self.sources)}.zero", self.sources)
+        limits = np.iinfo(self.stored)
+        shifted = emit(relax.op.add(emit(relax.op.round(divided)), zero))
+        clipped = emit(relax.op.clip(shifted, float(limits.min), float(limits.max)))
+        return emit(relax.op.astype(emit(relax.op.astype(clipped, "int32")), self.stored), name)
+
+    def _rounded(self, numbers: Any, low: float, high: float, name: str, *, converts: bool) -> Any:
+        """Return quotients as integers, clipped as such: rounding is monotone, so that it may come first.
+
+        Those that ``converts`` does not say to be within int32 are brought there before they are rounded.
+        """
+        emit, zero, limits = self.rewriter.emit, int(self.zero.item()), np.iinfo(self.stored)
+        low, high = (float(min(max(bound, limits.min - zero), limits.max - zero)) for bound in (low, high))
+        if not converts:
+            numbers = emit(relax.op.clip(numbers, -CONVERTIBLE, CONVERTIBLE))
+        whole = emit(relax.op.astype(emit(relax.op.round(numbers)), "int32"))
+        if zero:
+            whole = emit(relax.op.add(whole, relax.const(zero, "int32")))
+        whole = emit(relax.op.clip(whole, float(np.rint(low)) + zero, float(np.rint(high)) + zero))
+        return emit(relax.op.astype(whole, self.stored), name)
+
+
+def _stem(sources: tuple[str, ...]) -> str:
+    return sources[0] if sources else "quantized"

@@ -1,0 +1,143 @@
+"""Matrix products of 8-bit floats: a model dequantises operands to multiply them, a backend multiplies them as such.
+
+    sum (sx x) (sw w)  =  sx sw (sum x w)
+
+with one scale for the data, and one for all weights or for each column. Sums are float32, as the model's are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+
+from packager.frontends.node_names import with_main
+from packager.graph.dataflow import Dataflow, operator_of
+
+FLOAT8 = "float8_e4m3fn"
+ALIGNMENT = 16
+"""Depth and columns of products that are rewritten are multiples of it: what is otherwise is computed in float32."""
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """8-bit floats, what they are multiplied with, and whether both are transposed then."""
+
+    value: Any
+    scale: Any = None
+    transposed: bool = False
+
+
+def to_float8_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
+    """Return ``module`` with products of dequantised 8-bit floats in ``main`` as scaled products of these."""
+    main = module["main"]
+    flow = Dataflow(main, [parameter.__chandle__() for parameter in main.params[num_inputs:]])
+    if not any(str(getattr(v.ty, "dtype", "")) == FLOAT8 for v in (*flow.variables, *main.params)):
+        return module
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
+        with builder.dataflow():
+            made: dict[int, Any] = {}
+            for variable in flow.variables:
+                value = flow.value(variable)
+                product = _product(flow, variable) if operator_of(value) == "matmul" else None
+                if product is not None:
+                    emitted = _emitted(builder, product, made, variable.name)
+                else:
+                    emitted = builder.emit(_renamed(value, made), variable.name)
+                made[variable.__chandle__()] = emitted
+            result = builder.emit_output(_renamed(main.body.body, made))
+        builder.emit_func_output(result)
+    return with_main(module, builder.get()["main"])
+
+
+def _renamed(expr: Any, made: dict[int, Any]) -> Any:
+    if isinstance(expr, relax.Var):
+        return made.get(expr.__chandle__(), expr)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([_renamed(field, made) for field in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(_renamed(expr.tuple_value, made), expr.index)
+    if isinstance(expr, relax.Call):
+        return relax.Call(expr.op, [_renamed(argument, made) for argument in expr.args], expr.attrs, expr.ty_args)
+    return expr
+
+
+def _product(flow: Dataflow, variable: Any) -> tuple[_Operand, _Operand] | None:
+    """Return the operands of a matmul of 8-bit floats, None if it is none that is rewritten."""
+    data, weight = (_operand(flow, argument) for argument in flow.value(variable).args)
+    if data is None or weight is None or str(variable.ty.dtype) != "float32" or data.transposed:
+        return None
+    shape = _extents(weight.value)
+    if shape is None or len(shape) != 2 or any(extent % ALIGNMENT for extent in shape):
+        return None
+    if not flow.is_constant(weight.value):
+        return None
+    columns = 0 if weight.transposed else 1
+    along = {(shape[columns],), (1, shape[1])} if columns else {(shape[0], 1)}
+    if not _is_number(data.scale) or not (_is_number(weight.scale) or _extents(weight.scale) in along):
+        return None
+    known = all(flow.is_constant(_source(flow, o.scale)) for o in (data, weight) if isinstance(o.scale, relax.Var))
+    return (data, weight) if known else None
+
+
+def _source(flow: Dataflow, scale: Any) -> Any:
+    """Return what a scale is a view of."""
+    while (call := flow.call(scale, "reshape")) is not None:
+        scale = call.args[0]
+    return scale
+
+
+def _is_number(scale: Any) -> bool:
+    """Whether a scale is one for all elements; None is 1."""
+    if scale is None:
+        return True
+    extents = _extents(scale)
+    return extents is not None and all(extent == 1 for extent in extents)
+
+
+def _emitted(builder: Any, product: tuple[_Operand, _Operand], made: dict[int, Any], name: str) -> Any:
+    """Emit a product of 8-bit floats, scaled; return its result."""
+    data, weight = product
+    right = _renamed(weight.value, made)
+    if weight.transposed:
+        right = builder.emit(relax.op.permute_dims(right))
+    result = builder.emit(relax.op.matmul(_renamed(data.value, made), right, out_dtype="float32"))
+    for operand in product:
+        scale = operand.scale
+        if scale is None:
+            continue
+        if not isinstance(scale, GenericConst) and _extents(scale) != ():
+            scale = builder.emit(relax.op.reshape(_renamed(scale, made), (-1,)))
+        result = builder.emit(relax.op.multiply(result, _renamed(scale, made)), name)
+    return result
+
+
+def _operand(flow: Dataflow, expr: Any) -> _Operand | None:
+    transposed = False
+    call = flow.call(expr, "permute_dims") if isinstance(expr, relax.Var) else None
+    if call is not None and expr.ty.ndim == 2 and [int(axis) for axis in call.attrs.axes or (1, 0)] == [1, 0]:
+        expr, transposed = call.args[0], True
+    scale = None
+    call = flow.call(expr, "multiply") if isinstance(expr, relax.Var) else None
+    if call is not None:
+        first, second = call.args
+        expr, scale = (second, first) if _widened(flow, first) is None else (first, second)
+    value = _widened(flow, expr)
+    return None if value is None else _Operand(value, scale, transposed)
+
+
+def _widened(flow: Dataflow, expr: Any) -> Any:
+    """Return the 8-bit floats that are converted to what ``expr`` is, None if none are."""
+    call = flow.call(expr, "astype") if isinstance(expr, relax.Var) else None
+    return call.args[0] if call is not None and str(call.args[0].ty.dtype) == FLOAT8 else None
+
+
+def _extents(variable: Any) -> tuple[int, ...] | None:
+    shape = getattr(variable.ty, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(e, tirx.IntImm) for e in shape.values):
+        return None
+    return tuple(int(extent) for extent in shape.values)

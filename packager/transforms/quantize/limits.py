@@ -1,0 +1,56 @@
+"""What the magnitude of numbers is at most, where that follows from the operators that compute them.
+
+Numbers that convert to int32 are clipped as integers when they are quantised, for which CPUs have better instructions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+
+from packager.graph.dataflow import operator_of
+
+ONE = frozenset(("erf", "tanh", "sigmoid", "sin", "cos", "nn.softmax"))
+# Of these the result is no larger than the first operand.
+NO_LARGER = frozenset(
+    (
+        *("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "abs", "negative", "mean", "max", "min"),
+        *("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "nn.max_pool2d", "nn.pad"),
+        *("reshape", "permute_dims", "expand_dims", "squeeze", "broadcast_to", "strided_slice", "take", "flatten"),
+    )
+)
+
+
+def limit_of(call: relax.Call, limit: Callable[[Any], float], least: Callable[[Any], float]) -> float:
+    """Return a limit of the result's magnitude, infinity for none.
+
+    ``limit`` gives that of an operand, ``least`` the magnitude that no element of it is below.
+    """
+    name = operator_of(call)
+    if name in ONE:
+        return 1.0
+    if name in NO_LARGER:
+        return limit(call.args[0])
+    if name in ("add", "subtract"):
+        return limit(call.args[0]) + limit(call.args[1])
+    if name in ("maximum", "minimum"):
+        return max(map(limit, call.args))
+    if name == "concat" and isinstance(call.args[0], relax.Tuple):
+        return max(map(limit, call.args[0].fields))
+    if name == "multiply":
+        return _finite(limit(call.args[0]) * limit(call.args[1]))
+    if name == "divide" and least(call.args[1]) > 0:
+        return _finite(limit(call.args[0]) / least(call.args[1]))
+    if name == "nn.layer_norm" and isinstance(call.ty.shape, relax.ShapeExpr):
+        extents = [call.ty.shape.values[int(axis)] for axis in call.attrs.axes]
+        if all(hasattr(extent, "value") for extent in extents):
+            width = math.prod(int(extent) for extent in extents)
+            return _finite(math.sqrt(width) * limit(call.args[1]) + limit(call.args[2]))
+    return math.inf
+
+
+def _finite(number: float) -> float:
+    return math.inf if math.isnan(number) else number

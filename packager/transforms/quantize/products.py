@@ -1,0 +1,133 @@
+"""Products of quantised operands: sums in int32 of products of 8-bit integers, and what corrects them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from packager.graph.rewrite import remade
+from packager.transforms.quantize.arithmetic import LARGEST, in_range
+from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantised, Term, compact, is_zero, merged
+
+if TYPE_CHECKING:
+    from packager.transforms.quantize.rewrite import Rewriter
+
+Array = NDArray[Any]
+BYTES = ("int8", "uint8")
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """A product of integers: its call, the sums of each channel's weights, their scales, and a limit of magnitudes."""
+
+    call: Any
+    totals: Array
+    scale: Array
+    limit: float
+
+
+def conv2d(rewriter: Rewriter, variable: Any, call: relax.Call) -> Linear | None:
+    """Return a convolution of integers, or None if its operands are not quantised so. Plain int32 is emitted."""
+    operands = _operands(rewriter, call)
+    attrs = call.attrs
+    plain = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NCHW", "OIHW", "NCHW")
+    if operands is None or not plain or not isinstance(call.args[0].ty.shape, relax.ShapeExpr):
+        return None
+    data, weight = operands
+    weights = _weights(rewriter, weight)
+    scale = compact(weight.scale)
+    if weights is None or scale.shape not in ((), (weight.value.ty.shape.values[0], 1, 1, 1)):
+        return None
+    value, padding = data.value, [int(extent) for extent in attrs.padding]
+    if any(padding) and not is_zero(data.zero):
+        if not isinstance(data.zero, np.ndarray):
+            return None
+        top, left, bottom, right = padding
+        width = [0, 0, 0, 0, top, bottom, left, right]
+        value = rewriter.emit(relax.op.nn.pad(value, width, pad_value=float(data.zero.item())))
+        padding = [0, 0, 0, 0]
+    constant, array = weights
+    totals = array.astype(np.int64).sum(axis=(1, 2, 3)).reshape(1, -1, 1, 1)
+    result = remade(call, value, constant, padding=padding, out_dtype="int32")
+    sums = _Sums(result, totals, scale.reshape((1, -1, 1, 1) if scale.ndim else ()), _largest(data, array, (1, 2, 3)))
+    return _corrected(rewriter, variable, sums, data, weight)
+
+
+def matmul(rewriter: Rewriter, variable: Any, call: relax.Call) -> Linear | None:
+    """Return a matrix product of integers, or None if its operands are not quantised so. Plain int32 is emitted."""
+    operands = _operands(rewriter, call)
+    ranks = [argument.ty.ndim for argument in call.args]
+    if operands is None or min(ranks) < 2:
+        return None
+    data, weight = operands
+    weights = _weights(rewriter, weight)
+    if weights is None:
+        return None
+    constant, array = weights
+    scale = compact(weight.scale)
+    if any(extent != 1 for extent in array.shape[:-2]) or any(extent != 1 for extent in scale.shape[:-1]):
+        return None
+    totals = array.astype(np.int64).sum(axis=-2).reshape(-1)
+    result = remade(call, data.value, constant, out_dtype="int32")
+    sums = _Sums(result, totals, scale.reshape(-1) if scale.ndim else scale, _largest(data, array, (-2,)))
+    return _corrected(rewriter, variable, sums, data, weight)
+
+
+def _largest(data: Quantised, array: Array, axes: tuple[int, ...]) -> float:
+    """Return what the magnitude of a sum of products is at most."""
+    return float(np.abs(array.astype(np.int32)).sum(axis=axes, dtype=np.int64).max(initial=0)) * LARGEST[data.stored]
+
+
+def _operands(rewriter: Rewriter, call: relax.Call) -> tuple[Quantised, Quantised] | None:
+    """Return 8-bit data of one scale and zero point, and 8-bit weights that are a constant."""
+    data, weight = (rewriter.value(argument) for argument in call.args)
+    if not isinstance(data, Quantised) or not isinstance(weight, Quantised) or data.dtype != weight.dtype:
+        return None
+    if data.array is not None or weight.array is None or data.scale.size != 1:
+        return None
+    if isinstance(data.zero, np.ndarray) and data.zero.size != 1:
+        return None
+    return (data, weight) if data.stored in BYTES and weight.stored in BYTES else None
+
+
+def _weights(rewriter: Rewriter, weight: Quantised) -> tuple[Any, Array] | None:
+    """Return weights as int8 with the zero point 0: an expression and its value."""
+    assert weight.array is not None
+    if not isinstance(weight.zero, np.ndarray):
+        return None
+    if weight.stored == "int8" and is_zero(weight.zero):
+        if isinstance(weight.value, relax.Var):
+            return weight.value, weight.array
+        return rewriter.constants.make(weight.array, "weight", weight.sources), weight.array
+    if weight.stored == "uint8" and (weight.zero == 128).all():
+        array = (weight.array ^ 128).view(np.int8)
+        return rewriter.constants.make(array, f"{weight.sources[0]}.int8", weight.sources), array
+    return None
+
+
+def _corrected(rewriter: Rewriter, variable: Any, product: _Sums, data: Quantised, weight: Quantised) -> Linear | None:
+    """Return sums of products, without the data's zero point; emit them if the model's numbers are int32."""
+    emit, name = rewriter.emit, variable.name
+    sources = merged(data.sources, weight.sources)
+    stem = weight.sources[0] if weight.sources else "weight"
+    if isinstance(data.zero, np.ndarray):
+        whole = in_range(-product.totals * int(data.zero.item()))
+        if whole is None:
+            return None
+        if data.dtype == "float32":
+            factor = data.scale.astype(np.float64) * product.scale.astype(np.float64)
+            term = Term(emit(product.call, name), factor, product.limit, whole)
+            return Linear((term,), np.zeros(()), NO_BOUNDS, sources)
+        sums = emit(product.call, "" if whole.any() else name)
+        if whole.any():
+            sums = emit(relax.op.add(sums, rewriter.constants.make(whole, f"{stem}.bias", sources)), name)
+    else:
+        totals = rewriter.constants.make((-product.totals).astype(np.int32), f"{stem}.sum", sources)
+        taken = emit(relax.op.multiply(totals, data.zero))
+        sums = emit(relax.op.add(emit(product.call), taken), name)
+    rewriter.real[variable.__chandle__()] = sums
+    return None

@@ -1,0 +1,316 @@
+"""Walk ``main`` once; quantised tensors, and what is linear in them, are computed when something needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+from tvm.ir import GenericConst
+
+from packager.graph.dataflow import operator_of
+from packager.transforms.quantize import arithmetic
+from packager.transforms.quantize.constants import Constants
+from packager.transforms.quantize.limits import limit_of
+from packager.transforms.quantize.products import conv2d, matmul
+from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantised, along, compact, merged
+
+# Without one of these a model has nothing that is quantised.
+MARKS = frozenset(("relax.quantize", "relax.dequantize", "relax.astype"))
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
+RESULTS = ("int8", "uint8", "int16", "uint16")
+MAX_TERMS = 4
+
+Array = NDArray[Any]
+Value = Quantised | Linear | Joined
+
+
+class Rewriter:
+    """``values`` holds what variables stand for, ``real`` the expressions that compute them, as far as made; both by
+    the handle of the original variable."""
+
+    def __init__(self, main: relax.Function, constants: Constants) -> None:
+        self.main = main
+        self.constants = constants
+        self.builder = relax.BlockBuilder()
+        self.values: dict[int, Value] = {}
+        self.real: dict[int, Any] = {}
+        self.limits: dict[int, float] = {}  # of magnitudes, by the handle of the original variable
+        self.operators: dict[str, Callable[[Any, relax.Call], Value | None]] = {
+            "dequantize": self._dequantize,
+            "astype": self._widen,
+            "subtract": self._subtract,
+            "add": self._add,
+            "nn.relu": lambda _, call: self._clip(call.args[0], 0.0, np.inf),
+            "clip": self._clip_call,
+            "maximum": lambda _, call: self._bound(call, upper=False),
+            "minimum": lambda _, call: self._bound(call, upper=True),
+            "concat": self._concat,
+            "nn.pad": self._pad,
+            "nn.conv2d": lambda variable, call: conv2d(self, variable, call),
+            "matmul": lambda variable, call: matmul(self, variable, call),
+            **dict.fromkeys(("reshape", "permute_dims", "expand_dims", "squeeze"), self._move),
+            **dict.fromkeys(("broadcast_to", "take", "strided_slice", "nn.max_pool2d"), self._select),
+        }
+
+    def rewrite(self) -> relax.Function:
+        """Return the function; its new constants stand in it."""
+        parameters = list(self.main.params)
+        self.real.update((parameter.__chandle__(), parameter) for parameter in parameters)
+        with self.builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
+            with self.builder.dataflow():
+                for block in self.main.body.blocks:
+                    for binding in block.bindings:
+                        self._bind(binding)
+                result = self.builder.emit_output(self.computed(self.main.body.body))
+            self.builder.emit_func_output(result)
+        return self.builder.get()["main"]
+
+    def _bind(self, binding: Any) -> None:
+        variable, value, handle = binding.var, binding.value, binding.var.__chandle__()
+        if isinstance(value, relax.Call):
+            self.constants.see(variable, value)
+            if operator_of(value) == "quantize" and self._quantize(variable, value):
+                return
+            stands_for = self.operators.get(operator_of(value), lambda _variable, _call: None)(variable, value)
+            if stands_for is not None:
+                self.values[handle] = stands_for
+            if stands_for is not None or handle in self.real:
+                return
+        elif isinstance(value, relax.Var) and value.__chandle__() in self.values:
+            self.values[handle] = self.values[value.__chandle__()]
+            return
+        if isinstance(value, relax.Call):
+            self.limits[handle] = limit_of(value, self.limit, self._least)
+        elif isinstance(value, relax.Var):
+            self.limits[handle] = self.limit(value)
+        self.real[handle] = self.builder.emit(self.computed(value), variable.name)
+
+    def limit(self, expr: Any) -> float:
+        """Return what the magnitude of an operand is at most; infinity if that is not known."""
+        array, value = self.constants.array(expr), self.value(expr)
+        if array is not None:
+            with np.errstate(invalid="ignore"):  # of what is no number
+                largest = max((abs(float(end)) for end in (array.max(), array.min())) if array.size else (0.0,))
+            return np.inf if np.isnan(largest) else largest
+        if isinstance(value, Joined):
+            return max(arithmetic.largest(part) for part in value.parts)
+        if isinstance(value, Linear):
+            return min(value.largest, max(abs(bound) for bound in value.bounds))
+        return self.limits.get(expr.__chandle__(), np.inf) if value is None else arithmetic.largest(value)
+
+    def _least(self, expr: Any) -> float:
+        array = self.constants.array(expr)
+        return (
+            0.0 if array is None else float(np.nan_to_num(np.abs(array.astype(np.float64)), nan=0).min(initial=np.inf))
+        )
+
+    def value(self, expr: Any) -> Value | None:
+        """Return what an operand stands for, None if it is nothing quantised."""
+        return self.values.get(expr.__chandle__())
+
+    def emit(self, expr: Any, name: str = "") -> Any:
+        """Add a binding, and return its variable."""
+        return self.builder.emit(expr, name)
+
+    def computed(self, expr: Any, name: str = "") -> Any:
+        """Return an expression over the values as the model has them."""
+        if isinstance(expr, relax.Var):
+            handle = expr.__chandle__()
+            if handle not in self.real and handle in self.values:
+                self.real[handle] = self._compute(self.values[handle], name or expr.name)
+            return self.real.get(handle, expr)
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self.computed(field) for field in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(self.computed(expr.tuple_value), expr.index)
+        if isinstance(expr, relax.Call):
+            return relax.Call(expr.op, [self.computed(a) for a in expr.args], expr.attrs, expr.ty_args)
+        return expr
+
+    def _compute(self, value: Value, name: str) -> Any:
+        match value:
+            case Quantised():
+                return arithmetic.dequantise(self, value, name)
+            case Linear():
+                return arithmetic.evaluate(self, value, name)
+        parts = [arithmetic.dequantise(self, part, "") for part in value.parts]
+        return self.emit(relax.op.concat(parts, value.axis), name)
+
+    def _dequantize(self, _: Any, call: relax.Call) -> Value | None:
+        source = call.args[0]
+        known = self._parameters(call)
+        if known is None or str(source.ty.dtype) not in INTEGERS or str(call.attrs.out_dtype) != "float32":
+            return None
+        array, sources = self.constants.array(source), self.constants.sources_of(*call.args)
+        return Quantised(self.computed(source), *known, "float32", array, sources)
+
+    def _quantize(self, variable: Any, call: relax.Call) -> bool:
+        """Bind the variable to integers; return whether that is done."""
+        source, *parameters = call.args
+        known, stored = self._parameters(call), str(call.attrs.out_dtype)
+        if known is None or stored not in RESULTS or str(source.ty.dtype) != "float32":
+            return False
+        quantise = arithmetic.Quantiser(self, *known, stored, self.constants.sources_of(*parameters))
+        self.real[variable.__chandle__()] = quantise.apply(self.value(source), source, variable.name)
+        return True
+
+    def _parameters(self, call: relax.Call) -> tuple[Array, Array] | None:
+        """Return scale and zero point, shaped to go with the operand, if they are known and so is its rank."""
+        source, *parameters = call.args
+        scale, zero = (self.constants.array(parameter) for parameter in parameters)
+        if (
+            scale is None
+            or zero is None
+            or scale.dtype != np.float32
+            or not isinstance(source.ty.shape, relax.ShapeExpr)
+        ):
+            return None
+        rank, axis = len(source.ty.shape.values), int(call.attrs.axis)
+        return along(scale, axis, rank), along(zero.astype(np.int32), axis, rank)
+
+    def _widen(self, _: Any, call: relax.Call) -> Value | None:
+        """8 bits that the model itself widens, to compute in int32."""
+        source = call.args[0]
+        if str(source.ty.dtype) not in ("int8", "uint8") or str(call.ty.dtype) != "int32":
+            return None
+        if not isinstance(source.ty.shape, relax.ShapeExpr):
+            return None
+        one, none = np.ones((), np.float32), np.zeros((), np.int32)
+        array = self.constants.array(source)
+        return Quantised(self.computed(source), one, none, "int32", array, self.constants.sources_of(source))
+
+    def _subtract(self, _: Any, call: relax.Call) -> Value | None:
+        """The zero point that the model itself takes off."""
+        data, zero = self.value(call.args[0]), call.args[1]
+        if not isinstance(data, Quantised) or data.dtype != "int32" or not arithmetic.is_plain(data):
+            return None
+        if str(call.ty.shape) != str(call.args[0].ty.shape):
+            return None
+        rank = len(call.ty.shape.values)
+        origin = self.value(zero)
+        array = origin.array if isinstance(origin, Quantised) else self.constants.array(zero)
+        if array is not None:
+            missing = rank - array.ndim
+            shaped = compact(array.astype(np.int32).reshape((1,) * missing + array.shape))
+            sources = merged(data.sources, self.constants.sources_of(zero))
+            return replace(data, zero=shaped, sources=sources)
+        extents = zero.ty.shape.values if isinstance(zero.ty.shape, relax.ShapeExpr) else None
+        if extents is None or any(getattr(extent, "value", 0) != 1 for extent in extents) or data.array is not None:
+            return None
+        return replace(data, zero=self.computed(zero))
+
+    def linear(self, expr: Any) -> Linear | None:
+        """Return an operand that is computed at run time as something linear, if it is that."""
+        value = self.value(expr)
+        if isinstance(value, Quantised):
+            return arithmetic.as_linear(value) if value.array is None and value.is_uniform else None
+        return value if isinstance(value, Linear) else None
+
+    def _add(self, _: Any, call: relax.Call) -> Value | None:
+        left, right = call.args
+        one, two = self.linear(left), self.linear(right)
+        shape = str(call.ty.shape)
+        if one is not None and two is not None and str(left.ty.shape) == str(right.ty.shape) == shape:
+            plain = one.bounds == two.bounds == NO_BOUNDS and len(one.terms) + len(two.terms) <= MAX_TERMS
+            if not plain:
+                return None
+            return Linear(one.terms + two.terms, one.offset + two.offset, NO_BOUNDS, merged(one.sources, two.sources))
+        if one is None:
+            left, right, one = right, left, two
+        if one is None or one.bounds != NO_BOUNDS or str(left.ty.shape) != shape:
+            return None
+        return self._add_constant(one, right)
+
+    def _add_constant(self, sum_: Linear, bias: Any) -> Linear | None:
+        """Return a sum with a constant added: in int32 if it is quantised as sums of products are."""
+        value = self.value(bias)
+        if isinstance(value, Quantised) and value.array is not None:
+            sources = merged(sum_.sources, value.sources)
+            whole = arithmetic.whole_bias(sum_, value)
+            if whole is not None:
+                term = replace(sum_.terms[0], whole=whole)
+                return Linear((term,), sum_.offset, sum_.bounds, sources)
+            numbers = arithmetic.numbers_of(value)
+        else:
+            array = self.constants.array(bias)
+            if array is None or array.dtype != np.float32:
+                return None
+            numbers, sources = array, merged(sum_.sources, self.constants.sources_of(bias))
+        return replace(sum_, offset=sum_.offset + compact(numbers.astype(np.float64)), sources=sources)
+
+    def _clip(self, source: Any, low: float, high: float) -> Value | None:
+        found = self.linear(source)
+        return None if found is None else found.clipped(low, high)
+
+    def _clip_call(self, _: Any, call: relax.Call) -> Value | None:
+        bounds: list[Any] = [getattr(argument, "value", None) for argument in call.args[1:3]]
+        if not all(isinstance(bound, int | float) for bound in bounds):
+            return None
+        return self._clip(call.args[0], float(bounds[0]), float(bounds[1]))
+
+    def _bound(self, call: relax.Call, *, upper: bool) -> Value | None:
+        for source, bound in (call.args, reversed(call.args)):
+            array = self.constants.array(bound) if isinstance(bound, GenericConst | relax.Var) else None
+            if array is not None and array.size == 1 and str(source.ty.shape) == str(call.ty.shape):
+                number = float(array.item())
+                return self._clip(source, -np.inf, number) if upper else self._clip(source, number, np.inf)
+        return None
+
+    def _move(self, variable: Any, call: relax.Call) -> Value | None:
+        """What moves elements moves integers."""
+        value = self.value(call.args[0])
+        if not isinstance(value, Quantised) or not isinstance(value.zero, np.ndarray):
+            return None
+        if not value.is_uniform and value.array is None:
+            return None
+        moved = self.emit(relax.Call(call.op, [value.value, *call.args[1:]], call.attrs, call.ty_args), variable.name)
+        if value.array is None:
+            return replace(value, value=moved)
+        arrays = [value.array, value.scale, value.zero]
+        results = [self._moved(array, value.array.shape, call) for array in arrays]
+        return replace(value, value=moved, array=results[0], scale=compact(results[1]), zero=compact(results[2]))
+
+    def _moved(self, array: Any, shape: tuple[int, ...], call: relax.Call) -> Any:
+        whole = array if array.shape == shape else np.broadcast_to(array, shape)
+        if operator_of(call) == "permute_dims":
+            return whole.transpose(None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes])
+        if array.size == 1 and array.shape != shape:
+            return array.reshape(())
+        return whole.reshape([int(extent) for extent in call.ty.shape.values])
+
+    def _select(self, variable: Any, call: relax.Call) -> Value | None:
+        """What copies elements, or takes the largest, does so with integers of one scale."""
+        value = self.value(call.args[0])
+        if not isinstance(value, Quantised) or not value.is_uniform or value.dtype != "float32":
+            return None
+        if call.op.name == "relax.nn.max_pool2d" and (value.scale.item() <= 0 or value.stored not in ("int8", "uint8")):
+            return None
+        others = [self.computed(argument) for argument in call.args[1:]]
+        made = self.emit(relax.Call(call.op, [value.value, *others], call.attrs, call.ty_args), variable.name)
+        return replace(value, value=made, array=None)
+
+    def _pad(self, variable: Any, call: relax.Call) -> Value | None:
+        """What pads with zeros pads with the integer that stands for zero."""
+        value, attrs = self.value(call.args[0]), call.attrs
+        plain = str(attrs.pad_mode) == "constant" and float(attrs.pad_value) == 0.0
+        if not plain or not isinstance(value, Quantised) or not value.is_uniform or value.array is not None:
+            return None
+        width = [int(extent) for extent in attrs.pad_width]
+        padded = relax.op.nn.pad(value.value, width, pad_value=float(value.zero.item()))
+        return replace(value, value=self.emit(padded, variable.name))
+
+    def _concat(self, variable: Any, call: relax.Call) -> Value | None:
+        fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
+        parts = [self.value(field) for field in fields]
+        uniform = [p for p in parts if isinstance(p, Quantised) and p.is_uniform and p.array is None]
+        if not parts or len(uniform) != len(parts) or any(part.dtype != "float32" for part in uniform):
+            return None
+        first, axis = uniform[0], int(call.attrs.axis)
+        if all(part.same_numbers(first.scale, first.zero, first.stored) for part in uniform):
+            joined = self.emit(relax.op.concat([part.value for part in uniform], axis), variable.name)
+            return replace(first, value=joined, sources=merged(*(part.sources for part in uniform)))
+        return Joined(tuple(uniform), axis)

@@ -1,0 +1,209 @@
+"""Arithmetic that is the same but for rounding, and cheaper.
+
+Chains of additions and multiplications with constants become one of each, and convolutions do the latter. Such chains
+are what batch norms become that stand before a convolution, or have scales of their own behind them. What is computed
+of their constants is folded with the other weights. A power of 0.75, as in local response normalisation, is made of
+square roots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm_ffi import structural_walk
+
+from packager.graph.rewrite import remade
+from packager.transforms.layout.channels_last import computed_from_constants
+
+_OPERATORS = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
+CONVOLUTION = "relax.nn.conv2d"
+OIHW = "OIHW"
+
+
+def simplify_arithmetic(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
+    """Rewrite such chains of float32 in ``main`` if they become shorter, and such powers."""
+    rewriter = _Simplifier(module, module["main"], num_inputs)
+    if not rewriter.chains and not rewriter.powers:
+        return module
+    result = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    result.update_func(result.get_global_var("main"), rewriter.visit_expr(module["main"]))
+    return relax.transform.Normalize()(result)
+
+
+@dataclass(frozen=True)
+class _Link:
+    """An operator of a chain: its value, the operand that goes on, and the constant."""
+
+    operator: str
+    source: Any
+    constant: Any
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Operators from the first to the last; ``convolution`` is what computes their source, if nothing else reads it."""
+
+    links: tuple[_Link, ...]
+    convolution: Any | None
+
+    @property
+    def source(self) -> Any:
+        """What the chain is applied to."""
+        return self.links[0].source
+
+    @property
+    def shortens(self) -> bool:
+        """Whether fewer operators do the same."""
+        scales = sum(link.operator in ("relax.multiply", "relax.divide") for link in self.links)
+        left = (scales > 0 and self.convolution is None) + (scales < len(self.links))
+        return left < len(self.links)
+
+
+@mutator
+class _Simplifier(PyExprMutator):  # type: ignore[misc]
+    """``chains`` are those that become shorter, by the handle of the call that ends them, ``powers`` are handles."""
+
+    def __init__(self, module: tvm.IRModule, main: relax.Function, num_inputs: int) -> None:
+        super().__init__(module)
+        self.constants = computed_from_constants(main, num_inputs)
+        self.values = relax.analysis.get_var2val(main)
+        bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        self.reads = Counter(handle for binding in bindings for handle in _variables(binding.value))
+        self.reads.update(_variables(main.body.body))
+        links = {b.var.__chandle__(): link for b in bindings if (link := self._link(b.value)) is not None}
+        inner = {
+            link.source.__chandle__()
+            for link in links.values()
+            if link.source.__chandle__() in links and self.reads[link.source.__chandle__()] == 1
+        }
+        ends = [binding for binding in bindings if binding.var.__chandle__() in links.keys() - inner]
+        chains = {binding.value.__chandle__(): self._chain(binding.var, links, inner) for binding in ends}
+        self.powers = {b.value.__chandle__() for b in bindings if _is_three_quarters(b.value)}
+        self.chains = {handle: chain for handle, chain in chains.items() if chain.shortens}
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        chain = self.chains.get(call.__chandle__())
+        if chain is not None:
+            return self._collapsed(chain)
+        if call.__chandle__() in self.powers:
+            root = self._emit(relax.op.sqrt(self.visit_expr(call.args[0])))
+            return relax.op.multiply(root, self._emit(relax.op.sqrt(root)))
+        return self.visit_expr_post_order(call)
+
+    def _is_constant(self, operand: Any) -> bool:
+        return _number(operand) is not None or operand.__chandle__() in self.constants
+
+    def _link(self, value: Any) -> _Link | None:
+        operator = str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
+        if operator not in _OPERATORS or not _is_float(value):
+            return None
+        left, right = value.args
+        if self._is_constant(left) and operator in ("relax.add", "relax.multiply"):
+            left, right = right, left
+        if not isinstance(left, relax.Var) or self._is_constant(left) or not self._is_constant(right):
+            return None
+        same = str(getattr(left.ty, "shape", None)) == str(value.ty.shape)
+        return _Link(operator, left, right) if same and _is_float(left) and _is_float(right) else None
+
+    def _chain(self, variable: Any, links: dict[int, _Link], inner: set[int]) -> _Chain:
+        found = [links[variable.__chandle__()]]
+        while (handle := found[0].source.__chandle__()) in inner:
+            found.insert(0, links[handle])
+        source = found[0].source
+        made = self.values.get(source)
+        is_convolution = isinstance(made, relax.Call) and getattr(made.op, "name", "") == CONVOLUTION
+        takes_scale = (
+            is_convolution
+            and self.reads[source.__chandle__()] == 1
+            and self._is_constant(made.args[1])
+            and (made.attrs.kernel_layout, made.attrs.out_layout) == (OIHW, "NCHW")
+            and _is_float(made.args[1])
+            and all(_is_per_channel(link.constant, made) for link in found)
+        )
+        return _Chain(tuple(found), made if takes_scale else None)
+
+    def _collapsed(self, chain: _Chain) -> relax.Expr:
+        scale: Any = None
+        shift: Any = None
+        for link in chain.links:
+            constant = self.visit_expr(link.constant)
+            if link.operator == "relax.multiply":
+                scale = constant if scale is None else self._emit(relax.op.multiply(scale, constant))
+                shift = None if shift is None else self._emit(relax.op.multiply(shift, constant))
+            elif link.operator == "relax.divide":
+                dividend = relax.const(1.0, "float32") if scale is None else scale
+                scale = self._emit(relax.op.divide(dividend, constant))
+                shift = None if shift is None else self._emit(relax.op.divide(shift, constant))
+            elif link.operator == "relax.add":
+                shift = constant if shift is None else self._emit(relax.op.add(shift, constant))
+            else:
+                negative = relax.op.negative(constant) if shift is None else relax.op.subtract(shift, constant)
+                shift = self._emit(negative)
+        if scale is None:
+            return relax.op.add(self.visit_expr(chain.source), shift)
+        if chain.convolution is not None:
+            scaled: Any = self._scaled(chain.convolution, scale)
+        else:
+            scaled = relax.op.multiply(self.visit_expr(chain.source), scale)
+        return scaled if shift is None else relax.op.add(self._emit(scaled), shift)
+
+    def _scaled(self, convolution: Any, scale: Any) -> Any:
+        """Return a convolution whose weights have been multiplied by a scale of its results."""
+        data, weight = map(self.visit_expr, convolution.args)
+        channels = int(weight.ty.shape.values[0])
+        extents = (channels if _size(scale) == channels else 1, 1, 1, 1)
+        column = self._emit(relax.op.reshape(scale, extents))
+        return remade(convolution, data, self._emit(relax.op.multiply(weight, column)))
+
+    def _emit(self, value: Any) -> Any:
+        return self.builder_.emit(value)
+
+
+def _variables(value: Any) -> list[int]:
+    """Return the handles of the variables that a value reads, as often as it does."""
+    found: list[int] = []
+    structural_walk(value, [(relax.Var, lambda variable: found.append(variable.__chandle__()))])
+    return found
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value.ty, relax.TensorType) and str(value.ty.dtype) == "float32"
+
+
+def _number(operand: Any) -> Any | None:
+    """Return the array of a constant in the graph."""
+    value: Any = getattr(operand, "value", None)
+    return value.numpy() if hasattr(value, "numpy") else None
+
+
+def _is_three_quarters(value: Any) -> bool:
+    if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.power" or not _is_float(value):
+        return False
+    exponent = _number(value.args[1])
+    return exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 0.75
+
+
+def _size(value: Any) -> int:
+    shape = value.ty.shape
+    size = 1
+    for extent in shape.values:
+        size *= int(extent) if isinstance(extent, tirx.IntImm) else 0
+    return size
+
+
+def _is_per_channel(constant: Any, convolution: Any) -> bool:
+    """Whether a constant has one element, or one for each channel of NCHW."""
+    shape = constant.ty.shape
+    weight = convolution.args[1].ty.shape
+    if not isinstance(shape, relax.ShapeExpr) or not isinstance(weight, relax.ShapeExpr):
+        return False
+    if not all(isinstance(extent, tirx.IntImm) for extent in (*shape.values, *weight.values)):
+        return False
+    extents = [int(extent) for extent in shape.values]
+    padded = [1] * (4 - len(extents)) + extents
+    return len(padded) == 4 and padded[0] == padded[2] == padded[3] == 1 and padded[1] in (1, int(weight.values[0]))

@@ -1,0 +1,82 @@
+"""Drop operators that do nothing: casts and broadcasts to what a tensor is, views of views, sums of one element,
+dropout.
+
+Frontends write them wherever a rule of theirs might need one. Each would stand between what belongs together: a matrix
+product and its bias, or two calls that compute the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm_ffi import structural_equal
+
+from packager.frontends.node_names import with_main
+
+# Of one element, that element. TVM's schedules for GPUs may end the process over such a reduction.
+REDUCTIONS = frozenset(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))
+SAME = frozenset(("relax.astype", "relax.broadcast_to", "relax.reshape"))
+# Halves keep their value in float32 and come back as they were.
+EXACT = {("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64"), ("int32", "int64")}
+
+
+def drop_no_ops(module: tvm.IRModule) -> tvm.IRModule:
+    """Return ``module`` without such operators in ``main``.
+
+    It leaves bindings of variables, which ``CanonicalizeBindings`` removes, and what nothing reads any more.
+    """
+    main = module["main"]
+    made: dict[int, Any] = {}
+    blocks = []
+    for block in main.body.blocks:
+        bindings = []
+        for binding in block.bindings:
+            kept = _reduced(binding, made)
+            bindings.append(kept)
+            made[kept.var.__chandle__()] = kept.value
+        blocks.append(type(block)(bindings))
+    body = relax.SeqExpr(blocks, main.body.body)
+    return with_main(module, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
+
+
+def _reduced(binding: Any, made: dict[int, Any]) -> Any:
+    call = binding.value
+    if not isinstance(binding, relax.VarBinding):
+        return binding
+    if isinstance(call, relax.TupleGetItem) and int(call.index) == 0 and isinstance(call.tuple_value, relax.Var):
+        made_by: Any = made.get(call.tuple_value.__chandle__())
+        return relax.VarBinding(binding.var, made_by.args[0]) if _operator(made_by) == "relax.nn.dropout" else binding
+    if _operator(call) in REDUCTIONS and structural_equal(call.args[0].ty, call.ty):
+        return relax.VarBinding(binding.var, call.args[0])
+    if _operator(call) not in SAME:
+        return binding
+    source = call.args[0]
+    while (inner := _passed_through(call, source, made)) is not None:
+        source = inner
+    if structural_equal(source.ty, call.ty):
+        return relax.VarBinding(binding.var, source)
+    if source.__chandle__() == call.args[0].__chandle__():
+        return binding
+    return relax.VarBinding(binding.var, relax.Call(call.op, [source, *call.args[1:]], call.attrs, call.ty_args))
+
+
+def _passed_through(call: Any, source: Any, made: dict[int, Any]) -> Any:
+    """Return what an operand is a view or an exact cast of, where ``call`` may as well read that; else None."""
+    inner = made.get(source.__chandle__()) if isinstance(source, relax.Var) else None
+    if isinstance(inner, relax.Var):
+        return inner
+    if inner is None:
+        return None
+    operator = _operator(inner)
+    if operator == "relax.reshape" and _operator(call) == "relax.reshape":
+        return inner.args[0]
+    if operator == "relax.astype" and _operator(call) == "relax.astype":
+        types = str(inner.args[0].ty.dtype), str(source.ty.dtype)
+        return inner.args[0] if types in EXACT else None
+    return None
+
+
+def _operator(value: Any) -> str:
+    return str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""

@@ -1,0 +1,99 @@
+"""Elementwise operators work on what a reshape was made of, and the reshape comes after them.
+
+Exporters fold the rows of a matrix product to one axis and unfold them right after it. Where that stands between the
+product and an activation of several operators, no pattern can take both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from packager.frontends.node_names import with_main
+from packager.graph.dataflow import operator_of, same, shape_of
+
+ELEMENTWISE = frozenset(
+    (
+        *("add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "clip", "negative", "abs", "square"),
+        *("exp", "log", "sqrt", "rsqrt", "erf", "tanh", "sigmoid", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu"),
+    )
+)
+
+
+def sink_reshapes(module: tvm.IRModule) -> tvm.IRModule:
+    """Return ``module`` with reshapes in ``main`` after the elementwise operators that read nothing but such.
+
+    All operands but numbers have to be reshapes of tensors of one shape. It leaves reshapes that nothing reads.
+    """
+    main = module["main"]
+    mover = _Mover()
+    blocks = [type(block)([new for b in block.bindings for new in mover.moved(b)]) for block in main.body.blocks]
+    if not mover.variables:
+        return module
+    body = relax.SeqExpr(blocks, mover.renamed(main.body.body))
+    moved = with_main(module, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
+    return relax.transform.Normalize()(moved)
+
+
+class _Mover:
+    def __init__(self) -> None:
+        self.variables: dict[int, relax.Var] = {}  # in place of others
+        self.sources: dict[int, relax.Var] = {}  # of which a variable is a reshape
+
+    def renamed(self, expr: Any) -> Any:
+        """Return an expression of variables that are there."""
+        if isinstance(expr, relax.Var):
+            return self.variables.get(expr.__chandle__(), expr)
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self.renamed(item) for item in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(self.renamed(expr.tuple_value), expr.index)
+        if isinstance(expr, relax.Call):
+            return relax.Call(expr.op, [self.renamed(item) for item in expr.args], expr.attrs, expr.ty_args)
+        return expr
+
+    def moved(self, binding: Any) -> list[Any]:
+        """Return the bindings in place of one."""
+        if not isinstance(binding, relax.VarBinding):
+            return [binding]
+        variable, call = binding.var, self.renamed(binding.value)
+        if operator_of(call) == "reshape" and isinstance(call.args[0], relax.Var):
+            self.sources[variable.__chandle__()] = call.args[0]
+        inner = self._inner(variable, call)
+        if inner is None:
+            return [relax.VarBinding(variable, call)]
+        source, operands = inner
+        computed = type(variable)(variable.name, relax.TensorType(source.ty.shape, variable.ty.dtype))
+        view = type(variable)(f"{variable.name}_view", variable.ty)
+        self.variables[variable.__chandle__()] = view
+        self.sources[view.__chandle__()] = computed
+        return [
+            relax.VarBinding(computed, relax.Call(call.op, operands, call.attrs, call.ty_args)),
+            relax.VarBinding(view, relax.op.reshape(computed, variable.ty.shape)),
+        ]
+
+    def _inner(self, variable: relax.Var, call: Any) -> tuple[relax.Var, list[Any]] | None:
+        """Return a tensor that ``call`` could work on, and all its operands then; None if there is no such."""
+        shape = shape_of(variable)
+        if operator_of(call) not in ELEMENTWISE or shape is None:
+            return None
+        operands: list[Any] = []
+        source = None
+        for operand in call.args:
+            extents = shape_of(operand)
+            if extents is None or not isinstance(operand, relax.Var):
+                if extents:
+                    return None
+                operands.append(operand)
+                continue
+            found = self.sources.get(operand.__chandle__())
+            if found is None or not same(extents, shape):
+                return None
+            before, first = shape_of(found), None if source is None else shape_of(source)
+            if before is None or (first is not None and not same(before, first)):
+                return None
+            source = found if source is None else source
+            operands.append(found)
+        return None if source is None else (source, operands)
