@@ -15,19 +15,19 @@ from typing import Any
 from gpu_cutlass_problems import Attention, Conv, Problem, Product
 from tvm import relax
 
-from packager.backends.base import Context
+from packager.backends.base import Context, Target
 from packager.backends.cutlass.attention.match import Attention as Found
 from packager.backends.cutlass.attention.problem import rank_attention
+from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass
 from packager.backends.cutlass.core.drafts import SM90A, KernelConfig, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import ConvShape, GemmForm, GemmShape, rank_conv, rank_gemm
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
 from packager.graph.attention.heads import Heads
 from packager.resources import folder as resource
-from packager.targets.target_list import Target
 
 ARCHS = (SM90A,)
 OPTIONS = CutlassOptions(arch=ARCHS)

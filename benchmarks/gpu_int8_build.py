@@ -8,9 +8,10 @@ from pathlib import Path
 from gpu_cutlass_build import make_kernels
 from gpu_int8_problems import Problem, Product
 
+from packager.backends.cutlass.conv.cost_model import ConvShape
 from packager.backends.cutlass.core.drafts import SM90A, KernelConfig
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import ConvShape, GemmShape
+from packager.backends.cutlass.gemm.cost_model import GemmShape
 from packager.backends.cutlass.quantized.cost_model import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 # Name -> module. Imported on first use: `import packager` must be quick, and must work without TVM.
 _EXPORTS = {
     "build": "packager.pipeline.build",

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from packager.codegen.cache import Cache
 from packager.codegen.toolchain import Toolchain
+from packager.ir.preparation import Preparation
 
 if TYPE_CHECKING:
     from packager.custom_ops.library import OpLibrary
     from packager.graph.dataflow import Dataflow
     from packager.ir.primitives import BackendOutput, Kernel, Partition
-    from packager.targets.target_list import Target
+
+    pass
 
 API_VERSION = 1
 """Of this interface. A third party's backend says which one it was written for."""
@@ -183,28 +185,6 @@ class OperatorSource(PartitionBackend, Protocol):
         """Return the libraries that its Target names. Raises UsageError."""
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """What a backend wants done to the whole model before any backend sees it; the wishes of all are fulfilled.
-
-    ``channels_last``: on the CPU too 2-D convolutions and poolings come in NHWC, with weights in OHWI.
-    ``integer_products``: what is quantised is computed by products of 8-bit integers, uint8 or int8 with constant int8
-    weights, summed in int32. ``float8_products``: likewise of 8-bit floats (e4m3), summed in float32, where 16 divides
-    the extents. ``window_products``: on the GPU convolutions of few channels become products of gathered windows.
-    """
-
-    channels_last: bool = False
-    integer_products: bool = False
-    float8_products: bool = False
-    window_products: bool = False
-
-    def __or__(self, other: Preparation) -> Preparation:
-        """Return what one of two wants."""
-        return Preparation(
-            *(mine or theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
-        )
-
-
 @runtime_checkable
 class Preparing(PartitionBackend, Protocol):
     """A backend that wants the model in another form than that of its file."""
@@ -219,3 +199,36 @@ class FileReader(Backend, Protocol):
 
     def inputs(self, target: Target) -> Sequence[Path]:
         """Return all files that it reads for ``target``, those that these name in turn included. Raises UsageError."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One canonical Target: its kind and its options, an instance of the backend's options class."""
+
+    kind: str
+    options: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the kind and every attribute, as the cache key holds them."""
+        return {"kind": self.kind, **dataclasses.asdict(self.options)}
+
+    def to_manifest(self) -> dict[str, Any]:
+        """Return the form that the manifest holds: as ``to_json``, of paths the file names alone."""
+        value = self.to_json()
+        for field in dataclasses.fields(self.options):
+            if field.metadata.get("is_path"):
+                given = value[field.name]
+                names = [Path(path).name for path in ([given] if isinstance(given, str) else given)]
+                value[field.name] = names[0] if isinstance(given, str) else tuple(names)
+        return value
+
+    @property
+    def machine(self) -> str:
+        """Of a base Target of the CPU, the machine in the kernel's words: ``x86_64`` or ``aarch64``."""
+        return str(self.options.mtriple).split("-", 1)[0]
+
+    @property
+    def cpus(self) -> tuple[str, ...]:
+        """Of a base Target of the CPU, the CPUs that there is code for; the bundle runs on the first, the least."""
+        named: str | tuple[str, ...] = self.options.mcpu
+        return (named,) if isinstance(named, str) else named

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from packager.errors import UsageError
 
 if TYPE_CHECKING:
-    from packager.ir.model import ImportedModel
+    pass
 
 MAX_VARIANTS = 64
 Sizes = Mapping[str, int]
@@ -43,20 +43,6 @@ class Buckets:
                 raise UsageError(f"{listed}: size {after} stands there twice")
             if before > after:
                 raise UsageError(f"{listed}: {after} comes after {before}", hint="write the sizes in rising order")
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A model of entry ``entry``, for ``sizes`` of its bucketed dims; without such it is the whole entry."""
-
-    entry: str
-    sizes: Sizes
-    model: ImportedModel
-
-    @property
-    def label(self) -> str:
-        """Its name in messages and in what the variants of an entry do not share: ``encoder[seq=128]``."""
-        return variant_label(self.entry, self.sizes)
 
 
 def variant_label(entry: str, sizes: Sizes) -> str:

@@ -26,3 +26,18 @@ def form_name(symbol: str, level: str) -> str:
 def level_identifier(level: str) -> str:
     """Return a level as part of a C identifier."""
     return re.sub(r"\W", "_", level)
+
+
+# Each of these has all that the ones before it have.
+LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+# The x86-64 psABI's microarchitecture levels, in the kernel's names of the features.
+_V1 = frozenset({"cmov", "cx8", "fpu", "fxsr", "mmx", "syscall", "sse", "sse2"})
+
+_V2 = _V1 | frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})
+
+_V3 = _V2 | frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
+
+_V4 = _V3 | frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
+
+_LEVELS = {"x86-64-v1": _V1, "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packager.bundle import shape_expr, strict_json
 from packager.bundle.dtypes import DTYPES
+from packager.bundle.manifest import ABI_VERSION, SCHEMA_VERSION
+from packager.errors import BundleError
 
 if TYPE_CHECKING:
     from packager.bundle.manifest import Entry, Manifest
@@ -194,3 +196,19 @@ def _of_constants(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str
         end = constant.offset + constant.bytes
     if end > weights.bytes:
         yield "$.weights.bytes", f"{weights.bytes} bytes do not hold the constants, which end at {end}"
+
+
+def _refuse_newer(value: Any) -> None:
+    """Refuse newer versions by name, before the strict reader complains about a key of theirs."""
+    if not isinstance(value, dict):
+        return
+    for key, what, known in (
+        ("schema_version", "manifest schema", SCHEMA_VERSION),
+        ("abi_version", "ABI", ABI_VERSION),
+    ):
+        version = value.get(key)
+        if isinstance(version, int) and not isinstance(version, bool) and version > known:
+            raise BundleError(
+                f"the bundle has {what} version {version}; this packager reads version {known}",
+                hint="use the packager that built the bundle, or a newer one",
+            )

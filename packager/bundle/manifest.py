@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from packager.bundle import shape_expr, strict_json
 from packager.bundle.fields import Count, DTypeName, FileName, Identifier, Name, Sha256, Symbol, TargetValue
-from packager.bundle.invariants import contradictions
+from packager.bundle.invariants import _refuse_newer, contradictions
 from packager.bundle.requirements import Requirements
 from packager.bundle.strict_json import HasKey, MismatchError, Range, Unique
 from packager.errors import BundleError
@@ -269,17 +269,4 @@ def manifest_schema() -> dict[str, Any]:
     return strict_json.schema(Manifest, "urn:packager:manifest:1")
 
 
-def _refuse_newer(value: Any) -> None:
-    """Refuse newer versions by name, before the strict reader complains about a key of theirs."""
-    if not isinstance(value, dict):
-        return
-    for key, what, known in (
-        ("schema_version", "manifest schema", SCHEMA_VERSION),
-        ("abi_version", "ABI", ABI_VERSION),
-    ):
-        version = value.get(key)
-        if isinstance(version, int) and not isinstance(version, bool) and version > known:
-            raise BundleError(
-                f"the bundle has {what} version {version}; this packager reads version {known}",
-                hint="use the packager that built the bundle, or a newer one",
-            )
+ENTRY_SYMBOL = "packager_bundle_v1"

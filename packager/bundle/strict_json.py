@@ -8,15 +8,15 @@ silently (only an integer is taken where a float is expected). Rules beyond type
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import math
 import re
 import types
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from packager.bundle.suggestions import suggestion
 
 T = TypeVar("T")
 
@@ -97,12 +97,6 @@ def shown(value: object) -> str:
     """Return ``value`` for a message, shortened."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the known name nearest to ``name``, or an empty string."""
-    near = difflib.get_close_matches(name[:100], list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def parse(text: bytes | str) -> Any:

@@ -12,3 +12,9 @@ def valid_names(name: object, valid: Iterable[object], what: str) -> str:
     close = difflib.get_close_matches(str(name)[:100], names, n=1)
     listed = ", ".join(names) or "none"
     return (f"did you mean {close[0]!r}? " if close else "") + f"valid {what}: {listed}"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the known name nearest to ``name``, or an empty string."""
+    near = difflib.get_close_matches(name[:100], list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -134,7 +134,7 @@ def _print_placement(
         states=states,
         freeze=freeze,
     )
-    from packager.placement.table import render_table
+    from packager.cli.reports.placement import render_table
 
     print(render_table(table))
 

@@ -36,7 +36,8 @@ def inspect(bundle: BundlePath, as_json: Json = False) -> None:
     if as_json:
         _print_json(json.loads(found.manifest.to_json()))
         return
-    from packager.cli.reports.bundle import inspect_tables, print_tables
+    from packager.cli.reports.bundle import inspect_tables
+    from packager.cli.reports.tables import print_tables
 
     print_tables(inspect_tables(found))
 
@@ -63,7 +64,8 @@ def verify(
     if as_json:
         _print_json(result.to_json())
     else:
-        from packager.cli.reports.bundle import print_tables, verify_tables
+        from packager.cli.reports.bundle import verify_tables
+        from packager.cli.reports.tables import print_tables
 
         print_tables(verify_tables(result))
     if not result.ok:
@@ -107,7 +109,7 @@ def run(
     if as_json:
         _print_json({"schema_version": 1, "outputs": rows})
     elif not output:
-        from packager.cli.reports.bundle import Table, print_tables
+        from packager.cli.reports.tables import Table, print_tables
 
         columns = ("name", "dtype", "shape", "min", "max", "mean", "non-finite")
         cells = tuple(tuple(_cell(value) for value in row.values()) for row in rows)
@@ -219,7 +221,7 @@ def bench(
         _print_json(result.to_json())
         return
     from packager.cli.reports.bench import all_tables
-    from packager.cli.reports.bundle import print_tables
+    from packager.cli.reports.tables import print_tables
 
     print_tables(all_tables(result))
 
@@ -237,7 +239,7 @@ def machine(as_json: Json = False) -> None:
     if as_json:
         _print_json(found.to_json())
         return
-    from packager.cli.reports.bundle import Table, print_tables
+    from packager.cli.reports.tables import Table, print_tables
 
     rows = (
         ("machine", f"{found.machine}, {found.os}"),

@@ -28,10 +28,10 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what a build would meet: what is supported, which backend takes what, and why not (then exits with 3)."""
+    from packager.cli.reports.explain import render
     from packager.frontends.dims import parse_dims
     from packager.frontends.freeze import parse_frozen
     from packager.pipeline.explain import explain as explain_model
-    from packager.pipeline.explain import render
 
     if model.suffix == ".pt2":
         without_torch.remove()

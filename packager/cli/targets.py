@@ -18,12 +18,13 @@ def targets(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the kinds of Targets and whether they can be used here, or the attributes of one kind."""
-    from packager.targets import availability as target_report
+    from packager.cli.reports.targets import kind_tables, list_table
+    from packager.targets.availability import report_all, report_kind, to_json
 
-    reports = target_report.report_all() if kind is None else [target_report.report_kind(kind)]
+    reports = report_all() if kind is None else [report_kind(kind)]
     if as_json:
-        print(json.dumps(target_report.to_json(reports), indent=2))
+        print(json.dumps(to_json(reports), indent=2))
         return
-    from packager.cli.reports.bundle import print_tables
+    from packager.cli.reports.tables import print_tables
 
-    print_tables([target_report.list_table(reports)] if kind is None else target_report.kind_tables(reports[0]))
+    print_tables([list_table(reports)] if kind is None else kind_tables(reports[0]))

@@ -55,7 +55,7 @@ def tune(
             )
         selection = by_records(read_manifest(bundle)[0], read_records(tuning))
     else:
-        from packager.cli.reports.bundle import print_tables
+        from packager.cli.reports.tables import print_tables
         from packager.cli.reports.tune import tune_tables
         from packager.deploy.measure.tune import tune as tune_bundle
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from packager.ir.model import Extent
+from packager.ir.shapes import Extent
 
 
 def dim_expression(extent: Extent) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from packager.bundle import shape_expr, strict_json
 from packager.bundle.fields import DTypeName, Identifier, Name
 from packager.bundle.strict_json import MismatchError, Pattern, Range, shown
+from packager.bundle.suggestions import suggestion
 from packager.custom_ops import rules
 from packager.custom_ops.domains import CONTRIB_DOMAINS, STANDARD_DOMAINS
 from packager.custom_ops.rules import LIST_TYPES, Argument, AttributeRule, AttributeValue, Operator, TensorRule, spelled
@@ -209,7 +210,7 @@ class _Scope:
             raise MismatchError(
                 f"{self.place}.{where}",
                 f"{shown(text)} uses {name!r}, which is no dim of an input and no int attribute"
-                f"{strict_json.suggestion(name, known)}",
+                f"{suggestion(name, known)}",
             )
 
     def arguments(self, table: _OperatorTable, *, has_workspace: bool) -> tuple[Argument, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from packager.bundle.strict_json import suggestion
+from packager.bundle.suggestions import suggestion
 from packager.errors import ModelError
 
 AttributeValue = int | float | str | tuple[int, ...] | tuple[float, ...]

@@ -6,15 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from packager.bundle.strict_json import suggestion
+from packager.bundle.suggestions import suggestion
 from packager.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[np.generic]
+    from packager.bundle.arrays import Array
 
 HINT = "write --freeze NAME=VALUE, the value as JSON: shape=[2,3], axis=1"
 

@@ -12,8 +12,8 @@ from packager.frontends.dims import DimRequest
 from packager.ir.model import ImportedModel
 
 if TYPE_CHECKING:
+    from packager.bundle.arrays import Array
     from packager.custom_ops.library import OpLibrary
-    from packager.frontends.freeze import Array
     from packager.frontends.overrides import Overrides
 
 SUFFIXES = (".onnx", ".pt2", ".json")

@@ -11,25 +11,9 @@ from collections.abc import Mapping
 from tvm import IRModule, relax
 from tvm_ffi import structural_map
 
+from packager.graph.rewrite import with_main
+
 PREFIX = "node_"
-
-
-def with_main(module: IRModule, main: relax.Function) -> IRModule:
-    """Return ``module`` with another ``main``; its other functions, and the variables that call them, stay the same."""
-    functions = {v: main if v.name_hint == "main" else f for v, f in module.functions.items()}
-    return IRModule(functions, attrs=module.attrs)
-
-
-def name_result(module: IRModule, name: str) -> IRModule:
-    """Return ``module`` with the variable that ``main`` returns under this name: builders give it one of their own."""
-    main = module["main"]
-    result = main.body.body
-    if not isinstance(result, relax.Var) or result.name == name:
-        return module
-    named, handle = type(result)(name, result.ty), result.__chandle__()
-    return with_main(
-        module, structural_map(main, (relax.Var, lambda var: named if var.__chandle__() == handle else var))
-    )
 
 
 def tag_bindings(module: IRModule, node_of_variable: Mapping[str, str]) -> tuple[IRModule, dict[str, str]]:

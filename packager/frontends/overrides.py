@@ -10,17 +10,15 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packager.bundle import safetensors
+from packager.bundle.arrays import Array
 from packager.bundle.dtypes import typed
-from packager.bundle.strict_json import suggestion
+from packager.bundle.suggestions import suggestion
 from packager.errors import BundleError, UsageError
 
-Array = NDArray[Any]
 SUFFIXES = (".safetensors", ".npz")
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import tvm
 from tvm import relax
 
-from packager.bundle.digest import sha256_of_file
+from packager.bundle.hashing import sha256_of_file
 from packager.bundle.manifest import Model
 from packager.errors import ModelError
 from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.node_names import tag_bindings
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
-from packager.frontends.signature import dims_of, fix_dims, input_specs, lift_constants, output_names
+from packager.frontends.signature import dims_of, fix_dims, input_specs, output_names
+from packager.graph.lift_constants import lift_constants
 from packager.ir.model import ImportedModel
 
 MAIN = "main"

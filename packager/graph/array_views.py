@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from packager.bundle.arrays import Array
 
 
 def take(array: Array, indices: Array, axis: int | None) -> Array | None:
@@ -37,3 +36,20 @@ def take(array: Array, indices: Array, axis: int | None) -> Array | None:
         stop = last + step
         row = array[(*before, slice(first, stop if stop >= 0 else None, step))]
     return row.reshape(shape)
+
+
+class Moved(np.ndarray[Any, Any]):
+    """Elements of another array in another order, ``view_of_source``, where numpy had to copy. It owns its memory."""
+
+    view_of_source: Array
+
+
+def reshaped(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return ``numpy.reshape``'s result; of a copy too it stays known what it is a copy of."""
+    result = array.reshape(shape)
+    if np.may_share_memory(result, array) or not result.size:
+        return result
+    moved = Moved(shape, array.dtype)
+    moved[...] = result
+    moved.view_of_source = array
+    return moved.view(np.ndarray)  # what is computed from it shall be no such array

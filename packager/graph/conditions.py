@@ -21,8 +21,8 @@ from tvm_ffi import structural_walk
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
 from packager.graph.symbolic import to_extent
-from packager.ir.call_plan import Condition
 from packager.ir.model import ImportedModel
+from packager.ir.shapes import Condition
 
 # A demand of an operator: extents that are to be equal, or of which the first is to be at most the second.
 Demand = tuple[Any, str, Any]

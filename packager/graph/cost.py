@@ -12,8 +12,8 @@ from tvm.tirx import stmt as st
 
 from packager.bundle.manifest import Dim
 from packager.graph import symbolic
-from packager.ir.model import Extent
 from packager.ir.primitives import Cost, Kernel
+from packager.ir.shapes import Extent
 
 _FLOATING = ("float", "bfloat")
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)

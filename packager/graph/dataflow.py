@@ -10,7 +10,7 @@ from tvm.ir import is_prim_expr
 from tvm.sym import Analyzer
 
 if TYPE_CHECKING:
-    from packager.ir.primitives import Array
+    from packager.bundle.arrays import Array
 
 
 class Dataflow:
@@ -117,3 +117,25 @@ def only_last_is_read(flow: Dataflow, variables: Sequence[Any]) -> bool:
         if flow.is_result(variable) or any(reader.__chandle__() not in inner for reader in flow.readers(variable)):
             return False
     return True
+
+
+def called_function(value: Any) -> str | None:
+    """Return the name of the PrimFunc or partition that a binding's value calls, or None if it is no such call."""
+    if isinstance(value, relax.Call):
+        operator = getattr(value.op, "name", "")
+        if operator == "relax.call_tir":
+            return str(value.args[0].name_hint)
+        if operator == "relax.call_dps_packed":
+            return str(value.args[0].global_symbol)
+    return None
+
+
+def computed_from_constants(main: relax.Function, num_inputs: int) -> set[int]:
+    """Return the handles of the parameters after ``num_inputs``, and of the variables that depend on them alone."""
+    found = {parameter.__chandle__() for parameter in main.params[num_inputs:]}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            used = relax.analysis.free_vars(binding.value)
+            if used and all(variable.__chandle__() in found for variable in used):
+                found.add(binding.var.__chandle__())
+    return found

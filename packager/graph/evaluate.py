@@ -11,14 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from packager.bundle.arrays import Array
 from packager.graph import array_views as views
-from packager.plan.constant_views import reshaped
-
-Array = NDArray[Any]
+from packager.graph.array_views import reshaped
 
 
 def _axes(call: relax.Call) -> tuple[int, ...] | None:

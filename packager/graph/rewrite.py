@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
+from tvm import IRModule, relax
+from tvm_ffi import structural_map
 
 _ATTRIBUTES = {
     "relax.matmul": ("out_dtype",),
@@ -26,3 +27,21 @@ def remade(call: relax.Call, *operands: Any, **changes: Any) -> relax.Call:
     kept["out_dtype"] = kept["out_dtype"] or None
     make = relax.op.matmul if name == "relax.matmul" else getattr(relax.op.nn, name.removeprefix("relax.nn."))
     return make(*operands, **{**kept, **changes})
+
+
+def with_main(module: IRModule, main: relax.Function) -> IRModule:
+    """Return ``module`` with another ``main``; its other functions, and the variables that call them, stay the same."""
+    functions = {v: main if v.name_hint == "main" else f for v, f in module.functions.items()}
+    return IRModule(functions, attrs=module.attrs)
+
+
+def name_result(module: IRModule, name: str) -> IRModule:
+    """Return ``module`` with the variable that ``main`` returns under this name: builders give it one of their own."""
+    main = module["main"]
+    result = main.body.body
+    if not isinstance(result, relax.Var) or result.name == name:
+        return module
+    named, handle = type(result)(name, result.ty), result.__chandle__()
+    return with_main(
+        module, structural_map(main, (relax.Var, lambda var: named if var.__chandle__() == handle else var))
+    )

@@ -8,32 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from packager.bundle.suggestions import valid_names
 from packager.errors import UsageError
+from packager.ir.states import State
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from packager.ir.model import ImportedModel
-
-    Array = NDArray[np.generic]
-
-
-@dataclass(frozen=True)
-class State:
-    """The model's input ``name`` is what a run begins with, its output ``output`` what the next run begins with. Of
-    several models in one bundle some may have the one and some the other.
-
-    ``initial`` is what the first run begins with, of the input's type and shape; None: zeros.
-    """
-
-    name: str
-    output: str
-    initial: Array | None = None
 
 
 def parse_states(texts: Sequence[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from tvm import tirx
 
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
-from packager.ir.model import Extent
+from packager.ir.shapes import Extent
 
 _FUNCTIONS: dict[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod}
 _BINARY = {

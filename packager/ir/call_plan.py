@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING
 from packager.bundle.buckets import Sizes
 from packager.bundle.manifest import Constant, Dim, Model, Primitive, Selection, StateSpec, TensorSpec
 from packager.ir.primitives import PrimitiveFunction
+from packager.ir.shapes import WHOLE, Condition, MicroBatches
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from packager.ir.model import Extent
-
-    Array = NDArray[np.generic]
+    from packager.bundle.arrays import Array
+    from packager.ir.shapes import Extent
 
 
 @dataclass(frozen=True)
@@ -104,35 +101,6 @@ class PlannedState:
 
 
 @dataclass(frozen=True)
-class Condition:
-    """What a model demands of the extents of a run beyond the bounds of its dims: ``left operator right``, where the
-    operator is ``==`` or ``<=``. ``node`` is the source graph's node that demands it."""
-
-    left: Extent
-    operator: str
-    right: Extent
-    node: str
-
-    @property
-    def text(self) -> str:
-        """The condition as people write it."""
-        return f"{self.left} {self.operator} {self.right}"
-
-
-@dataclass(frozen=True)
-class MicroBatches:
-    """A run does everything ``count`` times, each time with an equal part of the first axis of all outputs and of all
-    inputs but those of the names in ``whole``, and in memory of its own in the arena. ``count`` may be a dim, which the
-    first axis of the inputs is then."""
-
-    count: Extent = 1
-    whole: tuple[str, ...] = ()
-
-
-WHOLE = MicroBatches()
-
-
-@dataclass(frozen=True)
 class EntryPlan:
     """One model of a bundle: its tensors, and everything that a run of it does, in order.
 
@@ -177,3 +145,15 @@ class CallPlan:
     selection: tuple[Selection, ...] = ()
     states: tuple[PlannedState, ...] = ()
     state_bytes: int = 0
+
+
+def fixed_reason(table: ConstantTable, name: str) -> str | None:
+    """Return why a session cannot swap the model's constant ``name`` for new data, or None if it can."""
+    for slot in table.slots:
+        if name in slot.sources and (slot.form is None or slot.form.source != name):
+            sources = slot.sources[:8] if len(slot.sources) <= 8 else (*slot.sources[:7], "others")
+            *first, last = sources
+            listed = f"{', '.join(first)} and {last}" if first else last
+            what = "a form of it" if slot.name == name else slot.name
+            return f"{what} is computed from {listed} at build time"
+    return None

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from packager.bundle.manifest import License
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.generic]
+    from packager.bundle.arrays import Array
 
 
 @dataclass(frozen=True)

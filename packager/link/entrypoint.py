@@ -11,13 +11,14 @@ from packager.bundle.dtypes import DTYPES
 from packager.bundle.manifest import Dim, TensorSpec
 from packager.bundle.section import SECTION_HEADER
 from packager.codegen.c_expressions import dim_expression
+from packager.codegen.c_text import c_string, comment_text
+from packager.codegen.templates import render
 from packager.graph.symbolic import extent_interval
-from packager.ir.call_plan import Call, CallPlan, Condition, ConstantSlot, ConstantTable, EntryPlan
-from packager.ir.model import CudaCode, Extent, ExternalWeights
+from packager.ir.call_plan import Call, CallPlan, ConstantSlot, ConstantTable, EntryPlan, fixed_reason
+from packager.ir.link_plan import CudaCode, ExternalWeights
 from packager.ir.primitives import CudaModule
-from packager.link.header import ENVIRONMENT, c_string, comment_text
+from packager.ir.shapes import Condition, Extent
 from packager.link.runs import EntryLevel, function_views, level_views, run_views, task_views
-from packager.plan.constants import fixed_reason
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,6 @@ class DataSection:
     flags: str
     symbols: tuple[str, ...]
     content: str
-
-
-def render(template: str, **values: Any) -> str:
-    """Render a template of ``templates/``."""
-    return ENVIRONMENT.get_template(template).render(values)
 
 
 def render_entrypoint(

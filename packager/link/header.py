@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
-
 from packager.bundle.manifest import StateSpec, TensorSpec
 from packager.bundle.reader import inspect
+from packager.codegen.c_text import c_string, comment_text, macro
+from packager.codegen.templates import ENVIRONMENT, MARK
 from packager.resources import folder
-
-MARK = "compiled by packager"
-
-ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(folder("templates")),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-    autoescape=False,  # C, not HTML
-)
 
 
 def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: str) -> str:
@@ -53,25 +41,6 @@ def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: 
             for entry in manifest.entries
         ],
     )
-
-
-def macro(name: str) -> str:
-    """Return ``name`` as an upper-case C identifier."""
-    text = re.sub(r"\W", "_", name, flags=re.ASCII).upper()
-    return text if not text[:1].isdigit() else f"M{text}"
-
-
-def comment_text(text: str) -> str:
-    """Return ``text`` so that it neither ends a C comment nor seems to start one."""
-    return text.replace("*/", "* /").replace("/*", "/ *")
-
-
-def c_string(text: str) -> str:
-    """Return a C string literal."""
-    escaped = "".join(
-        chr(byte) if 32 <= byte < 127 and byte not in b'"\\?' else f"\\{byte:03o}" for byte in text.encode()
-    )
-    return f'"{escaped}"'
 
 
 def _tensors(specs: Sequence[TensorSpec | StateSpec]) -> list[dict[str, str]]:

@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packager.bundle.cpu_levels import DISPATCHED_SECTION
-from packager.bundle.digest import digest
 from packager.bundle.elf.file import read_elf
+from packager.bundle.hashing import digest
+from packager.bundle.isa.needs import needs_of_code
 from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
 from packager.bundle.requirements import CpuLevel
 from packager.bundle.section import SECTION_HEADER
 from packager.codegen.cache import Cache
 from packager.codegen.objects import CONSTRUCTOR_SECTIONS
 from packager.codegen.sysroot import read_system_symbols
+from packager.codegen.templates import render
 from packager.codegen.toolchain import Toolchain, run
-from packager.deploy.verify.code import needs_of_code
 from packager.errors import BackendError
-from packager.ir.model import LinkedFile, LinkPlan
+from packager.ir.link_plan import LinkedFile, LinkPlan
 from packager.link.constant_segment import append_constants
-from packager.link.entrypoint import DataSection, render, render_data, render_entrypoint
+from packager.link.entrypoint import DataSection, render_data, render_entrypoint
 from packager.link.runs import EntryLevel
 from packager.resources import folder
 

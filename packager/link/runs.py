@@ -8,10 +8,10 @@ from typing import Any
 
 from packager.bundle.cpu_levels import level_identifier
 from packager.codegen.c_expressions import dim_expression
+from packager.codegen.c_text import c_string
 from packager.ir.call_plan import Call, Copy, EntryPlan, Operand
-from packager.ir.model import Extent
 from packager.ir.primitives import PrimitiveFunction
-from packager.link.header import c_string
+from packager.ir.shapes import Extent
 
 # The address of each input and output, in C.
 Tensors = Mapping[Operand, str]

@@ -26,7 +26,7 @@ from packager.bundle.section import write_manifest
 from packager.codegen.sysroot import C_LIBRARY
 from packager.errors import BackendError
 from packager.ir.call_plan import EntryPlan
-from packager.ir.model import LinkedFile, LinkPlan
+from packager.ir.link_plan import LinkedFile, LinkPlan
 
 # Room for what is known only after the link: numbers grow by a few digits, lists of names by a few entries.
 MANIFEST_SLACK = 8192
@@ -168,7 +168,7 @@ def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, gol
     plan = link_plan.plan
     return Manifest(
         schema_version=SCHEMA_VERSION,
-        packager_version=packager.__version__,
+        packager_version=packager.version.__version__,
         abi_version=ABI_VERSION,
         form="static" if link_plan.static else "shared",
         content_sha256="0" * 64,

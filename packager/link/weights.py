@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from packager.bundle import safetensors
-from packager.bundle.digest import sha256_of_file
+from packager.bundle.hashing import sha256_of_file
 from packager.bundle.manifest import Weights
 from packager.errors import UsageError
 from packager.ir.call_plan import CallPlan
-from packager.ir.model import ExternalWeights, LoweredModel
+from packager.ir.link_plan import ExternalWeights
+from packager.ir.model import LoweredModel
 
 # A program that links an archive has its constants between its own code and data, which reach 2 GiB. A library has them
 # behind both (packager.link.constant_segment).

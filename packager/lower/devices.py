@@ -10,12 +10,12 @@ import tvm
 from tvm.s_tir import dlight
 
 from packager.ir.primitives import Kernel
+from packager.lower.cpu.kernels import lower_kernels
 from packager.lower.cpu.pack_weights import pack_weights
 from packager.lower.cpu.schedule import schedule as schedule_cpu
 from packager.lower.cuda.codegen_workarounds import name_parameters
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.schedule import schedule_cuda
-from packager.lower.kernels import lower_kernels
 from packager.lower.legalize.accumulate import accumulate_in_float32
 from packager.transforms.layout.channels_last import to_channels_last
 

@@ -18,7 +18,7 @@ from tvm.ir import PointerType, PrimType
 from tvm.tirx import stmt as st
 from tvm.tirx.buffer import is_buffer_var
 from tvm.tirx.op import register_intrin_lowering
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_walk
 
 from packager.errors import BackendError
 from packager.ir.primitives import FunctionGroup, Kernel, Parameter
@@ -150,38 +150,6 @@ def _shape_variables(primfunc: Any) -> list[Any]:
     return list(found.values())
 
 
-_S = s_tir.transform
-_T = tirx.transform
-# TVM's default pipeline (tvm/s_tir/pipeline.py) without what concerns GPUs and packed functions. LowerTVMBuiltin is
-# left out with intent: it turns stack buffers into run-time allocations.
-LOWERING = [
-    _S.CanonicalizeLoop(),
-    _S.LowerInitBlock(),
-    _S.PlanAndUpdateBufferAllocationLocation(),
-    _S.ConvertBlocksToOpaque(),
-    _S.CompactBufferAllocation(),
-    _S.LowerMatchBuffer(),
-    _S.StmtSimplify(),
-    _S.AnnotateIrregularLoop(),
-    _S.LowerOpaqueBlock(),
-    _T.FlattenBuffer(),
-    _T.BF16ComputeLegalize(),
-    _T.NarrowDataType(32),
-    _S.LoopPartition(),
-    _T.VectorizeLoop(True),
-    _T.StorageRewrite(),
-    _S.HoistIfThenElse(),
-    _T.UnrollLoop(),
-    _S.RenormalizeSplitPattern(),
-    _T.StmtSimplify(),
-    _T.RemoveNoOp(),
-    _S.RewriteUnsafeSelect(),
-    _T.CommonSubexprElim(),
-    _T.FP8ComputeLegalize(),
-    _T.VerifyMemory(),
-]
-
-
 def _lower_to_libm(name: str) -> None:
     """Let LLVM call libm for a function that TVM has no rule for, vectors element by element."""
 
@@ -195,42 +163,6 @@ for _name in ("sinh", "cosh"):
     _lower_to_libm(_name)
 
 
-def lower_kernels(kernels: tuple[Kernel, ...], target: tvm.target.Target) -> tvm.IRModule:
-    """Lower kernels to a module of C functions, ready for a code generator of the CPU.
-
-    Raises BackendError for a kernel that would need more stack than a thread can be assumed to have.
-    """
-    module = tvm.IRModule({kernel.symbol: kernel.primfunc for kernel in kernels})
-    module = _T.BindTarget(target.with_host(target))(module)
-    module = tvm.transform.Sequential(LOWERING)(module)
-    functions = {}
-    by_name = {var.name_hint: function for var, function in module.functions.items()}
-    for kernel in kernels:
-        functions[kernel.symbol] = _to_c_function(kernel, by_name[kernel.symbol], target)
-    module = tvm.IRModule(functions)
-    return tvm.transform.Sequential([_T.FP8StorageLegalize(), _T.BF16StorageLegalize(), _T.LowerIntrin()])(module)
-
-
-def _to_c_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> Any:
-    """Give a lowered function pointer and integer parameters: TVM has no MakeUnpackedAPI any more."""
-    _check_stack(kernel, function)
-    pointers, declarations = take_pointers(function)
-    statements = list(function.body.seq) if isinstance(function.body, st.SeqStmt) else [function.body]
-    scalars = list(kernel.scalars)
-    if kernel.extent is not None:
-        begin, end = tirx.Var("begin", "int64"), tirx.Var("end", "int64")
-        scalars += [begin, end]
-        statements[-1] = _over_range(kernel, statements[-1], begin, end)
-    # Loops that some operators make parallel deep inside would be run by TVM's thread pool.
-    statements = [structural_map(statement, (st.For, _serial)) for statement in statements]
-    body = st.AttrStmt(0, "device_type", tirx.const(1, "int32"), st.SeqStmt([*declarations, *statements]))
-    body = st.AttrStmt(0, "device_id", tirx.const(0, "int32"), body)
-    c_function = tirx.PrimFunc(
-        [*pointers, *scalars], st.SeqStmt([body, st.Return(tirx.const(0, "int32"))]), ret_type=PrimType("int32")
-    )
-    return c_function.with_attrs({"tirx.noalias": True, "target": target, "global_symbol": kernel.symbol})
-
-
 def take_pointers(function: Any) -> tuple[list[Any], list[Any]]:
     """Return plain pointers in place of a lowered function's buffers, and the statements that declare these by them."""
     pointers, declarations = [], []
@@ -241,25 +173,3 @@ def take_pointers(function: Any) -> tuple[list[Any], list[Any]]:
             declarations.append(st.Bind(buffer.elem_offset, tirx.const(0, str(buffer.elem_offset.ty))))
         declarations.append(st.DeclBuffer(buffer, data=pointer))
     return pointers, declarations
-
-
-def _over_range(kernel: Kernel, loop: Any, begin: Any, end: Any) -> Any:
-    if not isinstance(loop, st.For) or int(loop.kind) != st.ForKind.PARALLEL:
-        raise BackendError(f"the parallel loop of {kernel.symbol!r} is not outermost after lowering")
-    variable = loop.loop_var
-    begin, end = (tirx.Cast(variable.ty, v) if str(variable.ty) != "int64" else v for v in (begin, end))
-    return st.For(variable, begin, end - begin, st.ForKind.SERIAL, loop.body)
-
-
-def _serial(loop: Any) -> Any:
-    if int(loop.kind) != st.ForKind.PARALLEL:
-        return loop
-    return st.For(loop.loop_var, loop.min, loop.extent, st.ForKind.SERIAL, loop.body)
-
-
-def _check_stack(kernel: Kernel, function: Any) -> None:
-    def check(allocation: Any) -> None:
-        if _static_bytes(allocation.buffer) > STACK_BYTES:
-            raise BackendError(f"kernel {kernel.symbol!r} needs a stack buffer of shape {allocation.buffer.shape}")
-
-    structural_walk(function.body, [(st.AllocBuffer, check)])

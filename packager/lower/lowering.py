@@ -12,6 +12,7 @@ from tvm.s_tir import ScheduleError
 
 from packager.custom_ops.library import called_operator
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
+from packager.graph.dataflow import called_function
 from packager.graph.passes import apply
 from packager.ir.model import CallSource, LoweredModel, PartitionedModel
 from packager.ir.primitives import CallSite, FunctionGroup, Kernel, Partition
@@ -121,17 +122,6 @@ def _make_kernels(name: str, primfunc: Any, device: Device) -> FunctionGroup:
             continue
         return group
     raise ModelError(f"TVM cannot lower the function {name!r}", detail=failure)
-
-
-def called_function(value: Any) -> str | None:
-    """Return the name of the PrimFunc or partition that a binding's value calls, or None if it is no such call."""
-    if isinstance(value, relax.Call):
-        operator = getattr(value.op, "name", "")
-        if operator == "relax.call_tir":
-            return str(value.args[0].name_hint)
-        if operator == "relax.call_dps_packed":
-            return str(value.args[0].global_symbol)
-    return None
 
 
 def _sites(model: PartitionedModel) -> dict[str, Iterator[CallSite]]:

@@ -19,18 +19,18 @@ from packager.codegen.cache import Cache
 from packager.codegen.toolchain import Toolchain, find_toolchain
 from packager.errors import UsageError
 from packager.pipeline import cache_key
-from packager.pipeline.doctor import require_build_packages
 from packager.pipeline.import_models import import_model
 from packager.pipeline.publish import Outputs, results, work_folder
 from packager.pipeline.request import Request, make_build_request
+from packager.targets.availability import require_build_packages
 from packager.targets.target_list import require_available
 
 if TYPE_CHECKING:
+    from packager.backends.base import Target
     from packager.frontends.dims import DimArgument
     from packager.ir.call_plan import CallPlan
     from packager.ir.primitives import BackendOutput
     from packager.placement.place import Placement
-    from packager.targets.target_list import Target
 
 Progress = Callable[[str], None]
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from packager.backends.base import FileReader
 from packager.backends.registry import distribution, find_backend
-from packager.bundle.digest import digest, digest_of_folder, sha256_of_file
+from packager.bundle.hashing import digest, digest_of_folder, sha256_of_file
 from packager.codegen.toolchain import Toolchain
 from packager.deploy.verify.machine import this_machine
 from packager.resources import PACKAGE, folder
 
 if TYPE_CHECKING:
+    from packager.backends.base import Target
     from packager.pipeline.request import Request
-    from packager.targets.target_list import Target
 
 LARGE_MODEL_BYTES = 1 << 30
 # Copying the bundle of a larger model into the cache and out of it costs as much as the build, and fills disks.

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager.errors import ModelError, UnboundedDimsError
-from packager.pipeline.doctor import require_build_packages
 from packager.pipeline.import_models import import_model
 from packager.pipeline.request import Request, make_build_request
+from packager.targets.availability import require_build_packages
 from packager.targets.target_list import require_available
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _operators(imported: ImportedModel) -> dict[str, int]:
 
 def _leftovers(request: Request, rest: Mapping[str, int]) -> tuple[Leftover, ...]:
     from packager.placement.match import root_operators
-    from packager.transforms.prepare import backend_of
+    from packager.placement.preparation import backend_of
 
     roots = {t.kind: root_operators(backend_of(t).patterns(t)) for t in request.targets.specialised}
     return tuple(
@@ -153,30 +153,3 @@ def _reason(operator: str, names: set[str | None]) -> str:
 
 def _refusal(error: ModelError) -> Refusal:
     return Refusal(error.message, tuple((error.detail or "").splitlines()), error.hint)
-
-
-def render(found: Explanation) -> str:
-    """Return an explanation as text."""
-    from packager.placement.table import render_table
-
-    lines = [f"model      {found.model} ({found.format})"]
-    for spec in found.inputs:
-        lines.append(f"input      {spec.name}  {spec.dtype}[{', '.join(map(str, spec.shape))}]")
-    lines += [f"output     {name}" for name in found.outputs]
-    if found.operators is not None:
-        lines.append(f"constants  {found.constants}, {found.constant_bytes / 2**20:.2f} MiB")
-        lines.append("operators  " + ", ".join(f"{count} {name}" for name, count in found.operators.items()))
-    for name, (low, high) in (found.assumed or {}).items():
-        lines.append(f"dim        {name} has no bounds: {low}:{high} assumed, a build wants --dim {name}=MIN:MAX")
-    if found.table is not None:
-        lines += ["", render_table(dict(found.table))]
-    for left in found.leftovers:
-        lines += [f"  {left.operator}: {kind} {reason}" for kind, reason in left.reasons.items()]
-    lines.append("")
-    if found.refusal is None:
-        lines.append("supported: a build would compile all of it")
-        return "\n".join(lines)
-    lines.append(f"refused: {found.refusal.message}")
-    lines += [f"  {line}" for line in found.refusal.detail]
-    lines += [f"hint: {found.refusal.hint}"] if found.refusal.hint else []
-    return "\n".join(lines)

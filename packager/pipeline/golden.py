@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packager.bundle.dtypes import typed
+from packager.bundle.golden import GoldenCase, encode_golden, golden_points
 from packager.bundle.manifest import Entry, Golden, Manifest
 from packager.deploy.measure.random_inputs import random_inputs
-from packager.deploy.verify.golden import GoldenCase, compare, encode_golden, golden_points, run_apart
+from packager.deploy.verify.golden import compare, run_apart
 from packager.errors import BackendError, UsageError
 
 # What verify --run allows between machines: other vector widths sum in another order.

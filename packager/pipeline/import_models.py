@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from packager.backends.base import OperatorSource
 from packager.backends.registry import find_backend
-from packager.bundle.buckets import Buckets, Sizes, Variant, combinations
+from packager.bundle.buckets import Buckets, Sizes, combinations
 from packager.errors import UsageError
 from packager.frontends.dims import DimRequest
+from packager.ir.model import Variant
 from packager.pipeline.request import Request, buckets_of
 
 if TYPE_CHECKING:
+    from packager.backends.base import Target
     from packager.custom_ops.library import OpLibrary
     from packager.ir.model import ImportedModel
-    from packager.targets.target_list import Target
 
 
 def import_model(request: Request) -> ImportedModel:

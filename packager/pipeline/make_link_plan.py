@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from packager.ir.call_plan import CallPlan
-from packager.ir.model import CudaCode, LinkPlan, PreparedLibrary
+from packager.ir.link_plan import CudaCode, LinkPlan, PreparedLibrary
 from packager.ir.primitives import BackendOutput
 from packager.link.libraries.cpu_levels import cpu_levels
 from packager.link.linker import Linker

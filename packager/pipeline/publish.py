@@ -120,7 +120,7 @@ def _is_ours(path: Path, kind: str) -> bool:
         if kind == "weights file":  # its header may be long
             return not start or f'"{DATA_SHA256}"'.encode() in start + file.read(MAX_HEADER_BYTES)
     if kind == "header":
-        from packager.link.header import MARK
+        from packager.codegen.templates import MARK
 
         return MARK.encode() in start
     if not start.startswith((b"\x7fELF", b"!<arch>\n")):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager.bundle.buckets import Buckets, check_count
+from packager.bundle.manifest import ENTRY_SYMBOL
 from packager.errors import UsageError
 from packager.frontends.dims import DimArgument, DimRequest, check_argument
 from packager.frontends.freeze import frozen_arrays
@@ -18,9 +19,7 @@ from packager.frontends.load import check_suffix
 from packager.targets.target_list import DEFAULT_TARGETS, TargetList, parse_targets, with_attribute
 
 if TYPE_CHECKING:
-    from packager.frontends.freeze import Array
-
-ENTRY_SYMBOL = "packager_bundle_v1"
+    from packager.bundle.arrays import Array
 PRECISIONS = ("fp16", "bf16")
 
 

@@ -17,7 +17,7 @@ from packager.backends.base import Match, Pattern, Search
 from packager.graph.dataflow import Dataflow, variables_of
 
 if TYPE_CHECKING:
-    from packager.ir.primitives import Array
+    from packager.bundle.arrays import Array
 
 
 class FlatMain:

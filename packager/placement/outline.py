@@ -13,8 +13,8 @@ from tvm_ffi import structural_equal, structural_hash, structural_map
 from packager.bundle.manifest import Dim
 from packager.graph.cost import estimate_function
 from packager.graph.symbolic import to_extent
-from packager.ir.model import Extent
 from packager.ir.primitives import CallSite, Composite, Cost, Partition
+from packager.ir.shapes import Extent
 from packager.placement.match import ArgumentDims, Candidate, FlatMain, external_reads, is_tensor
 
 

@@ -15,17 +15,18 @@ from typing import Any
 from tvm import IRModule, relax, tirx
 from tvm.runtime import DataType
 
-from packager.backends.base import Context, PartitionBackend
+from packager.backends.base import Context, PartitionBackend, Target
 from packager.backends.registry import blamed
-from packager.frontends.node_names import with_main
-from packager.ir.model import Extent, ImportedModel, NamedArray, PartitionedModel, PlacedPartition
+from packager.graph.rewrite import with_main
+from packager.ir.model import ImportedModel, NamedArray, PartitionedModel, PlacedPartition
 from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
+from packager.ir.shapes import Extent
 from packager.placement.check_output import check_answer, result_types
 from packager.placement.grouping import Grouping
 from packager.placement.match import Candidate, FlatMain, find_candidates, is_closed
 from packager.placement.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
-from packager.targets.target_list import Target
-from packager.transforms.prepare import backend_of, prepare
+from packager.placement.preparation import backend_of
+from packager.transforms.prepare import prepare
 
 # What a value goes through before it is read in other units.
 SCALING = frozenset(f"relax.{name}" for name in ("astype", "multiply", "add", "subtract"))

@@ -17,7 +17,7 @@ from packager.bundle.shape_expr import MAX_LENGTH
 from packager.errors import ModelError
 from packager.graph.symbolic import combine
 from packager.ir.call_plan import EntryPlan
-from packager.ir.model import Extent
+from packager.ir.shapes import Extent
 
 # Strides, patches, and down-sampling divide by such numbers.
 _DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 28, 32, 49, 64, 128, 196, 256, 512, 1024)

@@ -6,29 +6,12 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packager.bundle.arrays import Array
+from packager.graph.array_views import Moved
 from packager.ir.call_plan import ConstantForm
 
-Array = NDArray[Any]
 Axes = list[tuple[int, int]]  # extents and strides in elements, outermost first
-
-
-class Moved(np.ndarray[Any, Any]):
-    """Elements of another array in another order, ``view_of_source``, where numpy had to copy. It owns its memory."""
-
-    view_of_source: Array
-
-
-def reshaped(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return ``numpy.reshape``'s result; of a copy too it stays known what it is a copy of."""
-    result = array.reshape(shape)
-    if np.may_share_memory(result, array) or not result.size:
-        return result
-    moved = Moved(shape, array.dtype)
-    moved[...] = result
-    moved.view_of_source = array
-    return moved.view(np.ndarray)  # what is computed from it shall be no such array
 
 
 def find_form(array: Array, source: str, original: Array) -> ConstantForm | None:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packager.bundle.arrays import Array
 from packager.bundle.hashing import sha256_of_array
 from packager.bundle.manifest import Constant, TensorSpec
 from packager.ir.call_plan import ConstantForm, ConstantSlot, ConstantTable
 from packager.plan.arena import align
 from packager.plan.constant_views import find_form
-
-Array = NDArray[Any]
 
 
 @dataclass
@@ -132,18 +129,6 @@ class ConstantBuilder:
         )
         arrays = tuple(self._entries[index].array for index in order)
         return ConstantTable(tuple(records), arrays, end, slots, named)
-
-
-def fixed_reason(table: ConstantTable, name: str) -> str | None:
-    """Return why a session cannot swap the model's constant ``name`` for new data, or None if it can."""
-    for slot in table.slots:
-        if name in slot.sources and (slot.form is None or slot.form.source != name):
-            sources = slot.sources[:8] if len(slot.sources) <= 8 else (*slot.sources[:7], "others")
-            *first, last = sources
-            listed = f"{', '.join(first)} and {last}" if first else last
-            what = "a form of it" if slot.name == name else slot.name
-            return f"{what} is computed from {listed} at build time"
-    return None
 
 
 def _slot_form(slot: _Slot, originals: Mapping[str, Array]) -> ConstantForm | None:

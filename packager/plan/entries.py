@@ -14,9 +14,10 @@ from tvm_ffi import structural_walk
 from packager.bundle.dtypes import DTYPES
 from packager.bundle.manifest import StateSpec, TensorSpec
 from packager.graph import symbolic
-from packager.graph.states import State
-from packager.ir.call_plan import Call, Copy, EntryPlan, MicroBatches, Operand, PlannedState
-from packager.ir.model import Extent, ModelEntry
+from packager.ir.call_plan import Call, Copy, EntryPlan, Operand, PlannedState
+from packager.ir.model import ModelEntry
+from packager.ir.shapes import Extent, MicroBatches
+from packager.ir.states import State
 from packager.plan.arena import align
 from packager.plan.calls import CallRecorder
 from packager.plan.constants import ConstantBuilder

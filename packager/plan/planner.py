@@ -15,10 +15,11 @@ from packager.bundle.dtypes import DTYPES, INSIDE
 from packager.bundle.manifest import Dim, Selection, TensorSpec
 from packager.errors import BackendError, ModelError
 from packager.graph import symbolic
+from packager.graph.dataflow import called_function
 from packager.ir.call_plan import CallPlan, Operand
-from packager.ir.model import CallSource, Extent, LoweredModel, ModelEntry
+from packager.ir.model import CallSource, LoweredModel, ModelEntry
 from packager.ir.primitives import Packing, PrimitiveFunction
-from packager.lower.lowering import called_function
+from packager.ir.shapes import Extent
 from packager.plan.arena import Request, place
 from packager.plan.buckets import gather_variants
 from packager.plan.calls import CallRecorder

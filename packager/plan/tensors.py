@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from packager.ir.call_plan import Operand
-from packager.ir.model import CallSource, Extent, NamedArray
+from packager.ir.model import CallSource, NamedArray
 from packager.ir.primitives import FunctionGroup, PrimitiveFunction
+from packager.ir.shapes import Extent
 
 
 class PlannedTensor:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packager.backends.attributes import Attribute, Value, attributes_of, spelt
+from packager.backends.attributes import Attribute, attributes_of
 from packager.backends.base import Unavailable
 from packager.backends.registry import Registered, all_backends, find_backend, origin
-from packager.cli.reports.bundle import Table
-from packager.pipeline.doctor import availability
+from packager.errors import PackagerError, ToolchainError
 from packager.targets.parsed import is_base
 
 
@@ -65,34 +65,48 @@ def to_json(reports: Sequence[KindReport]) -> dict[str, Any]:
     return {"schema_version": 1, "kinds": [report.to_json() for report in reports]}
 
 
-def list_table(reports: Sequence[KindReport]) -> Table:
-    """Return the table of all kinds."""
-    rows = []
-    for report in reports:
-        backend, reason = report.found.backend, report.unavailable
-        device, summary = (backend.device, backend.summary) if backend else ("-", "-")
-        state = "yes" if reason is None else f"no: {reason.reason}" + (f" (hint: {reason.hint})" if reason.hint else "")
-        rows.append((report.found.kind, device, report.role or "-", report.found.origin, summary, state))
-    return Table("Target kinds", ("kind", "device", "role", "origin", "what", "available"), tuple(rows))
+BUILD_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "jinja2", "capstone")
 
 
-def kind_tables(report: KindReport) -> list[Table]:
-    """Return the tables of one kind: what it is, and its attributes."""
-    backend = report.found.backend
-    facts = [("origin", report.found.origin), ("role", report.role or "-")]
-    if backend:
-        facts[:0] = [("what", backend.summary), ("device", backend.device)]
-    columns = ("attribute", "type", "default", "valid", "meaning")
-    rows = tuple((one.name, one.type, _shown(one.default), _valid(one), one.doc) for one in report.attributes)
-    return [Table(report.found.kind, ("", ""), tuple(facts)), Table("Attributes", columns, rows)]
+@dataclass(frozen=True)
+class Examined:
+    """One thing that was looked at; ``required`` things are needed to build for this machine."""
+
+    what: str
+    ok: bool
+    detail: str
+    hint: str | None
+    required: bool
 
 
-def _shown(value: Value) -> str:
-    text = ",".join(value) if isinstance(value, tuple) else spelt(value)
-    return text or "-"
+def require_build_packages() -> None:
+    """Raise ToolchainError if a package that every build needs is not installed: the deploy side comes without."""
+    missing = [name for name in BUILD_PACKAGES if not _package(name, "", required=True).ok]
+    if missing:
+        raise ToolchainError(f"building needs {', '.join(missing)}", hint="pip install 'packager[build]'")
 
 
-def _valid(attribute: Attribute) -> str:
-    if attribute.choices is not None:
-        return ", ".join(map(_shown, attribute.choices))
-    return "0, 1" if attribute.type == "bool" else f">= {attribute.minimum}" if attribute.minimum is not None else "-"
+def _package(name: str, hint: str, *, required: bool) -> Examined:
+    try:
+        return Examined(name, True, importlib.metadata.version(name), None, required)
+    except importlib.metadata.PackageNotFoundError:
+        return Examined(name, False, "not installed", hint, required)
+
+
+def availability(kind: str) -> Unavailable | None:
+    """Return why Target ``kind`` cannot be built for here, or None. May import TVM.
+
+    It is asked for with its defaults, or where there are attributes without one, as the backend's ``example`` says.
+    """
+    from packager.backends.base import Unavailable
+    from packager.backends.registry import find_backend
+    from packager.targets.target_list import parse_targets, unavailable
+
+    try:
+        targets = parse_targets(getattr(find_backend(kind), "example", kind))
+        require_build_packages()
+        target = next(one for one in (*targets.bases, *targets.specialised) if one.kind == kind)
+        return unavailable(target)
+    except PackagerError as error:
+        cause = f" ({error.detail.splitlines()[0]})" if error.detail else ""
+        return Unavailable(error.message + cause, error.hint or "")

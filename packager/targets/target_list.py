@@ -8,13 +8,12 @@ backend declares the attributes of its kind once, as a frozen dataclass; this mo
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager.backends.attributes import Value, attributes_of, has_type, quoted
+from packager.backends.base import Target
 from packager.backends.registry import all_backends, blamed, find_backend
 from packager.errors import UsageError
 from packager.targets.parsed import DEFAULT_BASE, HOST_DEVICE, Parsed, is_base, parse
@@ -25,39 +24,6 @@ if TYPE_CHECKING:
 
 # What a build uses that names no Target (docs/adr/0022-default-targets-are-fast.md).
 DEFAULT_TARGETS = ("llvm", "ccompiler")
-
-
-@dataclass(frozen=True)
-class Target:
-    """One canonical Target: its kind and its options, an instance of the backend's options class."""
-
-    kind: str
-    options: Any
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the kind and every attribute, as the cache key holds them."""
-        return {"kind": self.kind, **dataclasses.asdict(self.options)}
-
-    def to_manifest(self) -> dict[str, Any]:
-        """Return the form that the manifest holds: as ``to_json``, of paths the file names alone."""
-        value = self.to_json()
-        for field in dataclasses.fields(self.options):
-            if field.metadata.get("is_path"):
-                given = value[field.name]
-                names = [Path(path).name for path in ([given] if isinstance(given, str) else given)]
-                value[field.name] = names[0] if isinstance(given, str) else tuple(names)
-        return value
-
-    @property
-    def machine(self) -> str:
-        """Of a base Target of the CPU, the machine in the kernel's words: ``x86_64`` or ``aarch64``."""
-        return str(self.options.mtriple).split("-", 1)[0]
-
-    @property
-    def cpus(self) -> tuple[str, ...]:
-        """Of a base Target of the CPU, the CPUs that there is code for; the bundle runs on the first, the least."""
-        named: str | tuple[str, ...] = self.options.mcpu
-        return (named,) if isinstance(named, str) else named
 
 
 @dataclass(frozen=True)

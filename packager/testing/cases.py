@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-Array = NDArray[Any]
+from packager.bundle.arrays import Array
+
 Weights = Mapping[str, tuple[int, ...] | Array]
 
 OPSET = 17

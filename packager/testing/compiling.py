@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from packager.backends.base import NO_CACHE, CodeGenerator, Context
+from packager.backends.base import NO_CACHE, CodeGenerator, Context, Target
 from packager.backends.registry import find_backend
 from packager.codegen.cache import Cache
 from packager.codegen.toolchain import find_toolchain
 from packager.ir.primitives import BackendOutput, FunctionGroup, Kernel, Partition
-from packager.targets.target_list import Target, parse_targets
+from packager.targets.target_list import parse_targets
 
 Targets = Sequence[str | Mapping[str, Any]]
 

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 import packager
 from packager.deploy.verify.machine import machine_findings, this_machine
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from packager.bundle.manifest import Manifest
 
-Array = NDArray[Any]
+from packager.bundle.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm_ffi import structural_equal
 
-from packager.frontends.node_names import with_main
-from packager.frontends.signature import INLINE_INTEGERS, stays_inline
+from packager.bundle.arrays import Array
 from packager.graph.evaluate import evaluate_call
-
-Array = NDArray[Any]
+from packager.graph.lift_constants import INLINE_INTEGERS, stays_inline
+from packager.graph.rewrite import with_main
 
 
 def fold_inline(module: tvm.IRModule) -> tvm.IRModule:

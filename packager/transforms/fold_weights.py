@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm_ffi import structural_map
 
-from packager.frontends.node_names import with_main
+from packager.bundle.arrays import Array
 from packager.graph.evaluate import evaluate
+from packager.graph.rewrite import with_main
 from packager.ir.model import NamedArray
 
-Array = NDArray[Any]
 TRANSFORM = "main_transform_params"
 
 

@@ -16,9 +16,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.frontends.node_names import with_main
 from packager.graph.dataflow import Dataflow, variables_of
-from packager.graph.rewrite import PRODUCTS, remade
+from packager.graph.rewrite import PRODUCTS, remade, with_main
 from packager.ir.model import ImportedModel
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}

@@ -15,17 +15,14 @@ from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 from tvm_ffi import structural_equal, structural_map
 
-from packager.bundle.buckets import Variant
+from packager.bundle.arrays import Array
 from packager.bundle.manifest import Dim, Model
 from packager.errors import UsageError
 from packager.graph.states import state_types
-from packager.ir.model import ImportedModel, ModelEntry
-
-Array = NDArray[Any]
+from packager.ir.model import ImportedModel, ModelEntry, Variant
 
 
 def merge_models(variants: Sequence[Variant], name: str) -> ImportedModel:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 from tvm import IRModule, relax
 
-from packager.backends.base import PartitionBackend, Preparation, Preparing
-from packager.backends.registry import blamed, find_backend
-from packager.errors import BackendError
-from packager.frontends.node_names import name_result, with_main
+from packager.backends.base import Target
 from packager.graph.passes import apply
+from packager.graph.rewrite import name_result, with_main
 from packager.ir.model import ImportedModel, NamedArray
-from packager.targets.target_list import Target
+from packager.placement.preparation import _preparation
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.fold_weights import fold_weights
 from packager.transforms.layout.channels_last import to_channels_last
@@ -68,21 +66,3 @@ def prepare(model: ImportedModel, targets: Sequence[Target], device: str) -> tup
     # What only folded weights have read is read by nobody now, and a partition of it would have no result.
     module = apply([_R.DeadCodeElimination()], module)
     return name_result(module, result), constants
-
-
-def backend_of(target: Target) -> PartitionBackend:
-    """Return the backend of a specialised Target."""
-    backend = find_backend(target.kind)
-    if not isinstance(backend, PartitionBackend):
-        raise BackendError(f"{target.kind}: the backend takes no partitions")
-    return backend
-
-
-def _preparation(targets: Sequence[Target]) -> Preparation:
-    """Return what the backends of the Targets want together."""
-    wanted = Preparation()
-    for target in targets:
-        backend = backend_of(target)
-        with blamed(backend.kind):
-            wanted |= backend.preparation(target) if isinstance(backend, Preparing) else Preparation()
-    return wanted

@@ -236,7 +236,7 @@ def test_a_session_launches_the_candidate_that_it_has_chosen(several: Path, driv
 
 TUNED = """
 import ctypes, json, sys
-from packager.deploy.tune import tune
+from packager.deploy.measure.tune import tune
 recorder = ctypes.CDLL("libcuda.so.1")
 recorder.recorder_take.restype = recorder.recorder_live.restype = ctypes.c_char_p
 result = tune(sys.argv[1], rounds=3)

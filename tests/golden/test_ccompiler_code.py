@@ -18,7 +18,7 @@ pytest.importorskip("tvm")
 from tvm import relax, tirx
 from tvm.relax import op
 
-from packager.backends.ccompiler.core.functions import Machine
+from packager.backends.ccompiler.core.machine import Machine
 from packager.backends.ccompiler.module import render_module
 from packager.ir.primitives import CallSite, Cost, Partition
 

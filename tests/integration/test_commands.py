@@ -61,7 +61,7 @@ def _umask() -> int:
 
 LOADED = """
 import sys
-from packager.cli import main
+from packager.cli.main import main
 try:
     main()
 finally:

@@ -12,7 +12,7 @@ from packager.bundle.cpu_levels import form_name
 from packager.bundle.elf.file import read_elf
 from packager.codegen.toolchain import find_toolchain
 from packager.errors import BackendError
-from packager.ir.model import PreparedLibrary
+from packager.ir.link_plan import PreparedLibrary
 from packager.ir.primitives import BackendOutput, StaticLibrary
 from packager.link.libraries.cpu_levels import cpu_levels
 from packager.link.libraries.prepare import check_libraries

@@ -19,7 +19,7 @@ LIAR = '''
 import dataclasses
 import subprocess
 from packager.backends.base import API_VERSION, PartitionOptions, Pattern, attribute
-from packager.manifest import License
+from packager.bundle.manifest import License
 from packager.primitives import (
     BackendOutput, FunctionGroup, Parameter, PrimitiveFunction, StaticLibrary, SystemLibrary)
 

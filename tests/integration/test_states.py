@@ -19,7 +19,7 @@ from graphs import assert_same, graph, normal, reference, save
 import packager
 from packager.deploy.load.abi import BundleTable
 from packager.errors import RunError, UsageError
-from packager.graph.states import State
+from packager.ir.states import State
 from packager.pipeline import build as pipeline
 
 Arrays = dict[str, np.ndarray]

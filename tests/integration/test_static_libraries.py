@@ -16,7 +16,7 @@ from packager.bundle.elf.file import read_elf
 from packager.codegen.objects import read_objects
 from packager.codegen.toolchain import find_toolchain
 from packager.errors import BackendError, BundleError
-from packager.ir.model import PreparedLibrary
+from packager.ir.link_plan import PreparedLibrary
 from packager.ir.primitives import (
     BackendOutput,
     FunctionGroup,

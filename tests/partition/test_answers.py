@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from placing import parse
 
+from packager.backends.base import Target
 from packager.errors import BackendError
 from packager.frontends.load import load_model
 from packager.ir.primitives import BackendOutput, FunctionGroup, Packing, Parameter, Partition, PrimitiveFunction
 from packager.placement.place import compile_with, partition
-from packager.targets.target_list import Target, parse_targets
+from packager.targets.target_list import parse_targets
 
 Change = Callable[[BackendOutput], BackendOutput]
 

@@ -20,12 +20,12 @@ from packager.backends.base import (
     Match,
     PartitionOptions,
     Pattern,
+    Target,
     Unavailable,
     attribute,
 )
 from packager.bundle.dtypes import DTYPES
 from packager.ir.primitives import BackendOutput, FunctionGroup, Kernel, Parameter, Partition, PrimitiveFunction
-from packager.targets.target_list import Target
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,9 @@ class _Writer:
     def _call(self, module: Any, binding: Any) -> None:
         from tvm.ir import is_prim_expr
 
+        from packager.graph.dataflow import called_function
         from packager.lower.devices import device_named
-        from packager.lower.lowering import _make_kernels, called_function
+        from packager.lower.lowering import _make_kernels
         from packager.transforms.clamp_indices import clamp_indices
 
         call, variable = binding.value, binding.var

@@ -20,12 +20,12 @@ from packager.backends.base import (
     Match,
     PartitionOptions,
     Pattern,
+    Target,
     Unavailable,
     attribute,
 )
 from packager.codegen.toolchain import run
 from packager.ir.primitives import BackendOutput, FunctionGroup, Parameter, Partition, PrimitiveFunction, StaticLibrary
-from packager.targets.target_list import Target
 
 ELEMENTWISE = {
     "add": "a[i] + b[i]",

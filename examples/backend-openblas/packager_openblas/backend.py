@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from packager.backends.base import API_VERSION, Context, PartitionOptions, Pattern, Unavailable, attribute
+from packager.backends.base import API_VERSION, Context, PartitionOptions, Pattern, Target, Unavailable, attribute
 from packager.bundle.manifest import License
 from packager.codegen.toolchain import run
 from packager.errors import UsageError
 from packager.ir.primitives import BackendOutput, Partition, StaticLibrary
-from packager.targets.target_list import Target
 from packager_openblas.kernels import CORES, best_core, kernel_names, missing_symbols
 
 # Where Debian and Ubuntu put OpenBLAS; the serial one first, though all of them have the same kernels.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from packager.backends.base import Target
 from packager.deploy.verify.machine import this_machine
-from packager.targets.target_list import Target
 
 # How many columns a panel of packed columns has, by the CPU's name in OpenBLAS. A panel of rows always has 4.
 CORES = {"HASWELL": 8, "ZEN": 8, "SKYLAKEX": 16}

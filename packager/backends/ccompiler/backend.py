@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packager.backends.base import API_VERSION, Context, PartitionOptions, Preparation, Unavailable, attribute
+from packager.backends.base import API_VERSION, Context, PartitionOptions, Unavailable, attribute
 from packager.codegen.toolchain import find_toolchain
 from packager.errors import ToolchainError, UsageError
+from packager.ir.preparation import Preparation
 
 if TYPE_CHECKING:
-    from packager.backends.base import Pattern, Search
+    from packager.backends.base import Pattern, Search, Target
     from packager.ir.primitives import BackendOutput, Partition
-    from packager.targets.target_list import Target
 
 OPERATORS = ("elementwise", "dense", "conv2d", "pool2d", "softmax", "layer_norm", "attention")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.backends.base import Context
-from packager.backends.ccompiler.core.functions import Machine
+from packager.backends.ccompiler.core.machine import Machine
 from packager.codegen.toolchain import run
 from packager.errors import BackendError, ToolchainError, UsageError
 

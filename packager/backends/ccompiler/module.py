@@ -7,10 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packager.backends.base import Context
+from packager.backends.base import Context, Target
 from packager.backends.ccompiler.check_variants import require_equal_groups
 from packager.backends.ccompiler.compiler import compile_module, machine_of, predefined
-from packager.backends.ccompiler.core.functions import CFunction, GroupDraft, Machine
+from packager.backends.ccompiler.core.functions import CFunction, GroupDraft
+from packager.backends.ccompiler.core.machine import (
+    BYTE_LOADS,
+    HALF_LOADS,
+    HALF_STORES,
+    PAIR_PRODUCTS,
+    VECTOR_MAXIMA,
+    Machine,
+)
 from packager.backends.ccompiler.core.operations import MOVES, POOLS, ROW_ANCHORS, CannotRender, Operation, read_graph
 from packager.backends.ccompiler.core.shapes import c_name
 from packager.backends.ccompiler.core.stages import Stage, make_stages
@@ -25,9 +33,8 @@ from packager.backends.ccompiler.ops.elementwise import add_elementwise
 from packager.backends.ccompiler.ops.pool2d import add_pool2d
 from packager.backends.ccompiler.ops.softmax_norm import add_rows
 from packager.backends.ccompiler.ops.winograd import render_transforms
+from packager.codegen.templates import ENVIRONMENT, MARK
 from packager.ir.primitives import BackendOutput, FunctionGroup, Partition, StaticLibrary
-from packager.link.header import ENVIRONMENT, MARK
-from packager.targets.target_list import Target
 
 # So many weights stay in the second-level cache from run to run, whatever the CPU.
 NEAR = 64 * 1024
@@ -39,36 +46,6 @@ INTEGERS = (
     ("i32", "int32_t", "uint32_t"),
     ("i64", "int64_t", "uint64_t"),
 )
-# How each machine loads halves as floats (p), stores floats as halves, and adds the products of pairs of int16.
-HALF_LOADS = {
-    "avx2": "__builtin_ia32_vcvtph2ps256(*(const pk_uh *)p)",
-    "avx512": "__builtin_ia32_vcvtph2ps512_mask(*(const pk_uh *)p, (pk_vf32){0}, -1, 4)",
-    "aarch64": "__builtin_convertvector(*(const pk_uh *)p, pk_vf32)",
-    "sse2": "",
-}
-HALF_STORES = {
-    "avx2": "(pk_uh)__builtin_ia32_vcvtps2ph256(pk_load_f32(from + i), 0)",
-    "avx512": "(pk_uh)__builtin_ia32_vcvtps2ph512_mask(pk_load_f32(from + i), 0, (pk_uh){0}, -1)",
-    "aarch64": "__builtin_convertvector(pk_load_f32(from + i), pk_uh)",
-    "sse2": "",
-}
-# The greater of two floats in each lane, by one instruction.
-VECTOR_MAXIMA = {
-    "avx2": "__builtin_ia32_maxps256(a, b)",
-    "avx512": "__builtin_ia32_maxps512_mask(a, b, a, -1, 4)",
-    "sse2": "__builtin_ia32_maxps(a, b)",
-}
-# As many bytes as a vector has words, as words; the letter says whether with their sign.
-BYTE_LOADS = {
-    "avx2": "__builtin_ia32_pmov{}xbd256((pk_chars)(pk_longs){{*(const pk_long *)p, 0}})",
-    "avx512": "__builtin_ia32_pmov{}xbd512_mask(*(const pk_chars *)p, (pk_words){{0}}, -1)",
-}
-PAIR_PRODUCTS = {
-    "avx2": "(pk_vi32)__builtin_ia32_pmaddwd256((pk_wi8)pairs, w)",
-    "avx512": "(pk_vi32)__builtin_ia32_pmaddwd256((pk_wi8)pairs, w)",
-    "sse2": "(pk_vi32)__builtin_ia32_pmaddwd128((pk_wi8)pairs, w)",
-    "aarch64": "pk_low(pairs) * pk_low((pk_vi32)w) + pk_high(pairs) * pk_high((pk_vi32)w)",
-}
 
 
 def compile_partitions(partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:

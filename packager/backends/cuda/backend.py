@@ -12,8 +12,8 @@ from packager.bundle.gpu_arch import arch_key, is_arch
 from packager.errors import ToolchainError, UsageError
 
 if TYPE_CHECKING:
+    from packager.backends.base import Target
     from packager.ir.primitives import BackendOutput, Kernel
-    from packager.targets.target_list import Target
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,19 +10,18 @@ from typing import Any
 
 import tvm
 
-from packager.backends.base import Context
+from packager.backends.base import Context, Target
 from packager.bundle.gpu_arch import parse_arch
 from packager.bundle.manifest import License
 from packager.codegen.c_expressions import c_expression
 from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin, find_cuda_toolkit
+from packager.codegen.templates import render
 from packager.codegen.toolchain import run
 from packager.errors import BackendError
 from packager.graph.symbolic import to_extent
 from packager.ir.primitives import BackendOutput, CudaModule, Kernel, StaticLibrary
-from packager.link.entrypoint import render
 from packager.lower.cuda.kernels import Launch, lower_cuda_kernels
 from packager.resources import folder
-from packager.targets.target_list import Target
 
 LICENSES = (License("Apache TVM generated code", "Apache-2.0"),)
 C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")

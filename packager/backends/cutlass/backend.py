@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packager.backends.base import API_VERSION, Context, Preparation, Unavailable
+from packager.backends.base import API_VERSION, Context, Unavailable
 from packager.backends.cutlass.core.options import OPERATORS, CutlassOptions
 from packager.bundle.tuning_records import read_records
 from packager.errors import ToolchainError
+from packager.ir.preparation import Preparation
 
 if TYPE_CHECKING:
-    from packager.backends.base import Search
+    from packager.backends.base import Search, Target
     from packager.ir.primitives import BackendOutput, Partition
-    from packager.targets.target_list import Target
 
 
 class CutlassBackend:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from packager.backends.base import Context
+from packager.backends.base import Context, Target
 from packager.backends.cutlass.attention.match import find_attention
 from packager.backends.cutlass.attention.problem import add_attention
 from packager.backends.cutlass.candidates import Shipping, ship
@@ -27,14 +27,12 @@ from packager.backends.cutlass.quantized.problem import add_quantized
 from packager.bundle.manifest import License
 from packager.bundle.tuning_records import read_records
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
+from packager.codegen.templates import MARK, render
 from packager.codegen.toolchain import run
 from packager.errors import BackendError
 from packager.graph.dataflow import Dataflow
 from packager.ir.primitives import BackendOutput, CudaModule, Partition, StaticLibrary
-from packager.link.entrypoint import render
-from packager.link.header import MARK
 from packager.resources import folder
-from packager.targets.target_list import Target
 
 LICENSES = (License("NVIDIA CUTLASS", "BSD-3-Clause"),)
 C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables", "-Wall")

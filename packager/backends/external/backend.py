@@ -22,8 +22,8 @@ from packager.backends.base import (
 from packager.custom_ops.library import OpLibrary, decode_call, load_op_libraries
 
 if TYPE_CHECKING:
+    from packager.backends.base import Target
     from packager.ir.primitives import BackendOutput, Partition
-    from packager.targets.target_list import Target
 
 
 @dataclass(frozen=True)

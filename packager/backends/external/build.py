@@ -12,11 +12,11 @@ from packager.bundle.elf.file import read_elf
 from packager.bundle.manifest import License
 from packager.codegen.objects import is_archive, read_objects
 from packager.codegen.sysroot import read_system_symbols
+from packager.codegen.templates import render
 from packager.codegen.toolchain import run
 from packager.custom_ops.library import OpLibrary
 from packager.errors import BackendError, ToolchainError
 from packager.ir.primitives import BackendOutput, Partition, StaticLibrary, SystemLibrary
-from packager.link.entrypoint import render
 from packager.resources import folder
 
 C_FLAGS = (

@@ -18,6 +18,7 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
 from packager.bundle.dtypes import DTYPES
+from packager.codegen.c_text import c_string
 from packager.custom_ops.library import OpLibrary, decode_call
 from packager.custom_ops.rules import (
     LIST_TYPES,
@@ -30,14 +31,11 @@ from packager.custom_ops.rules import (
     product,
     spelled,
 )
-from packager.frontends.onnx.graph.custom_ops import SYMBOLIC
+from packager.custom_ops.symbolic import SYMBOLIC
 from packager.ir.primitives import FunctionGroup, Parameter, Partition, PrimitiveFunction
-from packager.link.header import c_string
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.generic]
+    from packager.bundle.arrays import Array
 
 _C_TYPES = {"bool": "uint8_t", "float16": "uint16_t", "bfloat16": "uint16_t", "float32": "float", "float64": "double"}
 _ATTRIBUTE_TYPES = {"float": "float", "string": "const char *", "ints": "const int64_t *", "floats": "const float *"}

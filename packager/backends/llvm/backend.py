@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from packager.backends.base import API_VERSION, Context, Unavailable, attribute
+from packager.bundle.cpu_levels import LEVELS
 from packager.errors import UsageError
 
 if TYPE_CHECKING:
+    from packager.backends.base import Target
     from packager.ir.primitives import BackendOutput, Kernel
-    from packager.targets.target_list import Target
 
 # The CPUs of each machine that there is code for when a Target names none; the first is the portable baseline.
 DEFAULT_CPUS = {"x86_64": ("x86-64-v3", "x86-64-v4"), "aarch64": ("generic",)}
-# Each of these has all that the ones before it have.
-LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from packager.bundle.manifest import License
 from packager.bundle.suggestions import valid_names
 from packager.errors import BackendError, UsageError
 from packager.ir.primitives import BackendOutput, Kernel, StaticLibrary
-from packager.lower.kernels import lower_kernels
+from packager.lower.cpu.kernels import lower_kernels
 
 LICENSE = License("Apache TVM generated code", "Apache-2.0")
 

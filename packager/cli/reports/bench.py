@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from packager.cli.reports.bundle import Table, bench_tables
+from packager.cli.reports.bundle import bench_tables
+from packager.cli.reports.tables import Table
 from packager.deploy.measure.bench import BenchResult
 from packager.deploy.measure.bench_cuda import CudaFigures
 from packager.deploy.measure.profile import PrimitiveTime, Profile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packager.cli.reports.bundle import Table
+from packager.cli.reports.tables import Table
 from packager.deploy.measure.tune import TuneResult
 
 

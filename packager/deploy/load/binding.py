@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import POINTER, pointer
 from typing import Any
 
-from packager.bundle.strict_json import suggestion
+from packager.bundle.suggestions import suggestion
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import ARGUMENT, DLTensor
 from packager.deploy.load.library import TensorInfo

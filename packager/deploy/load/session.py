@@ -10,8 +10,7 @@ from ctypes import POINTER, c_char_p, c_int64, c_void_p, pointer
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from packager.bundle.strict_json import suggestion
-from packager.bundle.suggestions import valid_names
+from packager.bundle.suggestions import suggestion, valid_names
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import ARGUMENT, BUSY, CONSTANT, GRAPH_MODES, HINTS, DLTensor, ProfileReport
 from packager.deploy.load.binding import Tensors, borrow_all, ordered, pointers

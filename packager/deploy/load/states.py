@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from packager.bundle.strict_json import suggestion
+from packager.bundle.suggestions import suggestion
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import ARGUMENT
 from packager.deploy.load.library import Library

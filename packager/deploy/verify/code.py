@@ -5,46 +5,15 @@ Reading instructions takes a disassembler (capstone), which a machine that only 
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
-from packager.bundle.cpu_levels import CODE_PREFIX, DISPATCHED_SECTION, code_section, form_name
+from packager.bundle.cpu_levels import CODE_PREFIX, code_section, form_name
 from packager.bundle.elf.file import ElfImage
+from packager.bundle.isa.needs import needs_of_code
 from packager.bundle.reader import BundleFile
 from packager.deploy.verify.findings import Finding, error
 
 _RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or relink it"
-
-
-@dataclass(frozen=True)
-class CodeNeeds:
-    """The features that code uses: what every session may run, what those of each level run besides, and what asks the
-    CPU itself before it uses them."""
-
-    every: frozenset[str]
-    of_levels: Mapping[str, frozenset[str]]
-    dispatched: frozenset[str]
-
-
-def can_read_code() -> bool:
-    """Say whether the disassembler is installed."""
-    return importlib.util.find_spec("capstone") is not None
-
-
-def needs_of_code(image: ElfImage, path: Path) -> CodeNeeds:
-    """Disassemble the file at ``path``. Raises BackendError for a machine whose code cannot be read."""
-    from packager.bundle.isa.features import features_by_section
-
-    found = features_by_section(image, path)
-    of_levels = {
-        name.removeprefix(CODE_PREFIX): features for name, features in found.items() if name.startswith(CODE_PREFIX)
-    }
-    ordinary = [
-        features for name, features in found.items() if name != DISPATCHED_SECTION and not name.startswith(CODE_PREFIX)
-    ]
-    return CodeNeeds(frozenset().union(*ordinary), of_levels, found.get(DISPATCHED_SECTION, frozenset()))
 
 
 def code_findings(bundle: BundleFile) -> Iterator[Finding]:

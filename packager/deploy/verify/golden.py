@@ -12,83 +12,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packager.bundle import safetensors
-from packager.bundle.buckets import Sizes, combinations
-from packager.bundle.dtypes import typed
-from packager.bundle.manifest import GOLDEN_SECTION, Entry, Manifest
+from packager.bundle.arrays import Array
+from packager.bundle.golden import decode_golden
+from packager.bundle.manifest import GOLDEN_SECTION
 from packager.bundle.reader import BundleFile, inspect, read_section
 from packager.deploy.verify.findings import Finding, error
-from packager.errors import BackendError, BundleError, PackagerError, RunError
+from packager.errors import BackendError, PackagerError, RunError
 from packager.resources import PACKAGE
-
-Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class GoldenCase:
-    """Inputs and expected outputs by name, of an entry or of the only one."""
-
-    inputs: Mapping[str, Array]
-    outputs: Mapping[str, Array]
-    entry: str | None = None
-
-
-def encode_golden(cases: Sequence[GoldenCase], dtypes: Mapping[str, str] | None = None) -> bytes:
-    """Return the golden section: tensors ``<case>.input.<name>`` and ``<case>.output.<name>``.
-
-    ``dtypes`` names the element type of inputs and outputs that numpy cannot (bfloat16 in uint16).
-    """
-    tensors: dict[str, Array] = {}
-    overrides: dict[str, str] = {}
-    for index, case in enumerate(cases):
-        for kind, arrays in (("input", case.inputs), ("output", case.outputs)):
-            for name, array in arrays.items():
-                key = f"{index}.{kind}.{name}"
-                tensors[key] = array
-                if dtypes and name in dtypes:
-                    overrides[key] = dtypes[name]
-    return safetensors.encode(tensors, dtypes=overrides)
-
-
-def golden_points(manifest: Manifest) -> list[tuple[Entry, Sizes]]:
-    """Return what a seed makes cases for: every model, and of one with buckets every combination of these."""
-    return [
-        (entry, sizes)
-        for entry in manifest.every_entry()
-        for sizes in combinations({dim.name: dim.buckets for dim in entry.dims if dim.buckets})
-    ]
-
-
-def decode_golden(image: bytes, manifest: Manifest) -> list[GoldenCase]:
-    """Return the cases, in the order of ``golden_points``.
-
-    Raises BundleError if the image lacks a tensor of a case or has another.
-    """
-    tensors = safetensors.decode(image)
-    count = manifest.golden.cases if manifest.golden else 0
-    cases = []
-    points = golden_points(manifest)
-    several = len(manifest.entries) > 1
-    try:
-        for index in range(count):
-            entry, _ = points[index % len(points)]
-            inputs, outputs = (
-                {item.name: typed(tensors.pop(f"{index}.{kind}.{item.name}"), item.dtype) for item in items}
-                for kind, items in (("input", entry.inputs), ("output", entry.outputs))
-            )
-            cases.append(GoldenCase(inputs, outputs, entry.name if several else None))
-    except KeyError as missing:
-        raise BundleError(f"the golden section lacks the tensor {missing}") from None
-    if tensors:
-        raise BundleError(f"the golden section has the unknown tensor {next(iter(tensors))!r}")
-    return cases
 
 
 def compare(name: str, actual: Array, expected: Array, rtol: float, atol: float) -> str | None:

@@ -11,22 +11,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packager.bundle import strict_json
+from packager.bundle.cpu_levels import _LEVELS
 from packager.bundle.elf.symbols import version_key
 from packager.bundle.fields import Count, CudaVersion, GlibcVersion, MachineCode, Name, Ptx
 from packager.bundle.gpu_arch import arch_key
 from packager.bundle.manifest import Manifest
-from packager.bundle.strict_json import suggestion
+from packager.bundle.suggestions import suggestion
 from packager.deploy.verify.findings import Finding, error
 from packager.errors import UsageError
 
 _FOLDER = Path(__file__).parent / "policies"
-
-# The x86-64 psABI's microarchitecture levels, in the kernel's names of the features.
-_V1 = frozenset({"cmov", "cx8", "fpu", "fxsr", "mmx", "syscall", "sse", "sse2"})
-_V2 = _V1 | frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})
-_V3 = _V2 | frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
-_V4 = _V3 | frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
-_LEVELS = {"x86-64-v1": _V1, "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from packager.bundle.isa.needs import can_read_code
 from packager.bundle.manifest import Manifest
 from packager.bundle.reader import BundleFile, inspect
-from packager.deploy.verify.code import can_read_code, code_findings
+from packager.deploy.verify.code import code_findings
 from packager.deploy.verify.findings import Check, Finding, VerifyResult
 from packager.deploy.verify.gpus import describe_cuda
 from packager.deploy.verify.integrity import integrity_findings

@@ -15,15 +15,15 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.sym import Analyzer
 
+from packager.bundle.arrays import Array
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
 from packager.frontends.onnx.graph.custom_ops import CustomNode, convert
-from packager.frontends.onnx.graph.fold_constants import Array
 from packager.frontends.onnx.ops import shape_arithmetic as onnx_shapes
 from packager.frontends.onnx.ops.broadcast import agree
 from packager.frontends.onnx.ops.converters import CONVERTERS
-from packager.frontends.signature import stays_inline
 from packager.graph.conditions import Relations
+from packager.graph.lift_constants import stays_inline
 
 
 def node_name(node: onnx.NodeProto, index: int = 0) -> str:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from packager.bundle.digest import sha256_of_file
+from packager.bundle.hashing import sha256_of_file
 from packager.bundle.manifest import Model, TensorSpec
 from packager.custom_ops.domains import CONTRIB_DOMAINS, STANDARD_DOMAINS
 from packager.custom_ops.library import OpLibrary
@@ -34,7 +34,7 @@ from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.ir.model import ImportedModel
 
 if TYPE_CHECKING:
-    from packager.frontends.freeze import Array
+    from packager.bundle.arrays import Array
 
 
 def load(

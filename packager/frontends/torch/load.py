@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 
-from packager.bundle.digest import sha256_of_file
+from packager.bundle.arrays import Array
+from packager.bundle.hashing import sha256_of_file
 from packager.bundle.manifest import Model
 from packager.errors import ModelError, PackagerError, UsageError, last_line
 from packager.frontends.dims import DimRequest, make_request, resolve_dims
 from packager.frontends.node_names import tag_bindings
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
-from packager.frontends.signature import dims_of, fix_dims, input_specs, lift_constants, output_names
-from packager.graph.states import State
+from packager.frontends.signature import dims_of, fix_dims, input_specs, output_names
+from packager.graph.lift_constants import lift_constants
 from packager.ir.model import ImportedModel
-
-Array = NDArray[Any]
+from packager.ir.states import State
 
 
 def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overrides = NO_OVERRIDES) -> ImportedModel:

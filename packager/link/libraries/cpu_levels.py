@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from packager.bundle.digest import sha256_of_file
+from packager.bundle.hashing import sha256_of_file
 from packager.bundle.requirements import CpuLevel
 from packager.errors import BackendError
-from packager.ir.model import PreparedLibrary
+from packager.ir.link_plan import PreparedLibrary
 from packager.ir.primitives import BackendOutput, StaticLibrary
 
 

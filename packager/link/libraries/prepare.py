@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from packager.bundle.digest import sha256_of_file
+from packager.bundle.hashing import sha256_of_file
 from packager.bundle.isa import features as isa
 from packager.bundle.manifest import StaticLibrary as FileRecord
 from packager.codegen.sysroot import read_system_symbols
 from packager.codegen.toolchain import Toolchain
-from packager.ir.model import PreparedLibrary
+from packager.ir.link_plan import PreparedLibrary
 from packager.ir.primitives import BackendOutput
 from packager.link.libraries.checks import (
     check_files,

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from packager.transforms.layout.channels_last import computed_from_constants
+from packager.graph.dataflow import computed_from_constants
 
 # Vector lengths in elements, best first: two 256-bit registers of floats, or one.
 VECTORS = (16, 8)

@@ -8,8 +8,7 @@ import tvm
 from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from packager.frontends.node_names import with_main
-from packager.graph.rewrite import PRODUCTS, remade
+from packager.graph.rewrite import PRODUCTS, remade, with_main
 
 HALVES = ("float16", "bfloat16")
 FULL = "float32"

@@ -16,7 +16,7 @@ from tvm.relax.analysis import has_reshape_pattern
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
-from packager.frontends.node_names import with_main
+from packager.graph.rewrite import with_main
 
 
 def legalize_reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -13,8 +13,8 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from packager.frontends.node_names import with_main
-from packager.graph.rewrite import remade
+from packager.graph.dataflow import computed_from_constants
+from packager.graph.rewrite import remade, with_main
 from packager.transforms.layout.channel_patterns import VIEWS, find_flattened, find_mean_of_neighbours, find_shuffle
 from packager.transforms.layout.im2col import find_windows
 
@@ -53,17 +53,6 @@ def to_channels_last(
 
 def _calls(main: relax.Function) -> list[Any]:
     return [b for block in main.body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
-
-
-def computed_from_constants(main: relax.Function, num_inputs: int) -> set[int]:
-    """Return the handles of the parameters after ``num_inputs``, and of the variables that depend on them alone."""
-    found = {parameter.__chandle__() for parameter in main.params[num_inputs:]}
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            used = relax.analysis.free_vars(binding.value)
-            if used and all(variable.__chandle__() in found for variable in used):
-                found.add(binding.var.__chandle__())
-    return found
 
 
 class _Converter:

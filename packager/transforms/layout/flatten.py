@@ -11,10 +11,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.frontends.node_names import with_main
-from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
-from packager.graph.rewrite import remade
-from packager.transforms.layout.channels_last import computed_from_constants
+from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, same, shape_of
+from packager.graph.rewrite import remade, with_main
 
 
 def flatten_as_it_lies(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:

@@ -12,7 +12,8 @@ from tvm import relax, tirx
 from packager.bundle.manifest import Dim
 from packager.graph import symbolic
 from packager.graph.dataflow import operator_of
-from packager.ir.model import Extent, ImportedModel
+from packager.ir.model import ImportedModel
+from packager.ir.shapes import Extent
 from packager.transforms.micro_batch.rules import is_written
 
 # An element of activations is written and read again. Elements are counted and not bytes, since what a quantised model

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packager.frontends.node_names import with_main
-from packager.ir.call_plan import MicroBatches
-from packager.ir.model import Extent, ImportedModel
+from packager.graph.rewrite import with_main
+from packager.ir.model import ImportedModel
+from packager.ir.shapes import Extent, MicroBatches
 from packager.transforms.micro_batch.cost import count_batches, is_row_worth
 from packager.transforms.micro_batch.rules import NotSeparableError
 from packager.transforms.micro_batch.split import split
 
 if TYPE_CHECKING:
-    from packager.ir.model import Array
+    from packager.bundle.arrays import Array
 
 
 def in_micro_batches(model: ImportedModel, rows: int = 0) -> ImportedModel:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantised, Term, is_zero, merged
@@ -13,7 +12,8 @@ from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quant
 if TYPE_CHECKING:
     from packager.transforms.quantize.rewrite import Rewriter, Value
 
-Array = NDArray[Any]
+from packager.bundle.arrays import Array
+
 INT32 = np.iinfo(np.int32)
 # The magnitudes of the integers that products are made of.
 LARGEST = {"int8": 128.0, "uint8": 255.0, "int16": 2.0**15, "uint16": 2.0**16}

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm_ffi import structural_map
 
+from packager.bundle.arrays import Array
 from packager.graph.evaluate import evaluate_call
 from packager.ir.model import NamedArray
 from packager.transforms.quantize.values import merged
 
-Array = NDArray[Any]
 # Larger constants are not computed here but folded with all others.
 MAX_ELEMENTS = 1 << 16
 MOVEMENT = frozenset(f"relax.{name}" for name in ("reshape", "permute_dims", "expand_dims", "squeeze"))

@@ -14,8 +14,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
-from packager.frontends.node_names import with_main
 from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.rewrite import with_main
 
 FLOAT8 = "float8_e4m3fn"
 ALIGNMENT = 16

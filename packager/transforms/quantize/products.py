@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from packager.graph.rewrite import remade
@@ -16,7 +15,8 @@ from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantised, Te
 if TYPE_CHECKING:
     from packager.transforms.quantize.rewrite import Rewriter
 
-Array = NDArray[Any]
+from packager.bundle.arrays import Array
+
 BYTES = ("int8", "uint8")
 
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 import tvm
 
-from packager.frontends.node_names import with_main
+from packager.graph.rewrite import with_main
 from packager.ir.model import NamedArray
 from packager.transforms.quantize.constants import Constants
 from packager.transforms.quantize.rewrite import MARKS, Rewriter

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
+from packager.bundle.arrays import Array
 from packager.graph.dataflow import operator_of
 from packager.transforms.quantize import arithmetic
 from packager.transforms.quantize.constants import Constants
@@ -24,7 +24,7 @@ INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 RESULTS = ("int8", "uint8", "int16", "uint16")
 MAX_TERMS = 4
 
-Array = NDArray[Any]
+
 Value = Quantised | Linear | Joined
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from packager.bundle.arrays import Array
+
 NO_BOUNDS = (-np.inf, np.inf)
 
 

@@ -17,8 +17,8 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_walk
 
+from packager.graph.dataflow import computed_from_constants
 from packager.graph.rewrite import remade
-from packager.transforms.layout.channels_last import computed_from_constants
 
 _OPERATORS = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 CONVOLUTION = "relax.nn.conv2d"

@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from packager.frontends.node_names import with_main
+from packager.graph.rewrite import with_main
 
 # Of one element, that element. TVM's schedules for GPUs may end the process over such a reduction.
 REDUCTIONS = frozenset(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))

@@ -11,8 +11,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.frontends.node_names import with_main
 from packager.graph.dataflow import operator_of, same, shape_of
+from packager.graph.rewrite import with_main
 
 ELEMENTWISE = frozenset(
     (

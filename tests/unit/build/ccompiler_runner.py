@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from packager.backends.base import Context
+from packager.backends.base import Context, Target
 from packager.backends.ccompiler.backend import BACKEND
-from packager.backends.ccompiler.core.functions import Machine
+from packager.backends.ccompiler.core.machine import Machine
 from packager.backends.ccompiler.module import render_module
 from packager.codegen.toolchain import find_toolchain
 from packager.ir.primitives import BackendOutput, CallSite, Cost, FunctionGroup, Partition
-from packager.targets.target_list import Target, parse_targets
+from packager.targets.target_list import parse_targets
 
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wframe-larger-than=131072")
 # Compile every module once more with these, as by hand, and run that: how the tests run under sanitizers.

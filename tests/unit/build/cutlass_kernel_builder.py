@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from packager.backends.base import Context
+from packager.backends.base import Context, Target
 from packager.backends.cutlass.core.compile_kernels import compile_host, find_cutlass
 from packager.backends.cutlass.core.drafts import KernelConfig
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
-from packager.targets.target_list import Target
 
 ARCHS = ("sm_90a",)
 # As the runtime aligns arguments: some begin with tensor maps.

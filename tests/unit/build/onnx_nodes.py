@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import packager
-
-Array = NDArray[Any]
+from packager.bundle.arrays import Array
 
 
 def model_of(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packager.bundle.digest import digest, digest_of_folder
+from packager.bundle.hashing import digest, digest_of_folder
 from packager.codegen.cache import Cache
 
 CONTENTS = {"a": b"first", "b": b"second"}

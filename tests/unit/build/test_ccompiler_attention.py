@@ -15,7 +15,7 @@ from ccompiler_runner import STRICT, Runner, evaluate, partition, variable
 from tvm import relax, tirx
 from tvm.relax import op
 
-from packager.backends.ccompiler.core.functions import Machine
+from packager.backends.ccompiler.core.machine import Machine
 from packager.backends.ccompiler.module import render_module
 
 pytestmark = pytest.mark.slow

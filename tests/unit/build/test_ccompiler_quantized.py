@@ -13,7 +13,7 @@ from test_ccompiler_families import LAYOUTS, conv2d, first, has_avx512, last, la
 from tvm import relax
 from tvm.relax import op
 
-from packager.backends.ccompiler.core.functions import Machine
+from packager.backends.ccompiler.core.machine import Machine
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,9 @@ pytest.importorskip("tvm")
 from ccompiler_runner import partition, variable
 from tvm import relax, tirx
 
-from packager.backends.ccompiler.core.functions import Machine
-from packager.backends.ccompiler.gemm.tiles import BAND, COLUMNS, KINDS, heights_of, registers_of, tiles_of
+from packager.backends.ccompiler.core.machine import Machine
+from packager.backends.ccompiler.core.tile import COLUMNS, KINDS
+from packager.backends.ccompiler.gemm.tiles import BAND, heights_of, registers_of, tiles_of
 from packager.backends.ccompiler.module import render_module
 
 MACHINES = [Machine(64, 32, "avx512"), Machine(32, 16, "avx2"), Machine(16, 16, "sse2"), Machine(16, 32, "aarch64")]

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager.ir.call_plan import ConstantForm, ConstantTable
-from packager.plan.constant_views import find_form, reshaped
-from packager.plan.constants import ConstantBuilder, fixed_reason
+from packager.graph.array_views import reshaped
+from packager.ir.call_plan import ConstantForm, ConstantTable, fixed_reason
+from packager.plan.constant_views import find_form
+from packager.plan.constants import ConstantBuilder
 
 
 def table_of(builder: ConstantBuilder, **originals: np.ndarray) -> ConstantTable:

@@ -21,9 +21,10 @@ from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, link_host, 
 from tvm import relax
 from tvm_machine import compute
 
+from packager.backends.cutlass.conv.cost_model import ConvShape
 from packager.backends.cutlass.core.compile_kernels import compile_kernels, find_cutlass
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import ConvShape, GemmShape
+from packager.backends.cutlass.gemm.cost_model import GemmShape
 from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, Sm80Tile, Sm90Tile
 from packager.backends.cutlass.quantized.cost_model import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
 from packager.backends.cutlass.quantized.epilogues import RANGES, QuantizedChain, quantized_chains

@@ -11,13 +11,12 @@ import numpy as np
 import onnx.numpy_helper
 import pytest
 import tvm
-from numpy.typing import NDArray
 from tvm import te
 
+from packager.bundle.arrays import Array
 from packager.bundle.dtypes import storage_dtype
 from packager.graph.narrow_types import EXPONENTS, FLOATS, INTEGERS, decode, encode, widened
 
-Array = NDArray[Any]
 CODES = np.arange(256, dtype=np.uint8)
 
 

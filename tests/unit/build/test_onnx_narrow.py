@@ -9,17 +9,17 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import packager
+from packager.bundle.arrays import Array
 from packager.deploy.load import tensors
 from packager.errors import ModelError, RunError
 from tests.unit.build.onnx_nodes import model_of
 
 pytestmark = pytest.mark.slow
 
-Array = NDArray[Any]
+
 node = helper.make_node
 CODES = np.arange(256, dtype=np.uint8).reshape(16, 16)
 FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")

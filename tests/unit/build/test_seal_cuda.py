@@ -12,7 +12,7 @@ from packager.bundle.manifest import Model, Weights
 from packager.bundle.requirements import CudaRequirements
 from packager.errors import BackendError
 from packager.ir.call_plan import CallPlan, ConstantTable, EntryPlan
-from packager.ir.model import CudaCode, LinkPlan
+from packager.ir.link_plan import CudaCode, LinkPlan
 from packager.ir.primitives import PrimitiveFunction
 from packager.link.seal import cuda_requirements, manifest_room
 

@@ -27,7 +27,7 @@ ACME = """
 from __future__ import annotations
 import dataclasses
 from packager.backends.base import API_VERSION, PartitionOptions, Unavailable, attribute
-from packager.backends.llvm import LlvmBackend
+from packager.backends.llvm.backend import LlvmBackend
 from packager.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)

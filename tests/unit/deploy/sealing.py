@@ -13,6 +13,7 @@ import numpy as np
 
 from packager.bundle import safetensors
 from packager.bundle.elf.file import read_elf
+from packager.bundle.golden import GoldenCase, encode_golden
 from packager.bundle.manifest import (
     CONSTANTS_SECTION,
     SECTION_NAME,
@@ -31,7 +32,6 @@ from packager.bundle.manifest import (
 )
 from packager.bundle.requirements import Requirements
 from packager.bundle.section import content_sha256, encode_section
-from packager.deploy.verify.golden import GoldenCase, encode_golden
 
 SOURCE = Path(__file__).parent / "bundle.c"
 INCLUDE = Path(__file__).parents[3] / "runtime_stub" / "include"

@@ -8,34 +8,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packager.backends.ccompiler.core.expressions import DTYPES
+from packager.backends.ccompiler.core.machine import Machine
 from packager.backends.ccompiler.core.operations import Graph, Tensor
 from packager.backends.ccompiler.core.shapes import Extent, c_name, equal, product
+from packager.codegen.templates import ENVIRONMENT
 from packager.ir.primitives import FunctionGroup, Packing, Parameter, PrimitiveFunction
-from packager.link.header import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from packager.backends.ccompiler.gemm.tiles import Tile
-    from packager.ir.primitives import Array
+    from packager.backends.ccompiler.core.tile import Tile
+    from packager.bundle.arrays import Array
 
 ITEMSIZE = {"float16": 2, "int16": 2, "float32": 4, "int32": 4, "float64": 8, "int64": 8}
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What the compiler's options give: bytes of a vector register, how many there are, and their kind.
-
-    With ``quads`` there is an instruction that adds up four products of bytes (AVX-512 VNNI).
-    """
-
-    vector_bytes: int
-    registers: int
-    name: str  # "sse2", "avx2", "avx512", "aarch64"
-    quads: bool = False
-
-    @property
-    def embeds(self) -> bool:
-        """Whether an instruction reads one element for all lanes itself."""
-        return self.name == "avx512"
 
 
 @dataclass(frozen=True)

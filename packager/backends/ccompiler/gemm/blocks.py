@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 
 if TYPE_CHECKING:
-    from packager.backends.ccompiler.gemm.tiles import Kind
+    from packager.backends.ccompiler.core.tile import Kind
 
 # Rows of a block at most: with their sums, as many as leave room for weights in the second-level cache.
 BLOCK = 56

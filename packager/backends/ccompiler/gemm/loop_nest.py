@@ -18,11 +18,12 @@ from packager.backends.ccompiler.core.operations import Operation, Tensor
 from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.core.tile import COLUMNS, Kind
 from packager.backends.ccompiler.gemm.blocks import BLOCK, CHUNK, Blocks, Data, gathered
-from packager.backends.ccompiler.gemm.tiles import BAND, COLUMNS, Kind, tiles_of
+from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
 
 if TYPE_CHECKING:
-    from packager.ir.primitives import Array
+    from packager.bundle.arrays import Array
 
 # Columns that are computed at once.
 SPAN = 4 * BAND

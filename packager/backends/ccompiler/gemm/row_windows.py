@@ -14,8 +14,8 @@ from packager.backends.ccompiler.core.shapes import Shape, product
 from packager.backends.ccompiler.gemm.blocks import ALIASED, BLOCK, COPIED, Blocks, Data
 
 if TYPE_CHECKING:
-    from packager.backends.ccompiler.gemm.tiles import Kind
-    from packager.backends.ccompiler.ops.conv2d import Window
+    from packager.backends.ccompiler.core.tile import Kind
+    from packager.backends.ccompiler.core.window import Window
 
 # Steps of a window's line at most: more of them are taken in chunks.
 MOST_STEPS = 512

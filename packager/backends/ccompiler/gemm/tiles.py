@@ -11,61 +11,15 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-from packager.backends.ccompiler.core.functions import Machine
+from packager.backends.ccompiler.core.machine import Machine
 from packager.backends.ccompiler.core.shapes import Extent
+from packager.backends.ccompiler.core.tile import COLUMNS, KINDS, Kind, Tile
 from packager.backends.ccompiler.gemm.blocks import CHUNK
-from packager.link.header import ENVIRONMENT
+from packager.codegen.templates import ENVIRONMENT
 
-COLUMNS = 16  # of a panel of packed weights
 BAND = 64  # columns that threads share out, if that makes enough parts of a product: a multiple of panels
 FEW = 6  # rows of a tile that is alone and so must fetch all weights that come next: of two none has less than 7
 EMBEDDED = ("f32", "f16")  # kinds of products that read an element themselves where a CPU has such instructions
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Element types of data as stored and as tiles read it, of weights, of sums; ``pair`` products are one step."""
-
-    name: str
-    stored: str
-    data: str
-    weight: str
-    total: str
-    pair: int = 1
-
-    @property
-    def unit(self) -> int:
-        """How many elements of data, as tiles read it, a step takes."""
-        return 1 if self.converts else self.pair
-
-    @property
-    def converts(self) -> bool:
-        """Whether data is not read as it is stored."""
-        return self.data != self.stored
-
-
-KINDS = {
-    "float32": Kind("f32", "float", "float", "float", "float"),
-    "float16": Kind("f16", "uint16_t", "float", "uint16_t", "float"),
-    "int32": Kind("i32", "int32_t", "int32_t", "uint32_t", "uint32_t"),
-    "int8": Kind("i8", "int8_t", "int32_t", "int8_t", "uint32_t", pair=2),
-    "uint8": Kind("u8", "uint8_t", "uint8_t", "int8_t", "uint32_t", pair=4),  # with weights of int8
-}
-
-
-@dataclass(frozen=True, order=True)
-class Tile:
-    """A tile function: rows x panels of 16 columns."""
-
-    kind: str
-    rows: int
-    panels: int
-    vectors: int  # of a panel
-
-    @property
-    def name(self) -> str:
-        """Its name in C."""
-        return f"pk_tile_{self.kind}_{self.rows}x{self.panels * COLUMNS}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from packager.backends.ccompiler.core.expressions import DTYPES, literal
-from packager.backends.ccompiler.core.functions import GroupDraft, Machine
+from packager.backends.ccompiler.core.functions import GroupDraft
+from packager.backends.ccompiler.core.machine import Machine
 from packager.backends.ccompiler.core.operations import Operation, Use
 from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, plain, product

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,41 +11,15 @@ from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.operations import CannotRender, Operation
 from packager.backends.ccompiler.core.shapes import Shape, c_text, product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.core.tile import COLUMNS, KINDS, Kind
+from packager.backends.ccompiler.core.window import Window, window_of
 from packager.backends.ccompiler.gemm.blocks import Blocks, Data, even_blocks, gathered, rows_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, pad
 from packager.backends.ccompiler.gemm.row_windows import windows_in_lines
-from packager.backends.ccompiler.gemm.tiles import COLUMNS, KINDS, Kind
 from packager.backends.ccompiler.ops.winograd import add_winograd, is_winograd
 
 if TYPE_CHECKING:
-    from packager.ir.primitives import Array
-
-
-@dataclass(frozen=True)
-class Window:
-    """The attributes of a convolution: [vertical, horizontal], padding also [top, left, bottom, right]."""
-
-    size: tuple[int, int]
-    strides: tuple[int, int]
-    dilation: tuple[int, int]
-    padding: tuple[int, int, int, int]
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether it reads beyond the edges."""
-        return any(self.padding)
-
-    @property
-    def is_place(self) -> bool:
-        """Whether it meets just the place that it is for."""
-        return self.size == (1, 1) and self.strides == (1, 1) and not self.is_padded
-
-
-def window_of(size: Any, attributes: Any) -> Window:
-    """Return the window of TVM's attributes of a convolution or a pooling."""
-    top, left, bottom, right = (int(value) for value in attributes.padding)
-    vertical, horizontal = (tuple(int(value) for value in pair) for pair in (attributes.strides, attributes.dilation))
-    return Window((int(size[0]), int(size[1])), vertical, horizontal, (top, left, bottom, right))  # type: ignore[arg-type]
+    from packager.bundle.arrays import Array
 
 
 def groups_of(anchor: Operation) -> int:

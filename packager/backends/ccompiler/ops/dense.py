@@ -6,9 +6,9 @@ from packager.backends.ccompiler.core.functions import ITEMSIZE, GroupDraft
 from packager.backends.ccompiler.core.operations import Operation, Use
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.core.tile import COLUMNS, KINDS, Kind
 from packager.backends.ccompiler.gemm.blocks import even_blocks, rows_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, total_value
-from packager.backends.ccompiler.gemm.tiles import COLUMNS, KINDS, Kind
 
 __all__ = ["add_dense", "total_value"]
 

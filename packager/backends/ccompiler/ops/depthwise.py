@@ -17,12 +17,13 @@ from packager.backends.ccompiler.core.operations import CannotRender, Operation,
 from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import Extent, c_text, equal, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.gemm.tiles import KINDS
-from packager.backends.ccompiler.ops.conv2d import groups_of, window_of
+from packager.backends.ccompiler.core.tile import KINDS
+from packager.backends.ccompiler.core.window import window_of
+from packager.backends.ccompiler.ops.conv2d import groups_of
 from packager.backends.ccompiler.ops.dense import total_value
 
 if TYPE_CHECKING:
-    from packager.ir.primitives import Array
+    from packager.bundle.arrays import Array
 
 # Places of a tile: as many as have their sums in registers. 7 divides the lines of most networks.
 PLACES = 7

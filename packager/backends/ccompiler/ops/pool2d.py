@@ -10,7 +10,7 @@ from packager.backends.ccompiler.core.operations import CannotRender, Operation
 from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import Shape, c_text, ceil_div, plain, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.ops.conv2d import Window, window_of
+from packager.backends.ccompiler.core.window import Window, window_of
 from packager.backends.ccompiler.ops.dense import total_value
 
 # Channels that are accumulated at once: of a place, and of a plane, whose blocks of channels are shared among threads.

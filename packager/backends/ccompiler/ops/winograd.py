@@ -19,14 +19,14 @@ from packager.backends.ccompiler.core.operations import Operation
 from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.core.tile import COLUMNS, KINDS
 from packager.backends.ccompiler.gemm.blocks import even_blocks, rows_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer
-from packager.backends.ccompiler.gemm.tiles import COLUMNS, KINDS
-from packager.link.header import ENVIRONMENT
+from packager.codegen.templates import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from packager.backends.ccompiler.ops.conv2d import Window
-    from packager.ir.primitives import Array
+    from packager.backends.ccompiler.core.window import Window
+    from packager.bundle.arrays import Array
 
 SIDE = 4  # of a tile of the output
 VALUES = (SIDE + 2) ** 2

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from packager.backends.cutlass.core.kernel_source import KernelSource
-from packager.link.entrypoint import render
-from packager.link.header import MARK
+from packager.codegen.templates import MARK, render
 
 ELEMENTS = {"float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t", "float32": "float"}
 SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}

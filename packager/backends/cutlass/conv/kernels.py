@@ -14,8 +14,7 @@ from typing import Literal
 
 from packager.backends.cutlass.core.kernel_source import KernelSource
 from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, SCHEDULES, TYPES, functor, functor_mark
-from packager.link.entrypoint import render
-from packager.link.header import MARK
+from packager.codegen.templates import MARK, render
 
 SM90_MEGABYTES = 3500
 SM80_MEGABYTES = 900

@@ -9,11 +9,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
 from packager.backends.cutlass.core.element_types import shape_of
 from packager.backends.cutlass.core.epilogues import Chain
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import ITEMSIZE, ConvShape, GemmForm, GemmShape, rank_conv, rank_gemm
+from packager.backends.cutlass.gemm.cost_model import ITEMSIZE, GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.gemm.problem import bias_parameter
 from packager.graph.dataflow import Dataflow
 from packager.ir.primitives import Parameter

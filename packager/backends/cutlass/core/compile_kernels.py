@@ -18,7 +18,7 @@ from pathlib import Path
 from packager.backends.base import Context
 from packager.backends.cutlass.core.kernel_source import KernelSource
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.bundle.digest import digest, digest_of_folder
+from packager.bundle.hashing import digest, digest_of_folder
 from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin
 from packager.codegen.toolchain import run
 from packager.errors import ToolchainError

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packager.backends.cutlass.core.kernel_source import KernelSource
-from packager.link.entrypoint import render
-from packager.link.header import MARK
+from packager.codegen.templates import MARK, render
 
 SM90_MEGABYTES = 3500
 SM80_MEGABYTES = 900

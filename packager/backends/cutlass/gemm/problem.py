@@ -18,7 +18,7 @@ from packager.graph.dataflow import Dataflow
 from packager.ir.primitives import Packing, Parameter
 
 if TYPE_CHECKING:
-    from packager.ir.primitives import Array
+    from packager.bundle.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from packager.backends.cutlass.conv.cost_model import ConvShape
 from packager.backends.cutlass.core.drafts import Ranking, rank
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import (
@@ -12,7 +13,6 @@ from packager.backends.cutlass.gemm.cost_model import (
     SM80_START,
     SM80_WAVE,
     SMS,
-    ConvShape,
     GemmShape,
     microseconds,
     up,

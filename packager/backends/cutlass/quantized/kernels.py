@@ -25,8 +25,7 @@ from packager.backends.cutlass.gemm.kernels import (
     functor_mark,
 )
 from packager.backends.cutlass.gemm.tiles import SM90
-from packager.link.entrypoint import render
-from packager.link.header import MARK
+from packager.codegen.templates import MARK, render
 
 Operation = Literal["gemm", "conv"]
 

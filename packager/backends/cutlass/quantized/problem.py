@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packager.backends.cutlass.conv.cost_model import ConvShape
 from packager.backends.cutlass.conv.problem import Convolution, most_places, read_geometry, set_geometry
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
 from packager.backends.cutlass.core.element_types import same, shape_of
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import ConvShape, GemmShape
+from packager.backends.cutlass.gemm.cost_model import GemmShape
 from packager.backends.cutlass.quantized.cost_model import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
 from packager.backends.cutlass.quantized.epilogues import FLOAT8, RANGES, QuantizedChain
 from packager.backends.cutlass.quantized.kernels import QUANTIZED
@@ -20,7 +21,7 @@ from packager.graph.dataflow import Dataflow
 from packager.ir.primitives import Packing, Parameter
 
 if TYPE_CHECKING:
-    from packager.ir.primitives import Array
+    from packager.bundle.arrays import Array
 
 Problem = tuple[tuple[Any, ...], int, int] | Convolution
 """The extents whose product is a matrix product's rows, its columns and its depth; or a convolution."""

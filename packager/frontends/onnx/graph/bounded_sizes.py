@@ -8,20 +8,16 @@ filled by what changes nothing. An output of the model that has a count is zero 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
-from tvm import relax
 
 from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.errors import ModelError
 from packager.frontends.onnx.graph.bounded_size_rules import CannotCarryError, Operands, Sized, carried
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
-from packager.frontends.onnx.ops.operands import dtype_of, static_extents, tensor_constant, text
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
 
 # Operator -> how many outputs it has, and which of them have a size that depends on data.
 SIZED: Mapping[str, tuple[int, tuple[int, ...]]] = {
@@ -240,26 +236,3 @@ def _inner_inputs(node: onnx.NodeProto) -> Iterator[str]:
             for part in graph.node:
                 yield from part.input
                 yield from _inner_inputs(part)
-
-
-def _fill_beyond(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Return a value with its slices from a count on filled by a number."""
-    data, count = inputs
-    axis, dtype, shape = attributes["axis"], dtype_of(data), static_extents(data)
-    places = np.arange(shape[axis], dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    inside = builder.emit(relax.op.less(tensor_constant(places), count))
-    return relax.op.where(inside, data, relax.const(_number(text(attributes, "fill", ""), dtype), dtype))
-
-
-def _number(fill: str, dtype: str) -> Any:
-    if dtype == "bool":
-        return fill in ("one", "highest")
-    if fill in ("zero", "one"):
-        return int(fill == "one")
-    if dtype.startswith(("int", "uint")):
-        info = np.iinfo(dtype)
-        return info.min if fill == "lowest" else info.max
-    return -np.inf if fill == "lowest" else np.inf
-
-
-COUNT_CONVERTERS: Mapping[str, Converter] = {"FillBeyond": _fill_beyond}

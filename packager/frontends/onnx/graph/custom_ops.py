@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import onnx.inliner
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import get_type
 from tvm.sym import Analyzer
 
@@ -17,7 +17,6 @@ from packager.bundle.dtypes import PLAIN
 from packager.custom_ops.library import OpLibrary, encode_call
 from packager.custom_ops.rules import (
     INTEGERS,
-    Arithmetic,
     AttributeValue,
     Given,
     NoFitError,
@@ -28,6 +27,7 @@ from packager.custom_ops.rules import (
     describe,
     output_shapes,
 )
+from packager.custom_ops.symbolic import SYMBOLIC
 from packager.errors import ModelError
 
 ATTRIBUTE_TYPES = {
@@ -42,13 +42,6 @@ ELEMENT_TYPES = {
     name: onnx.TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper()))
     for name in PLAIN
 }
-
-
-def _number(value: int) -> Any:
-    return tirx.const(value, "int64")
-
-
-SYMBOLIC = Arithmetic(_number, tirx.floordiv, tirx.floormod, tirx.min, tirx.max)
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,12 @@ import os
 import warnings
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
-Array = NDArray[Any]
+from packager.bundle.arrays import Array
 
 # Initialisers above this size, in bytes, are no shapes or axes: nothing but the importer needs their data.
 LARGE_BYTES = 4096

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from packager.bundle.arrays import Array
 from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.frontends.onnx.graph.external_data import LARGE_BYTES, declaration
-from packager.frontends.signature import stays_inline
 from packager.graph.array_views import take
+from packager.graph.lift_constants import stays_inline
 
 # Operators whose result is not a function of their inputs alone, that hold sub-graphs, or that are folded later.
 NOT_FOLDABLE = {
@@ -26,7 +26,7 @@ NOT_FOLDABLE = {
 # A fold must not blow up the file: a constant-of-shape of gigabytes stays an operator.
 MAX_FOLDED_BYTES = 1 << 28
 
-Array = NDArray[Any]
+
 # The extents of a value: None where one is not known.
 Extents = tuple[int | None, ...]
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
+from packager.bundle.arrays import Array
 from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.frontends.onnx.graph.custom_ops import CustomNode
 from packager.frontends.onnx.graph.expand_functions import expand_functions, inline_branches
-from packager.frontends.onnx.graph.fold_constants import Array, Constants, fold_constants
+from packager.frontends.onnx.graph.fold_constants import Constants, fold_constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred, infer
 from packager.frontends.onnx.graph.unroll_loops import unroll_loops
 from packager.frontends.onnx.graph.zero_extent import know_empty

@@ -12,9 +12,9 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from packager.frontends.onnx.graph.bounded_sizes import COUNT_CONVERTERS
 from packager.frontends.onnx.ops.cumulative import SCANS
 from packager.frontends.onnx.ops.data_dependent import SIZED_CONVERTERS
+from packager.frontends.onnx.ops.fill_beyond import COUNT_CONVERTERS
 from packager.frontends.onnx.ops.fourier import SIGNAL
 from packager.frontends.onnx.ops.gather_pad import SELECTION
 from packager.frontends.onnx.ops.nn.activations import ACTIVATIONS
@@ -24,11 +24,12 @@ from packager.frontends.onnx.ops.nn.normalization import NORMS
 from packager.frontends.onnx.ops.nn.pooling import POOLING
 from packager.frontends.onnx.ops.nn.recurrent import RECURRENT
 from packager.frontends.onnx.ops.nn.resize import RESIZE
+from packager.frontends.onnx.ops.operands import Convert, Converter
 from packager.frontends.onnx.ops.optimizers import TRAINING
 from packager.frontends.onnx.ops.quantization.block_quantization import BLOCKED
 from packager.frontends.onnx.ops.quantization.integer_math import INTEGERS
 from packager.frontends.onnx.ops.quantization.narrow_types import NARROW_CONVERTERS
-from packager.frontends.onnx.ops.quantization.quantization import QUANTIZED, Convert, Converter
+from packager.frontends.onnx.ops.quantization.quantization import QUANTIZED
 from packager.frontends.onnx.ops.sequences import SEQUENCES
 from packager.frontends.onnx.ops.slice_range import BOUNDS
 from packager.frontends.onnx.ops.tfidf import NGRAMS

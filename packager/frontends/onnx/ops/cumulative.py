@@ -12,8 +12,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from packager.frontends.onnx.ops.operands import dtype_of, extents, known
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, known
 
 # Axes up to this extent are not cut.
 WHOLE = 64

@@ -16,8 +16,15 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.frontends.onnx.ops.operands import dtype_of, known, optional, static_extents, tensor_constant
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import (
+    Convert,
+    Converter,
+    dtype_of,
+    known,
+    optional,
+    static_extents,
+    tensor_constant,
+)
 from packager.frontends.onnx.ops.tir_loops import emit_sequential
 
 

@@ -12,8 +12,17 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from packager.frontends.onnx.ops.operands import Array, dtype_of, extents, known, opset, optional, tensor_constant
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.bundle.arrays import Array
+from packager.frontends.onnx.ops.operands import (
+    Convert,
+    Converter,
+    dtype_of,
+    extents,
+    known,
+    opset,
+    optional,
+    tensor_constant,
+)
 
 MAX_LENGTH = 4096
 

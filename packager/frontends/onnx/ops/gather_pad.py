@@ -14,6 +14,8 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from packager.frontends.onnx.ops.operands import (
+    Convert,
+    Converter,
     constant,
     dtype_of,
     extents,
@@ -23,7 +25,6 @@ from packager.frontends.onnx.ops.operands import (
     static_extents,
     text,
 )
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
 
 
 def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
-Array = NDArray[Any]
+from packager.bundle.arrays import Array
 
 
 def extents(data: Any) -> list[Any]:
@@ -77,3 +76,10 @@ def optional(inputs: Sequence[Any], index: int) -> Any | None:
 def tensor_constant(array: Array) -> Any:
     """Return an array as a constant of the graph."""
     return relax.const(np.ascontiguousarray(array), str(array.dtype))
+
+
+# Converts a node of a standard operator: its name, inputs and attributes.
+Convert = Callable[[str, list[Any], dict[str, Any]], Any]
+
+# Imports a node with a block builder, from its inputs and attributes; a standard operator helps.
+Converter = Callable[[Any, Sequence[Any], dict[str, Any], Convert], Any]

@@ -11,8 +11,7 @@ from typing import Any
 
 from tvm import relax
 
-from packager.frontends.onnx.ops.operands import dtype_of, text
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, text
 
 op = relax.op
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from tvm import relax
 
-from packager.frontends.onnx.ops.operands import known, optional
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, known, optional
 
 
 def _tensors(builder: Any, sequence: Any) -> list[Any]:

@@ -11,8 +11,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from packager.frontends.onnx.ops.operands import extents, optional
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, extents, optional
 from packager.frontends.onnx.ops.shape_arithmetic import as_tensor, is_symbolic, known
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from packager.frontends.onnx.ops.operands import dtype_of, static_extents, tensor_constant, text
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, static_extents, tensor_constant, text
 
 
 def _grams(attributes: Mapping[str, Any]) -> list[tuple[tuple[int, ...], int]]:

@@ -18,6 +18,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 from packager.frontends.onnx.ops.operands import (
+    Convert,
+    Converter,
     dtype_of,
     extents,
     known,
@@ -27,7 +29,6 @@ from packager.frontends.onnx.ops.operands import (
     tensor_constant,
     text,
 )
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
 
 # Extents up to which comparing all pairs is as good as keeping a list; and it runs on every device.
 MAX_RANKED = 1024

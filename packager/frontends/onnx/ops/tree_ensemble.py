@@ -13,8 +13,8 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, te, tirx
 
-from packager.frontends.onnx.ops.operands import Array, dtype_of, extents, tensor_constant
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.bundle.arrays import Array
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, tensor_constant
 
 # How a node compares its feature with its value (TreeEnsemble's nodes_modes).
 BRANCH_LEQ, BRANCH_LT, BRANCH_GTE, BRANCH_GT, BRANCH_EQ, BRANCH_NEQ, BRANCH_MEMBER = range(7)

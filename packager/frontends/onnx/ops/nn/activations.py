@@ -10,8 +10,7 @@ from typing import Any
 
 from tvm import relax
 
-from packager.frontends.onnx.ops.operands import dtype_of, extents, opset
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, opset
 
 
 def _exponential(builder: Any, data: Any, alpha: float) -> Any:

@@ -15,8 +15,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import get_type
 from tvm.sym import Analyzer
 
-from packager.frontends.onnx.ops.operands import constant, dtype_of, extents, optional, output_count
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, extents, optional, output_count
 from packager.frontends.onnx.ops.shape_arithmetic import as_tensor
 
 # What output 3 of Attention is, by ``qk_matmul_output_mode``.

@@ -12,8 +12,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from packager.frontends.onnx.ops.operands import dtype_of, optional, static_extents
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, optional, static_extents
 
 OPAQUE = 8  # OpPatternKind::kOpaque of TVM: is fused with nothing
 

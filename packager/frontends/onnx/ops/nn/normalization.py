@@ -12,8 +12,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import get_type
 
-from packager.frontends.onnx.ops.operands import dtype_of, extents, output_count
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, output_count
 
 
 def _layer_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:

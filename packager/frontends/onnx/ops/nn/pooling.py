@@ -16,6 +16,8 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from packager.frontends.onnx.ops.operands import (
+    Convert,
+    Converter,
     dtype_of,
     extents,
     known,
@@ -25,7 +27,6 @@ from packager.frontends.onnx.ops.operands import (
     tensor_constant,
     text,
 )
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
 
 
 @dataclass(frozen=True)

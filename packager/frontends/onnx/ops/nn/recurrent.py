@@ -12,8 +12,7 @@ from typing import Any
 
 from tvm import relax
 
-from packager.frontends.onnx.ops.operands import dtype_of, extents, optional, text
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, optional, text
 
 MAX_STEPS = 2048
 # Gates of a cell, in the order of the weights: input, output, forget, cell; update, reset, hidden.

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
+from packager.bundle.arrays import Array
 from packager.frontends.onnx.ops.nn.resize_symbolic import resize_symbolic
 from packager.frontends.onnx.ops.operands import (
-    Array,
+    Convert,
+    Converter,
     constant,
     dtype_of,
     extents,
@@ -29,7 +31,6 @@ from packager.frontends.onnx.ops.operands import (
     tensor_constant,
     text,
 )
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
 from packager.frontends.onnx.ops.shape_arithmetic import is_symbolic
 
 # Taps of all axes together that one loop nest adds up; more are computed axis by axis.

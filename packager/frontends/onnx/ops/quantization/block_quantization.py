@@ -11,9 +11,8 @@ from typing import Any
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import get_type
 
-from packager.frontends.onnx.ops.operands import dtype_of, extents, optional
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, optional
 from packager.frontends.onnx.ops.quantization.float8_quantization import LARGEST, dequantize_linear, quantize_linear
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 

@@ -11,8 +11,7 @@ from typing import Any
 import onnx
 from tvm import relax, te, tirx, topi
 
-from packager.frontends.onnx.ops.operands import constant, dtype_of, text
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, text
 
 
 def _bits(dtype: str) -> int:

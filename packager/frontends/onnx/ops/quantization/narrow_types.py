@@ -7,10 +7,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from packager.frontends.onnx.ops.operands import dtype_of, extents, text
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, text
 from packager.frontends.onnx.ops.quantization.block_quantization import spread
 from packager.frontends.onnx.ops.quantization.float8_quantization import along
-from packager.frontends.onnx.ops.quantization.quantization import Convert, Converter
 from packager.graph.narrow_types import EXPONENTS, FLOATS, INTEGERS, NATIVE, decode, encode
 
 

@@ -8,15 +8,13 @@ https://onnx.ai/onnx/operators/onnx__QLinearConv.html, onnx__QLinearMatMul.html,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import relax
 
+from packager.frontends.onnx.ops.operands import Convert, Converter
 from packager.frontends.onnx.ops.quantization.float8_quantization import dequantize_linear, quantize_linear
-
-# Converts a node of a standard operator: its name, inputs and attributes.
-Convert = Callable[[str, list[Any], dict[str, Any]], Any]
 
 
 def _dequantised(builder: Any, data: Any, scale: Any, zero: Any, axis: int) -> Any:
@@ -69,8 +67,6 @@ def _conv_integer(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any
     return convert("Conv", [without(x_zero, x), without(w_zero, w), None], attributes)
 
 
-# Imports a node with a block builder, from its inputs and attributes; a standard operator helps.
-Converter = Callable[[Any, Sequence[Any], dict[str, Any], Convert], Any]
 QUANTIZED: Mapping[str, Converter] = {
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,

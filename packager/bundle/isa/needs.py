@@ -1,0 +1,40 @@
+"""TODO"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packager.bundle.cpu_levels import CODE_PREFIX, DISPATCHED_SECTION
+from packager.bundle.elf.file import ElfImage
+
+
+@dataclass(frozen=True)
+class CodeNeeds:
+    """The features that code uses: what every session may run, what those of each level run besides, and what asks the
+    CPU itself before it uses them."""
+
+    every: frozenset[str]
+    of_levels: Mapping[str, frozenset[str]]
+    dispatched: frozenset[str]
+
+
+def can_read_code() -> bool:
+    """Say whether the disassembler is installed."""
+    return importlib.util.find_spec("capstone") is not None
+
+
+def needs_of_code(image: ElfImage, path: Path) -> CodeNeeds:
+    """Disassemble the file at ``path``. Raises BackendError for a machine whose code cannot be read."""
+    from packager.bundle.isa.features import features_by_section
+
+    found = features_by_section(image, path)
+    of_levels = {
+        name.removeprefix(CODE_PREFIX): features for name, features in found.items() if name.startswith(CODE_PREFIX)
+    }
+    ordinary = [
+        features for name, features in found.items() if name != DISPATCHED_SECTION and not name.startswith(CODE_PREFIX)
+    ]
+    return CodeNeeds(frozenset().union(*ordinary), of_levels, found.get(DISPATCHED_SECTION, frozenset()))

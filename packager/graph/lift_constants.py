@@ -1,0 +1,57 @@
+"""TODO"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm_ffi import structural_map
+
+from packager.bundle.arrays import Array
+from packager.bundle.hashing import sha256_of_array
+from packager.graph.rewrite import with_main
+
+# Scalars and short integer vectors stay constants of the graph, which passes fold and kernels inline; all others are
+# named parameters, which no pass copies.
+INLINE_INTEGERS = 16
+
+
+def stays_inline(array: Array) -> bool:
+    """Whether a constant is small enough to stay in the graph."""
+    return array.size <= (INLINE_INTEGERS if array.dtype.kind in "iu" else 1)
+
+
+def lift_constants(
+    module: tvm.IRModule, names: Mapping[int, str], taken: Iterable[str] = ()
+) -> tuple[tvm.IRModule, dict[str, Array]]:
+    """Turn the constants of ``main`` into parameters after those that it has; return their values by name, in order.
+
+    ``names`` gives the names of constants by the handle of their TVM tensor; others are numbered, and are one where
+    their contents are equal. ``taken`` are names that main's parameters have.
+    """
+    lifted: dict[tuple[str, str, str, tuple[int, ...]], tuple[relax.Var, str, Array]] = {}
+    used = {*taken, *names.values()}
+
+    def lift(constant: GenericConst) -> Any:
+        array = np.asarray(constant.value.numpy())
+        if stays_inline(array):
+            return constant
+        own = names.get(constant.value.__chandle__(), "")
+        key = (own, "" if own else sha256_of_array(array), array.dtype.name, array.shape)
+        if key not in lifted:
+            name = own or f"constant_{len(lifted)}"
+            while not own and name in used:
+                name += "_"
+            used.add(name)
+            lifted[key] = (relax.Var(name, relax.TensorType(array.shape, array.dtype.name)), name, array)
+        return lifted[key][0]
+
+    main = module["main"]
+    body = structural_map(main.body, (GenericConst, lift))
+    parameters = [*main.params, *(variable for variable, _, _ in lifted.values())]
+    function = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
+    return with_main(module, function), {name: array for _, name, array in lifted.values()}
