@@ -70,11 +70,14 @@ def measure(path: Path, kind: str, rounds: int) -> tuple[int, int, list[Outcome]
     from packager.frontends.load import load_model
     from packager.link.libraries.prepare import check_libraries
     from packager.placement.place import partition
+    from packager.placement.preparation import preparation_for
     from packager.targets.target_list import parse_targets
+    from packager.transforms.prepare import prepare
 
     targets = parse_targets(["llvm", kind])
     (target,) = targets.specialised
-    placement = partition(load_model(path, {}, None), [target], None)
+    prepared = prepare(load_model(path, {}, None), preparation_for([target]), "cpu")
+    placement = partition(prepared, [target], None)
     shared = [verdict.partition for verdict in placement.verdicts if verdict.reason is None]
     alone = [
         replace(part, name=f"{part.name}_{index}", sites=(site,))

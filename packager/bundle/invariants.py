@@ -1,21 +1,35 @@
-"""What a manifest may not say although every key of it is well-formed."""
+"""Read a manifest strictly: well-formed JSON of the schema, and invariants between its parts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packager.bundle import shape_expr, strict_json
 from packager.bundle.dtypes import DTYPES
-from packager.bundle.manifest import ABI_VERSION, SCHEMA_VERSION
+from packager.bundle.manifest import ABI_VERSION, ALIGNMENT, SCHEMA_VERSION, Entry, Manifest
+from packager.bundle.strict_json import MismatchError
 from packager.errors import BundleError
-
-if TYPE_CHECKING:
-    from packager.bundle.manifest import Entry, Manifest
 
 CUDA_KIND = "cuda"
 """The kind of the Target that every CUDA bundle has."""
+
+
+def parse_manifest(text: bytes) -> Manifest:
+    """Return the manifest that ``text`` holds, after checking types, ranges, known keys and all invariants.
+
+    Raises BundleError that names the JSON path, or the version when it is newer than this packager's.
+    """
+    try:
+        value = strict_json.parse(text)
+        _refuse_newer(value)
+        manifest = strict_json.read(Manifest, value)
+        for path, problem in contradictions(manifest, ALIGNMENT):
+            raise MismatchError(path, problem)
+    except MismatchError as mismatch:
+        raise BundleError(f"the manifest is damaged: {mismatch}", hint="copy the bundle again, or rebuild it") from None
+    return manifest
 
 
 def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:

@@ -12,13 +12,12 @@ from typing import Annotated, Any, Literal
 
 from packager.bundle import shape_expr, strict_json
 from packager.bundle.fields import Count, DTypeName, FileName, Identifier, Name, Sha256, Symbol, TargetValue
-from packager.bundle.invariants import _refuse_newer, contradictions
 from packager.bundle.requirements import Requirements
-from packager.bundle.strict_json import HasKey, MismatchError, Range, Unique
-from packager.errors import BundleError
+from packager.bundle.strict_json import HasKey, Range, Unique
 
 SCHEMA_VERSION: Literal[1] = 1
 ABI_VERSION: Literal[1] = 1
+ENTRY_SYMBOL = "packager_bundle_v1"  # of a shared library
 ALIGNMENT = 64
 """Of each embedded constant and of the data of an external weights file, in bytes."""
 
@@ -234,24 +233,6 @@ class Manifest:
         """Return the canonical JSON text, without padding."""
         return strict_json.canonical(asdict(self))
 
-    @staticmethod
-    def from_json(text: bytes) -> Manifest:
-        """Read a manifest strictly: types, ranges, known keys, and that its parts agree with each other.
-
-        Raises BundleError that names the JSON path, or the version when it is newer than this packager's.
-        """
-        try:
-            value = strict_json.parse(text)
-            _refuse_newer(value)
-            manifest = strict_json.read(Manifest, value)
-            for path, problem in contradictions(manifest, ALIGNMENT):
-                raise MismatchError(path, problem)
-        except MismatchError as mismatch:
-            raise BundleError(
-                f"the manifest is damaged: {mismatch}", hint="copy the bundle again, or rebuild it"
-            ) from None
-        return manifest
-
     def every_entry(self) -> tuple[Entry, ...]:
         """Return the models of the bundle; that of one model is its only entry, by the model's name."""
         states = tuple(state.name for state in self.states)
@@ -267,6 +248,3 @@ class Manifest:
 def manifest_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of the manifest."""
     return strict_json.schema(Manifest, "urn:packager:manifest:1")
-
-
-ENTRY_SYMBOL = "packager_bundle_v1"

@@ -10,6 +10,7 @@ from pathlib import Path
 from packager.bundle.elf.file import ElfImage, image
 from packager.bundle.elf.tables import SHF_COMPRESSED, Section, SectionTable, read_sections
 from packager.bundle.elf.window import open_window
+from packager.bundle.invariants import parse_manifest
 from packager.bundle.manifest import SECTION_NAME, Manifest
 from packager.bundle.section import content_sha256, decode_section
 from packager.errors import BundleError
@@ -34,7 +35,7 @@ def read_bundle(path: str | Path) -> BundleFile:
     with _named(path), open_window(path) as window:
         table = read_sections(window)
         text, section = _manifest_text(table)
-        return BundleFile(path, Manifest.from_json(text), section, image(table, window.size))
+        return BundleFile(path, parse_manifest(text), section, image(table, window.size))
 
 
 def read_manifest(path: str | Path) -> tuple[Manifest, bytes]:
@@ -45,7 +46,7 @@ def read_manifest(path: str | Path) -> tuple[Manifest, bytes]:
     path = Path(path)
     with _named(path), open_window(path) as window:
         text, _ = _manifest_text(read_sections(window))
-        return Manifest.from_json(text), text
+        return parse_manifest(text), text
 
 
 def read_section(bundle: BundleFile, name: str) -> bytes:

@@ -87,6 +87,16 @@ class ImportedModel:
 
 
 @dataclass(frozen=True)
+class PreparedModel:
+    """A model as backends see it: ``module`` is its Relax module after all passes, ``constants`` the values of main's
+    parameters after the inputs, in order. The rest is as imported."""
+
+    imported: ImportedModel
+    module: Any
+    constants: Mapping[str, NamedArray]
+
+
+@dataclass(frozen=True)
 class PlacedPartition:
     """A partition, by its name, that a backend has compiled: how it is called, and what stands for it."""
 

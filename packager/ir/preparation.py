@@ -13,12 +13,15 @@ class Preparation:
     ``integer_products``: what is quantised is computed by products of 8-bit integers, uint8 or int8 with constant int8
     weights, summed in int32. ``float8_products``: likewise of 8-bit floats (e4m3), summed in float32, where 16 divides
     the extents. ``window_products``: on the GPU convolutions of few channels become products of gathered windows.
+    ``sink_reshapes``: on the CPU reshapes come after the elementwise operators that they can be swapped with; so it is
+    wherever a backend takes partitions.
     """
 
     channels_last: bool = False
     integer_products: bool = False
     float8_products: bool = False
     window_products: bool = False
+    sink_reshapes: bool = False
 
     def __or__(self, other: Preparation) -> Preparation:
         """Return what one of two wants."""

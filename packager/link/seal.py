@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import packager
 from packager.bundle.elf.file import ElfImage, read_elf
 from packager.bundle.fatbin import FATBIN_SECTION, Fatbin, fatbins_of
 from packager.bundle.gpu_arch import arch_key
@@ -27,6 +26,7 @@ from packager.codegen.sysroot import C_LIBRARY
 from packager.errors import BackendError
 from packager.ir.call_plan import EntryPlan
 from packager.ir.link_plan import LinkedFile, LinkPlan
+from packager.version import __version__
 
 # Room for what is known only after the link: numbers grow by a few digits, lists of names by a few entries.
 MANIFEST_SLACK = 8192
@@ -168,7 +168,7 @@ def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, gol
     plan = link_plan.plan
     return Manifest(
         schema_version=SCHEMA_VERSION,
-        packager_version=packager.version.__version__,
+        packager_version=__version__,
         abi_version=ABI_VERSION,
         form="static" if link_plan.static else "shared",
         content_sha256="0" * 64,

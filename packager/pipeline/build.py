@@ -1,7 +1,7 @@
 """``build``: the stages in order, from a model file to a sealed bundle.
 
-``import -> partition -> lower -> plan -> generate -> render and link -> seal``. Each stage is one function that takes
-a frozen value and returns the next (``ir.model``). Modules that need TVM are imported when a stage runs, so that a
+``import -> prepare -> partition -> lower -> plan -> generate -> render and link -> seal``. Each stage is one function
+that takes a frozen value and returns the next (``ir.model``). Modules that need TVM are imported when a stage runs, so that a
 build whose result is in the cache starts none of it.
 """
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from packager.backends.base import Target
     from packager.frontends.dims import DimArgument
     from packager.ir.call_plan import CallPlan
+    from packager.ir.model import ImportedModel
     from packager.ir.primitives import BackendOutput
     from packager.placement.place import Placement
 
@@ -152,9 +153,13 @@ def place(
     require_build_packages()
     require_available(request.targets)
     from packager.placement.place import partition
+    from packager.placement.preparation import preparation_for
     from packager.placement.table import partition_table
+    from packager.transforms.prepare import prepare
 
-    placement = partition(import_model(request), request.targets.specialised, None, request.targets.device)
+    specialized, device = request.targets.specialised, request.targets.device
+    prepared = prepare(import_model(request), preparation_for(specialized), device)
+    placement = partition(prepared, specialized, None)
     return partition_table(placement, request.targets.generator.kind)
 
 
@@ -175,24 +180,27 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     from packager.pipeline import dump
     from packager.pipeline.make_link_plan import plan_link
     from packager.placement.place import compile_with, partition
+    from packager.placement.preparation import preparation_for
     from packager.plan.planner import plan
+    from packager.transforms.prepare import prepare
 
     imported = import_model(request)
     dump.imported(imported, workdir, request.keep_workdir)
-    for batches in (imported.batches, *(entry.batches for entry in imported.entries)):
-        if batches.count != 1:
-            progress(f"a run is {batches.count} micro-batches")
+    _report_micro_batches(imported, progress)
+    progress("preparing the model")
+    specialized, device = request.targets.specialised, request.targets.device
+    prepared = prepare(imported, preparation_for(specialized), device)
     make_context = _contexts(request, toolchain, store, workdir)
-    if request.targets.specialised:
-        progress(f"partitioning for {', '.join(target.kind for target in request.targets.specialised)}")
-    placement = partition(imported, request.targets.specialised, compile_with(make_context), request.targets.device)
+    if specialized:
+        progress(f"partitioning for {', '.join(target.kind for target in specialized)}")
+    placement = partition(prepared, specialized, compile_with(make_context))
     for output in placement.model.backends:
         progress(_count_partitions(placement, output.kind))
         for warning in output.warnings:
             progress(f"warning: {output.kind}: {warning}")
     dump.partitioned(placement, request.targets.generator.kind, workdir, request.keep_workdir)
     progress("lowering and scheduling")
-    lowered = lower(placement.model, request.targets.device)
+    lowered = lower(placement.model, device)
     dump.lowered(lowered, workdir, request.keep_workdir)
     progress("planning")
     external = are_external(lowered, request.weights, static=request.static)
@@ -241,6 +249,12 @@ def _reference(request: Request, workdir: Path) -> Path | None:
 
 def _paths(model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Path | list[Path]:
     return Path(model) if isinstance(model, (str, os.PathLike)) else [Path(path) for path in model]
+
+
+def _report_micro_batches(model: ImportedModel, progress: Progress) -> None:
+    for batches in (model.batches, *(entry.batches for entry in model.entries)):
+        if batches.count != 1:
+            progress(f"a run is {batches.count} micro-batches")
 
 
 def _count_partitions(placement: Placement, kind: str) -> str:

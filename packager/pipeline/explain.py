@@ -99,16 +99,20 @@ def explain(
 def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tuple[int, int]]) -> Explanation:
     from packager.lower.lowering import lower
     from packager.placement.place import partition
+    from packager.placement.preparation import preparation_for
     from packager.placement.table import partition_table
+    from packager.transforms.prepare import prepare
 
     table: Mapping[str, Any] | None = None
     leftovers: tuple[Leftover, ...] = ()
     refusal: Refusal | None = None
     try:
-        placement = partition(imported, request.targets.specialised, None, request.targets.device)
+        specialized, device = request.targets.specialised, request.targets.device
+        prepared = prepare(imported, preparation_for(specialized), device)
+        placement = partition(prepared, specialized, None)
         table = partition_table(placement, request.targets.generator.kind)
         leftovers = _leftovers(request, table["rest"])
-        lower(placement.model, request.targets.device)
+        lower(placement.model, device)
     except ModelError as error:
         refusal = _refusal(error)
     constants = imported.own_constants().values()

@@ -18,7 +18,7 @@ from tvm.runtime import DataType
 from packager.backends.base import Context, PartitionBackend, Target
 from packager.backends.registry import blamed
 from packager.graph.rewrite import with_main
-from packager.ir.model import ImportedModel, NamedArray, PartitionedModel, PlacedPartition
+from packager.ir.model import ImportedModel, NamedArray, PartitionedModel, PlacedPartition, PreparedModel
 from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
 from packager.ir.shapes import Extent
 from packager.placement.check_output import check_answer, result_types
@@ -26,7 +26,6 @@ from packager.placement.grouping import Grouping
 from packager.placement.match import Candidate, FlatMain, find_candidates, is_closed
 from packager.placement.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
 from packager.placement.preparation import backend_of
-from packager.transforms.prepare import prepare
 
 # What a value goes through before it is read in other units.
 SCALING = frozenset(f"relax.{name}" for name in ("astype", "multiply", "add", "subtract"))
@@ -62,15 +61,13 @@ def compile_with(make_context: Callable[[Target], Context]) -> Compile:
     return compile_partitions
 
 
-def partition(
-    model: ImportedModel, targets: Sequence[Target], compile_partitions: Compile | None, device: str = "cpu"
-) -> Placement:
-    """Prepare ``model`` for ``device``, and let the backends of ``targets`` take parts of it, in this order.
+def partition(prepared: PreparedModel, targets: Sequence[Target], compile_partitions: Compile | None) -> Placement:
+    """Let the backends of ``targets`` take parts of a prepared model, in this order.
 
     Without ``compile_partitions`` every partition counts as taken and nothing is compiled: to see what would go where.
     Raises BackendError and whatever a backend raises.
     """
-    module, constants = prepare(model, targets, device)
+    model, module, constants = prepared.imported, prepared.module, prepared.constants
     placer = _Placer(model, module, constants)
     verdicts = []
     outputs = []

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Ask the backends of specialized Targets how the model has to be prepared for them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def backend_of(target: Target) -> PartitionBackend:
     return backend
 
 
-def _preparation(targets: Sequence[Target]) -> Preparation:
-    """Return what the backends of the Targets want together."""
-    wanted = Preparation()
+def preparation_for(targets: Sequence[Target]) -> Preparation:
+    """Return the union of what the backends of the specialized ``targets`` require of the model."""
+    wanted = Preparation(sink_reshapes=bool(targets))
     for target in targets:
         backend = backend_of(target)
         with blamed(backend.kind):

@@ -50,7 +50,9 @@ def compile_model(
     from packager.pipeline.import_models import import_model
     from packager.pipeline.request import make_build_request
     from packager.placement.place import compile_with, partition
+    from packager.placement.preparation import preparation_for
     from packager.plan.planner import plan
+    from packager.transforms.prepare import prepare
 
     request = make_build_request(model, targets=targets, dims=dims)
     given: list[Partition] = []
@@ -61,15 +63,15 @@ def compile_model(
             target, partitions
         )
 
-    placement = partition(
-        import_model(request), request.targets.specialised, compile_partitions, request.targets.device
-    )
+    specialized, device = request.targets.specialised, request.targets.device
+    prepared = prepare(import_model(request), preparation_for(specialized), device)
+    placement = partition(prepared, specialized, compile_partitions)
     backend = find_backend(kind)
     if not isinstance(backend, CodeGenerator):
         target = next(target for target in request.targets.specialised if target.kind == kind)
         output = next(output for output in placement.model.backends if output.kind == kind)
         return Compiled(target, tuple(given), (), output)
-    functions = plan(lower(placement.model, request.targets.device)).functions
+    functions = plan(lower(placement.model, device)).functions
     kernels = tuple(function for function in functions if isinstance(function, Kernel))
     target, context = context_for(targets, kind, workdir / kind)
     return Compiled(target, (), kernels, backend.generate(kernels, target, context))

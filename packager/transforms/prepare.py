@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from tvm import relax
 
-from tvm import IRModule, relax
-
-from packager.backends.base import Target
 from packager.graph.passes import apply
 from packager.graph.rewrite import name_result, with_main
-from packager.ir.model import ImportedModel, NamedArray
-from packager.placement.preparation import _preparation
+from packager.ir.model import ImportedModel, PreparedModel
+from packager.ir.preparation import Preparation
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.fold_weights import fold_weights
 from packager.transforms.layout.channels_last import to_channels_last
@@ -35,12 +32,11 @@ TIDY = [
 ]
 
 
-def prepare(model: ImportedModel, targets: Sequence[Target], device: str) -> tuple[IRModule, dict[str, NamedArray]]:
-    """Return the module that the backends of ``targets`` are shown, and the constants that its ``main`` takes.
+def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedModel:
+    """Simplify ``model``, lay it out as the backends want it, and fold what depends on weights alone.
 
-    It is prepared as the backends want it. For the ``device`` ``cuda`` convolutions are always channels last.
+    On the ``device`` ``cuda`` convolutions are always channels last.
     """
-    wanted = _preparation(targets)
     bounds = {dim.name: dim.max for dim in model.dims}
     module = model.module
     result = getattr(module["main"].body.body, "name", "")  # a tuple has none
@@ -60,9 +56,9 @@ def prepare(model: ImportedModel, targets: Sequence[Target], device: str) -> tup
     module = apply(TIDY, drop_no_ops(module))
     if device == "cuda" or wanted.channels_last:
         module = apply(TIDY, flatten_as_it_lies(module, len(model.inputs)))
-    if device == "cpu" and targets:
+    if device == "cpu" and wanted.sink_reshapes:
         module = apply(TIDY, drop_no_ops(sink_reshapes(module)))
     module, constants = fold_weights(module, constants)
     # What only folded weights have read is read by nobody now, and a partition of it would have no result.
     module = apply([_R.DeadCodeElimination()], module)
-    return name_result(module, result), constants
+    return PreparedModel(model, name_result(module, result), constants)

@@ -24,7 +24,7 @@ TARGETS = {"cpu": [], "cuda": ["cuda -arch=sm_80"]}
 def check(device: str, stride: int, least: int, folder: Path) -> None:
     from packager.lower.lowering import lower
     from packager.pipeline.build import import_model
-    from packager.placement.place import partition
+    from tests.stages import placed
 
     lowered, strange = 0, []
     for case in collect_testcases(None)[::stride]:
@@ -32,7 +32,7 @@ def check(device: str, stride: int, least: int, folder: Path) -> None:
         path.write_bytes(case.model.SerializeToString())
         try:
             request = make_build_request(path, targets=TARGETS[device])
-            lower(partition(import_model(request), (), None, device).model, device)
+            lower(placed(import_model(request), (), device=device).model, device)
             lowered += 1
         except PackagerError as error:
             strange += [] if error.message else [f"{case.name}: an error that says nothing"]

@@ -34,7 +34,7 @@ from packager.bundle.requirements import Requirements
 from packager.bundle.section import content_sha256, encode_section
 
 SOURCE = Path(__file__).parent / "bundle.c"
-INCLUDE = Path(__file__).parents[3] / "runtime_stub" / "include"
+INCLUDE = Path(__file__).parents[2] / "runtime_stub" / "include"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 CAPACITY = 4032
 HARDENED = (

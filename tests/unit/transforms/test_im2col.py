@@ -20,9 +20,8 @@ from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.lowering import lower
 from packager.pipeline.build import import_model
 from packager.pipeline.request import Request, make_build_request
-from packager.placement.place import partition
 from packager.transforms.layout.channels_last import to_channels_last
-from packager.transforms.prepare import prepare
+from tests.stages import placed, prepared_for
 
 pytestmark = pytest.mark.slow
 
@@ -65,8 +64,8 @@ def requested(model: onnx.ModelProto, path: Path, precision: str | None) -> tupl
 def prepared(model: onnx.ModelProto, path: Path, precision: str | None = None) -> tuple[tvm.IRModule, list[Any]]:
     """Return the module that the cutlass backend is shown, and its constants."""
     request, imported = requested(model, path, precision)
-    module, constants = prepare(imported, request.targets.specialised, "cuda")
-    return module, [constant.array for constant in constants.values()]
+    model = prepared_for(imported, request.targets.specialised, "cuda")
+    return model.module, [constant.array for constant in model.constants.values()]
 
 
 def expected(model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
@@ -132,7 +131,7 @@ def test_windows_are_gathered_by_vectors(window: int, tmp_path: Path) -> None:
     """And no load waits for a condition."""
     text = ONE.format(c=3, attributes="pads = [1, 1, 1, 1]")
     request, imported = requested(model_of(text, w=(8, 3, window, window), b=(8,)), tmp_path / "net.onnx", "fp16")
-    lowered = lower(partition(imported, request.targets.specialised, None, "cuda").model, "cuda")
+    lowered = lower(placed(imported, request.targets.specialised, device="cuda").model, "cuda")
     kernels = [f for group in lowered.groups.values() for f in group.functions if isinstance(f, Kernel)]
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
     module, _ = lower_cuda_kernels(kernels, target)

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import packager
 from packager.errors import ModelError, RunError
-from tests.unit.build.onnx_nodes import model_of
+from tests.onnx_nodes import model_of
 
 node = helper.make_node
 FLOAT = TensorProto.FLOAT

@@ -13,7 +13,7 @@ from onnx import helper
 
 import packager
 from packager.errors import ModelError
-from tests.unit.build.onnx_nodes import FLOAT, INT64, model_of, run_bundle
+from tests.onnx_nodes import FLOAT, INT64, model_of, run_bundle
 
 pytestmark = pytest.mark.slow
 

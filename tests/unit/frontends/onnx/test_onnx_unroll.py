@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from packager.errors import UnsupportedOperatorsError
-from tests.unit.build.onnx_nodes import BOOL, FLOAT, INT64, check_with_onnxruntime, model_of, run_bundle
+from tests.onnx_nodes import BOOL, FLOAT, INT64, check_with_onnxruntime, model_of, run_bundle
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import packager
 from packager.bundle.arrays import Array
 from packager.deploy.load import tensors
 from packager.errors import ModelError, RunError
-from tests.unit.build.onnx_nodes import model_of
+from tests.onnx_nodes import model_of
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.unit.build.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of
+from tests.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import pytest
 from packager.graph.dataflow import operator_of
 from packager.pipeline.build import import_model, place
 from packager.pipeline.request import make_build_request
-from packager.placement.place import partition
+from tests.stages import placed as placed_model
 
 TARGETS = ("cuda -arch=sm_90a", "cutlass")
 BATCH, LENGTH, HEADS, DEPTH = 2, 16, 4, 8
@@ -293,7 +293,7 @@ def operators_of(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], dim
     model.graph.initializer.extend(tensors)
     onnx.save(model, path)
     request = make_build_request(path, targets=TARGETS, precision="fp16", dims=dims)
-    placed = partition(import_model(request), request.targets.specialised, None, "cuda").model
+    placed = placed_model(import_model(request), request.targets.specialised, device="cuda").model
     calls = [b.value for block in placed.module["main"].body.blocks for b in block.bindings]
     names = {name: part.partition.composites[0].name for name, part in placed.partitions.items()}
     return [names[c.args[0].global_symbol] if operator_of(c) == "call_dps_packed" else operator_of(c) for c in calls]

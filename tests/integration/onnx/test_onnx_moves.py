@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from tests.unit.build.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of, run_bundle
+from tests.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of, run_bundle
 
 RNG = np.random.default_rng(5)
 

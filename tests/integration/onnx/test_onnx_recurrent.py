@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from packager.errors import ModelError
-from tests.unit.build.onnx_nodes import FLOAT, check_with_onnxruntime, model_of, run_bundle
+from tests.onnx_nodes import FLOAT, check_with_onnxruntime, model_of, run_bundle
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 

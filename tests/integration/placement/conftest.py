@@ -9,7 +9,7 @@ import pytest
 
 from packager.backends import registry as backends
 
-THIRD_PARTY = Path(__file__).parents[1] / "third_party"
+THIRD_PARTY = Path(__file__).parents[2] / "third_party"
 
 
 @pytest.fixture(scope="session", autouse=True)
