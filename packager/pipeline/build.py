@@ -1,8 +1,8 @@
 """``build``: the stages in order, from a model file to a sealed bundle.
 
 ``import -> prepare -> partition -> lower -> plan -> generate -> render and link -> seal``. Each stage is one function
-that takes a frozen value and returns the next (``ir.model``). Modules that need TVM are imported when a stage runs, so that a
-build whose result is in the cache starts none of it.
+that takes a frozen value and returns the next (``ir.model``). Modules that need TVM are imported when a stage runs, so
+that a build whose result is in the cache starts none of it.
 """
 
 from __future__ import annotations
