@@ -26,7 +26,8 @@ LARGE_MODEL_BYTES = 1 << 30
 MAX_CACHED_BYTES = 1 << 31
 
 # Distributions whose version changes what a build gives.
-DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "capstone", "torch", "nvidia-cuda-nvcc")
+DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "capstone", "iced-x86", "torch",
+                 "nvidia-cuda-nvcc")  # fmt: skip
 
 
 def of_bundle(request: Request, toolchain: Toolchain) -> str:

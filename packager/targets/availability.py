@@ -65,7 +65,7 @@ def to_json(reports: Sequence[KindReport]) -> dict[str, Any]:
     return {"schema_version": 1, "kinds": [report.to_json() for report in reports]}
 
 
-BUILD_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "jinja2", "capstone")
+BUILD_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "jinja2", "capstone", "iced-x86")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from .models import ROOT
 from .programs import attempt, execute, require
 
 CPU_SOURCE = ROOT / "runtime_stub" / "src" / "cpu.c"
-EVEX = "avx512bw avx512dq avx512f avx512vl"
+V4 = {"avx512bw", "avx512dq", "avx512f", "avx512vl"}
 
 X86 = {
     "addps %xmm1, %xmm0": "",
@@ -24,6 +24,8 @@ X86 = {
     "lock cmpxchg %eax, (%rcx)": "",
     "haddps %xmm0, %xmm1": "pni",
     "pshufb %xmm0, %xmm1": "ssse3",
+    "pmaddubsw %xmm0, %xmm1": "ssse3",
+    "palignr $8, %xmm0, %xmm1": "ssse3",
     "pmulld %xmm0, %xmm1": "sse4_1",
     "roundps $1, %xmm0, %xmm1": "sse4_1",
     "crc32 %eax, %ecx": "sse4_2",
@@ -32,6 +34,7 @@ X86 = {
     "lzcnt %eax, %ecx": "abm",
     "movbe (%rax), %ecx": "movbe",
     "cmpxchg16b (%rax)": "cx16",
+    "lock cmpxchg16b (%rax)": "cx16",
     "andn %eax, %ecx, %edx": "bmi1",
     "shlx %eax, %ecx, %edx": "bmi2",
     "mulx %eax, %ecx, %edx": "bmi2",
@@ -41,6 +44,11 @@ X86 = {
     "pclmulqdq $1, %xmm0, %xmm1": "pclmulqdq",
     "gf2p8mulb %xmm0, %xmm1": "gfni",
     "vaddps %ymm0, %ymm1, %ymm2": "avx",
+    "vsqrtss %xmm0, %xmm1, %xmm2": "avx",
+    "vcvtsi2ss %rax, %xmm1, %xmm2": "avx",
+    "vroundps $1, %ymm0, %ymm1": "avx",
+    "vpabsd %xmm0, %xmm1": "avx",
+    "vpabsd %ymm0, %ymm1": "avx2",
     "vbroadcastss (%rax), %ymm1": "avx",
     "vbroadcastss %xmm0, %ymm1": "avx2",
     "vpaddd %ymm0, %ymm1, %ymm2": "avx2",
@@ -58,30 +66,37 @@ X86 = {
     "kmovw %eax, %k1": "avx512f",
     "kandb %k1, %k2, %k3": "avx512dq",
     "kmovd %eax, %k1": "avx512bw",
-    "vaddps %zmm0, %zmm1, %zmm2": EVEX,
-    "vaddps %ymm16, %ymm1, %ymm2": EVEX,
-    "vfmadd231ps (%rax){1to16}, %zmm1, %zmm2": EVEX,
-    "vpermi2w %zmm1, %zmm2, %zmm3": EVEX,
-    "vpconflictd %zmm1, %zmm2": f"{EVEX} avx512cd",
-    "vplzcntd %zmm1, %zmm2": f"{EVEX} avx512cd",
-    "vpdpbusd %zmm1, %zmm2, %zmm3": f"{EVEX} avx512_vnni",
-    "vpdpwssds 4096(%rax), %zmm2, %zmm3": f"{EVEX} avx512_vnni",
-    "vdpbf16ps %zmm1, %zmm2, %zmm3": f"{EVEX} avx512_bf16",
-    "vcvtneps2bf16 %zmm0, %ymm1": f"{EVEX} avx512_bf16",
-    "vcvtne2ps2bf16 (%rax,%rcx,8), %zmm0, %zmm1": f"{EVEX} avx512_bf16",
-    "vaddph %zmm1, %zmm2, %zmm3": f"{EVEX} avx512_fp16",
-    "vfmadd231ph 256(%rip), %zmm2, %zmm3": f"{EVEX} avx512_fp16",
-    "vrndscaleph $3, (%rsp), %zmm3": f"{EVEX} avx512_fp16",
-    "vcmpph $1, 8(%r12), %zmm2, %k1": f"{EVEX} avx512_fp16",
-    "vpopcntd %zmm1, %zmm2": f"{EVEX} avx512_vpopcntdq",
-    "vpopcntb %zmm1, %zmm2": f"{EVEX} avx512_bitalg",
-    "vpermb %zmm1, %zmm2, %zmm3": f"{EVEX} avx512vbmi",
-    "vpermw %zmm1, %zmm2, %zmm3": EVEX,
-    "vpcompressb %zmm0, %zmm1": f"{EVEX} avx512_vbmi2",
-    "vpshldd $1, %zmm0, %zmm1, %zmm2": f"{EVEX} avx512_vbmi2",
-    "vpmadd52luq %zmm1, %zmm2, %zmm3": f"{EVEX} avx512ifma",
-    "vgf2p8affineqb $1, %zmm1, %zmm2, %zmm3": f"{EVEX} gfni",
-    "vp2intersectd %zmm0, %zmm1, %k2": f"{EVEX} avx512_vp2intersect",
+    "vandps %zmm0, %zmm1, %zmm2": "avx512dq",
+    "vandps %xmm16, %xmm1, %xmm2": "avx512dq avx512vl",
+    "vaddss %xmm16, %xmm1, %xmm2": "avx512f",
+    "vpaddb %ymm16, %ymm1, %ymm2": "avx512bw avx512vl",
+    "vptestnmd %zmm0, %zmm1, %k1": "avx512f",
+    "kunpckdq %k0, %k1, %k2": "avx512bw",
+    "ktestw %k0, %k1": "avx512dq",
+    "vaddps %zmm0, %zmm1, %zmm2": "avx512f",
+    "vaddps %ymm16, %ymm1, %ymm2": "avx512f avx512vl",
+    "vfmadd231ps (%rax){1to16}, %zmm1, %zmm2": "avx512f",
+    "vpermi2w %zmm1, %zmm2, %zmm3": "avx512bw",
+    "vpconflictd %zmm1, %zmm2": "avx512cd",
+    "vplzcntd %zmm1, %zmm2": "avx512cd",
+    "vpdpbusd %zmm1, %zmm2, %zmm3": "avx512_vnni",
+    "vpdpwssds 4096(%rax), %zmm2, %zmm3": "avx512_vnni",
+    "vdpbf16ps %zmm1, %zmm2, %zmm3": "avx512f avx512_bf16",
+    "vcvtneps2bf16 %zmm0, %ymm1": "avx512f avx512_bf16",
+    "vcvtne2ps2bf16 (%rax,%rcx,8), %zmm0, %zmm1": "avx512f avx512_bf16",
+    "vaddph %zmm1, %zmm2, %zmm3": "avx512_fp16",
+    "vfmadd231ph 256(%rip), %zmm2, %zmm3": "avx512_fp16",
+    "vrndscaleph $3, (%rsp), %zmm3": "avx512_fp16",
+    "vcmpph $1, 8(%r12), %zmm2, %k1": "avx512_fp16",
+    "vpopcntd %zmm1, %zmm2": "avx512_vpopcntdq",
+    "vpopcntb %zmm1, %zmm2": "avx512_bitalg",
+    "vpermb %zmm1, %zmm2, %zmm3": "avx512vbmi",
+    "vpermw %zmm1, %zmm2, %zmm3": "avx512bw",
+    "vpcompressb %zmm0, %zmm1": "avx512_vbmi2",
+    "vpshldd $1, %zmm0, %zmm1, %zmm2": "avx512_vbmi2",
+    "vpmadd52luq %zmm1, %zmm2, %zmm3": "avx512ifma",
+    "vgf2p8affineqb $1, %zmm1, %zmm2, %zmm3": "avx512f gfni",
+    "vp2intersectd %zmm0, %zmm1, %k2": "avx512f avx512_vp2intersect",
 }
 AARCH64 = {
     "add x0, x1, x2": "",
@@ -156,24 +171,29 @@ def test_all_instructions_in_one_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiler", ["gcc", "aarch64-linux-gnu-gcc"])
-def test_instructions_of_one_key_have_one_set_of_features(compiler: str) -> None:
+def test_aarch64_instructions_of_one_key_have_one_set_of_features() -> None:
     """Only the first of a key is looked at in detail: on the code of a real library it stands for all of them."""
+    compiler = "aarch64-linux-gnu-gcc"
     require(compiler)
     path = Path(execute([compiler, "-print-file-name=libm.so.6"]).strip()).resolve()
     image, content = read_elf(path), path.read_bytes()
-    machine = isa.MACHINES[image.machine]
     text = image.sections[".text"]
     of_key: dict[object, set[str]] = {}
     count, end = 0, text.offset + text.size
-    for start in range(text.offset, end, isa.CHUNK_BYTES):
-        for instruction in machine.detailed.disasm(content[start : min(start + isa.CHUNK_BYTES, end)], start):
-            key = machine.key(instruction.mnemonic, instruction.op_str, bytes(instruction.bytes))
-            features = set(machine.features(instruction))
+    for start in range(text.offset, end, arm64.CHUNK_BYTES):
+        for instruction in arm64.DETAILED.disasm(content[start : min(start + arm64.CHUNK_BYTES, end)], start):
+            key = arm64.instruction_key(instruction.mnemonic, instruction.op_str, bytes(instruction.bytes))
+            features = set(arm64.instruction_features(instruction))
             assert of_key.setdefault(key, features) == features, f"{instruction.mnemonic} {instruction.op_str}"
             count += 1
     assert count > 10_000
     assert len(of_key) < count / 5
+
+
+def test_an_instruction_that_is_not_known(tmp_path: Path) -> None:
+    """vdpphps of AVX10.2, until the disassembler knows it; of what follows nothing is lost."""
+    source = f".byte 0x62, 0xf2, 0x6c, 0x48, 0x52, 0xc2\n{SYNCHRONISED}"
+    assert features("as", source, tmp_path) >= {"avx512f", "avx"}
 
 
 def test_data_between_functions(tmp_path: Path) -> None:
@@ -183,7 +203,7 @@ def test_data_between_functions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tail", ["0x62", "0xc4", "0xc5", "0x62, 0xf2, 0x6d, 0x48", "0x62, 0xf5, 0x6c, 0x48, 0x58"])
 def test_code_that_ends_within_an_instruction(tmp_path: Path, tail: str) -> None:
-    assert features("as", f"nop\n.byte {tail}", tmp_path) <= {*EVEX.split(), "avx512_fp16"}
+    assert features("as", f"nop\n.byte {tail}", tmp_path) <= {"avx512f"}
 
 
 def known_to_the_runtime() -> dict[str, set[str]]:
@@ -194,9 +214,7 @@ def known_to_the_runtime() -> dict[str, set[str]]:
 
 def test_the_runtime_knows_every_name() -> None:
     known = known_to_the_runtime()
-    tables = [x86.GROUPS, x86.MNEMONICS, x86.PREFIXES, x86.EVEX, x86.VEX, x86.VEX_256]
-    emitted = {name for table in tables for name in table.values()} | set(x86.EVEX_FEATURES)
-    emitted |= {name for names in X86.values() for name in names.split()}
+    emitted = set(x86.KERNEL_NAMES.values()) | {name for names in X86.values() for name in names.split()}
     assert len(known["x86"]) > 50
     assert emitted - known["x86"] == set()
     emitted = {name for _, name in (*arm64.FEATURES, *arm64.GROUPS.items())}
@@ -206,12 +224,11 @@ def test_the_runtime_knows_every_name() -> None:
 
 def test_names_are_those_of_the_kernel() -> None:
     """``sse3`` is ``pni`` in /proc/cpuinfo, which is what a bundle's requirements are compared with."""
-    tables = [x86.GROUPS, x86.MNEMONICS]
-    emitted = {name for table in tables for name in table.values()}
+    emitted = set(x86.KERNEL_NAMES.values())
     assert "sse3" not in emitted
     assert {"pni", "ssse3", "sse4_1", "sse4_2", "popcnt", "cx16"} <= emitted & _LEVELS["x86-64-v2"]
     assert {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"} <= emitted & _LEVELS["x86-64-v3"]
-    assert set(EVEX.split()) <= emitted & _LEVELS["x86-64-v4"]
+    assert emitted & _LEVELS["x86-64-v4"] >= V4
 
 
 def test_assembler_is_real(tmp_path: Path) -> None:

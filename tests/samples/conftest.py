@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
 # Of the build side; a deploy-side process must do without them.
-BUILD_MODULES = ("tvm", "tvm_ffi", "torch", "transformers", "onnx", "onnxruntime", "jinja2", "capstone", "sklearn")
+BUILD_MODULES = ("tvm", "tvm_ffi", "torch", "transformers", "onnx", "onnxruntime", "jinja2", "capstone", "iced_x86",
+                 "sklearn")  # fmt: skip
 
 Run = Callable[[Sequence[object]], "subprocess.CompletedProcess[str]"]
 

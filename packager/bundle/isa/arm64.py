@@ -11,6 +11,7 @@ import re
 from collections.abc import Hashable, Iterator
 from typing import Any
 
+import capstone
 from capstone import arm64_const as arm64
 
 GROUPS = {arm64.ARM64_GRP_FPARMV8: "fp", arm64.ARM64_GRP_NEON: "asimd"}
@@ -45,6 +46,37 @@ _SVE_FEATURES = (
     (re.compile(r"bf\w+"), "svebf16"),
     (re.compile(r"fmmla"), "svef32mm"),
 )
+# The decoder gets this much at a time, so that going on after an instruction that it does not know costs little.
+CHUNK_BYTES = 4096
+
+
+def _disassembler(*, detail: bool) -> Any:
+    made = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
+    made.detail = detail
+    return made
+
+
+DECODER, DETAILED = _disassembler(detail=False), _disassembler(detail=True)
+
+
+def code_features(code: bytes) -> set[str]:
+    """Return the features that the instructions in ``code`` need, looking in detail at one with each key."""
+    found: set[str] = set()
+    seen: set[Hashable] = set()
+    at = 0
+    while at < len(code):
+        start = at
+        for _, size, mnemonic, operands in DECODER.disasm_lite(code[at : at + CHUNK_BYTES], at):
+            key = instruction_key(mnemonic, operands, code[at : at + size])
+            if key not in seen:
+                seen.add(key)
+                (instruction,) = DETAILED.disasm(code[at : at + size], at)
+                found.update(instruction_features(instruction))
+            at += size
+        if at == start:
+            found.update(_unknown_features(code[at : at + 4]))
+            at += 4
+    return found
 
 
 def instruction_key(mnemonic: str, operands: str, code: bytes) -> Hashable:
@@ -70,10 +102,10 @@ def instruction_features(instruction: Any) -> Iterator[str]:
             yield "fphp"
 
 
-def unknown_instruction(code: bytes) -> tuple[int, tuple[str, ...]]:
-    """Return size in bytes and features of what the disassembler does not know: data, or newer than it."""
-    word = int.from_bytes(code[:4], "little")
-    return min(4, len(code)), ("sve",) if _is_sve(word) and word else ()
+def _unknown_features(code: bytes) -> tuple[str, ...]:
+    """Return the features of what the disassembler does not know: data, or newer than it."""
+    word = int.from_bytes(code, "little")
+    return ("sve",) if _is_sve(word) and word else ()
 
 
 def _is_sve(word: int) -> bool:

@@ -22,8 +22,8 @@ class CodeNeeds:
 
 
 def can_read_code() -> bool:
-    """Say whether the disassembler is installed."""
-    return importlib.util.find_spec("capstone") is not None
+    """Say whether the disassemblers are installed."""
+    return all(importlib.util.find_spec(name) for name in ("iced_x86", "capstone"))
 
 
 def needs_of_code(image: ElfImage, path: Path) -> CodeNeeds:

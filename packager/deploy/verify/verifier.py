@@ -65,7 +65,7 @@ def _compared(manifest: Manifest) -> str:
 
 def _code(bundle: BundleFile) -> tuple[Check, list[Finding]]:
     if not can_read_code():
-        return Check("code", "skipped", "reading instructions needs capstone: pip install capstone"), []
+        return Check("code", "skipped", "reading instructions takes disassemblers: pip install iced-x86 capstone"), []
     return _outcome("code", code_findings(bundle), "CPU features of all instructions")
 
 
