@@ -75,7 +75,7 @@ def packager(model: Model, threads: int, settings: Settings) -> Worker:
 
 
 def onnxruntime(model: Model, threads: int, settings: Settings) -> Worker:
-    """onnxruntime with all optimisations, through its C API."""
+    """onnxruntime with all optimizations, through its C API."""
     return Worker(
         model, _serve(settings, threads, onnxruntime_engine(model.path)), settings.workdir, {}, settings.limit_s
     )
@@ -103,7 +103,7 @@ def torch(model: Model, threads: int, settings: Settings) -> Worker:
 
 
 def iree(model: Model, threads: int, settings: Settings) -> Worker:
-    """IREE's compiler for this CPU with all its optimisations, and its runtime through Python."""
+    """IREE's compiler for this CPU with all its optimizations, and its runtime through Python."""
     if not all(map(importlib.util.find_spec, ("iree", "iree.compiler", "iree.runtime"))):
         raise EngineError("not installed: pip install iree-base-compiler iree-base-runtime")
     tools = Path(sys.executable).parent

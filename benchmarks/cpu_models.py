@@ -44,11 +44,11 @@ def make(name: str, batch: int, folder: Path) -> Model:
 def _inputs(path: Path) -> Arrays:
     """Return random inputs: images of mean 0, tokens."""
     graph = onnx.load(path, load_external_data=False).graph
-    initialised = {tensor.name for tensor in graph.initializer}
+    initialized = {tensor.name for tensor in graph.initializer}
     rng = np.random.default_rng(1)
     arrays = {}
     for value in graph.input:
-        if value.name not in initialised:
+        if value.name not in initialized:
             shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
             is_float = value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
             arrays[value.name] = (

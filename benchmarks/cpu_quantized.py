@@ -1,4 +1,4 @@
-"""Quantised models in ONNX's QDQ format, made by onnxruntime's own tool from the models of the CPU benchmark.
+"""Quantized models in ONNX's QDQ format, made by onnxruntime's own tool from the models of the CPU benchmark.
 
 Weights are int8, symmetric and per channel, activations uint8 with a zero point of their own; ranges come from random
 inputs, as the weights are random too.
@@ -52,8 +52,8 @@ def _current(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in model.graph.node:
         if node.op_type == "Sum" and len(node.input) == 2:
             node.op_type = "Add"
-    initialised = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in initialised]
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in initialized]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
     return model

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import torch
-from gpu_models import Decoder, Hidden, randomise
+from gpu_models import Decoder, Hidden, randomize
 from gpu_torch import Encoder
 from onnx import helper, numpy_helper
 from torch import nn
@@ -23,7 +23,7 @@ def encoder(attention: str, **sizes: int) -> nn.Module:
     import transformers
 
     config = transformers.BertConfig(attn_implementation=attention, **sizes)
-    return Encoder(randomise(transformers.BertModel(config, add_pooling_layer=False)))
+    return Encoder(randomize(transformers.BertModel(config, add_pooling_layer=False)))
 
 
 def vit(attention: str) -> nn.Module:
@@ -31,7 +31,7 @@ def vit(attention: str) -> nn.Module:
     import transformers
 
     config = transformers.ViTConfig(attn_implementation=attention)
-    return Hidden(randomise(transformers.ViTModel(config, add_pooling_layer=False)))
+    return Hidden(randomize(transformers.ViTModel(config, add_pooling_layer=False)))
 
 
 def gpt2(attention: str) -> nn.Module:
@@ -39,7 +39,7 @@ def gpt2(attention: str) -> nn.Module:
     import transformers
 
     config = transformers.GPT2Config(attn_implementation=attention, use_cache=False)
-    return Decoder(randomise(transformers.GPT2Model(config)))
+    return Decoder(randomize(transformers.GPT2Model(config)))
 
 
 class Inverted(nn.Module):

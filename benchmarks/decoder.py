@@ -49,7 +49,7 @@ def shape_of(gigabytes: float, width: int = 2048) -> Shape:
 
 @dataclass
 class _Writer:
-    """Writes weights to ``stream``, and collects nodes and initialisers."""
+    """Writes weights to ``stream``, and collects nodes and initializers."""
 
     stream: BinaryIO
     location: str
@@ -64,7 +64,7 @@ class _Writer:
         return name
 
     def small(self, name: str, array: np.ndarray) -> str:
-        """Add an initialiser that stands in the model's own file."""
+        """Add an initializer that stands in the model's own file."""
         self.tensors.append(onnx.numpy_helper.from_array(array, name))
         return name
 

@@ -73,7 +73,7 @@ def medians(measured: dict[str, Any]) -> dict[str, float]:
     return {name: each["us"]["median"] for name, each in measured.items() if "us" in each}
 
 
-def summarise(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+def summarize(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     """Return for each group and column the geometric mean and the worst of the ratios; NaN where one is."""
     groups: dict[str, dict[str, dict[str, float]]] = {}
     for group in dict.fromkeys(found["group"] for found in results.values()):
@@ -125,7 +125,7 @@ def run(folder: Path, output: Path, problems: Sequence[Problem], options: argpar
             raise
         results[problem.name] = found | {"ratios": ratios(found)}
         print(_line(problem.name, results[problem.name]), flush=True)
-        report["summary"] = summarise(results)
+        report["summary"] = summarize(results)
         bars = find_bars(report["summary"], every_tile=described["tiles"] == "all")
         report["bars"] = [asdict(bar) | {"met": bar.met} for bar in bars]
         output.write_text(_text(report))

@@ -56,14 +56,14 @@ def repeating(count: int, name: str) -> np.ndarray:
     return np.resize(np.roll(sequence, zlib.crc32(name.encode()) % PERIOD), count)
 
 
-def randomise(module: nn.Module) -> nn.Module:
+def randomize(module: nn.Module) -> nn.Module:
     """Give every parameter random values: matrices of deviation 1/sqrt(fan in), norms near 1, biases near 0."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             values = torch.from_numpy(repeating(parameter.numel(), name)).reshape(parameter.shape)
             if parameter.ndim == 1:
-                centre = 1.0 if ("norm" in name.lower() and name.endswith("weight")) or ".ln_" in name else 0.0
-                parameter.copy_(centre * float(name.endswith("weight")) + 0.05 * values)
+                center = 1.0 if ("norm" in name.lower() and name.endswith("weight")) or ".ln_" in name else 0.0
+                parameter.copy_(center * float(name.endswith("weight")) + 0.05 * values)
             else:
                 fan_in = parameter.shape[0] if ".c_" in name else int(np.prod(parameter.shape[1:]))
                 scale = 0.5 if "embed" in name.lower() or "wte" in name or "wpe" in name else fan_in**-0.5
@@ -110,7 +110,7 @@ def bert(
     model = transformers.BertModel(config, add_pooling_layer=False)
     tokens = torch.from_numpy(np.random.default_rng(1).integers(0, config.vocab_size, (batch, length)))
     name = f"bert{'' if layers == 12 else layers}{'_n' if bounds else batched(batch)}"
-    return export(Encoder(randomise(model)), tokens, folder / f"{name}.pt2", bounds)
+    return export(Encoder(randomize(model)), tokens, folder / f"{name}.pt2", bounds)
 
 
 def bert_tiny(folder: Path) -> Made:
@@ -125,13 +125,13 @@ def bert_tiny(folder: Path) -> Made:
     )
     model = transformers.BertModel(config, add_pooling_layer=False)
     tokens = torch.from_numpy(np.random.default_rng(8).integers(0, 1000, (2, 32)))
-    return export(Encoder(randomise(model)), tokens, folder / "bert_tiny.pt2")
+    return export(Encoder(randomize(model)), tokens, folder / "bert_tiny.pt2")
 
 
 def bert_pad(folder: Path) -> Made:
     """Two layers of BERT-base on sentences of 1 to 128 tokens, the rest of which is padding that a mask hides."""
     config = transformers.BertConfig(num_hidden_layers=2, attn_implementation="eager")
-    model = randomise(transformers.BertModel(config, add_pooling_layer=False))
+    model = randomize(transformers.BertModel(config, add_pooling_layer=False))
     rng = np.random.default_rng(9)
     tokens = torch.from_numpy(rng.integers(0, config.vocab_size, (8, 128)))
     lengths = torch.from_numpy(rng.integers(1, 129, (8, 1)))
@@ -158,7 +158,7 @@ def vit(folder: Path, batch: int = 1) -> Made:
     config = transformers.ViTConfig(attn_implementation="eager")
     model = transformers.ViTModel(config, add_pooling_layer=False)
     image = torch.from_numpy(np.random.default_rng(2).standard_normal((batch, 3, 224, 224), dtype=np.float32))
-    return export(Hidden(randomise(model)), image, folder / f"vit{batched(batch)}.pt2")
+    return export(Hidden(randomize(model)), image, folder / f"vit{batched(batch)}.pt2")
 
 
 def gpt2(folder: Path) -> Made:
@@ -166,7 +166,7 @@ def gpt2(folder: Path) -> Made:
     config = transformers.GPT2Config(attn_implementation="eager", use_cache=False)
     model = transformers.GPT2Model(config)
     tokens = torch.from_numpy(np.random.default_rng(3).integers(0, config.vocab_size, (1, 128)))
-    return export(Decoder(randomise(model)), tokens, folder / "gpt2.pt2")
+    return export(Decoder(randomize(model)), tokens, folder / "gpt2.pt2")
 
 
 class Decoder(nn.Module):
@@ -198,7 +198,7 @@ def minilm(folder: Path) -> Made:
     )
     model = transformers.BertModel(config, add_pooling_layer=False)
     tokens = torch.from_numpy(np.random.default_rng(4).integers(0, config.vocab_size, (4, 128)))
-    return export(Encoder(randomise(model)), tokens, folder / "minilm.pt2", (1, 8))
+    return export(Encoder(randomize(model)), tokens, folder / "minilm.pt2", (1, 8))
 
 
 def resnet50(folder: Path, batch: int = 1) -> Made:

@@ -1,4 +1,4 @@
-"""The cases of gpu_operators.py: the behaviours that TVM's tests of CUTLASS ask for, and sizes drawn at random.
+"""The cases of gpu_operators.py: the behaviors that TVM's tests of CUTLASS ask for, and sizes drawn at random.
 
 TVM's are those of ``tests/python/relax/test_codegen_cutlass.py`` and ``tests/python/contrib/test_cutlass.py``, as ONNX
 models. Values are normal; what float16 and bfloat16 cannot hold is rounded before the reference is computed.
@@ -207,7 +207,7 @@ def attention(
     )
 
 
-def behaviours() -> Iterator[Case]:
+def behaviors() -> Iterator[Case]:
     """Yield what TVM's tests check, and the edges: one row, one column, sizes that no vector divides, many rows."""
     for activation in ACTIVATIONS:
         yield dense(f"dense_{activation or 'bias'}", [64], 128, 64, activation=activation)
@@ -303,4 +303,4 @@ def drawn(count: int = 12) -> Iterator[Case]:
         yield attention(f"drawn_attention_{index}", b, heads, length, depth, mask=pick("", "causal", "keys"))
 
 
-CASES = (*behaviours(), *drawn())
+CASES = (*behaviors(), *drawn())

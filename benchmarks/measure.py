@@ -35,7 +35,7 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Summarise samples. Raises ValueError without any."""
+        """Summarize samples. Raises ValueError without any."""
         if not samples:
             raise ValueError("no samples")
         low, median, high = (float(value) for value in np.percentile(samples, (25, 50, 75)))

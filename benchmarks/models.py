@@ -138,8 +138,8 @@ def build_bundle(name: str, workdir: Path, *options: str | Path) -> Bundle:
     run_packager(workdir, *build_arguments(name, workdir, path), *options)
     manifest = inspect(path).manifest
     graph = onnx.load(make_model(name, workdir), load_external_data=False).graph
-    initialised = {tensor.name for tensor in graph.initializer}
-    names = [value.name for value in graph.input if value.name not in initialised]
+    initialized = {tensor.name for tensor in graph.initializer}
+    names = [value.name for value in graph.input if value.name not in initialized]
     return Bundle(
         path, _tensors(names, manifest.inputs), _tensors([value.name for value in graph.output], manifest.outputs)
     )

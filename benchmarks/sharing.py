@@ -75,7 +75,7 @@ def measure(path: Path, kind: str, rounds: int) -> tuple[int, int, list[Outcome]
     from packager.transforms.prepare import prepare
 
     targets = parse_targets(["llvm", kind])
-    (target,) = targets.specialised
+    (target,) = targets.specialized
     prepared = prepare(load_model(path, {}, None), preparation_for([target]), "cpu")
     placement = partition(prepared, [target], None)
     shared = [verdict.partition for verdict in placement.verdicts if verdict.reason is None]

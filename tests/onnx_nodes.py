@@ -28,8 +28,8 @@ def model_of(
         for name, (dtype, shape) in inputs.items()
     ]
     made = [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()]
-    initialisers = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
-    graph = helper.make_graph(list(nodes), "nodes", given, made, initialisers)
+    initializers = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
+    graph = helper.make_graph(list(nodes), "nodes", given, made, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 

@@ -8,7 +8,7 @@
 
 #include "engine.h"
 
-enum { API_VERSION = 1, LOG_ERROR = 3, ALL_OPTIMISATIONS = 99, DEVICE_ALLOCATOR = 0, DEFAULT_MEMORY = 0 };
+enum { API_VERSION = 1, LOG_ERROR = 3, ALL_OPTIMIZATIONS = 99, DEVICE_ALLOCATOR = 0, DEFAULT_MEMORY = 0 };
 enum { ELEMENT_FLOAT = 1, ELEMENT_INT64 = 7 };
 enum {
   GET_ERROR_MESSAGE = 2,
@@ -16,7 +16,7 @@ enum {
   CREATE_SESSION = 7,
   RUN = 9,
   CREATE_SESSION_OPTIONS = 10,
-  SET_GRAPH_OPTIMISATION_LEVEL = 23,
+  SET_GRAPH_OPTIMIZATION_LEVEL = 23,
   SET_INTRA_OP_THREADS = 24,
   SET_INTER_OP_THREADS = 25,
   CREATE_TENSOR_WITH_DATA = 49,
@@ -79,7 +79,7 @@ static void create(tensors_t *tensors) {
   check(((create_session_options_fn *)api[CREATE_SESSION_OPTIONS])(&options));
   check(((set_option_fn *)api[SET_INTRA_OP_THREADS])(options, threads));
   check(((set_option_fn *)api[SET_INTER_OP_THREADS])(options, 1));
-  check(((set_option_fn *)api[SET_GRAPH_OPTIMISATION_LEVEL])(options, ALL_OPTIMISATIONS));
+  check(((set_option_fn *)api[SET_GRAPH_OPTIMIZATION_LEVEL])(options, ALL_OPTIMIZATIONS));
   check(((create_session_fn *)api[CREATE_SESSION])(env, path, options, &session));
   check(((create_cpu_memory_info_fn *)api[CREATE_CPU_MEMORY_INFO])(DEVICE_ALLOCATOR, DEFAULT_MEMORY, &info));
   num_inputs = (size_t)tensors->num_inputs;

@@ -164,10 +164,10 @@ def _hint(attribute: Attribute) -> str:
 
 def _spelt_choices(choices: Sequence[Value]) -> list[str]:
     """Return choices as on a command line; an empty text, which stands for a default, cannot be shown in a list."""
-    return [text for text in map(spelt, choices) if text]
+    return [text for text in map(spelled, choices) if text]
 
 
-def spelt(value: Value) -> str:
+def spelled(value: Value) -> str:
     """Return a value that is no list as on a command line."""
     return str(int(value)) if isinstance(value, bool) else str(value)
 

@@ -155,7 +155,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class CodeGenerator(Backend, Protocol):
-    """The backend of a least specialised Target: it compiles the kernels that are made of what no one else takes."""
+    """The backend of a least specialized Target: it compiles the kernels that are made of what no one else takes."""
 
     def generate(self, kernels: Sequence[Kernel], target: Target, context: Context) -> BackendOutput:
         """Compile all kernels. ``groups`` of the result stays empty. Raises BackendError, UsageError."""

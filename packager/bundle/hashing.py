@@ -38,7 +38,7 @@ def sha256_of_array(array: NDArray[Any]) -> str:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON-serialisable value."""
+    """Return the SHA-256 of a JSON-serializable value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

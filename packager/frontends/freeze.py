@@ -53,7 +53,7 @@ def frozen_arrays(values: Mapping[str, ArrayLike]) -> dict[str, Array]:
 
 
 def freeze_inputs(graph: onnx.GraphProto, frozen: Mapping[str, Array]) -> None:
-    """Make initialisers of the inputs in ``frozen``.
+    """Make initializers of the inputs in ``frozen``.
 
     Raises UsageError for a name that is no input, a shape other than the model's, and a value that the input's element
     type cannot hold.

@@ -10,7 +10,7 @@ class Preparation:
     """What a backend wants done to the whole model before any backend sees it; the wishes of all are fulfilled.
 
     ``channels_last``: on the CPU too 2-D convolutions and poolings come in NHWC, with weights in OHWI.
-    ``integer_products``: what is quantised is computed by products of 8-bit integers, uint8 or int8 with constant int8
+    ``integer_products``: what is quantized is computed by products of 8-bit integers, uint8 or int8 with constant int8
     weights, summed in int32. ``float8_products``: likewise of 8-bit floats (e4m3), summed in float32, where 16 divides
     the extents. ``window_products``: on the GPU convolutions of few channels become products of gathered windows.
     ``sink_reshapes``: on the CPU reshapes come after the elementwise operators that they can be swapped with; so it is

@@ -175,7 +175,7 @@ class Linker:
         return libgcc.name
 
     def _link_archive(self, objects: Sequence[Path], link_plan: LinkPlan) -> Path:
-        """Link relocatably, localise every symbol but the entry, and wrap the object in an archive."""
+        """Link relocatably, localize every symbol but the entry, and wrap the object in an archive."""
         entry_symbol = link_plan.entry_symbol
         combined = self.workdir / f"{entry_symbol}.o"
         run([self.toolchain.ld, "-r", "--strip-debug", "-o", combined.name, *map(str, objects)], cwd=self.workdir)

@@ -56,7 +56,7 @@ FLATTEN = [
 
 
 def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
-    """Lay out and fold weights, legalise, fuse and schedule a model for a device; calls of partitions stay as they are.
+    """Lay out and fold weights, legalize, fuse and schedule a model for a device; calls of partitions stay as they are.
 
     Raises UnsupportedOperatorsError for operators that TVM cannot lower to a PrimFunc.
     """
@@ -195,6 +195,6 @@ def _is_fused(value: Any) -> bool:
 
 
 def _operator(primfunc: str) -> str:
-    """Return the operator that a legalised PrimFunc stands for: TVM numbers those of equal names (add, add1, ...)."""
+    """Return the operator that a legalized PrimFunc stands for: TVM numbers those of equal names (add, add1, ...)."""
     name = primfunc.removeprefix("tir_")
     return name if name in ("log2", "log10") else re.sub(r"(?<=[a-z_])\d+$", "", name)

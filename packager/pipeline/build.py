@@ -157,7 +157,7 @@ def place(
     from packager.placement.table import partition_table
     from packager.transforms.prepare import prepare
 
-    specialized, device = request.targets.specialised, request.targets.device
+    specialized, device = request.targets.specialized, request.targets.device
     prepared = prepare(import_model(request), preparation_for(specialized), device)
     placement = partition(prepared, specialized, None)
     return partition_table(placement, request.targets.generator.kind)
@@ -188,7 +188,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     dump.imported(imported, workdir, request.keep_workdir)
     _report_micro_batches(imported, progress)
     progress("preparing the model")
-    specialized, device = request.targets.specialised, request.targets.device
+    specialized, device = request.targets.specialized, request.targets.device
     prepared = prepare(imported, preparation_for(specialized), device)
     make_context = _contexts(request, toolchain, store, workdir)
     if specialized:
@@ -280,7 +280,7 @@ def _generate(request: Request, call_plan: CallPlan, make_context: Callable[[Tar
 
     target = request.targets.generator
     generator = find_backend(target.kind)
-    assert isinstance(generator, CodeGenerator)  # a least specialised Target has one
+    assert isinstance(generator, CodeGenerator)  # a least specialized Target has one
     kernels = [function for function in call_plan.functions if isinstance(function, Kernel)]
     with blamed(target.kind):
         return generator.generate(kernels, target, make_context(target))

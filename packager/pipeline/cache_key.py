@@ -54,7 +54,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
             "entries": [model.stem for model in request.more_models],
             "name": request.name,
             "targets": targets,
-            "backends": [_backend(t) for t in (*request.targets.bases, *request.targets.specialised)],
+            "backends": [_backend(t) for t in (*request.targets.bases, *request.targets.specialized)],
             "entry": request.entry,
             "precision": request.precision,
             "states": dict(request.states),

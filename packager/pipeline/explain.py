@@ -107,7 +107,7 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
     leftovers: tuple[Leftover, ...] = ()
     refusal: Refusal | None = None
     try:
-        specialized, device = request.targets.specialised, request.targets.device
+        specialized, device = request.targets.specialized, request.targets.device
         prepared = prepare(imported, preparation_for(specialized), device)
         placement = partition(prepared, specialized, None)
         table = partition_table(placement, request.targets.generator.kind)
@@ -142,7 +142,7 @@ def _leftovers(request: Request, rest: Mapping[str, int]) -> tuple[Leftover, ...
     from packager.placement.match import root_operators
     from packager.placement.preparation import backend_of
 
-    roots = {t.kind: root_operators(backend_of(t).patterns(t)) for t in request.targets.specialised}
+    roots = {t.kind: root_operators(backend_of(t).patterns(t)) for t in request.targets.specialized}
     return tuple(
         Leftover(operator, count, {kind: _reason(operator, names) for kind, names in roots.items()})
         for operator, count in Counter(rest).most_common()
@@ -151,7 +151,7 @@ def _leftovers(request: Request, rest: Mapping[str, int]) -> tuple[Leftover, ...
 
 def _reason(operator: str, names: set[str | None]) -> str:
     if operator in names:
-        return "takes this operator, but not with these shapes, types, attributes or neighbours"
+        return "takes this operator, but not with these shapes, types, attributes or neighbors"
     return "has no pattern that ends with this operator"
 
 

@@ -96,7 +96,7 @@ def _load(request: Request, path: Path, dims: Mapping[str, DimRequest], name: st
     from packager.frontends.load import load_model
     from packager.frontends.overrides import read_overrides
 
-    op_libraries = [library for target in request.targets.specialised for library in _op_libraries(target)]
+    op_libraries = [library for target in request.targets.specialized for library in _op_libraries(target)]
     overrides = None if request.constants is None else read_overrides(request.constants)
     return load_model(path, dims, name, op_libraries, request.entry, overrides, request.frozen)
 

@@ -178,11 +178,11 @@ def _with_tuning(targets: TargetList, files: Sequence[str | os.PathLike[str]]) -
         with_attribute(target, "tuning", (*target.options.tuning, *names), targets.base_of(target))
         if hasattr(target.options, "tuning")
         else target
-        for target in targets.specialised
+        for target in targets.specialized
     )
-    if changed == targets.specialised:
+    if changed == targets.specialized:
         raise UsageError("--tuning is given, but no Target reads tuning records", hint="for example: -t cutlass")
-    return dataclasses.replace(targets, specialised=changed)
+    return dataclasses.replace(targets, specialized=changed)
 
 
 def _op_library_targets(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Place parts of a model with the backends that take them: the stage between import and lowering.
 
-The backends of the specialised Targets are asked in order of precedence. Each gets, in one call, all partitions that
+The backends of the specialized Targets are asked in order of precedence. Each gets, in one call, all partitions that
 its patterns match among what is still free: greedy, largest first, only convex ones. What it gives back, and what is
 not worth a call, is free again for the next one, and in the end for the code generator. Nothing has been outlined by
 then, so undoing a partition is to forget it.

@@ -11,7 +11,7 @@ from packager.ir.preparation import Preparation
 
 
 def backend_of(target: Target) -> PartitionBackend:
-    """Return the backend of a specialised Target."""
+    """Return the backend of a specialized Target."""
     backend = find_backend(target.kind)
     if not isinstance(backend, PartitionBackend):
         raise BackendError(f"{target.kind}: the backend takes no partitions")

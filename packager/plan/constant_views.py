@@ -48,7 +48,7 @@ def _axes_in(array: Array, original: Array) -> tuple[int, Axes] | None:
 
 
 def _merged(axes: Axes) -> Axes:
-    """Return the axes without those of one element, and neighbours that are one axis as one."""
+    """Return the axes without those of one element, and neighbors that are one axis as one."""
     made: Axes = []
     for extent, stride in axes:
         if extent == 1:

@@ -1,6 +1,6 @@
 """Kernels that may write their result over an operand: which can, and the kernel that then does it.
 
-Two forms are recognised. A *copy and update* (scatter, an assignment to a slice) copies the operand to the result and
+Two forms are recognized. A *copy and update* (scatter, an assignment to a slice) copies the operand to the result and
 then changes some elements: where both are the same memory the copy goes away, and what is left costs as much as the
 update. A kernel that computes each element of the result from the *same element* of the operand reads it before it
 writes it. Anything else is refused; no kernel is ever called with two names for one memory, since compilers count on

@@ -25,8 +25,8 @@ class KindReport:
 
     @property
     def role(self) -> str | None:
-        """``base``: compiles what no one else takes; ``specialised``: takes parts of a model; None: not known."""
-        return None if self.found.backend is None else "base" if is_base(self.found.backend) else "specialised"
+        """``base``: compiles what no one else takes; ``specialized``: takes parts of a model; None: not known."""
+        return None if self.found.backend is None else "base" if is_base(self.found.backend) else "specialized"
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``--json`` prints of a kind."""
@@ -105,7 +105,7 @@ def availability(kind: str) -> Unavailable | None:
     try:
         targets = parse_targets(getattr(find_backend(kind), "example", kind))
         require_build_packages()
-        target = next(one for one in (*targets.bases, *targets.specialised) if one.kind == kind)
+        target = next(one for one in (*targets.bases, *targets.specialized) if one.kind == kind)
         return unavailable(target)
     except PackagerError as error:
         cause = f" ({error.detail.splitlines()[0]})" if error.detail else ""

@@ -44,7 +44,7 @@ def parse(written: Written) -> Parsed:
     backend = find_backend(written.kind)
     own = attributes_of(backend.options)
     if written.compiler is not None:
-        return _specialised(written, backend, written.compiler)
+        return _specialized(written, backend, written.compiler)
     for name in written.attributes:
         if name not in own:
             raise UsageError(f"Target {written.kind!r} has no attribute {name!r}", hint=_attribute_hint(backend, name))
@@ -52,17 +52,17 @@ def parse(written: Written) -> Parsed:
     return Parsed(written.text, written.kind, backend.device, is_base(backend), values)
 
 
-def _specialised(written: Written, base: Backend, compiler: str) -> Parsed:
+def _specialized(written: Written, base: Backend, compiler: str) -> Parsed:
     """Read ``BASE -compiler=KIND``: attributes are those of KIND, and others may repeat or set those of BASE."""
     if not is_base(base):
         raise UsageError(
-            f"Target {base.kind!r} has no attribute 'compiler': it is a backend that specialises another Target",
+            f"Target {base.kind!r} has no attribute 'compiler': it is a backend that specializes another Target",
             hint=f"write '{base.kind}' alone, or '{DEFAULT_BASE.get(base.device, 'BASE')} -compiler={base.kind}'",
         )
     if compiler not in known_kinds() or is_base(find_backend(compiler)):
         takers = [found.kind for found in all_backends() if found.backend and not is_base(found.backend)]
         raise UsageError(
-            f"attribute 'compiler' of Target {base.kind!r} is {compiler!r}, which is not a backend that specialises it",
+            f"attribute 'compiler' of Target {base.kind!r} is {compiler!r}, which is not a backend that specializes it",
             hint=valid_names(compiler, sorted(takers), "values"),
         )
     backend = find_backend(compiler)

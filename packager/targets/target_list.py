@@ -1,7 +1,7 @@
 """Targets: which backends compile a model, for what, and every option of doing so.
 
-A Target is a kind with typed attributes. A *base* Target, the least specialised one of its device, compiles what no
-one else takes; *specialised* Targets take parts of the model before it, in the order in which they are given. Each
+A Target is a kind with typed attributes. A *base* Target, the least specialized one of its device, compiles what no
+one else takes; *specialized* Targets take parts of the model before it, in the order in which they are given. Each
 backend declares the attributes of its kind once, as a frozen dataclass; this module reads what a user has written
 (``text``) into such dataclasses, all defaults filled in, and refuses everything else by name.
 """
@@ -28,13 +28,13 @@ DEFAULT_TARGETS = ("llvm", "ccompiler")
 
 @dataclass(frozen=True)
 class TargetList:
-    """The canonical Targets of one build: the base Target of each device, the CPU's first, and the specialised ones.
+    """The canonical Targets of one build: the base Target of each device, the CPU's first, and the specialized ones.
 
-    ``specialised`` stand in order of precedence, no two of one kind. Every device of theirs has its base Target.
+    ``specialized`` stand in order of precedence, no two of one kind. Every device of theirs has its base Target.
     """
 
     bases: tuple[Target, ...]
-    specialised: tuple[Target, ...] = ()
+    specialized: tuple[Target, ...] = ()
 
     @property
     def host(self) -> Target:
@@ -52,8 +52,8 @@ class TargetList:
         return find_backend(self.generator.kind).device
 
     def require_one_device(self) -> None:
-        """Raise UsageError if a specialised Target is for another device than the one that the bundle runs on."""
-        for target in self.specialised:
+        """Raise UsageError if a specialized Target is for another device than the one that the bundle runs on."""
+        for target in self.specialized:
             device = find_backend(target.kind).device
             if device != self.device:
                 raise UsageError(
@@ -69,28 +69,28 @@ class TargetList:
 
     def to_manifest(self) -> list[dict[str, Any]]:
         """Return all Targets as the manifest holds them, the host first."""
-        return [target.to_manifest() for target in (*self.bases, *self.specialised)]
+        return [target.to_manifest() for target in (*self.bases, *self.specialized)]
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return all Targets, the host first; ``parse_targets`` makes an equal list of it."""
-        return [target.to_json() for target in (*self.bases, *self.specialised)]
+        return [target.to_json() for target in (*self.bases, *self.specialized)]
 
 
 def parse_targets(given: Sequence[str | Mapping[str, Any]] | str | Mapping[str, Any]) -> TargetList:
-    """Read and canonicalise a list of Targets, or a single one; an empty list means the host CPU and nothing else.
+    """Read and canonicalize a list of Targets, or a single one; an empty list means the host CPU and nothing else.
 
     Whether the backends can be used here is not asked. Raises UsageError for an unknown kind, attribute or value and
     for Targets that contradict each other, and BackendError for a third party's backend that is broken.
     """
     texts = [given] if isinstance(given, str | Mapping) else given
     parsed = [parse(written) for text in texts for written in read_written(text)]
-    specialised = [one for one in parsed if not one.is_base]
-    _refuse_duplicates(specialised)
+    specialized = [one for one in parsed if not one.is_base]
+    _refuse_duplicates(specialized)
     devices = dict.fromkeys([HOST_DEVICE, *(one.device for one in parsed)])
     bases = {device: _base(device, [one for one in parsed if one.device == device]) for device in devices}
     return TargetList(
         bases=tuple(bases.values()),
-        specialised=tuple(_canonical(one.kind, one.values, bases[one.device]) for one in specialised),
+        specialized=tuple(_canonical(one.kind, one.values, bases[one.device]) for one in specialized),
     )
 
 
@@ -107,14 +107,14 @@ def unavailable(target: Target) -> Unavailable | None:
 
 def require_available(targets: TargetList) -> None:
     """Raise UsageError, with what to install, unless every backend of the list can be used here."""
-    for target in (*targets.bases, *targets.specialised):
+    for target in (*targets.bases, *targets.specialized):
         if reason := unavailable(target):
             raise UsageError(f"Target {target.kind!r} cannot be used: {reason.reason}", hint=reason.hint)
 
 
-def _refuse_duplicates(specialised: Sequence[Parsed]) -> None:
-    for one in specialised:
-        same = [other.text for other in specialised if other.kind == one.kind]
+def _refuse_duplicates(specialized: Sequence[Parsed]) -> None:
+    for one in specialized:
+        same = [other.text for other in specialized if other.kind == one.kind]
         if len(same) > 1:
             raise UsageError(
                 f"{len(same)} Targets of kind {one.kind!r} were given: {', '.join(same)}",
@@ -123,7 +123,7 @@ def _refuse_duplicates(specialised: Sequence[Parsed]) -> None:
 
 
 def _base(device: str, parsed: Sequence[Parsed]) -> Target:
-    """Return the base Target of a device: the one that is given, or what its specialised Targets say about it."""
+    """Return the base Target of a device: the one that is given, or what its specialized Targets say about it."""
     given = [one for one in parsed if one.is_base]
     if len(given) > 1:
         raise _two_bases(device, given)
@@ -135,7 +135,7 @@ def _base(device: str, parsed: Sequence[Parsed]) -> Target:
     for claim in claims:
         if claim.base_kind != kind:
             raise UsageError(
-                f"{claim.text} specialises {claim.base_kind!r}, but the Target of device {device!r} is {kind!r}",
+                f"{claim.text} specializes {claim.base_kind!r}, but the Target of device {device!r} is {kind!r}",
                 hint=f"write '{kind} -compiler={claim.kind}', or '{claim.kind}' alone",
             )
     values = dict(given[0].values) if given else {}
@@ -180,11 +180,11 @@ def _two_bases(device: str, given: Sequence[Parsed]) -> UsageError:
     return UsageError(f"{what} were given, which mean the same: {', '.join(one.text for one in given)}", hint=hint)
 
 
-def _no_base(device: str, specialised: Parsed) -> UsageError:
+def _no_base(device: str, specialized: Parsed) -> UsageError:
     bases = [found.kind for found in all_backends() if found.backend and is_base(found.backend)]
     fitting = [kind for kind in bases if find_backend(kind).device == device]
     return UsageError(
-        f"Target {specialised.kind!r} is for device {device!r}, and no Target of the list compiles for that device",
+        f"Target {specialized.kind!r} is for device {device!r}, and no Target of the list compiles for that device",
         hint=f"add -t {' or -t '.join(fitting)}"
         if fitting
         else f"no backend that is installed generates code for {device!r}",

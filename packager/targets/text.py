@@ -60,7 +60,7 @@ def _from_object(value: Mapping[str, Any]) -> Written:
     if "compiler" in value and not isinstance(compiler, str):
         raise UsageError(
             f"attribute 'compiler' of Target {kind!r} is {compiler!r}, expected type str",
-            hint="name the kind of a backend that specialises this Target",
+            hint="name the kind of a backend that specializes this Target",
         )
     return Written(text, kind, compiler, attributes, is_text=False)
 

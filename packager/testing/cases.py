@@ -163,7 +163,7 @@ CASES: tuple[Case, ...] = (
     _f32("average_pool", "pool", "float[2, 3, 8, 8] x", "y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x)",
          "float[2, 3, 4, 4] y"),
     _f32("global_average_pool", "pool", "float[n, 5, 6, 7] x", "y = GlobalAveragePool(x)", "float[n, 5, 1, 1] y"),
-    # What convolutional networks have between convolutions: channels joined, shuffled, normalised by their neighbours.
+    # What convolutional networks have between convolutions: channels joined, shuffled, normalized by their neighbors.
     _f32("concat", "move", "float[2, 4, 20] x, float[2, 4, 7] z", "y = Concat<axis=-1>(x, z)", "float[2, 4, 27] y"),
     _f32("concat_symbolic", "move", "float[n, 5] x, float[n, 3] z", "t = Concat<axis=1>(x, z, x) y = Relu(t)",
          "float[n, 13] y"),
@@ -172,9 +172,9 @@ CASES: tuple[Case, ...] = (
          "float[1, 12, 6, 5] y", w=(12, 4, 1, 1), parts=np.array([1, 3, 4, 6, 5], np.int64),
          whole=np.array([1, 12, 6, 5], np.int64)),
     # As many images as channels: ONNX's evaluator takes the one for the other.
-    _f32("neighbouring_channels", "move", "float[12, 4, 3, 2] x",
+    _f32("neighboring_channels", "move", "float[12, 4, 3, 2] x",
          "a = Conv(x, w) y = LRN<size=5, alpha=0.5, beta=0.75, bias=1.0>(a)", "float[12, 12, 3, 2] y", w=(12, 4, 1, 1)),
-    # Normalisation over the last axis.
+    # Normalization over the last axis.
     _f32("softmax", "softmax", "float[3, 4, 17] x", "y = Softmax<axis=-1>(x)", "float[3, 4, 17] y"),
     _f32("softmax_symbolic", "softmax", "float[n, 9] x", "y = Softmax<axis=-1>(x)", "float[n, 9] y"),
     _f32("log_softmax", "softmax", "float[5, 11] x", "y = LogSoftmax<axis=-1>(x)", "float[5, 11] y"),

@@ -37,7 +37,7 @@ class Compiled:
 def context_for(targets: Targets, kind: str, workdir: Path, cache: Cache = NO_CACHE) -> tuple[Target, Context]:
     """Return the canonical Target of ``kind`` in a list, and what its backend gets beside it."""
     parsed = parse_targets(targets)
-    target = next(target for target in (*parsed.bases, *parsed.specialised) if target.kind == kind)
+    target = next(target for target in (*parsed.bases, *parsed.specialized) if target.kind == kind)
     workdir.mkdir(parents=True)
     return target, Context(workdir, find_toolchain(parsed.host.machine), parsed.base_of(target), jobs=1, cache=cache)
 
@@ -63,12 +63,12 @@ def compile_model(
             target, partitions
         )
 
-    specialized, device = request.targets.specialised, request.targets.device
+    specialized, device = request.targets.specialized, request.targets.device
     prepared = prepare(import_model(request), preparation_for(specialized), device)
     placement = partition(prepared, specialized, compile_partitions)
     backend = find_backend(kind)
     if not isinstance(backend, CodeGenerator):
-        target = next(target for target in request.targets.specialised if target.kind == kind)
+        target = next(target for target in request.targets.specialized if target.kind == kind)
         output = next(output for output in placement.model.backends if output.kind == kind)
         return Compiled(target, tuple(given), (), output)
     functions = plan(lower(placement.model, device)).functions

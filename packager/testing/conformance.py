@@ -70,7 +70,7 @@ class Conformance:
 
     def _canonical(self, targets: Targets) -> Any:
         parsed = parse_targets(targets)
-        return next(target for target in (*parsed.bases, *parsed.specialised) if target.kind == self.kind)
+        return next(target for target in (*parsed.bases, *parsed.specialized) if target.kind == self.kind)
 
     def compile(self, cases: Sequence[Case], folder: Path, *, copies: int = 1, **attributes: Any) -> Compiled:
         """Let the backend compile cases as one model."""

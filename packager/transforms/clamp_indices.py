@@ -63,6 +63,6 @@ def _has_load(expr: Any) -> bool:
 
 
 def legalize_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalise ``take`` with numpy's meaning of negative indices instead of none."""
+    """Legalize ``take`` with numpy's meaning of negative indices instead of none."""
     mode = "wrap" if call.attrs.mode == "fast" else call.attrs.mode
     return builder.call_te(tvm.topi.take, call.args[0], call.args[1], call.attrs.axis, mode=mode)

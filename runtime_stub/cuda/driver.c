@@ -93,7 +93,7 @@ int32_t pk_driver_open(void) {
   if (!result) return PACKAGER_OK;
   char text[PK_RESULT_BYTES];
   pk_result_text(result, text);
-  return pk_fail(NULL, PACKAGER_ERROR_DRIVER, "CUDA cannot be initialised: %s", text);
+  return pk_fail(NULL, PACKAGER_ERROR_DRIVER, "CUDA cannot be initialized: %s", text);
 }
 
 void pk_result_text(CUresult result, char text[PK_RESULT_BYTES]) {

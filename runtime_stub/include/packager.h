@@ -128,7 +128,7 @@ typedef enum { PACKAGER_GRAPH_AUTO = 0, PACKAGER_GRAPH_ON = 1, PACKAGER_GRAPH_OF
  * run, and how long it took. */
 typedef void packager_profile_fn(void *context, const char *symbol, int64_t start, int64_t duration);
 
-/* Options of a session. Zero-initialise, set struct_size = sizeof(packager_session_options_t), then what you
+/* Options of a session. Zero-initialize, set struct_size = sizeof(packager_session_options_t), then what you
  * need: zero always means the default. NULL instead of options means all defaults. */
 typedef struct {
   uint32_t struct_size;

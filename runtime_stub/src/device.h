@@ -14,7 +14,7 @@ int32_t pk_device_check_options(const packager_session_options_t *options);
 uint64_t pk_device_bytes(void);
 
 /* Under pk_lock(): gives a new session its arena, its constants, memory for its states, and what runs need. On failure
- * nothing is left. The device's part is not initialised before. */
+ * nothing is left. The device's part is not initialized before. */
 int32_t pk_device_acquire(packager_session_t *session, const packager_session_options_t *options);
 /* Waits until all work of the session is done. */
 void pk_device_finish(packager_session_t *session);

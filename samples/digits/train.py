@@ -29,7 +29,7 @@ REQUIRED_ACCURACY = 0.97
 
 
 class DigitsNet(nn.Module):
-    """8x8 grey images to ten logits; two convolutions with batch normalisation, two dense layers."""
+    """8x8 gray images to ten logits; two convolutions with batch normalization, two dense layers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Export the sentence encoder all-MiniLM-L6-v2 with torch.export, pooling and normalisation included.
+"""Export the sentence encoder all-MiniLM-L6-v2 with torch.export, pooling and normalization included.
 
     python samples/minilm/export.py -o minilm.pt2
     packager build minilm.pt2 -o minilm.so

@@ -4,7 +4,7 @@
     python samples/resnet50/make_model.py --model light_vgg19 -o vgg19.onnx
 
 The onnx package ships nine well-known image classifiers whose weights are replaced by ConstantOfShape nodes, so that
-they take kilobytes. Here every parameter becomes an initialiser of its own with seeded random values: same graph, same
+they take kilobytes. Here every parameter becomes an initializer of its own with seeded random values: same graph, same
 shapes, same work as the trained network, answers without meaning. Values are drawn so that activations neither vanish
 nor grow and so that the answer depends on every layer, which constant weights would not give. Equal names and seeds
 give equal bytes.
@@ -36,7 +36,7 @@ MODEL_NAMES = (
     "light_vgg19",
     "light_zfnet512",
 )
-# Of the last batch normalisation of a residual branch: activations then grow by a tenth per block, not by half.
+# Of the last batch normalization of a residual branch: activations then grow by a tenth per block, not by half.
 RESIDUAL_GAIN = 0.3
 # Of the layer before the final softmax: logits then deviate by about 2, so that no class has all the probability.
 # What a convolution gives is averaged over the image first, which shrinks it.
@@ -76,7 +76,7 @@ def make_light_model(name: str = "light_resnet50", seed: int = 0) -> onnx.ModelP
     }
     integers = {key: value for key, value in stored.items() if key not in shapes and uses[key]}
 
-    # Since IR version 4 an initialiser need not be an input as well; here every one was.
+    # Since IR version 4 an initializer need not be an input as well; here every one was.
     inputs = [value for value in graph.input if value.name not in stored]
     initializers = [numpy_helper.from_array(value, key) for key, value in sorted((parameters | integers).items())]
     for field, kept in ((graph.node, nodes), (graph.input, inputs), (graph.initializer, initializers)):

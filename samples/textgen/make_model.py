@@ -38,15 +38,15 @@ def train(steps: int, *, width: int, layers: int, seed: int) -> tuple[LlamaForCa
         tie_word_embeddings=False,
     )
     model = LlamaForCausalLM(config)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     for step in range(steps):
         starts = torch.randint(len(tokens) - LENGTH, (BATCH,))
         excerpts = torch.stack([tokens[start : start + LENGTH] for start in starts.tolist()])
         loss = model(input_ids=excerpts, labels=excerpts).loss
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         if step % 50 == 0 or step == steps - 1:
             print(f"step {step}: loss {loss.item():.3f}", flush=True)

@@ -30,7 +30,7 @@ struct Scores {
   const Element *bias;  // of this batch and head
   int64_t row;          // from one query's to the next
   float inverse_scale;  // the scale is applied to what the bias was added to
-  bool pairs;           // two neighbours, the first in an even column, can be loaded at once
+  bool pairs;           // two neighbors, the first in an even column, can be loaded at once
 };
 
 // A finite bias that no score outweighs. Beyond it the rounding of the largest score shows in its exponential: rows
@@ -69,7 +69,7 @@ struct Mask {
   template <class Accumulators, class Index, class Size>
   CUTLASS_DEVICE void before_softmax(Accumulators &acc, Index const &index, Size const &size) {
     const int keys = get<3>(size);
-    // The same for all threads of a warp: the columns of four neighbours are eight.
+    // The same for all threads of a warp: the columns of four neighbors are eight.
     const bool inside = (get<1>(index(cute::size(acc) - 1)) | 7) < keys;
     if constexpr (kBias != Bias::kNone) {
       if (!inside || !get<5>(size).pairs) {
@@ -101,7 +101,7 @@ struct Mask {
     return __any_sync(0xffffffffu, (any & 0x7fff7fffu) != 0);  // a zero may be negative
   }
 
-  // Of four accumulators two are neighbours in a row, the other two lie eight rows below.
+  // Of four accumulators two are neighbors in a row, the other two lie eight rows below.
   template <bool kPairs, class Accumulators, class Index, class Size>
   CUTLASS_DEVICE static void add_bias(Accumulators &acc, Index const &index, Size const &size) {
     static_assert(decltype(get<0, 0>(shape(acc)) == _2{} && get<0, 1>(shape(acc)) == _2{})::value);

@@ -72,7 +72,7 @@ struct Sm80Conv {
     Element *y;
   };
 
-  /* Eight more than a row has: neighbouring rows start in other banks. */
+  /* Eight more than a row has: neighboring rows start in other banks. */
   static constexpr int kRowFloats = Tile::kN + 8;
   union SharedStorage {
     typename Mma::SharedStorage main_loop;

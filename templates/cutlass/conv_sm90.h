@@ -108,7 +108,7 @@ struct Windows : Im2col<Element, Weight, Accumulator, Tile, Cluster, Stages, Sch
 
 #ifdef PK_HOST
 /* Whether a problem can be solved by rows of its window, and makes it so: what lies in one row of the window, all its
- * columns' channels, is contiguous. It becomes the channels of a pixel, and neighbouring pixels overlap. That needs
+ * columns' channels, is contiguous. It becomes the channels of a pixel, and neighboring pixels overlap. That needs
  * columns without padding, and pixels and rows that start at multiples of 16 bytes. */
 inline bool make_rows(pk_conv_t &conv, int64_t size) {
   if (conv.padding[1] != 0 || conv.dilation[1] != 1 || covered(conv, 1) > conv.width) return false;

@@ -1,6 +1,6 @@
 /* What the kernels of the cutlass backend are asked to solve: shared by their host code (C++) and by the primitive
  * functions that call it (C). Strides and leading dimensions are in elements; matrices are row-major unless a kernel's
- * configuration says otherwise. Structures are compared byte by byte: initialise them to zero first. */
+ * configuration says otherwise. Structures are compared byte by byte: initialize them to zero first. */
 #ifndef PK_CUTLASS_PROBLEMS_H_
 #define PK_CUTLASS_PROBLEMS_H_
 

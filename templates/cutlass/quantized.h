@@ -4,7 +4,7 @@
  *   d = y, or clip(round(y * gain) + zero, low, high) where it has 8 bits
  *
  * int32 results are the sums and their offset. 8-bit floats have no zero, and are rounded last. Structures are compared
- * byte by byte: initialise them to zero first. */
+ * byte by byte: initialize them to zero first. */
 #ifndef PK_CUTLASS_QUANTIZED_H_
 #define PK_CUTLASS_QUANTIZED_H_
 

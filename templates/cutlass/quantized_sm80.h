@@ -35,7 +35,7 @@ struct Rows {
   static constexpr bool kIsSum = cutlass::platform::is_same<ElementD, int32_t>::value;
   /* How many of the vectors' elements are accessed at a time. */
   static constexpr int kWideV = kWideD < 4 ? kWideD : 4;
-  /* Eight more than a row has: neighbouring rows start in other banks. */
+  /* Eight more than a row has: neighboring rows start in other banks. */
   static constexpr int kRowSums = Tile::kN + 8;
   struct Shared {
     alignas(16) int32_t tile[Tile::kM * kRowSums];

@@ -55,7 +55,7 @@ def refusal(bundle: Path) -> str:
     return error.value.message
 
 
-def initialisers(model: Model) -> dict[str, Floats]:
+def initializers(model: Model) -> dict[str, Floats]:
     return {item.name: numpy_helper.to_array(item) for item in onnx.load(model.path).graph.initializer}
 
 
@@ -65,8 +65,8 @@ def values(array: Floats) -> Floats:
     return flat[flat != 0]
 
 
-def by_initialiser(bundle: Path) -> dict[str, tuple[str, Floats]]:
-    """Return suffix and tensor by the name of the initialiser that it was made of: ``.folded``, ``.permute_dims``."""
+def by_initializer(bundle: Path) -> dict[str, tuple[str, Floats]]:
+    """Return suffix and tensor by the name of the initializer that it was made of: ``.folded``, ``.permute_dims``."""
     found = {}
     for name, array in safetensors.numpy.load_file(weights_of(bundle)).items():
         source = ".".join(name.split(".")[:2])
@@ -74,12 +74,12 @@ def by_initialiser(bundle: Path) -> dict[str, tuple[str, Floats]]:
     return found
 
 
-def test_tensors_are_the_initialisers(build: Build, mlp: Model) -> None:
+def test_tensors_are_the_initializers(build: Build, mlp: Model) -> None:
     """Those that only moved to another layout have all their values; two of equal content are one tensor."""
     bundle = build(mlp, weights="external")
-    wanted = initialisers(mlp)
+    wanted = initializers(mlp)
     aliases = {name: item.name for item in packager.inspect(bundle).manifest.constants for name in item.aliases}
-    tensors = by_initialiser(bundle)
+    tensors = by_initializer(bundle)
     assert aliases == {"second.bias": "first.bias"}
     assert set(tensors) | set(aliases) == set(wanted)
     for name, array in wanted.items():
@@ -92,9 +92,9 @@ def test_tensors_are_the_initialisers(build: Build, mlp: Model) -> None:
 
 
 def test_folded_tensors(build: Build, digits: Model) -> None:
-    """The names say what was folded; the values are those of the batch normalisation, worked out by hand."""
-    tensors = by_initialiser(build(digits, weights="external"))
-    source = {name: array.astype(np.float64) for name, array in initialisers(digits).items()}
+    """The names say what was folded; the values are those of the batch normalization, worked out by hand."""
+    tensors = by_initializer(build(digits, weights="external"))
+    source = {name: array.astype(np.float64) for name, array in initializers(digits).items()}
     np.testing.assert_array_equal(values(tensors["dense1.weight"][1]), values(source["dense1.weight"]))
     epsilon = {
         node.output[0]: attribute.f

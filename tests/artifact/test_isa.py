@@ -139,7 +139,7 @@ AARCH64 = {
 }
 ARCH = ".arch armv9-a+fp16+dotprod+i8mm+bf16+fp16fml+crypto+f32mm\n"
 # The instructions that the disassembler does not always know, each followed by one that must still be read right.
-SYNCHRONISED = "vaddps %xmm0, %xmm1, %xmm2\n"
+SYNCHRONIZED = "vaddps %xmm0, %xmm1, %xmm2\n"
 
 
 def features(assembler: str, source: str, folder: Path) -> set[str]:
@@ -156,7 +156,7 @@ def features(assembler: str, source: str, folder: Path) -> set[str]:
 @pytest.mark.parametrize("instruction", list(X86))
 def test_x86(instruction: str, tmp_path: Path) -> None:
     assert features("as", instruction, tmp_path) == set(X86[instruction].split())
-    assert features("as", f"{instruction}\n{SYNCHRONISED * 3}", tmp_path) == {*X86[instruction].split(), "avx"}
+    assert features("as", f"{instruction}\n{SYNCHRONIZED * 3}", tmp_path) == {*X86[instruction].split(), "avx"}
 
 
 @pytest.mark.parametrize("instruction", list(AARCH64))
@@ -192,7 +192,7 @@ def test_aarch64_instructions_of_one_key_have_one_set_of_features() -> None:
 
 def test_an_instruction_that_is_not_known(tmp_path: Path) -> None:
     """vdpphps of AVX10.2, until the disassembler knows it; of what follows nothing is lost."""
-    source = f".byte 0x62, 0xf2, 0x6c, 0x48, 0x52, 0xc2\n{SYNCHRONISED}"
+    source = f".byte 0x62, 0xf2, 0x6c, 0x48, 0x52, 0xc2\n{SYNCHRONIZED}"
     assert features("as", source, tmp_path) >= {"avx512f", "avx"}
 
 

@@ -30,29 +30,29 @@ OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Flavour:
+class Flavor:
     """Flags for the bundle's C code and for the programs that load it."""
 
     name: str
     flags: tuple[str, ...]
 
 
-PLAIN = Flavour("plain", ())
-ADDRESS = Flavour("address", ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
-THREAD = Flavour("thread", ("-g", "-fsanitize=thread"))
+PLAIN = Flavor("plain", ())
+ADDRESS = Flavor("address", ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
+THREAD = Flavor("thread", ("-g", "-fsanitize=thread"))
 
 
-def relink(work: Path, folder: Path, flavour: Flavour) -> Path:
+def relink(work: Path, folder: Path, flavor: Flavor) -> Path:
     """Link what a build kept as the build does, with its entrypoint and the runtime compiled under a sanitizer."""
     folder.mkdir()
     objects = []
     for source in (work / "entrypoint.c", *sorted(RUNTIME.glob("*.c")), *sorted(DEVICE.glob("*.c"))):
         target = folder / f"{source.stem}.o"
-        flags = [*C_FLAGS, *flavour.flags, "-DPK_SHARED", f"-I{INCLUDE}", f"-I{RUNTIME}"]
+        flags = [*C_FLAGS, *flavor.flags, "-DPK_SHARED", f"-I{INCLUDE}", f"-I{RUNTIME}"]
         execute(["gcc", *flags, "-c", source, "-o", target])
         objects.append(target)
     bundle = folder / "bundle.so"
-    link = [*LINK_FLAGS, *flavour.flags, f"-Wl,--version-script={work / 'exports.map'}"]
+    link = [*LINK_FLAGS, *flavor.flags, f"-Wl,--version-script={work / 'exports.map'}"]
     kernels = sorted(work.glob("prepared-*.o"))
     execute(["gcc", *link, "-o", bundle, *objects, *kernels, data_with_constants(work, folder), *LIBRARIES])
     for weights in work.glob("*.safetensors"):
@@ -72,14 +72,14 @@ def data_with_constants(work: Path, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Soak:
-    """One flavour's program and its bundles."""
+    """One flavor's program and its bundles."""
 
-    flavour: Flavour
+    flavor: Flavor
     program: Path
     make: Callable[[Model, str], Path]
 
     def bundle(self, model: Model, weights: str = "embedded") -> Path:
-        """Return a model's bundle of this flavour."""
+        """Return a model's bundle of this flavor."""
         return self.make(model, weights)
 
     def run(self, *arguments: object) -> None:
@@ -87,22 +87,22 @@ class Soak:
         execute([self.program, *map(str, arguments)], **OPTIONS)
 
 
-@pytest.fixture(scope="session", params=[PLAIN, ADDRESS, THREAD], ids=lambda flavour: flavour.name)
+@pytest.fixture(scope="session", params=[PLAIN, ADDRESS, THREAD], ids=lambda flavor: flavor.name)
 def soak(request: pytest.FixtureRequest, build: Build, tmp_path_factory: pytest.TempPathFactory) -> Soak:
-    """The program and the bundles of one flavour."""
-    flavour: Flavour = request.param
-    folder = tmp_path_factory.mktemp(flavour.name)
+    """The program and the bundles of one flavor."""
+    flavor: Flavor = request.param
+    folder = tmp_path_factory.mktemp(flavor.name)
     program = folder / "soak"
-    flags = ["-std=c11", "-O1", *WARNINGS, *flavour.flags, f"-I{INCLUDE}", f"-I{CHECK_HEADER}"]
+    flags = ["-std=c11", "-O1", *WARNINGS, *flavor.flags, f"-I{INCLUDE}", f"-I{CHECK_HEADER}"]
     execute(["gcc", *flags, SOURCES / "soak.c", "-o", program, "-ldl", "-lpthread"])
 
     @functools.cache
     def make(model: Model, weights: str) -> Path:
         kept = build(model, weights=weights)
         name = f"{model.name}-{weights}"
-        return kept if flavour is PLAIN else relink(kept.parent / "work", folder / name, flavour)
+        return kept if flavor is PLAIN else relink(kept.parent / "work", folder / name, flavor)
 
-    return Soak(flavour, program, make)
+    return Soak(flavor, program, make)
 
 
 @pytest.mark.parametrize("name", ["digits", "mlp"])
@@ -123,7 +123,7 @@ def test_two_models_in_one_process(soak: Soak, digits: Model, twin: Model) -> No
 @pytest.mark.parametrize("weights", ["embedded", "external"])
 def test_1000_loads_and_unloads(soak: Soak, digits: Model, weights: str) -> None:
     """No growth of heap, mappings, files or threads."""
-    plain = soak.flavour is PLAIN
+    plain = soak.flavor is PLAIN
     soak.run("cycles", soak.bundle(digits, weights), 1000 if plain else 60, int(plain))
 
 
@@ -131,7 +131,7 @@ def test_sanitizer_is_on(soak: Soak, digits: Model) -> None:
     """A bundle whose runtime is under a sanitizer does not load into a program without it, or names its runtime."""
     needed = execute(["readelf", "-d", soak.bundle(digits)])
     for name, library in (("address", "libasan"), ("thread", "libtsan")):
-        assert (library in needed) == (soak.flavour.name == name)
+        assert (library in needed) == (soak.flavor.name == name)
 
 
 def test_cases_can_fail(soak: Soak, digits: Model) -> None:

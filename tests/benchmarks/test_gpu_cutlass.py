@@ -230,22 +230,22 @@ def timed(**microseconds: float) -> dict[str, Any]:
 
 
 def test_ratios_and_bars() -> None:
-    from gpu_cutlass import find_bars, ratios, summarise
+    from gpu_cutlass import find_bars, ratios, summarize
     from gpu_cutlass_problems import SETS
 
     found = {"group": "attention", "choice": "a", "ours": timed(a=2, b=1) | {"c": {"refused": True}}}
     found |= {"torch": timed(t=1.8) | {"u": {"unavailable": "no engine"}}, "rival": "t"}
     assert ratios(found) == {"choice": 0.9, "best": 1.8}
     names = [problem.name for problem in SETS["attention"]]
-    summary = summarise(dict.fromkeys(names, found))
+    summary = summarize(dict.fromkeys(names, found))
     assert summary["attention"]["choice"] == {"geomean": pytest.approx(0.9), "worst": 0.9, "count": 3}
     assert [bar.met for bar in find_bars(summary, every_tile=False)] == [True]
     lost = found | {"rival": None}
     assert math.isnan(ratios(lost)["choice"])
-    (bar,) = find_bars(summarise(dict.fromkeys(names[:2], found) | {names[2]: lost}), every_tile=True)
+    (bar,) = find_bars(summarize(dict.fromkeys(names[:2], found) | {names[2]: lost}), every_tile=True)
     assert str(bar) == "MISSED: attention, worst of choice: nan, the bar is 0.9"
-    assert find_bars(summarise({names[0]: found}), every_tile=True) == []  # not all of them were measured
-    linear = summarise(
+    assert find_bars(summarize({names[0]: found}), every_tile=True) == []  # not all of them were measured
+    linear = summarize(
         {problem.name: found | {"group": "linear"} for problem in SETS["gemm"] if problem.group == "linear"}
     )
     assert [bar.met for bar in find_bars(linear, every_tile=False)] == [False]

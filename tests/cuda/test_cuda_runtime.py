@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runtime_builder import BUNDLE, FLAVOURS, PLAIN, Builder, Flavour, execute
+from runtime_builder import BUNDLE, FLAVOURS, PLAIN, Builder, Flavor, execute
 
 HERE = Path(__file__).parent
 SESSIONS = ["life", "options", "logging", "constants", "values"]
@@ -29,8 +29,8 @@ FREE = "; 1073741744 of the device's 1073741824 bytes are free"
 class CudaBuilder(Builder):
     """A builder of CUDA bundles and of the stand-in that they run against."""
 
-    def __init__(self, flavour: Flavour, folder: Path) -> None:
-        super().__init__(flavour, folder, device="cuda", sources=HERE / "c")
+    def __init__(self, flavor: Flavor, folder: Path) -> None:
+        super().__init__(flavor, folder, device="cuda", sources=HERE / "c")
         self.driver = self.make_driver("driver")
 
     def make_driver(self, name: str, *defines: str) -> Path:
@@ -73,24 +73,24 @@ class CudaBuilder(Builder):
 
 
 @pytest.fixture(scope="module")
-def builders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Flavour], CudaBuilder]:
-    """The one builder of each flavour."""
+def builders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Flavor], CudaBuilder]:
+    """The one builder of each flavor."""
 
     @functools.cache
-    def make(flavour: Flavour) -> CudaBuilder:
-        flavour.require()
-        return CudaBuilder(flavour, tmp_path_factory.mktemp(f"cuda-{flavour.name}"))
+    def make(flavor: Flavor) -> CudaBuilder:
+        flavor.require()
+        return CudaBuilder(flavor, tmp_path_factory.mktemp(f"cuda-{flavor.name}"))
 
     return make
 
 
-@pytest.fixture(scope="module", params=FLAVOURS, ids=lambda flavour: flavour.name)
-def builder(request: pytest.FixtureRequest, builders: Callable[[Flavour], CudaBuilder]) -> CudaBuilder:
+@pytest.fixture(scope="module", params=FLAVOURS, ids=lambda flavor: flavor.name)
+def builder(request: pytest.FixtureRequest, builders: Callable[[Flavor], CudaBuilder]) -> CudaBuilder:
     return builders(request.param)
 
 
 @pytest.fixture(scope="module")
-def plain(builders: Callable[[Flavour], CudaBuilder]) -> CudaBuilder:
+def plain(builders: Callable[[Flavor], CudaBuilder]) -> CudaBuilder:
     """A builder for what is checked natively and without sanitizers only."""
     return builders(PLAIN)
 
@@ -171,7 +171,7 @@ def test_threads(builder: CudaBuilder) -> None:
 
 
 def test_1000_loads_and_unloads(builder: CudaBuilder) -> None:
-    builder.record("sessions", "cycles", builder.dynamic, "1000" if builder.flavour.plain else "60")
+    builder.record("sessions", "cycles", builder.dynamic, "1000" if builder.flavor.plain else "60")
     builder.record("sessions", "cycles", builder.filled, "60")
 
 
@@ -203,7 +203,7 @@ def test_a_driver_without_a_function(builder: CudaBuilder, tmp_path: Path) -> No
 
 
 def test_no_device(plain: CudaBuilder) -> None:
-    message = "CUDA cannot be initialised: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"
+    message = "CUDA cannot be initialized: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"
     plain.refuse(DRIVER, message, RECORDER_DEVICES="0")
 
 

@@ -45,7 +45,7 @@ net (float[n,64] x) => (float[n,128] y) { p = MatMul(x, w) a = Add(p, b) y = Rel
 """
 # Its first kernel is one of LAYER's, which nvcc compiles once.
 PLAIN = DENSE.replace("a = Add(p, b) y = Relu(a)", "y = Add(p, b)")
-QUANTISED = """
+QUANTIZED = """
 <ir_version: 10, opset_import: ["": 21]>
 net (float[n,64] x) => (float[n,32] y) {
   q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear <axis = 1> (w, t, u)
@@ -110,16 +110,16 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def quantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A product of int8 that is rounded to int8 again."""
-    folder, rng = tmp_path_factory.mktemp("quantised"), np.random.default_rng(0)
-    model = onnx.parser.parse_model(QUANTISED)
+    folder, rng = tmp_path_factory.mktemp("quantized"), np.random.default_rng(0)
+    model = onnx.parser.parse_model(QUANTIZED)
     arrays = {"s": np.float32(0.1), "z": np.int8(0), "w": rng.integers(-127, 127, (64, 32)).astype(np.int8)}
     arrays |= {"t": rng.random(32, np.float32), "u": np.zeros(32, np.int8), "b": rng.random(32, np.float32)}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items())
-    onnx.save(model, folder / "quantised.onnx")
+    onnx.save(model, folder / "quantized.onnx")
     targets = ["cuda -arch=sm_80", "cutlass -candidates=1"]
-    return packager.build(folder / "quantised.onnx", folder / "quantised.so", targets=targets, dims={"n": (1, 8)})
+    return packager.build(folder / "quantized.onnx", folder / "quantized.so", targets=targets, dims={"n": (1, 8)})
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +187,8 @@ def test_launches_of_a_layer(layer: Path, driver: Path) -> None:
     assert grids["1"] != grids["5"]
 
 
-def test_a_quantised_product_rounds_its_own_result(quantised: Path, driver: Path) -> None:
-    logs = record(quantised, [64], driver, 80)
+def test_a_quantized_product_rounds_its_own_result(quantized: Path, driver: Path) -> None:
+    logs = record(quantized, [64], driver, 80)
     names = [line.split()[1] for line in logs["5"][0]]
     assert [name for name in names if name.startswith("pk_")] == [
         "pk_gemm_sm80_s8_s8_scaled_64x64x64_w32x32_s4_a16x16_none"

@@ -94,10 +94,10 @@ class Workplace:
         description.write_text(json.dumps(machine))
 
     def _expect(self, block: Block, lines: list[str], output: str) -> None:
-        found = {_normalise(line) for line in output.splitlines()}
+        found = {_normalize(line) for line in output.splitlines()}
         for line in lines:
             if line.strip() not in ("", "..."):
-                assert _normalise(line) in found, f"{block.place}: {line!r} is not in the output:\n{output}"
+                assert _normalize(line) in found, f"{block.place}: {line!r} is not in the output:\n{output}"
 
     def _python(self, block: Block) -> None:
         (self.folder / "example.py").write_text(block.text)
@@ -134,7 +134,7 @@ class Workplace:
         self._execute(block, "packager verify model.so --policy policies/edge.toml")
 
 
-def _normalise(line: str) -> str:
+def _normalize(line: str) -> str:
     for pattern, replacement in VARIABLE:
         line = re.sub(pattern, replacement, line)
     return line.strip()

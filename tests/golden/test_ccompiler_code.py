@@ -44,8 +44,8 @@ def residual(e: Body, x: Any, w: Any, b: Any, r: Any) -> Any:
     return e(op.nn.relu(e(op.add(e(op.add(e(op.matmul(x, w)), b)), r))))
 
 
-def quantised(e: Body, x: Any, w: Any, s: Any) -> Any:
-    """A convolution of bytes, requantised."""
+def quantized(e: Body, x: Any, w: Any, s: Any) -> Any:
+    """A convolution of bytes, requantized."""
     numbers = e(op.astype(e(op.nn.conv2d(x, w, strides=(2, 2), **LAYOUTS, out_dtype="int32")), "float32"))
     rounded = e(op.astype(e(op.round(e(op.multiply(numbers, s)))), "int32"))
     return e(op.astype(e(op.clip(rounded, 0, 255)), "uint8"))
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[list[relax.Var], Body, set[int]]] = {
     ),
     "conv2d_bytes": (
         [tensor("x", (1, 11, 11, 3), "uint8"), tensor("w", (16, 3, 3, 3), "int8"), tensor("s", (16,))],
-        quantised,
+        quantized,
         {1, 2},
     ),
     "winograd": (

@@ -19,7 +19,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def graph(text: str, weights: Mapping[str, np.ndarray] | None = None, opset: int = 17) -> onnx.ModelProto:
-    """Return a checked model from ONNX's text form of a graph; ``weights`` become initialisers."""
+    """Return a checked model from ONNX's text form of a graph; ``weights`` become initializers."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]>\n{text}')
     for name, array in (weights or {}).items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
@@ -41,10 +41,10 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
 def feeds(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0) -> Arrays:
     """Return random inputs of a model for these sizes of its symbolic dims."""
     rng = np.random.default_rng(seed)
-    initialised = {tensor.name for tensor in model.graph.initializer}
+    initialized = {tensor.name for tensor in model.graph.initializer}
     arrays = {}
     for value in model.graph.input:
-        if value.name in initialised:
+        if value.name in initialized:
             continue
         tensor = value.type.tensor_type
         shape = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in tensor.shape.dim]

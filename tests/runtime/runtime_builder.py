@@ -26,7 +26,7 @@ BUNDLE = ["-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-ffunction-section
 
 
 @dataclass(frozen=True)
-class Flavour:
+class Flavor:
     """A way to compile: the compiler, its extra flags, and what its programs are run with."""
 
     name: str
@@ -46,13 +46,13 @@ class Flavour:
                 pytest.skip(f"{tool} is not installed")
 
 
-PLAIN = Flavour("plain")
-ADDRESS = Flavour("address", flags=("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
-THREAD = Flavour("thread", flags=("-g", "-fsanitize=thread"))
-AARCH64 = Flavour("aarch64", cc="aarch64-linux-gnu-gcc", runner=("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"))
+PLAIN = Flavor("plain")
+ADDRESS = Flavor("address", flags=("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
+THREAD = Flavor("thread", flags=("-g", "-fsanitize=thread"))
+AARCH64 = Flavor("aarch64", cc="aarch64-linux-gnu-gcc", runner=("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"))
 
-# What fixtures are parametrised with: native cases are fast tests, those under sanitizers and emulated are slow ones.
-FLAVOURS = [PLAIN, *(pytest.param(flavour, marks=pytest.mark.slow) for flavour in (ADDRESS, THREAD, AARCH64))]
+# What fixtures are parametrized with: native cases are fast tests, those under sanitizers and emulated are slow ones.
+FLAVOURS = [PLAIN, *(pytest.param(flavor, marks=pytest.mark.slow) for flavor in (ADDRESS, THREAD, AARCH64))]
 
 
 def execute(command: Sequence[str | Path], *, timeout: float = 60, environment: Mapping[str, str] | None = None) -> str:
@@ -65,13 +65,13 @@ def execute(command: Sequence[str | Path], *, timeout: float = 60, environment: 
 
 
 class Builder:
-    """Compiles bundles and programs of one flavour into a folder; each only once.
+    """Compiles bundles and programs of one flavor into a folder; each only once.
 
     ``device`` is the folder of the runtime that bundles are linked with, ``sources`` that of the model and programs.
     """
 
-    def __init__(self, flavour: Flavour, folder: Path, *, device: str = "cpu", sources: Path = SOURCES) -> None:
-        self.flavour = flavour
+    def __init__(self, flavor: Flavor, folder: Path, *, device: str = "cpu", sources: Path = SOURCES) -> None:
+        self.flavor = flavor
         self.folder = folder
         self.device = device
         self.sources = sources
@@ -82,7 +82,7 @@ class Builder:
 
     def compile(self, *arguments: str | Path) -> None:
         includes = [f"-I{STUB / name}" for name in ("include", "src", self.device)]
-        execute([self.flavour.cc, *self.flavour.flags, *includes, *arguments])
+        execute([self.flavor.cc, *self.flavor.flags, *includes, *arguments])
 
     def _runtime(self, shared: bool = True) -> list[Path]:
         """Return the runtime's objects, in the form for a shared library or for an archive."""
@@ -111,7 +111,7 @@ class Builder:
         return target
 
     def run(self, program: str, *arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
-        return execute([*self.flavour.runner, self.program(program), *arguments], environment=environment)
+        return execute([*self.flavor.runner, self.program(program), *arguments], environment=environment)
 
     @property
     def dynamic(self) -> Path:

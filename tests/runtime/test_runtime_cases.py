@@ -61,9 +61,9 @@ def test_selection(builder: Builder) -> None:
 
 @pytest.mark.parametrize("case", THREADS)
 def test_threads(builder: Builder, case: str) -> None:
-    if case == "forked_child" and builder.flavour.name == "thread":
+    if case == "forked_child" and builder.flavor.name == "thread":
         pytest.skip("the thread sanitizer does not support threads in a forked child")
-    if case == "forked_child" and builder.flavour.name == "aarch64":
+    if case == "forked_child" and builder.flavor.name == "aarch64":
         pytest.skip("qemu-user ignores MADV_WIPEONFORK")
     builder.run("threads", case, builder.dynamic)
 
@@ -84,8 +84,8 @@ def test_states(builder: Builder, case: str) -> None:
 
 
 def test_1000_loads_and_unloads(builder: Builder) -> None:
-    cycles = 1000 if builder.flavour.plain else 60
-    builder.run("lifecycle", "cycles", builder.dynamic, builder.static, str(cycles), str(int(builder.flavour.plain)))
+    cycles = 1000 if builder.flavor.plain else 60
+    builder.run("lifecycle", "cycles", builder.dynamic, builder.static, str(cycles), str(int(builder.flavor.plain)))
 
 
 def test_run_allocates_nothing(plain: Builder) -> None:

@@ -53,7 +53,7 @@ def test_all_missing_features_are_named(plain: Builder) -> None:
 
 
 def test_features_on_aarch64(builder: Builder) -> None:
-    if builder.flavour.name != "aarch64":
+    if builder.flavor.name != "aarch64":
         pytest.skip("the native machine has a test of its own")
     works = builder.bundle("arm", "-DMODEL_DYNAMIC", features_define(["fp", "asimd", "atomics"]))
     builder.run("create", "works", works, "")
@@ -64,7 +64,7 @@ def test_features_on_aarch64(builder: Builder) -> None:
 @pytest.fixture
 def leveled(builder: Builder) -> Path:
     """A bundle with levels, the better of which this machine has."""
-    has = "asimd" if builder.flavour.name == "aarch64" else min(set(known_features()) & kernel_features())
+    has = "asimd" if builder.flavor.name == "aarch64" else min(set(known_features()) & kernel_features())
     return builder.bundle("leveled", "-DMODEL_STATIC", f'-DBETTER="{has}",')
 
 
@@ -130,7 +130,7 @@ def test_external_weights_of_another_bundle(builder: Builder, external: Path) ->
 
 
 def test_workers_that_do_not_start(builder: Builder, external: Path) -> None:
-    if not builder.flavour.plain:
+    if not builder.flavor.plain:
         pytest.skip("the program replaces pthread_create, which sanitizers do too")
     external.with_name("w.safetensors").write_bytes(FILE)
     builder.run("exhausted", external, "w.safetensors")
@@ -166,7 +166,7 @@ def test_symbols(plain: Builder) -> None:
 
 @pytest.mark.slow
 def test_objects_have_no_constructors(builder: Builder) -> None:
-    if builder.flavour.name not in ("plain", "aarch64"):
+    if builder.flavor.name not in ("plain", "aarch64"):
         pytest.skip("sanitizers add constructors")
     for shared in (True, False):
         for path in builder.runtime(shared):
@@ -183,7 +183,7 @@ def archive(builder: Builder, folder: Path, prefix: str, *defines: str) -> Path:
     flags = ["-O2", "-fPIC", "-fvisibility=hidden", "-DMODEL_DYNAMIC", f"-DENTRY={prefix}_bundle_v1", *defines]
     builder.compile("-std=c11", *flags, f"-I{builder.folder}", "-c", ROOT / "tests/runtime/c/model.c", "-o", model)
     builder.compile("-r", "-nostdlib", model, *builder.runtime(False), "-o", linked)
-    objcopy = "aarch64-linux-gnu-objcopy" if builder.flavour.name == "aarch64" else "objcopy"
+    objcopy = "aarch64-linux-gnu-objcopy" if builder.flavor.name == "aarch64" else "objcopy"
     execute([objcopy, f"--keep-global-symbol={prefix}_bundle_v1", linked])
     library = folder / f"lib{prefix}.a"
     execute(["ar", "rcs", library, linked])
@@ -201,4 +201,4 @@ def test_archives(builder: Builder, tmp_path: Path) -> None:
     source = ROOT / "tests/runtime/c/archive.c"
     builder.compile("-std=c11", "-Wall", "-Wextra", "-Werror", source, *libraries, "-o", program, "-lpthread", "-ldl")
     (tmp_path / "w.safetensors").write_bytes(FILE)
-    execute([*builder.flavour.runner, program])
+    execute([*builder.flavor.runner, program])

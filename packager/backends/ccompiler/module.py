@@ -24,7 +24,7 @@ from packager.backends.ccompiler.core.shapes import c_name
 from packager.backends.ccompiler.core.stages import Stage, make_stages
 from packager.backends.ccompiler.gemm.tiles import render_tiles
 from packager.backends.ccompiler.ops.attention import add_attention, tile_values
-from packager.backends.ccompiler.ops.channel_mean import add_neighbours
+from packager.backends.ccompiler.ops.channel_mean import add_neighbors
 from packager.backends.ccompiler.ops.conv2d import add_conv2d
 from packager.backends.ccompiler.ops.data_movement import add_move
 from packager.backends.ccompiler.ops.dense import add_dense
@@ -162,7 +162,7 @@ def _adder(anchor: Operation) -> Callable[[Stage, Operation, GroupDraft], None]:
     if anchor.name in ("nn.conv2d", *POOLS) and layout != "NHWC":
         raise CannotRender(f"{anchor.name} over {layout}")
     if anchor.name == "nn.avg_pool1d":
-        return add_neighbours
+        return add_neighbors
     if anchor.name in MOVES:
         return add_move
     if anchor.name in ROW_ANCHORS:

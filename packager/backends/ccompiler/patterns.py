@@ -87,7 +87,7 @@ def _pool2d() -> list[Pattern]:
     rows = is_op("relax.reshape")(wildcard(), wildcard())
     return [
         *pools,
-        _anchor("avg_pool1d", is_op("relax.nn.avg_pool1d")(rows), _is_mean_of_neighbours),
+        _anchor("avg_pool1d", is_op("relax.nn.avg_pool1d")(rows), _is_mean_of_neighbors),
         _anchor("avg_pool2d", adaptive, _is_global_pool),
         _anchor("avg_pool2d", is_op("relax.mean")(wildcard()), _is_spatial_mean),
     ]
@@ -96,10 +96,10 @@ def _pool2d() -> list[Pattern]:
 def _layer_norm() -> list[Pattern]:
     whole = is_op("relax.nn.layer_norm")(wildcard(), wildcard(), wildcard())
     data = wildcard()
-    centred = is_op("relax.subtract")(data, is_op("relax.mean")(data))
-    square = is_op("relax.power")(centred, wildcard()) | is_op("relax.multiply")(centred, centred)
+    centered = is_op("relax.subtract")(data, is_op("relax.mean")(data))
+    square = is_op("relax.power")(centered, wildcard()) | is_op("relax.multiply")(centered, centered)
     deviation = is_op("relax.sqrt")(is_op("relax.add")(is_op("relax.mean")(square), wildcard()))
-    parts = is_op("relax.divide")(centred, deviation)
+    parts = is_op("relax.divide")(centered, deviation)
     return [
         _anchor("layer_norm", whole, _is_layer_norm),
         _anchor("layer_norm", parts, _is_decomposed_layer_norm),
@@ -215,8 +215,8 @@ def _is_channels_last(match: Match) -> bool:
     return axes == [0, 2, 3, 1] and int(shape[-1]) <= MOST_GROUPS
 
 
-def _is_mean_of_neighbours(match: Match) -> bool:
-    """Whether it is along rows, and all neighbours count, those beyond the ends too."""
+def _is_mean_of_neighbors(match: Match) -> bool:
+    """Whether it is along rows, and all neighbors count, those beyond the ends too."""
     call = match.calls[-1]
     attrs, shape = call.attrs, shape_of(call)
     plain = attrs.layout == "NCW" and int(attrs.strides[0]) == 1 and int(attrs.dilation[0]) == 1

@@ -59,7 +59,7 @@ class CutlassBackend:
         return None
 
     def preparation(self, target: Target) -> Preparation:
-        """Return that what is quantised is to be computed so, and which convolutions are better solved as products."""
+        """Return that what is quantized is to be computed so, and which convolutions are better solved as products."""
         return Preparation(
             integer_products=True,
             float8_products=set(target.options.arch) == {"sm_90a"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packager.backends.attributes import Attribute, Value, spelt
+from packager.backends.attributes import Attribute, Value, spelled
 from packager.cli.reports.tables import Table
 from packager.targets.availability import KindReport
 
@@ -32,7 +32,7 @@ def kind_tables(report: KindReport) -> list[Table]:
 
 
 def _shown(value: Value) -> str:
-    text = ",".join(value) if isinstance(value, tuple) else spelt(value)
+    text = ",".join(value) if isinstance(value, tuple) else spelled(value)
     return text or "-"
 
 

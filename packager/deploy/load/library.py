@@ -91,7 +91,7 @@ class Settings:
 class Library:
     """Owns the dlopen handle. Unloads when it was closed, or dropped, *and* its last session is destroyed.
 
-    The garbage collector finalises the objects of a cycle in any order, so the sessions are counted here: code
+    The garbage collector finalizes the objects of a cycle in any order, so the sessions are counted here: code
     is never unloaded under a session that has yet to be destroyed.
     """
 
@@ -100,7 +100,7 @@ class Library:
         self.manifest = manifest
         self.on_cuda = on_cuda(manifest)
         self.closed = True
-        self._lock = threading.RLock()  # a finaliser may run inside a locked region of the same thread
+        self._lock = threading.RLock()  # a finalizer may run inside a locked region of the same thread
         self._sessions = 0
         try:
             self._library = ctypes.CDLL(str(path))

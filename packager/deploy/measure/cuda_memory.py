@@ -153,7 +153,7 @@ class Device:
         return self._stream.value or 0
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> DeviceArray:
-        """Return memory for a tensor, not initialised."""
+        """Return memory for a tensor, not initialized."""
         return DeviceArray(self._allocate(math.prod(shape) * DTYPES[dtype].itemsize), shape, dtype, self.index)
 
     def upload(self, array: NDArray[Any], dtype: str) -> DeviceArray:

@@ -1,7 +1,7 @@
 """``packager tune``: measures the candidates of a bundle's primitive functions in place, on the machine it runs on.
 
 Whole runs are measured, as CUDA graphs on a GPU: what a candidate gains is what the run gains, with the caches as its
-neighbours leave them. One function after the other is tried, on top of what the ones before have won, those of most
+neighbors leave them. One function after the other is tried, on top of what the ones before have won, those of most
 operations first. Sessions that differ in one candidate run in turns, so that what the machine does beside concerns all
 alike, and a candidate wins only by more than the noise of the differences.
 """
@@ -139,11 +139,11 @@ class _Tuner:
         """Measure the candidates of one function, with what is ``chosen`` of others."""
         times = self.compare([{**chosen, entry.symbol: candidate} for candidate in entry.candidates])
         usual = times[:, entry.chosen : entry.chosen + 1]
-        differences, errors = _centre(times - usual)
+        differences, errors = _center(times - usual)
         best = int(np.argmin(np.where(differences < -CERTAINTY * errors, differences, 0.0)))
         if differences[best] >= 0:
             best = entry.chosen
-        differences, errors = _centre(times - times[:, best : best + 1])
+        differences, errors = _center(times - times[:, best : best + 1])
         slower = np.maximum(differences, 0.0) / calls
         order = sorted(range(len(slower)), key=lambda index: (index != best, slower[index]))
         timings = [Timing(entry.candidates[i], float(slower[i]), float(errors[i] / calls)) for i in order]
@@ -170,7 +170,7 @@ class _Tuner:
         return times
 
 
-def _centre(differences: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _center(differences: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the median of each column and its standard error, from the median absolute deviation."""
     medians = np.median(differences, axis=0)
     deviations = 1.4826 * np.median(np.abs(differences - medians), axis=0)

@@ -48,7 +48,7 @@ class CudaDriver:
 def this_cuda() -> CudaDriver | None:
     """Ask the driver of this machine; None where there is none that answers.
 
-    It is initialised in this process, but no context is made and no memory of a device is used. Raises nothing.
+    It is initialized in this process, but no context is made and no memory of a device is used. Raises nothing.
     """
     try:
         library = ctypes.CDLL(DRIVER_LIBRARY)

@@ -1,4 +1,4 @@
-"""Policies: what an organisation accepts of a bundle, as TOML. `default` and `hermetic` are built in."""
+"""Policies: what an organization accepts of a bundle, as TOML. `default` and `hermetic` are built in."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def load(
     model = inline_functions(model, op_libraries)
     sha256 = sha256_of_file(path)
     graph = model.graph
-    _drop_initialiser_inputs(graph)
+    _drop_initializer_inputs(graph)
     _override(graph, overrides, arrays)
     refuse_strings(graph)
     freeze_inputs(graph, frozen or {})
@@ -93,7 +93,7 @@ def load(
 
 
 def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """Return the model, and the large initialisers, whose data are not in it any more. Raises ModelError."""
+    """Return the model, and the large initializers, whose data are not in it any more. Raises ModelError."""
     try:
         model = onnx.load(path, load_external_data=False)
     except (DecodeError, ValueError, OSError) as error:
@@ -137,16 +137,16 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
         raise ModelError(f"{path}: is not a valid ONNX model", detail=str(error)) from None
 
 
-def _drop_initialiser_inputs(graph: onnx.GraphProto) -> None:
-    """Before IR version 4 initialisers stand among the inputs too; only real inputs may stay there."""
-    initialised = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in initialised]
+def _drop_initializer_inputs(graph: onnx.GraphProto) -> None:
+    """Before IR version 4 initializers stand among the inputs too; only real inputs may stay there."""
+    initialized = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in initialized]
     del graph.input[:]
     graph.input.extend(inputs)
 
 
 def _override(graph: onnx.GraphProto, overrides: Overrides, arrays: dict[str, Array]) -> None:
-    """Replace initialisers, those in ``arrays`` too, and values of Constant nodes. Raises UsageError."""
+    """Replace initializers, those in ``arrays`` too, and values of Constant nodes. Raises UsageError."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:

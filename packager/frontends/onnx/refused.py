@@ -48,7 +48,7 @@ LIMITS: dict[str, tuple[str, Callable[[NodeFacts], bool]]] = {
 def refused_use(node: onnx.NodeProto, types: Mapping[str, int], constants: Mapping[str, Any]) -> str | None:
     """Return how a node uses its operator if that use is computed wrongly, else None.
 
-    ``types`` are ONNX element types of values by name, ``constants`` the values of small initialisers.
+    ``types`` are ONNX element types of values by name, ``constants`` the values of small initializers.
     """
     limit = LIMITS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if limit is None:
@@ -58,11 +58,11 @@ def refused_use(node: onnx.NodeProto, types: Mapping[str, int], constants: Mappi
 
 
 def refuse_strings(graph: onnx.GraphProto) -> None:
-    """Raise ModelError for inputs, outputs and initialisers of strings: bundles have numbers only."""
+    """Raise ModelError for inputs, outputs and initializers of strings: bundles have numbers only."""
     for kind, values in (("input", graph.input), ("output", graph.output)):
         for value in values:
             if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
                 raise ModelError(f"{kind} {value.name!r} holds strings", hint=STRINGS_HINT)
     for tensor in graph.initializer:
         if tensor.data_type == onnx.TensorProto.STRING:
-            raise ModelError(f"initialiser {tensor.name!r} holds strings", hint=STRINGS_HINT)
+            raise ModelError(f"initializer {tensor.name!r} holds strings", hint=STRINGS_HINT)

@@ -61,7 +61,7 @@ def link_without_constructors(job: Job) -> None:
     link(job, [f"{job.stem}-passive.o"], job.stem)
 
 
-def localise(job: Job, prepared: Path, undefined: frozenset[str]) -> None:
+def localize(job: Job, prepared: Path, undefined: frozenset[str]) -> None:
     """Make all names local but those that the library provides, and in the shared form choose versions.
 
     Code that does not run on every CPU that the bundle runs on goes into a section of its own.

@@ -26,7 +26,7 @@ from packager.link.libraries.checks import (
 )
 from packager.link.libraries.compile_jobs import Job
 from packager.link.libraries.cpu_levels import needed_libraries
-from packager.link.libraries.linking import link, link_without_constructors, localise
+from packager.link.libraries.linking import link, link_without_constructors, localize
 
 
 def check_libraries(
@@ -67,7 +67,7 @@ def _prepare(job: Job) -> PreparedLibrary:
     check_undefined(job, undefined, linked)
     check_position(job, list(image.position_faults()), linked)
     features = set(isa.cpu_features(prepared)) - set(job.library.dispatched_features)
-    localise(job, prepared, undefined)
+    localize(job, prepared, undefined)
     return PreparedLibrary(
         kind=job.kind,
         path=prepared,

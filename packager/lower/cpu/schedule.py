@@ -1,4 +1,4 @@
-"""Loop schedules for the CPU: inline what is cheap, tile and vectorise reductions, parallelise the outer loop.
+"""Loop schedules for the CPU: inline what is cheap, tile and vectorize reductions, parallelize the outer loop.
 
 One generic rule for every PrimFunc, by the shape of its blocks and not by its name. A transformation that does not
 apply to a function is left out for that function; the result computes the same values either way.
@@ -34,7 +34,7 @@ def schedule(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
             _attempt(sch, _tile_reduction, block)
     for block in _blocks(sch):
         if not _is_scheduled(sch, block):
-            _attempt(sch, _vectorise, block)
+            _attempt(sch, _vectorize, block)
     return sch.mod["main"]
 
 
@@ -96,8 +96,8 @@ def _divisor(extent: int | None, most: int) -> int:
     return next(size for size in range(min(most, extent), 0, -1) if extent % size == 0)
 
 
-def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
-    """Parallelise the fused outer loops of a spatial nest and vectorise its innermost loop."""
+def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
+    """Parallelize the fused outer loops of a spatial nest and vectorize its innermost loop."""
     loops = list(sch.get_loops(block))
     spatial = _is_spatial(sch, block)
     if not spatial:
@@ -143,7 +143,7 @@ def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
     reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
     if not spatial or len(spatial) + len(reduction) != len(loops):
-        raise ScheduleError("no spatial loop to vectorise")
+        raise ScheduleError("no spatial loop to vectorize")
     tile = _choose_tile(sch, block, spatial, kinds)
     epilogue = _epilogue(sch, block)
     if epilogue is None:
@@ -167,12 +167,12 @@ def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
         sch.unroll(inner[0])
     _schedule_epilogue(sch, list(sch.get_loops(epilogue))[1:], tile)
     sch.parallel(fused)
-    # Last: the initialisation takes over the loops as they are now.
+    # Last: the initialization takes over the loops as they are now.
     sch.decompose_reduction(block, reduction[0])
 
 
 def _schedule_epilogue(sch: s_tir.Schedule, loops: list[Any], tile: _Tile) -> None:
-    """Vectorise the loops that write a tile to memory, and unroll them.
+    """Vectorize the loops that write a tile to memory, and unroll them.
 
     Guarded rows stay loops: unrolled, every element would test an index of its own, which takes LLVM seconds where
     extents are symbolic.
@@ -200,7 +200,7 @@ def _choose_tile(sch: s_tir.Schedule, block: Any, spatial: list[Any], kinds: lis
         return _Tile(vector_axis, width, row_axis, rows, guarded=extent is None or extent % rows != 0)
     width = _divisor(_extent(sch, spatial[-1]), VECTOR)
     if width < MIN_VECTOR:
-        raise ScheduleError("no inner spatial loop to vectorise")
+        raise ScheduleError("no inner spatial loop to vectorize")
     row_axis = _row_axis(sch, block, kinds)
     rows = _divisor(_extent(sch, spatial[row_axis]), max(PACKED_ROWS)) if row_axis is not None else 1
     return _Tile(len(spatial) - 1, width, row_axis, rows, guarded=False)

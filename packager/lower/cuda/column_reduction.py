@@ -1,6 +1,6 @@
 """Reductions that keep the innermost axis, pooling, and sums of products that are no matrix product.
 
-Each thread adds up whole vectors of neighbouring columns. Where there are many rows to few columns, the threads of a
+Each thread adds up whole vectors of neighboring columns. Where there are many rows to few columns, the threads of a
 block share the rows, and blocks share them too: a first kernel leaves partial results, a second one adds them up.
 """
 

@@ -1,7 +1,7 @@
 """Depthwise convolutions: sums over a window of products, with weights of their own for each channel.
 
-A thread computes a few neighbouring positions of one vector of channels: what it loads of a row serves several windows,
-and registers hold the weights. A block covers neighbouring rows, which meet in its cache; its weights lie in shared
+A thread computes a few neighboring positions of one vector of channels: what it loads of a row serves several windows,
+and registers hold the weights. A block covers neighboring rows, which meet in its cache; its weights lie in shared
 memory, channels innermost, whatever order they come in.
 """
 

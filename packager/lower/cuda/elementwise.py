@@ -37,7 +37,7 @@ MIN_BLOCKS = 512
 
 def schedule_spatial(sch: s_tir.Schedule, block: Any) -> None:
     """Bind the loops of a block without reductions to threads."""
-    attempts = (transpose, _vectorise_flat, _move_vectors, _vectorise, _warp_each, _one_each)
+    attempts = (transpose, _vectorize_flat, _move_vectors, _vectorize, _warp_each, _one_each)
     if not any(attempt(sch, transform, block) for transform in attempts):
         raise ScheduleError(f"block {sch.get(block).name_hint} cannot be bound to threads")
 
@@ -177,7 +177,7 @@ def _is_aligned(sch: s_tir.Schedule, block: Any, load: Any, width: int) -> bool:
     )
 
 
-def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
+def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
     """Load whole vectors into registers, compute element by element, store whole vectors.
 
     Arithmetic stays scalar: the vectors of CUDA C++ have no operators of their own to gain from.
@@ -203,8 +203,8 @@ def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
         sch.unroll(loop)
 
 
-def _vectorise_flat(sch: s_tir.Schedule, block: Any) -> None:
-    """Vectorise along the innermost axes together, as the 7 x 7 of NCHW, where the last alone makes no vectors.
+def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:
+    """Vectorize along the innermost axes together, as the 7 x 7 of NCHW, where the last alone makes no vectors.
 
     Registers hold what lies like the result; other operands, such as one number for a channel, are read one by one.
     """

@@ -1,4 +1,4 @@
-"""Softmax, normalisations and other reductions along the last axis: each row is read once and stays in registers.
+"""Softmax, normalizations and other reductions along the last axis: each row is read once and stays in registers.
 
 A row is spread over the threads of a warp, or of a block if it is long: thread t holds the vectors t, t + threads, ...
 of each operand. Every reduction, and every value computed in between, then works on registers. A row too long for that

@@ -1,6 +1,6 @@
 """Reductions along short rows that make no vectors, as the 7 x 7 of a pooling in NCHW: a thread takes a row alone.
 
-Neighbouring rows lie one after the other, so a block copies many of them to shared memory as whole vectors. Rows of odd
+Neighboring rows lie one after the other, so a block copies many of them to shared memory as whole vectors. Rows of odd
 length then start in different banks.
 """
 

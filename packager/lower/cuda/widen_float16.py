@@ -1,6 +1,6 @@
 """Compute in float32 what a PrimFunc computes in float16 or bfloat16.
 
-TVM's legalisation adds up, and takes exponentials of, 16-bit numbers in 16 bits. Memory is what a GPU waits for, so
+TVM's legalization adds up, and takes exponentials of, 16-bit numbers in 16 bits. Memory is what a GPU waits for, so
 arithmetic in 32 bits costs nothing there and keeps the rounding error of the result to that of its last conversion.
 Tensors in memory keep their types: loads widen, stores narrow, and only buffers inside the PrimFunc that hold computed
 values become float32. Conversions that the model itself asks for still round.
@@ -136,7 +136,7 @@ def _is_half(expr: Any) -> bool:
     return str(expr.ty) in HALVES
 
 
-def _is_legalised(expr: Any) -> bool:
+def _is_legalized(expr: Any) -> bool:
     """Tell whether a float32 expression is how TVM writes a 16-bit function that has no 16-bit form, as ``erf``."""
     return (
         _is_function(expr)
@@ -219,7 +219,7 @@ class _Widener:
         return tirx.FloatImm(WIDE, expr.value) if _is_half(expr) else expr
 
     def _cast(self, expr: Any) -> Any:
-        if _is_half(expr) and _is_legalised(expr.value):
+        if _is_half(expr) and _is_legalized(expr.value):
             return self._function(expr.value)
         value = self._wide(expr.value)
         if _is_half(expr):

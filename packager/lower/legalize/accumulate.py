@@ -31,7 +31,7 @@ class _Accumulator(PyExprMutator):  # type: ignore[misc]
 
 
 def legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalise ``softmax``, of half precision over a float32 core."""
+    """Legalize ``softmax``, of half precision over a float32 core."""
     axis, dtype = call.attrs.axis, str(call.ty.dtype)
 
     def compute(x: Any) -> Any:
@@ -43,7 +43,7 @@ def legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 
 
 def legalize_layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalise ``layer_norm``, of half precision over a float32 core: TVM has none for bfloat16."""
+    """Legalize ``layer_norm``, of half precision over a float32 core: TVM has none for bfloat16."""
     axes, epsilon, dtype = [int(axis) for axis in call.attrs.axes], call.attrs.epsilon, str(call.ty.dtype)
 
     def compute(*operands: Any) -> Any:

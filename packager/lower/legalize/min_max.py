@@ -37,12 +37,12 @@ _register(tirx.min, math.inf)
 
 
 def legalize_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalise ``max``."""
+    """Legalize ``max``."""
     return _legalize(builder, call, "max", _larger)
 
 
 def legalize_min(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalise ``min``."""
+    """Legalize ``min``."""
     return _legalize(builder, call, "min", _smaller)
 
 

@@ -1,4 +1,4 @@
-"""What networks do to channels by operators that do not name them: shuffles, and means over neighbouring channels."""
+"""What networks do to channels by operators that do not name them: shuffles, and means over neighboring channels."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def find_flattened(call: relax.Call, made_by: MadeBy) -> Any | None:
 
 
 @dataclass(frozen=True)
-class NeighbourMean:
-    """A mean over ``window`` neighbouring channels; ``whole`` is NHWC."""
+class NeighborMean:
+    """A mean over ``window`` neighboring channels; ``whole`` is NHWC."""
 
     source: Any
     window: int
@@ -65,7 +65,7 @@ class NeighbourMean:
     whole: tuple[Any, ...]
 
 
-def find_mean_of_neighbours(call: relax.Call, made_by: MadeBy) -> NeighbourMean | None:
+def find_mean_of_neighbors(call: relax.Call, made_by: MadeBy) -> NeighborMean | None:
     """Return the mean that a view ends: frontends write it as a 3-D pooling of [N, 1, C, H, W]."""
     pool = made_by(call.args[0], "relax.nn.avg_pool3d")
     seen = made_by(pool.args[0], *VIEWS) if pool is not None else None
@@ -79,7 +79,7 @@ def find_mean_of_neighbours(call: relax.Call, made_by: MadeBy) -> NeighbourMean 
         return None
     batch, channels, height, width = call.ty.shape.values
     whole = (batch, height, width, channels)
-    return NeighbourMean(seen.args[0], window[0], (padding[0], padding[3]), bool(attrs.count_include_pad), whole)
+    return NeighborMean(seen.args[0], window[0], (padding[0], padding[3]), bool(attrs.count_include_pad), whole)
 
 
 def _names(value: Any) -> Sequence[str]:

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 from packager.graph.dataflow import computed_from_constants
 from packager.graph.rewrite import remade, with_main
-from packager.transforms.layout.channel_patterns import VIEWS, find_flattened, find_mean_of_neighbours, find_shuffle
+from packager.transforms.layout.channel_patterns import VIEWS, find_flattened, find_mean_of_neighbors, find_shuffle
 from packager.transforms.layout.im2col import find_windows
 
 TO_LAST = [0, 2, 3, 1]
@@ -140,7 +140,7 @@ class _Converter:
             return self._pooling(call, name)
         if name in VIEWS:
             shuffled = self._shuffled(call)
-            return self._mean_of_neighbours(call) if shuffled is None else shuffled
+            return self._mean_of_neighbors(call) if shuffled is None else shuffled
         axes = _reduced_axes(call) if name in REDUCTIONS and call.attrs.keepdims else []
         is_plane_mean = name == MEAN and axes == [1, 2] and self.constants is not None
         if not is_plane_mean and not any(self._prefers_last(argument) for argument in call.args):
@@ -199,8 +199,8 @@ class _Converter:
         swapped = self.builder.emit(relax.op.permute_dims(parts, [0, 1, 2, 4, 3]))
         return relax.op.reshape(swapped, shuffle.whole)
 
-    def _mean_of_neighbours(self, call: relax.Call) -> relax.Call | None:
-        mean = find_mean_of_neighbours(call, self._made_by)
+    def _mean_of_neighbors(self, call: relax.Call) -> relax.Call | None:
+        mean = find_mean_of_neighbors(call, self._made_by)
         if mean is None or self.constants is None or not self._prefers_last(mean.source):
             return None
         batch, height, width, channels = mean.whole

@@ -16,7 +16,7 @@ from packager.ir.model import ImportedModel
 from packager.ir.shapes import Extent
 from packager.transforms.micro_batch.rules import is_written
 
-# An element of activations is written and read again. Elements are counted and not bytes, since what a quantised model
+# An element of activations is written and read again. Elements are counted and not bytes, since what a quantized model
 # computes in float32 is in memory as 8 bits, and so are its weights.
 PASSES = 2
 # If the activations of so many rows do not outweigh the weights, it gains nothing: transformers, at one thread and two.

@@ -1,4 +1,4 @@
-"""Quantised tensors and sums of them as elementwise operators."""
+"""Quantized tensors and sums of them as elementwise operators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tvm import relax
 
-from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantised, Term, is_zero, merged
+from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantized, Term, is_zero, merged
 
 if TYPE_CHECKING:
     from packager.transforms.quantize.rewrite import Rewriter, Value
@@ -23,19 +23,19 @@ CONVERTIBLE = 2.0**30
 SAME_SCALE = 1e-4
 
 
-def is_plain(value: Quantised) -> bool:
+def is_plain(value: Quantized) -> bool:
     """Whether it is the integers themselves."""
     return value.scale.size == 1 and value.scale.item() == 1 and is_zero(value.zero)
 
 
-def numbers_of(value: Quantised) -> Array:
+def numbers_of(value: Quantized) -> Array:
     """Return the numbers that a constant stands for."""
     assert value.array is not None
     whole = value.array.astype(np.int32) - value.zero
     return np.asarray(whole.astype(np.float32) * value.scale if value.dtype == "float32" else whole)
 
 
-def dequantise(rewriter: Rewriter, value: Quantised, name: str) -> Any:
+def dequantize(rewriter: Rewriter, value: Quantized, name: str) -> Any:
     """Return the numbers as an expression."""
     if value.array is not None:
         return rewriter.constants.make(numbers_of(value), f"{_stem(value.sources)}.dequantize", value.sources)
@@ -53,7 +53,7 @@ def dequantise(rewriter: Rewriter, value: Quantised, name: str) -> Any:
     return rewriter.emit(relax.op.multiply(rewriter.emit(relax.op.astype(whole, "float32")), scale), name)
 
 
-def largest(value: Quantised) -> float:
+def largest(value: Quantized) -> float:
     """Return what the magnitude of the numbers is at most."""
     if not isinstance(value.zero, np.ndarray):
         return float(np.inf)
@@ -61,8 +61,8 @@ def largest(value: Quantised) -> float:
     return float(np.abs(value.scale).max(initial=0)) * whole
 
 
-def as_linear(value: Quantised) -> Linear | None:
-    """Return a quantised tensor, of one scale and zero point, as a term and an offset."""
+def as_linear(value: Quantized) -> Linear | None:
+    """Return a quantized tensor, of one scale and zero point, as a term and an offset."""
     if value.dtype != "float32":
         return None
     scale = value.scale.astype(np.float64)
@@ -71,7 +71,7 @@ def as_linear(value: Quantised) -> Linear | None:
     )
 
 
-def whole_bias(sum_: Linear, bias: Quantised) -> Array | None:
+def whole_bias(sum_: Linear, bias: Quantized) -> Array | None:
     """Return what a product has as its int32 summand if this bias is added, or None if the bias is no such number."""
     if len(sum_.terms) != 1 or bias.array is None or bias.stored != "int32" or not is_zero(bias.zero):
         return None
@@ -124,7 +124,7 @@ def _total(rewriter: Rewriter, sum_: Linear, scale: float, sources: tuple[str, .
     return total
 
 
-class Quantiser:
+class Quantizer:
     """QuantizeLinear with a scale and a zero point that are known, to the integer type ``stored``."""
 
     def __init__(self, rewriter: Rewriter, scale: Array, zero: Array, stored: str, sources: tuple[str, ...]) -> None:
@@ -137,7 +137,7 @@ class Quantiser:
 
     def apply(self, value: Value | None, source: Any, name: str) -> Any:
         """Return the integers of an operand of the model."""
-        if isinstance(value, Quantised) and self._is_same(value):
+        if isinstance(value, Quantized) and self._is_same(value):
             return value.value
         if isinstance(value, Joined) and self.is_uniform:
             return self.rewriter.emit(relax.op.concat([self._part(part) for part in value.parts], value.axis), name)
@@ -147,12 +147,12 @@ class Quantiser:
         converts = self.rewriter.limit(source) / float(np.abs(self.scale).min()) < CONVERTIBLE
         return self._numbers(self.rewriter.computed(source), name, converts=converts)
 
-    def _is_same(self, value: Quantised) -> bool:
+    def _is_same(self, value: Quantized) -> bool:
         return (
             value.array is None and value.dtype == "float32" and value.same_numbers(self.scale, self.zero, self.stored)
         )
 
-    def _part(self, part: Quantised) -> Any:
+    def _part(self, part: Quantized) -> Any:
         sum_ = as_linear(part)
         if self._is_same(part) or sum_ is None:
             return part.value
@@ -165,7 +165,7 @@ class Quantiser:
         return self._rounded(total, low, high, name, converts=sum_.largest / scale < CONVERTIBLE)
 
     def _numbers(self, numbers: Any, name: str, *, converts: bool) -> Any:
-        """Return numbers quantised as the specification has it, by a division."""
+        """Return numbers quantized as the specification has it, by a division."""
         emit = self.rewriter.emit
         scale = self.rewriter.constants.make(self.scale, f"{_stem(self.sources)}.scale", self.sources)
         divided = emit(relax.op.divide(numbers, scale))

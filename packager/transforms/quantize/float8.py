@@ -1,4 +1,4 @@
-"""Matrix products of 8-bit floats: a model dequantises operands to multiply them, a backend multiplies them as such.
+"""Matrix products of 8-bit floats: a model dequantizes operands to multiply them, a backend multiplies them as such.
 
     sum (sx x) (sw w)  =  sx sw (sum x w)
 
@@ -32,7 +32,7 @@ class _Operand:
 
 
 def to_float8_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Return ``module`` with products of dequantised 8-bit floats in ``main`` as scaled products of these."""
+    """Return ``module`` with products of dequantized 8-bit floats in ``main`` as scaled products of these."""
     main = module["main"]
     flow = Dataflow(main, [parameter.__chandle__() for parameter in main.params[num_inputs:]])
     if not any(str(getattr(v.ty, "dtype", "")) == FLOAT8 for v in (*flow.variables, *main.params)):

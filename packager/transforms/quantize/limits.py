@@ -1,6 +1,6 @@
 """What the magnitude of numbers is at most, where that follows from the operators that compute them.
 
-Numbers that convert to int32 are clipped as integers when they are quantised, for which CPUs have better instructions.
+Numbers that convert to int32 are clipped as integers when they are quantized, for which CPUs have better instructions.
 """
 
 from __future__ import annotations

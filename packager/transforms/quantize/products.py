@@ -1,4 +1,4 @@
-"""Products of quantised operands: sums in int32 of products of 8-bit integers, and what corrects them."""
+"""Products of quantized operands: sums in int32 of products of 8-bit integers, and what corrects them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm import relax
 
 from packager.graph.rewrite import remade
 from packager.transforms.quantize.arithmetic import LARGEST, in_range
-from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantised, Term, compact, is_zero, merged
+from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Term, compact, is_zero, merged
 
 if TYPE_CHECKING:
     from packager.transforms.quantize.rewrite import Rewriter
@@ -31,7 +31,7 @@ class _Sums:
 
 
 def conv2d(rewriter: Rewriter, variable: Any, call: relax.Call) -> Linear | None:
-    """Return a convolution of integers, or None if its operands are not quantised so. Plain int32 is emitted."""
+    """Return a convolution of integers, or None if its operands are not quantized so. Plain int32 is emitted."""
     operands = _operands(rewriter, call)
     attrs = call.attrs
     plain = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NCHW", "OIHW", "NCHW")
@@ -58,7 +58,7 @@ def conv2d(rewriter: Rewriter, variable: Any, call: relax.Call) -> Linear | None
 
 
 def matmul(rewriter: Rewriter, variable: Any, call: relax.Call) -> Linear | None:
-    """Return a matrix product of integers, or None if its operands are not quantised so. Plain int32 is emitted."""
+    """Return a matrix product of integers, or None if its operands are not quantized so. Plain int32 is emitted."""
     operands = _operands(rewriter, call)
     ranks = [argument.ty.ndim for argument in call.args]
     if operands is None or min(ranks) < 2:
@@ -77,15 +77,15 @@ def matmul(rewriter: Rewriter, variable: Any, call: relax.Call) -> Linear | None
     return _corrected(rewriter, variable, sums, data, weight)
 
 
-def _largest(data: Quantised, array: Array, axes: tuple[int, ...]) -> float:
+def _largest(data: Quantized, array: Array, axes: tuple[int, ...]) -> float:
     """Return what the magnitude of a sum of products is at most."""
     return float(np.abs(array.astype(np.int32)).sum(axis=axes, dtype=np.int64).max(initial=0)) * LARGEST[data.stored]
 
 
-def _operands(rewriter: Rewriter, call: relax.Call) -> tuple[Quantised, Quantised] | None:
+def _operands(rewriter: Rewriter, call: relax.Call) -> tuple[Quantized, Quantized] | None:
     """Return 8-bit data of one scale and zero point, and 8-bit weights that are a constant."""
     data, weight = (rewriter.value(argument) for argument in call.args)
-    if not isinstance(data, Quantised) or not isinstance(weight, Quantised) or data.dtype != weight.dtype:
+    if not isinstance(data, Quantized) or not isinstance(weight, Quantized) or data.dtype != weight.dtype:
         return None
     if data.array is not None or weight.array is None or data.scale.size != 1:
         return None
@@ -94,7 +94,7 @@ def _operands(rewriter: Rewriter, call: relax.Call) -> tuple[Quantised, Quantise
     return (data, weight) if data.stored in BYTES and weight.stored in BYTES else None
 
 
-def _weights(rewriter: Rewriter, weight: Quantised) -> tuple[Any, Array] | None:
+def _weights(rewriter: Rewriter, weight: Quantized) -> tuple[Any, Array] | None:
     """Return weights as int8 with the zero point 0: an expression and its value."""
     assert weight.array is not None
     if not isinstance(weight.zero, np.ndarray):
@@ -109,7 +109,7 @@ def _weights(rewriter: Rewriter, weight: Quantised) -> tuple[Any, Array] | None:
     return None
 
 
-def _corrected(rewriter: Rewriter, variable: Any, product: _Sums, data: Quantised, weight: Quantised) -> Linear | None:
+def _corrected(rewriter: Rewriter, variable: Any, product: _Sums, data: Quantized, weight: Quantized) -> Linear | None:
     """Return sums of products, without the data's zero point; emit them if the model's numbers are int32."""
     emit, name = rewriter.emit, variable.name
     sources = merged(data.sources, weight.sources)

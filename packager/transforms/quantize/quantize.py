@@ -1,6 +1,6 @@
-"""Compute what is quantised in integers: products of 8-bit numbers that are summed in 32 bits.
+"""Compute what is quantized in integers: products of 8-bit numbers that are summed in 32 bits.
 
-Quantised models say where: ``DequantizeLinear`` gives the numbers ``scale * (q - zero)`` that integers stand for, and
+Quantized models say where: ``DequantizeLinear`` gives the numbers ``scale * (q - zero)`` that integers stand for, and
 ``QuantizeLinear`` rounds numbers to such integers, ``saturate(round_half_to_even(x / scale) + zero)``
 (https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html and onnx__DequantizeLinear.html). A product of two such
 tensors is one of integers, and a number that does not depend on the data:
@@ -10,7 +10,7 @@ tensors is one of integers, and a number that does not depend on the data:
 so the correction for ``zx`` and the bias are one int32 vector, computed at build time, and the next ``QuantizeLinear``
 is a multiplication by ``sx sw / sy`` per channel. The same holds where the integers are plain in the model
 (``ConvInteger``, ``MatMulInteger``: onnx__ConvInteger.html and so on; ``QLinearConv`` and ``QLinearMatMul`` are
-imported as dequantised operands and a quantised result). Where a convolution pads, it pads with ``zx``: that is what
+imported as dequantized operands and a quantized result). Where a convolution pads, it pads with ``zx``: that is what
 stands for zero.
 
 Products take data of uint8 or int8, and weights of int8 whose zero point is 0 (or of uint8 with 128, which is the
@@ -33,7 +33,7 @@ from packager.transforms.quantize.rewrite import MARKS, Rewriter
 def to_integers(
     module: tvm.IRModule, num_inputs: int, constants: Mapping[str, NamedArray]
 ) -> tuple[tvm.IRModule, dict[str, NamedArray]]:
-    """Return ``module`` with quantised products of ``main`` in integers, and the constants it takes then.
+    """Return ``module`` with quantized products of ``main`` in integers, and the constants it takes then.
 
     ``constants`` are the values of main's parameters after the ``num_inputs`` inputs, in order, and so is the result,
     which adds biases and scales to them. What nothing reads any more is left to dead code elimination.

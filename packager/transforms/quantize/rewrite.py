@@ -1,4 +1,4 @@
-"""Walk ``main`` once; quantised tensors, and what is linear in them, are computed when something needs them."""
+"""Walk ``main`` once; quantized tensors, and what is linear in them, are computed when something needs them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from packager.transforms.quantize import arithmetic
 from packager.transforms.quantize.constants import Constants
 from packager.transforms.quantize.limits import limit_of
 from packager.transforms.quantize.products import conv2d, matmul
-from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantised, along, compact, merged
+from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantized, along, compact, merged
 
-# Without one of these a model has nothing that is quantised.
+# Without one of these a model has nothing that is quantized.
 MARKS = frozenset(("relax.quantize", "relax.dequantize", "relax.astype"))
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 RESULTS = ("int8", "uint8", "int16", "uint16")
 MAX_TERMS = 4
 
 
-Value = Quantised | Linear | Joined
+Value = Quantized | Linear | Joined
 
 
 class Rewriter:
@@ -109,7 +109,7 @@ class Rewriter:
         )
 
     def value(self, expr: Any) -> Value | None:
-        """Return what an operand stands for, None if it is nothing quantised."""
+        """Return what an operand stands for, None if it is nothing quantized."""
         return self.values.get(expr.__chandle__())
 
     def emit(self, expr: Any, name: str = "") -> Any:
@@ -133,11 +133,11 @@ class Rewriter:
 
     def _compute(self, value: Value, name: str) -> Any:
         match value:
-            case Quantised():
-                return arithmetic.dequantise(self, value, name)
+            case Quantized():
+                return arithmetic.dequantize(self, value, name)
             case Linear():
                 return arithmetic.evaluate(self, value, name)
-        parts = [arithmetic.dequantise(self, part, "") for part in value.parts]
+        parts = [arithmetic.dequantize(self, part, "") for part in value.parts]
         return self.emit(relax.op.concat(parts, value.axis), name)
 
     def _dequantize(self, _: Any, call: relax.Call) -> Value | None:
@@ -146,7 +146,7 @@ class Rewriter:
         if known is None or str(source.ty.dtype) not in INTEGERS or str(call.attrs.out_dtype) != "float32":
             return None
         array, sources = self.constants.array(source), self.constants.sources_of(*call.args)
-        return Quantised(self.computed(source), *known, "float32", array, sources)
+        return Quantized(self.computed(source), *known, "float32", array, sources)
 
     def _quantize(self, variable: Any, call: relax.Call) -> bool:
         """Bind the variable to integers; return whether that is done."""
@@ -154,8 +154,8 @@ class Rewriter:
         known, stored = self._parameters(call), str(call.attrs.out_dtype)
         if known is None or stored not in RESULTS or str(source.ty.dtype) != "float32":
             return False
-        quantise = arithmetic.Quantiser(self, *known, stored, self.constants.sources_of(*parameters))
-        self.real[variable.__chandle__()] = quantise.apply(self.value(source), source, variable.name)
+        quantize = arithmetic.Quantizer(self, *known, stored, self.constants.sources_of(*parameters))
+        self.real[variable.__chandle__()] = quantize.apply(self.value(source), source, variable.name)
         return True
 
     def _parameters(self, call: relax.Call) -> tuple[Array, Array] | None:
@@ -181,18 +181,18 @@ class Rewriter:
             return None
         one, none = np.ones((), np.float32), np.zeros((), np.int32)
         array = self.constants.array(source)
-        return Quantised(self.computed(source), one, none, "int32", array, self.constants.sources_of(source))
+        return Quantized(self.computed(source), one, none, "int32", array, self.constants.sources_of(source))
 
     def _subtract(self, _: Any, call: relax.Call) -> Value | None:
         """The zero point that the model itself takes off."""
         data, zero = self.value(call.args[0]), call.args[1]
-        if not isinstance(data, Quantised) or data.dtype != "int32" or not arithmetic.is_plain(data):
+        if not isinstance(data, Quantized) or data.dtype != "int32" or not arithmetic.is_plain(data):
             return None
         if str(call.ty.shape) != str(call.args[0].ty.shape):
             return None
         rank = len(call.ty.shape.values)
         origin = self.value(zero)
-        array = origin.array if isinstance(origin, Quantised) else self.constants.array(zero)
+        array = origin.array if isinstance(origin, Quantized) else self.constants.array(zero)
         if array is not None:
             missing = rank - array.ndim
             shaped = compact(array.astype(np.int32).reshape((1,) * missing + array.shape))
@@ -206,7 +206,7 @@ class Rewriter:
     def linear(self, expr: Any) -> Linear | None:
         """Return an operand that is computed at run time as something linear, if it is that."""
         value = self.value(expr)
-        if isinstance(value, Quantised):
+        if isinstance(value, Quantized):
             return arithmetic.as_linear(value) if value.array is None and value.is_uniform else None
         return value if isinstance(value, Linear) else None
 
@@ -226,9 +226,9 @@ class Rewriter:
         return self._add_constant(one, right)
 
     def _add_constant(self, sum_: Linear, bias: Any) -> Linear | None:
-        """Return a sum with a constant added: in int32 if it is quantised as sums of products are."""
+        """Return a sum with a constant added: in int32 if it is quantized as sums of products are."""
         value = self.value(bias)
-        if isinstance(value, Quantised) and value.array is not None:
+        if isinstance(value, Quantized) and value.array is not None:
             sources = merged(sum_.sources, value.sources)
             whole = arithmetic.whole_bias(sum_, value)
             if whole is not None:
@@ -263,7 +263,7 @@ class Rewriter:
     def _move(self, variable: Any, call: relax.Call) -> Value | None:
         """What moves elements moves integers."""
         value = self.value(call.args[0])
-        if not isinstance(value, Quantised) or not isinstance(value.zero, np.ndarray):
+        if not isinstance(value, Quantized) or not isinstance(value.zero, np.ndarray):
             return None
         if not value.is_uniform and value.array is None:
             return None
@@ -285,7 +285,7 @@ class Rewriter:
     def _select(self, variable: Any, call: relax.Call) -> Value | None:
         """What copies elements, or takes the largest, does so with integers of one scale."""
         value = self.value(call.args[0])
-        if not isinstance(value, Quantised) or not value.is_uniform or value.dtype != "float32":
+        if not isinstance(value, Quantized) or not value.is_uniform or value.dtype != "float32":
             return None
         if call.op.name == "relax.nn.max_pool2d" and (value.scale.item() <= 0 or value.stored not in ("int8", "uint8")):
             return None
@@ -297,7 +297,7 @@ class Rewriter:
         """What pads with zeros pads with the integer that stands for zero."""
         value, attrs = self.value(call.args[0]), call.attrs
         plain = str(attrs.pad_mode) == "constant" and float(attrs.pad_value) == 0.0
-        if not plain or not isinstance(value, Quantised) or not value.is_uniform or value.array is not None:
+        if not plain or not isinstance(value, Quantized) or not value.is_uniform or value.array is not None:
             return None
         width = [int(extent) for extent in attrs.pad_width]
         padded = relax.op.nn.pad(value.value, width, pad_value=float(value.zero.item()))
@@ -306,7 +306,7 @@ class Rewriter:
     def _concat(self, variable: Any, call: relax.Call) -> Value | None:
         fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
         parts = [self.value(field) for field in fields]
-        uniform = [p for p in parts if isinstance(p, Quantised) and p.is_uniform and p.array is None]
+        uniform = [p for p in parts if isinstance(p, Quantized) and p.is_uniform and p.array is None]
         if not parts or len(uniform) != len(parts) or any(part.dtype != "float32" for part in uniform):
             return None
         first, axis = uniform[0], int(call.attrs.axis)

@@ -1,4 +1,4 @@
-"""What the variables of a quantised model stand for, before it is decided how they are computed."""
+"""What the variables of a quantized model stand for, before it is decided how they are computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_BOUNDS = (-np.inf, np.inf)
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantized:
     """The number ``scale * (value - zero)`` for every element of ``value``, an expression of an integer type.
 
     ``scale`` and ``zero`` have ``value``'s rank and broadcast to its shape, or are of one element and of rank 0;
@@ -52,7 +52,7 @@ class Quantised:
 
 @dataclass(frozen=True)
 class Term:
-    """``factor * (value + whole)``: sums of products, or elements of a quantised tensor. ``whole`` is int32.
+    """``factor * (value + whole)``: sums of products, or elements of a quantized tensor. ``whole`` is int32.
 
     ``factor`` and ``whole`` broadcast to the shape of ``value``, whose magnitude is at most ``limit``.
     """
@@ -71,7 +71,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Linear:
-    """A sum of terms and an offset, clipped to ``bounds``: what can be quantised again without being computed."""
+    """A sum of terms and an offset, clipped to ``bounds``: what can be quantized again without being computed."""
 
     terms: tuple[Term, ...]
     offset: Array
@@ -91,9 +91,9 @@ class Linear:
 
 @dataclass(frozen=True)
 class Joined:
-    """Quantised tensors, one after the other along an axis: they may have scales of their own."""
+    """Quantized tensors, one after the other along an axis: they may have scales of their own."""
 
-    parts: tuple[Quantised, ...]
+    parts: tuple[Quantized, ...]
     axis: int
 
 

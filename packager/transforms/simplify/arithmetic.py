@@ -2,7 +2,7 @@
 
 Chains of additions and multiplications with constants become one of each, and convolutions do the latter. Such chains
 are what batch norms become that stand before a convolution, or have scales of their own behind them. What is computed
-of their constants is folded with the other weights. A power of 0.75, as in local response normalisation, is made of
+of their constants is folded with the other weights. A power of 0.75, as in local response normalization, is made of
 square roots.
 """
 

@@ -9,7 +9,7 @@ import transformers
 from torch import nn
 from transformers.cache_utils import DynamicCache
 
-from .example import BATCH, PAST, SEQUENCE, Example, Maker, noise, randomised, tokens
+from .example import BATCH, PAST, SEQUENCE, Example, Maker, noise, randomized, tokens
 
 HEADS, SIZE, LAYERS = 4, 8, 2
 SMALL = {
@@ -51,7 +51,7 @@ class Step(nn.Module):
 
 def _model(kind: str, options: dict[str, Any], head: str) -> nn.Module:
     config = getattr(transformers, f"{kind}Config")(**options)
-    return randomised(getattr(transformers, f"{kind}{head}")(config))
+    return randomized(getattr(transformers, f"{kind}{head}")(config))
 
 
 def prefill(kind: str, options: dict[str, Any], head: str = "ForCausalLM") -> Maker:

@@ -38,7 +38,7 @@ class Example:
 Maker = Callable[[], Example]
 
 
-def randomised(module: nn.Module) -> nn.Module:
+def randomized(module: nn.Module) -> nn.Module:
     """Draw all weights anew and return the module for inference.
 
     Initial weights of training are so small, or so regular (ones, zeros), that half a model could be left out and
@@ -50,8 +50,8 @@ def randomised(module: nn.Module) -> nn.Module:
             values = torch.randn(tensor.shape, generator=generator)
             if tensor.ndim < 2:
                 looks_like_scale = tensor.numel() > 0 and bool((tensor == tensor.flatten()[0]).all())
-                centre = 1.0 if looks_like_scale and tensor.flatten()[0] != 0 else 0.0
-                tensor.copy_(centre + 0.1 * values)
+                center = 1.0 if looks_like_scale and tensor.flatten()[0] != 0 else 0.0
+                tensor.copy_(center + 0.1 * values)
             else:
                 tensor.copy_(values / max(tensor[0].numel(), 1) ** 0.5)
         for name, tensor in module.named_buffers():

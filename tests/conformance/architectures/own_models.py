@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .example import BATCH, Example, Maker, noise, randomised
+from .example import BATCH, Example, Maker, noise, randomized
 
 
 class SqueezeExcite(nn.Module):
@@ -115,7 +115,7 @@ class SSD(nn.Module):
         self.scores = nn.ModuleList(nn.Conv2d(c, count * self.classes, 3, padding=1) for c in (24, 32))
         self.boxes = nn.ModuleList(nn.Conv2d(c, count * 4, 3, padding=1) for c in (24, 32))
 
-    def _centres(self, features: torch.Tensor) -> torch.Tensor:
+    def _centers(self, features: torch.Tensor) -> torch.Tensor:
         height, width = features.shape[-2:]
         ys = (torch.arange(height, dtype=torch.float32) + 0.5) / height
         xs = (torch.arange(width, dtype=torch.float32) + 0.5) / width
@@ -134,16 +134,16 @@ class SSD(nn.Module):
         offsets = torch.cat(
             [h(m).permute(0, 2, 3, 1).reshape(batch, -1, 4) for h, m in zip(self.boxes, maps, strict=True)], 1
         )
-        anchors = torch.cat([self._centres(m) for m in maps])
-        centres = anchors[:, :2] + 0.1 * offsets[..., :2] * anchors[:, 2:]
+        anchors = torch.cat([self._centers(m) for m in maps])
+        centers = anchors[:, :2] + 0.1 * offsets[..., :2] * anchors[:, 2:]
         sizes = anchors[:, 2:] * torch.exp(0.2 * offsets[..., 2:])
-        return scores, torch.cat([centres - sizes / 2, centres + sizes / 2], -1).clamp(0, 1)
+        return scores, torch.cat([centers - sizes / 2, centers + sizes / 2], -1).clamp(0, 1)
 
 
 def _image(kind: type[nn.Module], size: int) -> Maker:
     def make() -> Example:
         inputs, other = (noise(2, 3, size, size),), (noise(3, 3, size, size, seed=1),)
-        return Example(randomised(kind()), inputs, ({0: BATCH},), (other,))
+        return Example(randomized(kind()), inputs, ({0: BATCH},), (other,))
 
     return make
 

@@ -9,7 +9,7 @@ import transformers
 from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from .example import BATCH, PAST, SEQUENCE, Example, Maker, Tensors, mask, noise, randomised, tokens
+from .example import BATCH, PAST, SEQUENCE, Example, Maker, Tensors, mask, noise, randomized, tokens
 
 SMALL = {
     "vocab_size": 64,
@@ -26,7 +26,7 @@ def encoder(kind: str, dynamic: bool = True, **options: Any) -> Maker:
 
     def make() -> Example:
         config = getattr(transformers, f"{kind}Config")(**options)
-        model = randomised(getattr(transformers, f"{kind}Model")(config))
+        model = randomized(getattr(transformers, f"{kind}Model")(config))
         module = Tensors(model, ("input_ids", "attention_mask"), ("last_hidden_state",))
         inputs = (tokens(2, 12), mask(12, 7, size=12))
         if not dynamic:
@@ -42,7 +42,7 @@ def _t5() -> Any:
     config = transformers.T5Config(
         vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu"
     )
-    return randomised(transformers.T5Model(config))
+    return randomized(transformers.T5Model(config))
 
 
 def t5_encoder() -> Example:
@@ -106,7 +106,7 @@ def _whisper() -> Any:
         eos_token_id=2,
         decoder_start_token_id=1,
     )
-    return randomised(transformers.WhisperModel(config))
+    return randomized(transformers.WhisperModel(config))
 
 
 def whisper_encoder() -> Example:
@@ -131,7 +131,7 @@ def _bart() -> Any:
         decoder_ffn_dim=48,
         max_position_embeddings=40,
     )
-    return randomised(transformers.BartModel(config))
+    return randomized(transformers.BartModel(config))
 
 
 def bart() -> Example:
@@ -154,14 +154,14 @@ def wav2vec2() -> Example:
         num_conv_pos_embeddings=8,
         num_conv_pos_embedding_groups=4,
     )
-    model = randomised(transformers.Wav2Vec2Model(config))
+    model = randomized(transformers.Wav2Vec2Model(config))
     return Example(Tensors(model, ("input_values",), ("last_hidden_state",)), (noise(1, 800),))
 
 
 def clip_text() -> Example:
     """CLIP's text tower: hidden states, and that of the last token, which it finds by its number."""
     config = transformers.CLIPTextConfig(**{**SMALL, "eos_token_id": 63, "bos_token_id": 62, "pad_token_id": 1})
-    model = randomised(transformers.CLIPTextModel(config))
+    model = randomized(transformers.CLIPTextModel(config))
     module = Tensors(model, ("input_ids", "attention_mask"), ("last_hidden_state", "pooler_output"))
 
     def inputs(*lengths: int, size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import transformers
 
-from .example import BATCH, Example, Maker, Tensors, noise, randomised
+from .example import BATCH, Example, Maker, Tensors, noise, randomized
 
 SMALL = {
     "hidden_size": 32,
@@ -30,7 +30,7 @@ def image(
     """Return a maker of a model that takes images of ``[batch, 3, size, size]``."""
 
     def make() -> Example:
-        model = randomised(getattr(transformers, f"{kind}{head}")(getattr(transformers, f"{kind}Config")(**options)))
+        model = randomized(getattr(transformers, f"{kind}{head}")(getattr(transformers, f"{kind}Config")(**options)))
         module = Tensors(model, ("pixel_values",), gives)
         inputs = (noise(2, 3, size, size),)
         return (

@@ -101,12 +101,12 @@ def _generated() -> list[Case]:
 def _case(
     name: str, kind: str, operator: str, model: onnx.ModelProto, inputs: Any, outputs: Any, rtol: float, atol: float
 ) -> Case:
-    initialised = {tensor.name for tensor in model.graph.initializer}
+    initialized = {tensor.name for tensor in model.graph.initializer}
     names = [value.name for value in model.graph.input]
     if len(names) != len(inputs):
-        names = [name for name in names if name not in initialised]
+        names = [name for name in names if name not in initialized]
     opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx", *_OTHER))
-    by_name = {name: value for name, value in zip(names, inputs, strict=True) if name not in initialised}
+    by_name = {name: value for name, value in zip(names, inputs, strict=True) if name not in initialized}
     arrays = {name: _array(value) for name, value in by_name.items()}
     expected = tuple(_array(value) for value in outputs)
     atol = max(atol, ABSOLUTE_TOLERANCES.get(operator, 0.0))

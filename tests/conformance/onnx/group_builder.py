@@ -66,7 +66,7 @@ def _with_bounds(act: Callable[[dict[str, Bounds]], object]) -> None:
 def _check(model: Path, targets: list[str], dims: dict[str, Bounds]) -> None:
     """Take a model through all stages before its code is generated."""
     request = make_build_request(model, targets=targets, dims=dims)
-    placement = placed(import_model(request), request.targets.specialised, device=request.targets.device)
+    placement = placed(import_model(request), request.targets.specialized, device=request.targets.device)
     plan(lower(placement.model, request.targets.device), packed_constants=False)
 
 

@@ -62,7 +62,7 @@ struct object {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static object_t *objects;
-static int numbers[KINDS], sticky, pending_fault, initialised;
+static int numbers[KINDS], sticky, pending_fault, initialized;
 static size_t allocated;
 static object_t *primary[8];
 static char *text;
@@ -118,7 +118,7 @@ static int is_fault(int code) { return code == 700 || (code >= 714 && code <= 71
 /* What a call is to return without doing anything, or 0. Called with the lock held. */
 static int refuse(const char *function) {
   if (num_rules < 0) read_rules(getenv("RECORDER_FAIL"));
-  if (!initialised && strcmp(function, "cuInit") && strcmp(function, "cuDriverGetVersion")) return 3;
+  if (!initialized && strcmp(function, "cuInit") && strcmp(function, "cuDriverGetVersion")) return 3;
   for (int i = 0; i < num_rules; ++i) {
     if (strcmp(rules[i].name, function) || ++rules[i].calls != rules[i].nth) continue;
     note("%s gives %d", function, rules[i].code);
@@ -283,7 +283,7 @@ EXPORT int cuInit(unsigned flags) {
   ENTER("cuInit");
   (void)flags;
   if (setting("RECORDER_DEVICES", 2) == 0) LEAVE(100);
-  initialised = 1;
+  initialized = 1;
   LEAVE(0);
 }
 

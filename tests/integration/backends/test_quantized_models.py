@@ -1,4 +1,4 @@
-"""Models that onnxruntime's tool has quantised, as bundles: integers inside, and onnxruntime's results."""
+"""Models that onnxruntime's tool has quantized, as bundles: integers inside, and onnxruntime's results."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def network(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("activation", [QuantType.QUInt8, QuantType.QInt8], ids=["u8", "s8"])
-def test_quantised_network(activation: QuantType, per_channel: bool, network: Path, tmp_path: Path) -> None:
-    path = tmp_path / "quantised.onnx"
+def test_quantized_network(activation: QuantType, per_channel: bool, network: Path, tmp_path: Path) -> None:
+    path = tmp_path / "quantized.onnx"
     quantize_static(
         network,
         path,

@@ -74,7 +74,7 @@ def test_packagers_own_kinds(cli: Cli) -> None:
     ]
     llvm, ccompiler = records["llvm", "packager"], records["ccompiler", "packager"]
     assert (llvm["device"], llvm["role"], llvm["available"], llvm["reason"]) == ("cpu", "base", True, None)
-    assert (ccompiler["device"], ccompiler["role"], ccompiler["available"]) == ("cpu", "specialised", True)
+    assert (ccompiler["device"], ccompiler["role"], ccompiler["available"]) == ("cpu", "specialized", True)
     table = cli("targets")
     assert (table.returncode, table.stderr) == (0, "")
     lines = [line.split() for line in table.stdout.splitlines()]
@@ -130,7 +130,7 @@ def test_a_backend_of_another_distribution(cli: Cli, install: Install) -> None:
     env = install("acme", "1.2", "acme = acme_backend:Backend", acme_backend=BACKEND)
     record = kinds(cli, env)["acme", "acme 1.2"]
     assert record["summary"] == "Matrix products by ACME"
-    assert (record["role"], record["available"], record["reason"], record["hint"]) == ("specialised", True, None, None)
+    assert (record["role"], record["available"], record["reason"], record["hint"]) == ("specialized", True, None, None)
     table = cli("targets", "acme", env=env)
     assert table.returncode == 0
     lines = [" ".join(line.split()) for line in table.stdout.splitlines()]

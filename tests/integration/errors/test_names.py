@@ -165,7 +165,7 @@ def test_external_weights_of_an_odd_name(tmp_path: Path) -> None:
     bundle.close()
 
 
-def test_onnx_of_an_old_ir_lists_initialisers_among_the_inputs(tmp_path: Path) -> None:
+def test_onnx_of_an_old_ir_lists_initializers_among_the_inputs(tmp_path: Path) -> None:
     model = graph("g (float[2,3] x) => (float[2,2] y) { y = MatMul(x, w) }", {"w": np.ones((3, 2), np.float32)})
     model.ir_version = 3
     model.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [3, 2]))

@@ -72,7 +72,7 @@ SEPARABLE: dict[str, tuple[str, Weights]] = {
             "axes": np.array([2], INT),
         },
     ),
-    "quantised": (
+    "quantized": (
         """g (float[4,3] x) => (float[4,2] y) {
           q = QuantizeLinear(x, scale, zero)\n d = DequantizeLinear(q, scale, zero)\n y = MatMul(d, w) }""",
         {"scale": np.float32(0.05).reshape(()), "zero": np.uint8(128).reshape(()), "w": normal(3, 2)},

@@ -46,7 +46,7 @@ CASES = {
     "output is large constant": Case(
         "g (float[3] x) => (float[3] y, float[8,64] c) { y = Neg(x)\n c = Identity(w) }", {"w": normal(8, 64)}
     ),
-    "output is initialiser": Case("g (float[3] x) => (float[3] y, float[2] w) { y = Neg(x) }", {"w": normal(2)}),
+    "output is initializer": Case("g (float[3] x) => (float[3] y, float[2] w) { y = Neg(x) }", {"w": normal(2)}),
     "outputs are twice the same value": Case(
         "g (float[3] x) => (float[3] y, float[3] z) { y = Neg(x)\n z = Identity(y) }"
     ),
@@ -166,7 +166,7 @@ CASES = {
     "gather along an axis": Case(
         "g (float[n,5] x) => (float[n,2] y) { y = Gather<axis=1>(x, i) }", {"i": np.array([3, 1], INT)}, **batches()
     ),
-    "layer normalisation": Case(
+    "layer normalization": Case(
         "g (float[n,8] x) => (float[n,8] y) { y = LayerNormalization<axis=-1>(x, s, b) }",
         {"s": normal(8), "b": normal(8)},
         **batches(),

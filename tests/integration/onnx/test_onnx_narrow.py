@@ -85,7 +85,7 @@ def test_without_ml_dtypes_outputs_are_bytes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_weights_of_four_bits_in_blocks(tmp_path: Path) -> None:
-    """Constants come into the bundle as what they are dequantised from; a session swaps their bytes."""
+    """Constants come into the bundle as what they are dequantized from; a session swaps their bytes."""
     generator = np.random.default_rng(0)
     weight = generator.integers(-8, 8, (32, 8)).astype(ml_dtypes.int4)
     scale = generator.standard_normal((4, 8)).astype(np.float32)

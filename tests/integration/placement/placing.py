@@ -39,7 +39,7 @@ class Built:
 
 
 def parse(text: str, weights: Mapping[str, np.ndarray] | None = None) -> onnx.ModelProto:
-    """Return a checked model from ONNX's text form of a graph; ``weights`` become initialisers."""
+    """Return a checked model from ONNX's text form of a graph; ``weights`` become initializers."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{text}')
     for name, array in (weights or {}).items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))

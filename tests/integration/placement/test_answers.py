@@ -71,10 +71,10 @@ def test_wrong_answers(change: Change, message: str, tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     targets = parse_targets(["llvm", "toy"])
     imported = load_model(path, {}, None)
-    placement = placed(imported, targets.specialised, lambda _, partitions: answer(partitions))
+    placement = placed(imported, targets.specialized, lambda _, partitions: answer(partitions))
     assert list(placement.model.partitions) == ["toy_0"]
     with pytest.raises(BackendError) as failure:
-        placed(imported, targets.specialised, lambda _, partitions: change(answer(partitions)))
+        placed(imported, targets.specialized, lambda _, partitions: change(answer(partitions)))
     assert failure.value.message == message
 
 
@@ -88,4 +88,4 @@ def test_an_exception_of_a_third_partys_backend_is_not_a_bug_of_packager(tmp_pat
         """Leave the backend without its context, on which it then trips."""
 
     with pytest.raises(BackendError, match=r"the backend 'toy' of toy-backend 1.0 cannot be used: it failed"):
-        placed(load_model(path, {}, None), targets.specialised, compile_with(no_context))  # type: ignore[arg-type]
+        placed(load_model(path, {}, None), targets.specialized, compile_with(no_context))  # type: ignore[arg-type]

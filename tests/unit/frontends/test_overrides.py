@@ -94,7 +94,7 @@ def test_an_unknown_name_brings_up_the_nearest(tmp_path: Path) -> None:
         load_model(path, {}, None, overrides=overrides)
 
 
-def test_onnx_initialisers_of_every_kind(tmp_path: Path) -> None:
+def test_onnx_initializers_of_every_kind(tmp_path: Path) -> None:
     """Large ones, scalars and shapes that become part of the code, Constant nodes, and one that a fold consumes."""
     weights = {
         "onnx::MatMul_7": np.ones((4, 4), np.float32),

@@ -38,7 +38,7 @@ def test_calls_keep_their_nodes(device: str, tmp_path: Path) -> None:
     onnx.save(model, path)
     targets = ("cuda -arch=sm_80", "cutlass") if device == "cuda" else ("llvm", "ccompiler")
     request = make_build_request(path, targets=targets)
-    placed = partition(import_model(request), request.targets.specialised, None, device)
+    placed = partition(import_model(request), request.targets.specialized, None, device)
     lowered = lower(placed.model, device)
     nodes = [node for call in lowered.call_sources for node in call.nodes]
     assert [node for node in nodes if node in ("first", "between", "second")] == ["first", "between", "second"]

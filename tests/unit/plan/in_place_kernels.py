@@ -103,7 +103,7 @@ def transposed(x: T.Buffer((4, 4), "float32"), y: T.Buffer((4, 4), "float32")) -
 
 
 @T.prim_func(s_tir=True)
-def neighbours(x: T.Buffer((16,), "float32"), y: T.Buffer((16,), "float32")) -> None:
+def neighbors(x: T.Buffer((16,), "float32"), y: T.Buffer((16,), "float32")) -> None:
     for i in range(16):
         with T.sblock("add"):
             v = T.axis.spatial(16, i)

@@ -59,7 +59,7 @@ def test_nothing_is_left_of_a_copy() -> None:
         "update_from_operand",
         "shifted_copy",
         "transposed",
-        "neighbours",
+        "neighbors",
         "reduction",
         "more_than_once",
         "other_type",

@@ -134,7 +134,7 @@ def test_no_target_means_this_machine_at_its_portable_baseline() -> None:
 
 def test_no_target_takes_no_backend_that_happens_to_be_installed() -> None:
     """Unlike the Targets that are named: ``acme`` is installed and available."""
-    assert parse_targets([]).specialised == ()
+    assert parse_targets([]).specialized == ()
     assert require_available(parse_targets(["acme"])) is None
 
 
@@ -240,7 +240,7 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
         ("acme -parts=dense,con", "is ['dense', 'con'], and 'con' is not valid", "did you mean 'conv'? valid values"),
         ("acme -compiler=llvm", "Target 'acme' has no attribute 'compiler'", "'acme' alone, or 'llvm -compiler=acme'"),
         ("llvm -compiler=acm", "attribute 'compiler' of Target 'llvm' is 'acm'", "did you mean 'acme'? valid values"),
-        ("llvm -compiler=llvm", "'llvm', which is not a backend that specialises it", "acme"),
+        ("llvm -compiler=llvm", "'llvm', which is not a backend that specializes it", "acme"),
         ("llvm -compiler=acme -compiler=second", "'compiler' stands twice", "a Target for each"),
         (
             '{"kind": "llvm", "compiler": 3}',
@@ -304,7 +304,7 @@ def test_two_base_targets_of_one_device_contradict() -> None:
         assert hint in (error.hint or "")
 
 
-def test_two_specialised_targets_of_one_kind() -> None:
+def test_two_specialized_targets_of_one_kind() -> None:
     error = refused("acme -level=1", "llvm -compiler=acme -fast=1")
     assert error.message == "2 Targets of kind 'acme' were given: 'acme -level=1', 'llvm -compiler=acme -fast=1'"
     assert error.hint == "give one acme Target, with all attributes"
@@ -322,7 +322,7 @@ def test_the_order_given_is_the_order_of_precedence() -> None:
 
 def test_every_device_has_its_base_target() -> None:
     targets = parse_targets(["warp -cpu=x", "llvm -mtriple=aarch64-linux-gnu", "acme", "cudagen -arch=sm_80"])
-    warp, acme = targets.specialised
+    warp, acme = targets.specialized
     assert targets.host.machine == "aarch64"
     assert targets.base_of(acme) == targets.base_of(targets.host) == targets.host
     assert targets.base_of(warp).to_json() == {"kind": "cudagen", "arch": "sm_80"}
@@ -345,9 +345,9 @@ def test_every_device_has_its_base_target() -> None:
         ['[{"kind": "acme", "level": 3, "fast": true, "header": ["a.h", "b.h"]}, {"kind": "llvm"}]'],
     ],
 )
-def test_specialised_targets_have_one_canonical_form(texts: list[Any]) -> None:
+def test_specialized_targets_have_one_canonical_form(texts: list[Any]) -> None:
     targets = parse_targets(texts)
-    (acme,) = targets.specialised
+    (acme,) = targets.specialized
     assert targets.host == parse_targets([]).host
     assert acme.to_json() == {
         "kind": "acme",
@@ -377,7 +377,7 @@ def test_specialised_targets_have_one_canonical_form(texts: list[Any]) -> None:
 )
 @pytest.mark.skipif(HERE != "x86_64", reason="names a CPU of x86-64")
 def test_the_ccompiler_in_all_spellings(texts: list[Any]) -> None:
-    (ccompiler,) = parse_targets(texts).specialised
+    (ccompiler,) = parse_targets(texts).specialized
     assert parse_targets(texts) == parse_targets(parse_targets(texts).to_json())
     assert parse_targets(texts).host.options.mcpu == ("x86-64-v4",)
     assert (ccompiler.options.opt_level, ccompiler.options.header) == (2, ("<a.h>", "<b.h>"))
@@ -388,17 +388,17 @@ def test_the_ccompiler_in_all_spellings(texts: list[Any]) -> None:
 
 def test_an_int_is_taken_for_a_float_and_becomes_one() -> None:
     texts: list[Any] = ["acme -ratio=2", {"kind": "acme", "ratio": 2}, "acme -ratio=2.0", "acme -ratio=20e-1"]
-    spelt = {json.dumps(parse_targets([text]).to_json()) for text in texts}
-    assert len(spelt) == 1
-    assert '"ratio": 2.0' in spelt.pop()
+    spelled = {json.dumps(parse_targets([text]).to_json()) for text in texts}
+    assert len(spelled) == 1
+    assert '"ratio": 2.0' in spelled.pop()
 
 
 def test_an_empty_text_is_an_empty_list() -> None:
-    assert parse_targets("acme -parts=").specialised[0].options.parts == ()
-    assert parse_targets({"kind": "acme", "parts": []}).specialised[0].options.parts == ()
+    assert parse_targets("acme -parts=").specialized[0].options.parts == ()
+    assert parse_targets({"kind": "acme", "parts": []}).specialized[0].options.parts == ()
 
 
-def test_a_specialised_target_may_set_what_its_base_has() -> None:
+def test_a_specialized_target_may_set_what_its_base_has() -> None:
     triple = "aarch64-linux-gnu"
     alone = parse_targets([f"llvm -mtriple={triple} -compiler=acme -level=1"])
     assert alone == parse_targets([f"llvm -mtriple={triple}", "acme -level=1"])
@@ -416,20 +416,20 @@ def test_a_specialised_target_may_set_what_its_base_has() -> None:
             ["llvm -mcpu=x86-64-v2 -compiler=acme", "llvm -mcpu=x86-64-v4 -compiler=second"],
             "attribute 'mcpu' of Target 'llvm' is 'x86-64-v2', but 'x86-64-v4' in 'llvm -mcpu=x86-64-v4",
         ),
-        (["owncpu", "llvm -compiler=acme"], "specialises 'llvm', but the Target of device 'cpu' is 'owncpu'"),
+        (["owncpu", "llvm -compiler=acme"], "specializes 'llvm', but the Target of device 'cpu' is 'owncpu'"),
     ],
 )
-def test_a_specialised_target_must_agree_with_its_base(texts: list[str], message: str) -> None:
+def test_a_specialized_target_must_agree_with_its_base(texts: list[str], message: str) -> None:
     triple = " -mtriple=x86_64-linux-gnu"
     error = refused(*(f"llvm{triple}{text.removeprefix('llvm')}" if "llvm" in text else text for text in texts))
     assert message.replace("'llvm -mcpu", f"'llvm{triple} -mcpu") in error.message
     assert error.hint
 
 
-def test_an_attribute_of_both_kinds_belongs_to_the_specialised_one() -> None:
+def test_an_attribute_of_both_kinds_belongs_to_the_specialized_one() -> None:
     """owncpu and acme share none, so this asks for one of PartitionOptions, and for ``cpu``."""
     targets = parse_targets(["owncpu -compiler=acme -cpu=abc -min_partition_flops=7"])
-    assert (targets.specialised[0].options.cpu, targets.specialised[0].options.min_partition_flops) == ("abc", 7)
+    assert (targets.specialized[0].options.cpu, targets.specialized[0].options.min_partition_flops) == ("abc", 7)
 
 
 def test_an_unavailable_backend_is_refused_with_what_to_install() -> None:
@@ -526,7 +526,7 @@ def test_text_and_json_are_two_spellings_of_one_target(values: dict[str, Any], r
     assert parse_targets([json.dumps({"kind": "llvm", "compiler": "acme", **values})]) == targets
     assert parse_targets([json.dumps(targets.to_json())]) == targets
     for name, value in values.items():
-        found = getattr(targets.specialised[0].options, name)
+        found = getattr(targets.specialized[0].options, name)
         if name != "cpu":
             assert found == (tuple(value) if isinstance(value, list) else value)
 
@@ -537,11 +537,11 @@ def test_any_order_is_a_list_with_its_host_first(texts: list[str]) -> None:
     assert isinstance(targets, TargetList)
     assert [base.kind for base in targets.bases] == ["llvm", "cudagen"]
     order = [text.split()[0] for text in texts if text.split()[0] in ("acme", "second", "warp")]
-    assert [target.kind for target in targets.specialised] == order
+    assert [target.kind for target in targets.specialized] == order
     assert parse_targets(targets.to_json()) == targets
 
 
 def test_options_are_frozen() -> None:
-    for target in (parse_targets(["acme"]).specialised[0], parse_targets([]).host):
+    for target in (parse_targets(["acme"]).specialized[0], parse_targets([]).host):
         with pytest.raises(dataclasses.FrozenInstanceError):
             target.options.cpu = target.options.mcpu = "x"

@@ -64,7 +64,7 @@ def requested(model: onnx.ModelProto, path: Path, precision: str | None) -> tupl
 def prepared(model: onnx.ModelProto, path: Path, precision: str | None = None) -> tuple[tvm.IRModule, list[Any]]:
     """Return the module that the cutlass backend is shown, and its constants."""
     request, imported = requested(model, path, precision)
-    model = prepared_for(imported, request.targets.specialised, "cuda")
+    model = prepared_for(imported, request.targets.specialized, "cuda")
     return model.module, [constant.array for constant in model.constants.values()]
 
 
@@ -131,7 +131,7 @@ def test_windows_are_gathered_by_vectors(window: int, tmp_path: Path) -> None:
     """And no load waits for a condition."""
     text = ONE.format(c=3, attributes="pads = [1, 1, 1, 1]")
     request, imported = requested(model_of(text, w=(8, 3, window, window), b=(8,)), tmp_path / "net.onnx", "fp16")
-    lowered = lower(placed(imported, request.targets.specialised, device="cuda").model, "cuda")
+    lowered = lower(placed(imported, request.targets.specialized, device="cuda").model, "cuda")
     kernels = [f for group in lowered.groups.values() for f in group.functions if isinstance(f, Kernel)]
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
     module, _ = lower_cuda_kernels(kernels, target)

@@ -1,4 +1,4 @@
-"""Quantised models in integers: against onnx's reference, within one quantum, and truly in integers."""
+"""Quantized models in integers: against onnx's reference, within one quantum, and truly in integers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TYPES = {"float32": TensorProto.FLOAT, "uint8": TensorProto.UINT8, "int8": Tenso
 
 
 class Net:
-    """An ONNX graph of quantised tensors that grows node by node."""
+    """An ONNX graph of quantized tensors that grows node by node."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(3)
@@ -50,15 +50,15 @@ class Net:
         self.inputs.append(helper.make_tensor_value_info(name, TYPES[dtype], shape))
         return name
 
-    def quantise(self, data: str, scale: float, zero: int, dtype: str = "uint8") -> str:
+    def quantize(self, data: str, scale: float, zero: int, dtype: str = "uint8") -> str:
         return self.add("QuantizeLinear", data, self.constant(np.float32(scale)), self.constant(np.array(zero, dtype)))
 
-    def dequantise(self, data: str, scale: Any, zero: Any, dtype: str = "uint8", axis: int = 1) -> str:
+    def dequantize(self, data: str, scale: Any, zero: Any, dtype: str = "uint8", axis: int = 1) -> str:
         names = self.constant(np.float32(scale)), self.constant(np.asarray(zero, dtype))
         return self.add("DequantizeLinear", data, *names, axis=axis)
 
-    def quantised(self, data: str, scale: float, zero: int, dtype: str = "uint8") -> str:
-        return self.dequantise(self.quantise(data, scale, zero, dtype), scale, zero, dtype)
+    def quantized(self, data: str, scale: float, zero: int, dtype: str = "uint8") -> str:
+        return self.dequantize(self.quantize(data, scale, zero, dtype), scale, zero, dtype)
 
     def weight(self, *shape: int, per_channel: bool = True, dtype: str = "int8", zero: int = 0, axis: int = 0) -> str:
         low, high = (-127, 128) if dtype == "int8" else (0, 256)
@@ -66,11 +66,11 @@ class Net:
         count = shape[axis] if per_channel else 1
         scale = self.rng.uniform(0.002, 0.01, count) if per_channel else 0.004
         zeros = np.full(count, zero) if per_channel else zero
-        return self.dequantise(self.constant(whole), scale, zeros, dtype, axis)
+        return self.dequantize(self.constant(whole), scale, zeros, dtype, axis)
 
     def bias(self, count: int) -> str:
         whole = self.rng.integers(-3000, 3000, count).astype(np.int32)
-        return self.dequantise(self.constant(whole), np.full(count, 2e-4), np.zeros(count), "int32", 0)
+        return self.dequantize(self.constant(whole), np.full(count, 2e-4), np.zeros(count), "int32", 0)
 
     def model(self, *outputs: str) -> onnx.ModelProto:
         graph = helper.make_graph(self.nodes, "net", self.inputs, [onnx.ValueInfoProto(name=o) for o in outputs])
@@ -137,10 +137,10 @@ def convolution(net: Net, data: str, weight: str, bias: str | None = None, **att
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 137), ("int8", 0), ("int8", -9)])
 def test_convolution(dtype: str, zero: int, per_channel: bool, tmp_path: Path) -> None:
     net = Net()
-    data = net.quantised(net.input("x", (2, 6, 9, 8)), 0.02, zero, dtype)
+    data = net.quantized(net.input("x", (2, 6, 9, 8)), 0.02, zero, dtype)
     weight = net.weight(12, 6, 3, 3, per_channel=per_channel)
     made = convolution(net, data, weight, net.bias(12), pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2])
-    integers = Integers(net.model(net.quantise(net.add("Relu", made), 0.03, 7)), tmp_path)
+    integers = Integers(net.model(net.quantize(net.add("Relu", made), 0.03, 7)), tmp_path)
     assert integers.products == {("nn.conv2d", dtype, "int8", "int32"): 1}
     assert integers.operators["nn.pad"] == (1 if zero else 0)
     integers.check(1)
@@ -149,9 +149,9 @@ def test_convolution(dtype: str, zero: int, per_channel: bool, tmp_path: Path) -
 @pytest.mark.parametrize("groups", [3, 6], ids=["grouped", "depthwise"])
 def test_groups(groups: int, tmp_path: Path) -> None:
     net = Net()
-    data = net.quantised(net.input("x", (1, 6, 7, 7)), 0.02, 3)
+    data = net.quantized(net.input("x", (1, 6, 7, 7)), 0.02, 3)
     made = convolution(net, data, net.weight(12, 6 // groups, 3, 3), net.bias(12), pads=[1, 1, 1, 1], group=groups)
-    integers = Integers(net.model(net.quantise(made, 0.02, -3, "int8")), tmp_path)
+    integers = Integers(net.model(net.quantize(made, 0.02, -3, "int8")), tmp_path)
     assert integers.products == {("nn.conv2d", "uint8", "int8", "int32"): 1}
     integers.check(1)
 
@@ -159,13 +159,13 @@ def test_groups(groups: int, tmp_path: Path) -> None:
 def test_biases_are_part_of_the_int32_sum_and_weights_stay_int8(tmp_path: Path) -> None:
     net = Net()
     scale = np.float32(0.02)
-    data = net.quantised(net.input("x", (1, 4, 5, 5)), scale, 11)
+    data = net.quantized(net.input("x", (1, 4, 5, 5)), scale, 11)
     whole = net.rng.integers(-127, 128, (8, 4, 1, 1)).astype(np.int8)
     scales = net.rng.uniform(0.002, 0.01, 8).astype(np.float32)
-    weight = net.dequantise(net.constant(whole), scales, np.zeros(8), "int8", 0)
+    weight = net.dequantize(net.constant(whole), scales, np.zeros(8), "int8", 0)
     bias = net.rng.integers(-900, 900, 8).astype(np.int32)
-    added = net.dequantise(net.constant(bias), scales * scale, np.zeros(8), "int32", 0)
-    integers = Integers(net.model(net.quantise(convolution(net, data, weight, added), 0.05, 128)), tmp_path)
+    added = net.dequantize(net.constant(bias), scales * scale, np.zeros(8), "int32", 0)
+    integers = Integers(net.model(net.quantize(convolution(net, data, weight, added), 0.05, 128)), tmp_path)
     arrays = [constant.array for constant in integers.constants.values()]
     expected = bias - 11 * whole.astype(np.int32).sum((1, 2, 3))
     assert [array.dtype.name for array in arrays].count("int8") == 1
@@ -177,24 +177,24 @@ def test_biases_are_part_of_the_int32_sum_and_weights_stay_int8(tmp_path: Path) 
 @pytest.mark.parametrize("kind", ["float", "none"])
 def test_other_biases(kind: str, tmp_path: Path) -> None:
     net = Net()
-    data = net.quantised(net.input("x", (1, 4, 5, 5)), 0.02, 11)
+    data = net.quantized(net.input("x", (1, 4, 5, 5)), 0.02, 11)
     bias = net.constant(net.rng.standard_normal(8).astype(np.float32)) if kind == "float" else None
     made = convolution(net, data, net.weight(8, 4, 1, 1), bias)
-    integers = Integers(net.model(net.quantise(made, 0.05, 128)), tmp_path)
+    integers = Integers(net.model(net.quantize(made, 0.05, 128)), tmp_path)
     assert integers.products == {("nn.conv2d", "uint8", "int8", "int32"): 1}
     integers.check(1)
 
 
 def test_clip_and_residual(tmp_path: Path) -> None:
     net = Net()
-    data = net.quantised(net.input("x", (1, 4, 6, 6)), 0.02, 120)
+    data = net.quantized(net.input("x", (1, 4, 6, 6)), 0.02, 120)
     one = convolution(net, data, net.weight(4, 4, 3, 3), net.bias(4), pads=[1, 1, 1, 1])
-    one = net.quantised(one, 0.03, 99)
+    one = net.quantized(one, 0.03, 99)
     total = net.add("Relu", net.add("Add", one, data))
-    middle = net.quantised(total, 0.025, 0)
+    middle = net.quantized(total, 0.025, 0)
     two = convolution(net, middle, net.weight(4, 4, 1, 1), net.bias(4))
     bounded = net.add("Clip", two, net.constant(np.float32(0)), net.constant(np.float32(2)))
-    integers = Integers(net.model(net.quantise(bounded, 0.01, 3)), tmp_path)
+    integers = Integers(net.model(net.quantize(bounded, 0.01, 3)), tmp_path)
     assert integers.products == {("nn.conv2d", "uint8", "int8", "int32"): 2}
     assert not integers.operators["divide"] - 1  # of the input alone
     integers.check(2, exact=0.9)
@@ -202,12 +202,12 @@ def test_clip_and_residual(tmp_path: Path) -> None:
 
 def test_what_moves_elements_moves_integers(tmp_path: Path) -> None:
     net = Net()
-    data = net.quantised(net.input("x", (1, 4, 8, 8)), 0.02, 120)
-    pooled = net.quantised(net.add("MaxPool", data, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]), 0.02, 120)
+    data = net.quantized(net.input("x", (1, 4, 8, 8)), 0.02, 120)
+    pooled = net.quantized(net.add("MaxPool", data, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]), 0.02, 120)
     moved = net.add("Transpose", pooled, perm=[0, 2, 3, 1])
     flat = net.add("Reshape", moved, net.constant(np.array([16, 4])))
-    product = net.add("MatMul", net.quantised(flat, 0.02, 120), net.weight(4, 10, axis=1))
-    integers = Integers(net.model(net.quantise(product, 0.05, 1, "int8"), net.quantise(pooled, 0.02, 120)), tmp_path)
+    product = net.add("MatMul", net.quantized(flat, 0.02, 120), net.weight(4, 10, axis=1))
+    integers = Integers(net.model(net.quantize(product, 0.05, 1, "int8"), net.quantize(pooled, 0.02, 120)), tmp_path)
     assert integers.products == {("matmul", "uint8", "int8", "int32"): 1}
     assert integers.operators["round"] == 2
     integers.check(1)
@@ -216,11 +216,11 @@ def test_what_moves_elements_moves_integers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", [0.02, 0.031], ids=["same", "another"])
 def test_concat(other: float, tmp_path: Path) -> None:
     net = Net()
-    one = net.quantised(net.input("x", (1, 4, 5, 5)), 0.02, 120)
-    two = net.quantised(net.input("z", (1, 3, 5, 5)), other, 120)
-    joined = net.quantised(net.add("Concat", one, two, axis=1), 0.02, 120)
+    one = net.quantized(net.input("x", (1, 4, 5, 5)), 0.02, 120)
+    two = net.quantized(net.input("z", (1, 3, 5, 5)), other, 120)
+    joined = net.quantized(net.add("Concat", one, two, axis=1), 0.02, 120)
     made = convolution(net, joined, net.weight(8, 7, 1, 1))
-    integers = Integers(net.model(net.quantise(made, 0.05, 128)), tmp_path)
+    integers = Integers(net.model(net.quantize(made, 0.05, 128)), tmp_path)
     assert integers.products == {("nn.conv2d", "uint8", "int8", "int32"): 1}
     assert integers.operators["divide"] == 2
     integers.check(1)
@@ -228,16 +228,16 @@ def test_concat(other: float, tmp_path: Path) -> None:
 
 def test_gemm_with_weights_that_are_transposed(tmp_path: Path) -> None:
     net = Net()
-    data = net.quantised(net.input("x", (5, 24)), 0.02, -20, "int8")
+    data = net.quantized(net.input("x", (5, 24)), 0.02, -20, "int8")
     made = net.add("Gemm", data, net.weight(10, 24), net.bias(10), transB=1)
-    integers = Integers(net.model(net.quantised(made, 0.05, 128)), tmp_path)
+    integers = Integers(net.model(net.quantized(made, 0.05, 128)), tmp_path)
     assert integers.products == {("matmul", "int8", "int8", "int32"): 1}
     integers.check(0.05)
 
 
 def test_batches_of_rows(tmp_path: Path) -> None:
     net = Net()
-    data = net.quantised(net.input("x", (2, 3, 24)), 0.02, 99)
+    data = net.quantized(net.input("x", (2, 3, 24)), 0.02, 99)
     product = net.add("MatMul", data, net.weight(24, 6, axis=1))
     made = net.add("Add", product, net.constant(net.rng.standard_normal(6).astype(np.float32)))
     integers = Integers(net.model(net.add("Sigmoid", made)), tmp_path)
@@ -247,9 +247,9 @@ def test_batches_of_rows(tmp_path: Path) -> None:
 
 def test_weights_of_uint8_around_128(tmp_path: Path) -> None:
     net = Net()
-    data = net.quantised(net.input("x", (1, 4, 5, 5)), 0.02, 7)
+    data = net.quantized(net.input("x", (1, 4, 5, 5)), 0.02, 7)
     made = convolution(net, data, net.weight(8, 4, 3, 3, dtype="uint8", zero=128), pads=[1, 1, 1, 1])
-    integers = Integers(net.model(net.quantise(made, 0.05, 128)), tmp_path)
+    integers = Integers(net.model(net.quantize(made, 0.05, 128)), tmp_path)
     assert integers.products == {("nn.conv2d", "uint8", "int8", "int32"): 1}
     integers.check(1)
 
@@ -257,25 +257,25 @@ def test_weights_of_uint8_around_128(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["weights with a zero point", "rows with scales of their own", "computed weights"])
 def test_what_does_not_fit_stays_in_float(case: str, tmp_path: Path) -> None:
     net = Net()
-    data = net.quantised(net.input("x", (4, 8)), 0.02, 7)
+    data = net.quantized(net.input("x", (4, 8)), 0.02, 7)
     weight = net.weight(8, 6, axis=1)
     if case == "weights with a zero point":
         weight = net.weight(8, 6, dtype="uint8", zero=77, axis=1)
     elif case == "computed weights":
-        weight = net.quantised(net.input("w", (8, 6)), 0.02, 3)
+        weight = net.quantized(net.input("w", (8, 6)), 0.02, 3)
     else:
-        whole = net.quantise(data, 0.02, 7)
-        data = net.dequantise(whole, np.linspace(0.01, 0.04, 4), np.zeros(4), "uint8", 0)
-    integers = Integers(net.model(net.quantise(net.add("MatMul", data, weight), 0.05, 128)), tmp_path)
+        whole = net.quantize(data, 0.02, 7)
+        data = net.dequantize(whole, np.linspace(0.01, 0.04, 4), np.zeros(4), "uint8", 0)
+    integers = Integers(net.model(net.quantize(net.add("MatMul", data, weight), 0.05, 128)), tmp_path)
     assert integers.products == {("matmul", "float32", "float32", "float32"): 1}
     integers.check(1)
 
 
 def test_sums_beyond_int32_saturate(tmp_path: Path) -> None:
     net = Net()
-    data = net.quantised(net.input("x", (4, 8)), 1.0, 7)
+    data = net.quantized(net.input("x", (4, 8)), 1.0, 7)
     made = net.add("MatMul", data, net.weight(8, 6, axis=1))
-    integers = Integers(net.model(made, net.quantise(made, 1e-9, 0)), tmp_path)
+    integers = Integers(net.model(made, net.quantize(made, 1e-9, 0)), tmp_path)
     assert integers.products == {("matmul", "uint8", "int8", "int32"): 1}
     numbers, whole = integers.run({"x": net.rng.integers(-7, 99, (4, 8)).astype(np.float32)})
     assert set(np.unique(whole)) == {0, 255}
@@ -300,7 +300,7 @@ def test_conv_integer(dtype: str, zeros: str, tmp_path: Path) -> None:
     integers.check(0, exact=1.0)
 
 
-def test_dynamic_quantisation(tmp_path: Path) -> None:
+def test_dynamic_quantization(tmp_path: Path) -> None:
     net = Net()
     names = ["whole", "scale", "zero"]
     net.nodes.append(helper.make_node("DynamicQuantizeLinear", [net.input("x", (6, 32))], names))
@@ -337,7 +337,7 @@ def test_qlinear_conv_and_matmul(tmp_path: Path) -> None:
     integers.check(1, exact=0.95)
 
 
-def test_models_that_are_not_quantised_stay_as_they_are(tmp_path: Path) -> None:
+def test_models_that_are_not_quantized_stay_as_they_are(tmp_path: Path) -> None:
     net = Net()
     path = tmp_path / "net.onnx"
     path.write_bytes(net.model(net.add("Relu", net.input("x", (4, 8)))).SerializeToString())

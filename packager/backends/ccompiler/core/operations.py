@@ -275,7 +275,7 @@ def _sum_of_tensors(total: Operation, maker: dict[int, Operation]) -> Operation 
 
 
 def _layer_norm(division: Operation, maker: dict[int, Operation]) -> Operation | None:
-    """Recognise (x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + epsilon)."""
+    """Recognize (x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + epsilon)."""
 
     def made_by(operand: Operand, name: str) -> Operation | None:
         found = maker.get(operand.tensor.index) if isinstance(operand, Use) else None
@@ -283,16 +283,16 @@ def _layer_norm(division: Operation, maker: dict[int, Operation]) -> Operation |
 
     if division.name != "divide":
         return None
-    centred, root = made_by(division.operands[0], "subtract"), made_by(division.operands[1], "sqrt")
+    centered, root = made_by(division.operands[0], "subtract"), made_by(division.operands[1], "sqrt")
     variance = made_by(root.operands[0], "add") if root else None
     mean = made_by(variance.operands[0], "mean") if variance else None
     square = (made_by(mean.operands[0], "power") or made_by(mean.operands[0], "multiply")) if mean else None
-    if not centred or not variance or not square or not isinstance(variance.operands[1], Literal):
+    if not centered or not variance or not square or not isinstance(variance.operands[1], Literal):
         return None
-    first = made_by(centred.operands[1], "mean")
-    if not first or square.operands[0] != division.operands[0] or first.operands[0] != centred.operands[0]:
+    first = made_by(centered.operands[1], "mean")
+    if not first or square.operands[0] != division.operands[0] or first.operands[0] != centered.operands[0]:
         return None
     if square.operands[1] != square.operands[0] and square.operands[1] != Literal(2.0, division.result.dtype):
         return None
     epsilon = float(variance.operands[1].value)
-    return Operation("layer_norm", (centred.operands[0],), division.result, numbers=(epsilon, 1.0))
+    return Operation("layer_norm", (centered.operands[0],), division.result, numbers=(epsilon, 1.0))

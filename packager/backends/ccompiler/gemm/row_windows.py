@@ -1,6 +1,6 @@
 """Windows of a convolution over NHWC that are read where they are: in the lines of the data, or in a copy with edges.
 
-What a window meets in one line of the data is in one piece there, and the windows of neighbouring places are at one
+What a window meets in one line of the data is in one piece there, and the windows of neighboring places are at one
 distance. So a tile needs no copy of each window: its sums go from line to line. Where windows reach beyond the edges,
 or a step beyond the data, a block first copies the lines that it reads, with zeros around them: a third of what 3x3
 windows would be.

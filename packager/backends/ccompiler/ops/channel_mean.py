@@ -1,4 +1,4 @@
-"""avg_pool1d along rows: means of neighbouring elements, as of channels in local response normalisation."""
+"""avg_pool1d along rows: means of neighboring elements, as of channels in local response normalization."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ MOST_ELEMENTS = 1536
 MOST_NEIGHBOURS = 16
 
 
-def add_neighbours(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
+def add_neighbors(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
     attributes = anchor.attributes
     (window,), (first, last) = map(int, attributes.pool_size), map(int, attributes.padding)
     inner = stage.inner
     if not isinstance(inner, int) or inner > MOST_ELEMENTS or window > MOST_NEIGHBOURS:
-        raise CannotRender(f"means of {window} neighbours in rows of {inner}")
+        raise CannotRender(f"means of {window} neighbors in rows of {inner}")
     made_before = {operation.result.index for operation in stage.before}
-    draft = group.function("neighbours")
+    draft = group.function("neighbors")
     before = make_program(
         stage.before,
         inner=inner,
@@ -38,7 +38,7 @@ def add_neighbours(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         pointer_of=draft.tensor,
     )
     draft.finish(
-        "neighbours",
+        "neighbors",
         stage.rows,
         {
             "before": before,

@@ -1,4 +1,4 @@
-"""Nodes of custom operators (``--op-library``) in an ONNX graph: recognised, typed, and imported as calls by name."""
+"""Nodes of custom operators (``--op-library``) in an ONNX graph: recognized, typed, and imported as calls by name."""
 
 from __future__ import annotations
 

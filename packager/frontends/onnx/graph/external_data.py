@@ -1,7 +1,7 @@
-"""The data of ONNX initialisers: taken out of the model, external data mapped and not read.
+"""The data of ONNX initializers: taken out of the model, external data mapped and not read.
 
 protobuf copies a message wherever it goes and holds no more than 2 GiB, so that no stage passes weights around in one.
-An initialiser whose data are taken out stays as a declaration: its name, type and shape, marked as external.
+An initializer whose data are taken out stays as a declaration: its name, type and shape, marked as external.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from packager.bundle.arrays import Array
 
-# Initialisers above this size, in bytes, are no shapes or axes: nothing but the importer needs their data.
+# Initializers above this size, in bytes, are no shapes or axes: nothing but the importer needs their data.
 LARGE_BYTES = 4096
 # Elements that share bytes, and those of no fixed size.
 NO_VIEWS = {getattr(TensorProto, name, None) for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "STRING")}
 
 
 def is_declared(tensor: TensorProto) -> bool:
-    """Whether the data of an initialiser are not in the model."""
+    """Whether the data of an initializer are not in the model."""
     return bool(external_data_helper.uses_external_data(tensor))
 
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    """Return the tensors of a model: initialisers and attributes, those in the graphs that nodes hold too."""
+    """Return the tensors of a model: initializers and attributes, those in the graphs that nodes hold too."""
     tensors: Iterator[TensorProto] = external_data_helper._get_all_tensors(model)
     return tensors
 
 
 def declaration(name: str, data_type: int, shape: tuple[int, ...]) -> TensorProto:
-    """Return an initialiser whose data are not in the model."""
+    """Return an initializer whose data are not in the model."""
     return TensorProto(name=name, data_type=data_type, dims=shape, data_location=TensorProto.EXTERNAL)
 
 
 def take_large(graph: onnx.GraphProto) -> dict[str, Array]:
-    """Return the data of large initialisers that are in the model, and leave declarations.
+    """Return the data of large initializers that are in the model, and leave declarations.
 
     Raises ValueError for data that do not fit the shape.
     """
@@ -53,16 +53,16 @@ def take_large(graph: onnx.GraphProto) -> dict[str, Array]:
         try:
             arrays[tensor.name] = numpy_helper.to_array(tensor)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"initialiser {tensor.name!r}: {error}") from None
+            raise ValueError(f"initializer {tensor.name!r}: {error}") from None
         tensor.CopyFrom(declaration(tensor.name, tensor.data_type, tuple(tensor.dims)))
     return arrays
 
 
 def read_external(model: onnx.ModelProto, folder: Path, taken: Container[str]) -> dict[str, Array]:
-    """Read external data: return those of large initialisers, as read-only views of the mapped files, and leave
+    """Read external data: return those of large initializers, as read-only views of the mapped files, and leave
     declarations; put all other into the model.
 
-    ``taken`` are the initialisers that are declarations already. Raises OSError, and ValueError for a place that is
+    ``taken`` are the initializers that are declarations already. Raises OSError, and ValueError for a place that is
     outside its file or does not fit the shape; onnx's own ValidationError for a file outside ``folder``.
     """
     files: dict[str, Array] = {}
@@ -78,7 +78,7 @@ def read_external(model: onnx.ModelProto, folder: Path, taken: Container[str]) -
 
 
 def _is_large(tensor: TensorProto) -> bool:
-    """Whether an initialiser is large, by its shape; those whose elements numpy cannot view count as small."""
+    """Whether an initializer is large, by its shape; those whose elements numpy cannot view count as small."""
     if tensor.data_type not in helper.get_all_tensor_dtypes() or tensor.data_type in NO_VIEWS:
         return False
     return _nbytes(tensor) > LARGE_BYTES
@@ -102,7 +102,7 @@ def _view(tensor: TensorProto, folder: Path, files: dict[str, Array]) -> Array:
     nbytes = _nbytes(tensor)
     if length != nbytes or start + length > file.size:
         raise ValueError(
-            f"initialiser {tensor.name!r} has {nbytes} bytes, its data are bytes {start} to {start + length} of "
+            f"initializer {tensor.name!r} has {nbytes} bytes, its data are bytes {start} to {start + length} of "
             f"{info.location!r}, which has {file.size}"
         )
     array: Array = file[start : start + nbytes].view(helper.tensor_dtype_to_np_dtype(tensor.data_type))

@@ -1,4 +1,4 @@
-"""Fold in numpy what is constant in an ONNX graph: initialisers, shapes that are known, and what follows of them."""
+"""Fold in numpy what is constant in an ONNX graph: initializers, shapes that are known, and what follows of them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Extents = tuple[int | None, ...]
 
 
 class Constants:
-    """The initialisers of a graph as arrays, and where those that were computed here come from.
+    """The initializers of a graph as arrays, and where those that were computed here come from.
 
-    ``sources`` gives for each of these the initialisers of the file that it was computed from; small ones, which are
+    ``sources`` gives for each of these the initializers of the file that it was computed from; small ones, which are
     part of the code, do not count. An array that only moves elements of its source is a view of it. ``arrays`` are
     those whose data are not in the graph.
     """
@@ -49,13 +49,13 @@ class Constants:
         return name in self.tensors
 
     def array(self, name: str) -> Array:
-        """Return the value of an initialiser."""
+        """Return the value of an initializer."""
         if name not in self.arrays:
             self.arrays[name] = numpy_helper.to_array(self.tensors[name])
         return self.arrays[name]
 
     def add(self, name: str, array: Array, inputs: Iterable[str] | None) -> None:
-        """Add an initialiser that was computed from ``inputs``; None: it stands in the file, as a Constant node."""
+        """Add an initializer that was computed from ``inputs``; None: it stands in the file, as a Constant node."""
         self.arrays[name] = array
         if array.nbytes > LARGE_BYTES:
             data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -71,7 +71,7 @@ class Constants:
 
 
 def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], constants: Constants) -> int:
-    """Replace the nodes of ``model`` whose values are known by initialisers; return how many were more than constants.
+    """Replace the nodes of ``model`` whose values are known by initializers; return how many were more than constants.
 
     ``extents`` are those of values by name. What the graph gives out stays computed.
     """

@@ -23,7 +23,7 @@ class Inferred:
 
 def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
     """Return what is known of the values of a model. Best effort: the importer reports what is wrong."""
-    # Inference needs the shapes of large initialisers, not their data, and protobuf cannot pass over 2 GiB.
+    # Inference needs the shapes of large initializers, not their data, and protobuf cannot pass over 2 GiB.
     bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     graph = model.graph
     bare.graph.name = graph.name
@@ -45,7 +45,7 @@ def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
         while custom and add_types(bare.graph, inferred, custom):  # what comes after them depends on their outputs
             inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
     except onnx.shape_inference.InferenceError:
-        inferred = bare.graph  # an optimisation only: the importer infers by itself and reports what is wrong
+        inferred = bare.graph  # an optimization only: the importer infers by itself and reports what is wrong
     protos = {
         tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer
     }

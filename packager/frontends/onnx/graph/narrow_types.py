@@ -136,7 +136,7 @@ class _Rewriter:
         if found:
             raise ModelError(
                 f"node {node.name or node.output[0]!r} of operator {node.op_type} computes with {found[0]}",
-                hint="such tensors may be moved, cast, quantised and dequantised: cast them before",
+                hint="such tensors may be moved, cast, quantized and dequantized: cast them before",
             )
         self.nodes.append(node)
 

@@ -33,7 +33,7 @@ def simplify(
 ) -> tuple[Inferred, Constants]:
     """Fold constants and batch norms of ``model`` in place; the graph computes the same values.
 
-    ``arrays`` are the initialisers whose data are not in the graph.
+    ``arrays`` are the initializers whose data are not in the graph.
 
     Returns what is known of the values that were there before, and the constants.
     """
@@ -169,7 +169,7 @@ def _add_pairwise(graph: onnx.GraphProto) -> None:
 
 
 def _fresh(name: str, taken: Constants) -> str:
-    """Return a name for the folded form of the initialiser ``name``."""
+    """Return a name for the folded form of the initializer ``name``."""
     candidate = f"{name}.folded"
     while candidate in taken:
         candidate += "_"
@@ -187,6 +187,6 @@ def _drop_unused(graph: onnx.GraphProto) -> None:
             used.update(node.input)
     del graph.node[:]
     graph.node.extend(reversed(kept))
-    initialisers = [tensor for tensor in graph.initializer if tensor.name in used]
+    initializers = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
-    graph.initializer.extend(initialisers)
+    graph.initializer.extend(initializers)

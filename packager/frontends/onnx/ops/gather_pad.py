@@ -188,12 +188,12 @@ def _batch_norm(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
     axes = [axis for axis in range(x.ty.ndim) if axis != 1]
     momentum = attributes.get("momentum", 0.9)
     current = emit(op.mean(wide, axes, keepdims=True))
-    centred = emit(op.subtract(wide, current))
-    spread = emit(op.mean(emit(op.multiply(centred, centred)), axes, keepdims=True))
+    centered = emit(op.subtract(wide, current))
+    spread = emit(op.mean(emit(op.multiply(centered, centered)), axes, keepdims=True))
     shape = [1, -1, *[1] * (x.ty.ndim - 2)]
     root = emit(op.sqrt(emit(op.add(spread, relax.const(attributes.get("epsilon", 1e-5), dtype)))))
     gain, offset = (emit(op.reshape(emit(op.astype(p, dtype)), shape)) for p in (scale, bias))
-    result = emit(op.add(emit(op.multiply(emit(op.divide(centred, root)), gain)), offset))
+    result = emit(op.add(emit(op.multiply(emit(op.divide(centered, root)), gain)), offset))
     if output_count(attributes) == 1:
         return op.astype(result, dtype_of(x))
 

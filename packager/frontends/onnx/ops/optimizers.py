@@ -1,4 +1,4 @@
-"""Steps of optimisers: ``Momentum``, ``Adagrad`` and ``Adam`` of ``ai.onnx.preview.training``, version 1.
+"""Steps of optimizers: ``Momentum``, ``Adagrad`` and ``Adam`` of ``ai.onnx.preview.training``, version 1.
 
 Inputs are the learning rate and the number of updates so far, both scalars, then all tensors, their gradients and their
 states, group by group; outputs are new tensors and states in the same order.
@@ -36,8 +36,8 @@ class _Step:
         """Return a x + b y."""
         return self(op.add, self.scale(a, x), self.scale(b, y))
 
-    def regularised(self, attributes: Mapping[str, Any], x: Any, g: Any) -> Any:
-        """Return the gradient with that of the regularisation."""
+    def regularized(self, attributes: Mapping[str, Any], x: Any, g: Any) -> Any:
+        """Return the gradient with that of the regularization."""
         return self(op.add, self.scale(float(attributes.get("norm_coefficient", 0.0)), x), g)
 
 
@@ -62,7 +62,7 @@ def _momentum(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
     for x, g, v in _groups(inputs, 3):
         step = _Step(builder, dtype_of(x))
         rate, time = _scalars(builder, inputs, dtype_of(x))
-        gradient = step.regularised(attributes, x, g)
+        gradient = step.regularized(attributes, x, g)
         started = step(op.greater, time, 0.0)
         weight = step(op.where, started, beta, 1.0)
         new = step.mix(alpha, v, weight, gradient)
@@ -77,7 +77,7 @@ def _adagrad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
         step = _Step(builder, dtype_of(x))
         rate, time = _scalars(builder, inputs, dtype_of(x))
         decay = step.mix(float(attributes.get("decay_factor", 0.0)), time, 1.0, 1.0)
-        gradient = step.regularised(attributes, x, g)
+        gradient = step.regularized(attributes, x, g)
         new = step.mix(1.0, h, gradient, gradient)
         root = step(op.add, step(op.sqrt, new), float(attributes.get("epsilon", 1e-6)))
         moved = step(op.divide, step.scale(step(op.divide, rate, decay), gradient), root)
@@ -91,7 +91,7 @@ def _adam(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _conv
     for x, g, v, h in _groups(inputs, 4):
         step = _Step(builder, dtype_of(x))
         rate, time = _scalars(builder, inputs, dtype_of(x))
-        gradient = step.regularised(attributes, x, g)
+        gradient = step.regularized(attributes, x, g)
         first = step.mix(alpha, v, 1 - alpha, gradient)
         second = step.mix(beta, h, 1 - beta, step.scale(gradient, gradient))
         root = step(op.add, step(op.sqrt, second), float(attributes.get("epsilon", 1e-6)))

@@ -26,7 +26,7 @@ def _grams(attributes: Mapping[str, Any]) -> list[tuple[tuple[int, ...], int]]:
     return found
 
 
-def _vectorise(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+def _vectorize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     data, dtype = inputs[0], dtype_of(inputs[0])
     if "pool_int64s" not in attributes or dtype not in ("int32", "int64"):
         raise ValueError("TfIdfVectorizer of strings")
@@ -78,4 +78,4 @@ def _vectorise(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
     return builder.call_te(compute, data, *constants, primfunc_name_hint="tf_idf")
 
 
-NGRAMS: Mapping[str, Converter] = {"TfIdfVectorizer": _vectorise}
+NGRAMS: Mapping[str, Converter] = {"TfIdfVectorizer": _vectorize}

@@ -64,7 +64,7 @@ def _in_a_loop(primfunc: tirx.PrimFunc, name: str, inputs: int) -> tirx.PrimFunc
         for buffer in buffers
     ]
     block = s_tir.SBlock([variable], regions[:inputs], regions[inputs:], name, statement)
-    realised = s_tir.SBlockRealize([loop], tirx.const(1, "bool"), block)
-    nest = tirx.For(loop, tirx.const(0, "int64"), one, tirx.ForKind.SERIAL, realised)
+    realized = s_tir.SBlockRealize([loop], tirx.const(1, "bool"), block)
+    nest = tirx.For(loop, tirx.const(0, "int64"), one, tirx.ForKind.SERIAL, realized)
     root = s_tir.SBlock([], [], [], "root", nest)
     return primfunc.with_body(s_tir.SBlockRealize([], tirx.const(1, "bool"), root))

@@ -159,7 +159,7 @@ def _space_to_depth(builder: Any, inputs: Sequence[Any], attributes: dict[str, A
 
 
 def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Maxima over the weighted neighbours of all samples of a bin, as the standard's reference has them."""
+    """Maxima over the weighted neighbors of all samples of a bin, as the standard's reference has them."""
     if text(attributes, "mode", "avg") != "max":
         return convert("RoiAlign", list(inputs), attributes)
     data, rois, batches = inputs

@@ -1,4 +1,4 @@
-"""Converters of torch's operators of networks: products, attention, normalisation, pooling, resizing."""
+"""Converters of torch's operators of networks: products, attention, normalization, pooling, resizing."""
 
 from __future__ import annotations
 
@@ -117,12 +117,12 @@ def _softmax(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
 
 def _layer_norm(importer: Any, node: Any) -> Any:
     data, shape = importer.tensor(node.args[0]), importer.shape(node.args[0])
-    normalised = importer.shape(node.args[0])[len(shape) - len(node.args[1]) :]
+    normalized = importer.shape(node.args[0])[len(shape) - len(node.args[1]) :]
     dtype = importer.element_type(node.args[0].meta["val"].dtype)
     weight, bias = node.args[2:4]
-    gamma = relax.const(np.ones(normalised), dtype) if weight is None else importer.tensor(weight)
-    beta = relax.const(np.zeros(normalised), dtype) if bias is None else importer.tensor(bias)
-    axes = list(range(-len(normalised), 0))
+    gamma = relax.const(np.ones(normalized), dtype) if weight is None else importer.tensor(weight)
+    beta = relax.const(np.zeros(normalized), dtype) if bias is None else importer.tensor(bias)
+    axes = list(range(-len(normalized), 0))
     return _R.nn.layer_norm(data, gamma, beta, axes=axes, epsilon=node.args[4])
 
 

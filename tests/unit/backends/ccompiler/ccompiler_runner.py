@@ -58,7 +58,7 @@ def compile_all(
     """Compile with the backend; ``base`` is the Target of the machine."""
     targets = parse_targets([base, target])
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = targets.specialised[0]
+    chosen = targets.specialized[0]
     context = Context(folder, find_toolchain(targets.host.machine), targets.host, jobs=1)
     return BACKEND.compile(partitions, chosen, context), chosen
 
@@ -95,7 +95,7 @@ class Runner:
             (folder / "ccompiler.c").write_text(source)
             self.group = groups[part.name]
         if flags:  # compiled once more, as by hand
-            march = parse_targets([base, target]).specialised[0].options.march[0]
+            march = parse_targets([base, target]).specialized[0].options.march[0]
             source = str(folder / "ccompiler.c")
             command = ["gcc", f"-march={march}", "-fPIC", *STRICT, *flags, "-c", source, "-o", f"{source}.o"]
             done = subprocess.run(command, env=OWN, check=False, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What the ccompiler backend moves along rows: concatenations, interleaved groups, planes, means of neighbours."""
+"""What the ccompiler backend moves along rows: concatenations, interleaved groups, planes, means of neighbors."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_planes_become_channels(follows: bool, dtype: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("window", "padding"), [(5, (2, 2)), (4, (1, 2)), (1, (0, 0))])
-def test_means_of_neighbours_with_what_is_around_them(window: int, padding: tuple[int, int], tmp_path: Path) -> None:
+def test_means_of_neighbors_with_what_is_around_them(window: int, padding: tuple[int, int], tmp_path: Path) -> None:
     n = tirx.Var("n", "int64")
     x = variable("x", (n, 3, 3, 21))
 
@@ -127,7 +127,7 @@ def test_means_of_neighbours_with_what_is_around_them(window: int, padding: tupl
         return e(op.divide(x, e(op.add(e(op.reshape(means, (n, 3, 3, 21))), relax.const(1.0, "float32")))))
 
     run = Runner(partition([x], body), tmp_path)
-    assert functions(run) == ["neighbours"]
+    assert functions(run) == ["neighbors"]
     for batch in (1, 2):
         data = RNG.standard_normal((batch, 3, 3, 21)).astype("f4")
         squares = np.pad(data.astype("f8") ** 2, ((0, 0), (0, 0), (0, 0), padding))

@@ -535,8 +535,8 @@ def test_softmax_of_rows_with_infinities_and_nan(tmp_path: Path) -> None:
 def layer_norm(x: np.ndarray, axes: int, epsilon: float) -> np.ndarray:
     """Over the last axes."""
     over = tuple(range(-axes, 0))
-    centred = wide(x) - wide(x).mean(over, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(over, keepdims=True) + epsilon)
+    centered = wide(x) - wide(x).mean(over, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(over, keepdims=True) + epsilon)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -568,11 +568,11 @@ def test_layer_norm_of_a_sum_that_is_a_result_too(dtype: str, axes: int, tmp_pat
 @pytest.mark.parametrize("square", ["power", "multiply"])
 def test_decomposed_layer_norm(square: str, tmp_path: Path) -> None:
     def body(e, x, gamma, beta):
-        centred = e(op.subtract(x, e(op.mean(x, [-1], keepdims=True))))
+        centered = e(op.subtract(x, e(op.mean(x, [-1], keepdims=True))))
         two = relax.const(2.0, "float32")
-        squared = e(op.power(centred, two) if square == "power" else op.multiply(centred, centred))
+        squared = e(op.power(centered, two) if square == "power" else op.multiply(centered, centered))
         variance = e(op.add(e(op.mean(squared, [-1], keepdims=True)), relax.const(1e-5, "float32")))
-        normal = e(op.divide(centred, e(op.sqrt(variance))))
+        normal = e(op.divide(centered, e(op.sqrt(variance))))
         return e(op.add(e(op.multiply(normal, gamma)), beta))
 
     arguments = [variable("x", (symbol(), 24)), variable("gamma", (24,)), variable("beta", (24,))]

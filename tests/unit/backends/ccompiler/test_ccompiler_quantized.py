@@ -1,4 +1,4 @@
-"""Products of bytes in the ccompiler backend: exact on every kind of machine, and requantised in their loop nest."""
+"""Products of bytes in the ccompiler backend: exact on every kind of machine, and requantized in their loop nest."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_conv2d(case: str, machine: str, dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stored", ["uint8", "int8"])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_requantisation_is_part_of_the_loop_nest(machine: str, stored: str, tmp_path: Path) -> None:
+def test_requantization_is_part_of_the_loop_nest(machine: str, stored: str, tmp_path: Path) -> None:
     rows, columns, limits, zero = symbol(), 70, np.iinfo(stored), 5
     arguments = [
         variable("x", (rows, 40), "uint8"),
@@ -106,9 +106,9 @@ def test_requantisation_is_part_of_the_loop_nest(machine: str, stored: str, tmp_
         total = e(op.add(numbers, e(op.multiply(e(op.astype(r, "float32")), relax.const(0.5, "float32")))))
         rounded = e(op.astype(e(op.round(total)), "int32"))
         clipped = e(op.clip(e(op.add(rounded, relax.const(zero, "int32"))), limits.min, limits.max))
-        quantised = e(op.astype(clipped, stored))
-        again = e(op.multiply(e(op.astype(quantised, "float32")), relax.const(0.25, "float32")))
-        return quantised, again
+        quantized = e(op.astype(clipped, stored))
+        again = e(op.multiply(e(op.astype(quantized, "float32")), relax.const(0.25, "float32")))
+        return quantized, again
 
     run = runner(partition(arguments, body, [1, 2, 3]), tmp_path, machine)
     assert len(run.group.functions) == 1
@@ -117,8 +117,8 @@ def test_requantisation_is_part_of_the_loop_nest(machine: str, stored: str, tmp_
     s = RNG.choice([2.0**-9, 2.0**-11, 2.0**-12], columns).astype(np.float32)
     numbers = (x.astype("i4") @ w.astype("i4") + b) * s.astype("f8") + r * 0.5
     expected = np.clip(np.rint(numbers) + zero, limits.min, limits.max)
-    quantised, again = run(x, w, b, s, r)
-    np.testing.assert_array_equal(quantised, expected.astype(stored))
+    quantized, again = run(x, w, b, s, r)
+    np.testing.assert_array_equal(quantized, expected.astype(stored))
     np.testing.assert_array_equal(again, (expected * 0.25).astype(np.float32))
 
 

@@ -84,7 +84,7 @@ def test_attributes_change_the_code_and_not_the_numbers(target: str, wanted: lis
 def test_compiles_without_warnings(target: str, tmp_path: Path) -> None:
     """Also for a machine that this one is not: it is not run."""
     compile_all([mixed()], tmp_path, target, least_base())
-    march = parse_targets([least_base(), target]).specialised[0].options.march[0]
+    march = parse_targets([least_base(), target]).specialized[0].options.march[0]
     strict = ["-O3", "-Wall", "-Wextra", "-Wshadow", "-Wframe-larger-than=131072", "-Werror", f"-march={march}"]
     done = subprocess.run(
         ["gcc", *strict, "-c", "ccompiler.c", "-o", "x.o"], cwd=tmp_path, capture_output=True, check=False
@@ -155,7 +155,7 @@ def test_odd_partitions_are_given_back(body: Any, tmp_path: Path) -> None:
 
 def test_march_follows_the_base_target() -> None:
     def march(*targets: str) -> tuple[str, ...]:
-        return tuple(parse_targets(targets).specialised[0].options.march)
+        return tuple(parse_targets(targets).specialized[0].options.march)
 
     assert march("llvm -mtriple=x86_64-linux-gnu", "ccompiler") == ("x86-64-v3", "x86-64-v4")
     assert march("llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v4", "ccompiler") == ("x86-64-v4",)
@@ -170,9 +170,9 @@ def test_march_follows_the_base_target() -> None:
 
 
 def test_operators_are_in_one_order() -> None:
-    (target,) = parse_targets(["llvm", "ccompiler -operators=dense,elementwise"]).specialised
+    (target,) = parse_targets(["llvm", "ccompiler -operators=dense,elementwise"]).specialized
     assert target.options.operators == ("elementwise", "dense")
-    (default,) = parse_targets(["llvm", "ccompiler"]).specialised
+    (default,) = parse_targets(["llvm", "ccompiler"]).specialized
     assert default.options.operators == OPERATORS
 
 
@@ -209,7 +209,7 @@ def test_good_header_is_included(tmp_path: Path) -> None:
 
 
 def test_headers_are_inputs_of_the_build() -> None:
-    (target,) = parse_targets(["llvm", "ccompiler -header=/opt/ours.h,<stdint.h>"]).specialised
+    (target,) = parse_targets(["llvm", "ccompiler -header=/opt/ours.h,<stdint.h>"]).specialized
     assert BACKEND.inputs(target) == [Path("/opt/ours.h")]
     assert target.to_manifest()["header"] == ("ours.h", "<stdint.h>")
 

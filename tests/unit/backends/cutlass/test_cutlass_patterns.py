@@ -293,7 +293,7 @@ def operators_of(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], dim
     model.graph.initializer.extend(tensors)
     onnx.save(model, path)
     request = make_build_request(path, targets=TARGETS, precision="fp16", dims=dims)
-    placed = placed_model(import_model(request), request.targets.specialised, device="cuda").model
+    placed = placed_model(import_model(request), request.targets.specialized, device="cuda").model
     calls = [b.value for block in placed.module["main"].body.blocks for b in block.bindings]
     names = {name: part.partition.composites[0].name for name, part in placed.partitions.items()}
     return [names[c.args[0].global_symbol] if operator_of(c) == "call_dps_packed" else operator_of(c) for c in calls]

@@ -47,7 +47,7 @@ def number(value: float, dtype: str = "float32") -> Any:
     return relax.const(value, dtype)
 
 
-def requantised(emit: Callable[..., Any], value: Any, low: float, high: float, zero: int, stored: str) -> Any:
+def requantized(emit: Callable[..., Any], value: Any, low: float, high: float, zero: int, stored: str) -> Any:
     """As packager.transforms.quantize.quantize writes it."""
     whole = emit(op.astype(emit(op.round(emit(op.clip(value, low - zero, high - zero)))), "int32"))
     whole = emit(op.add(whole, number(zero, "int32"))) if zero else whole
@@ -60,25 +60,25 @@ def scaled(emit: Callable[..., Any], sums: Any, c: dict[str, Any]) -> Any:
 
 def int8_of_all(emit: Callable[..., Any], sums: Any, c: dict[str, Any]) -> Any:
     value = emit(op.add(scaled(emit, emit(op.add(sums, c["offset"])), c), c["bias"]))
-    return requantised(emit, value, -128, 127, 0, "int8")
+    return requantized(emit, value, -128, 127, 0, "int8")
 
 
 def int8_after_relu(emit: Callable[..., Any], sums: Any, c: dict[str, Any]) -> Any:
     value = emit(op.nn.relu(emit(op.add(scaled(emit, sums, c), c["bias"]))))
     value = emit(op.divide(value, number(0.5)))
-    return requantised(emit, value, -128, 127, -3, "int8")
+    return requantized(emit, value, -128, 127, -3, "int8")
 
 
 def int8_with_residual(emit: Callable[..., Any], sums: Any, c: dict[str, Any]) -> Any:
     other = emit(op.multiply(emit(op.astype(c["residual"], "float32")), number(0.25)))
     value = emit(op.add(emit(op.add(scaled(emit, sums, c), other)), number(-1.5)))
-    return requantised(emit, value, 0, 127, 0, "int8")
+    return requantized(emit, value, 0, 127, 0, "int8")
 
 
 def uint8_by_numbers(emit: Callable[..., Any], sums: Any, c: dict[str, Any]) -> Any:
     del c
     value = emit(op.multiply(emit(op.astype(sums, "float32")), number(2.0**-8)))
-    return requantised(emit, value, 0, 255, 100, "uint8")
+    return requantized(emit, value, 0, 255, 100, "uint8")
 
 
 def floats(emit: Callable[..., Any], sums: Any, c: dict[str, Any]) -> Any:
@@ -187,7 +187,7 @@ def wrapped(emit: Callable[..., Any], sums: Any, c: dict[str, Any]) -> Any:
 
 
 def beyond(emit: Callable[..., Any], sums: Any, c: dict[str, Any]) -> Any:
-    return requantised(emit, floats(emit, sums, c), -200, 127, 0, "int8")
+    return requantized(emit, floats(emit, sums, c), -200, 127, 0, "int8")
 
 
 def other_residual(emit: Callable[..., Any], sums: Any, c: dict[str, Any]) -> Any:
@@ -228,7 +228,7 @@ def save(tmp_path: Path, text: str, **arrays: Any) -> Path:
 CUDA = "cuda -arch=sm_90a"
 
 
-def test_a_quantised_layer_of_onnx_is_one_kernel(tmp_path: Path) -> None:
+def test_a_quantized_layer_of_onnx_is_one_kernel(tmp_path: Path) -> None:
     text = """<ir_version: 10, opset_import: ["": 21]> net (float[n,64] x) => (float[n,48] y) {
       xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wd = DequantizeLinear <axis = 1> (w, sw, zw)
       p = MatMul(xd, wd) a = Add(p, b) r = Relu(a) q = QuantizeLinear(r, s, z) y = DequantizeLinear(q, s, z) }"""
@@ -243,7 +243,7 @@ def test_a_quantised_layer_of_onnx_is_one_kernel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_a_quantised_convolution_of_onnx_is_one_kernel(tmp_path: Path, dtype: str) -> None:
+def test_a_quantized_convolution_of_onnx_is_one_kernel(tmp_path: Path, dtype: str) -> None:
     text = f"""<ir_version: 10, opset_import: ["": 21]> net ({dtype}[n,16,9,9] x) => ({dtype}[n,32,5,5] y)
       {{ y = QLinearConv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, s, z, w, sw, zw, s, z, b) }}"""
     rng = np.random.default_rng(0)

@@ -20,7 +20,7 @@ def model_of(*tensors: TensorProto) -> onnx.ModelProto:
 
 
 def external(name: str, array: np.ndarray, **place: object) -> TensorProto:
-    """An initialiser whose data are at ``place``."""
+    """An initializer whose data are at ``place``."""
     tensor = numpy_helper.from_array(array, name)
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
@@ -50,7 +50,7 @@ def test_data_in_typed_fields_are_taken_too() -> None:
 def test_data_that_do_not_fit_the_shape(surplus: int) -> None:
     tensor = numpy_helper.from_array(LARGE, "large")
     tensor.raw_data = tensor.raw_data[:surplus] if surplus < 0 else tensor.raw_data + bytes(surplus)
-    with pytest.raises(ValueError, match="initialiser 'large'"):
+    with pytest.raises(ValueError, match="initializer 'large'"):
         take_large(model_of(tensor).graph)
 
 

@@ -1,4 +1,4 @@
-"""Normalisations of ONNX, and what stands beside them in models, that TVM's importer lacks or takes only in part.
+"""Normalizations of ONNX, and what stands beside them in models, that TVM's importer lacks or takes only in part.
 
 ONNX operators LayerNormalization (version 17), RMSNormalization (version 23), LpNormalization (version 22), EyeLike
 (version 22) and Dropout (version 22).
@@ -21,9 +21,9 @@ def _layer_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[s
     data = inputs[0]
     rank, axis, count = data.ty.ndim, attributes.get("axis", -1), output_count(attributes)
     axes = list(range(axis % rank, rank))
-    normalised = convert("LayerNormalization", list(inputs), {**attributes, "axis": axes[0] - rank})[0]
+    normalized = convert("LayerNormalization", list(inputs), {**attributes, "axis": axes[0] - rank})[0]
     if count == 1:
-        return normalised
+        return normalized
     stash = get_type(attributes.get("stash_type", 1))
     wide = data if dtype_of(data) == stash else emit(relax.op.astype(data, stash))
     mean = emit(relax.op.mean(wide, axes, keepdims=True))
@@ -31,7 +31,7 @@ def _layer_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[s
     variance = emit(relax.op.mean(emit(relax.op.multiply(off, off)), axes, keepdims=True))
     shifted = emit(relax.op.add(variance, relax.const(attributes.get("epsilon", 1e-5), stash)))
     deviation = emit(relax.op.divide(relax.const(1, stash), emit(relax.op.sqrt(shifted))))
-    return relax.Tuple([emit(normalised), mean, deviation][:count])
+    return relax.Tuple([emit(normalized), mean, deviation][:count])
 
 
 def _rms_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:

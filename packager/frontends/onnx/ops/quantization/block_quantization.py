@@ -1,4 +1,4 @@
-"""Quantisation with one scale for each block of elements along an axis.
+"""Quantization with one scale for each block of elements along an axis.
 
 ONNX operators QuantizeLinear and DequantizeLinear (version 21 on) with ``block_size``.
 """

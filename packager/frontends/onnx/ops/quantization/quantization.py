@@ -1,6 +1,6 @@
-"""ONNX's operators on quantised tensors that TVM's importer lacks, by those that it has.
+"""ONNX's operators on quantized tensors that TVM's importer lacks, by those that it has.
 
-``QLinearConv`` and ``QLinearMatMul`` are dequantised operands, the product, and its quantisation: exactly what models
+``QLinearConv`` and ``QLinearMatMul`` are dequantized operands, the product, and its quantization: exactly what models
 say that have these as nodes of their own, and computed in integers where those are (``transforms.quantize``).
 ``ConvInteger`` is a convolution of int32 without zero points, as TVM imports ``MatMulInteger``. Specifications:
 https://onnx.ai/onnx/operators/onnx__QLinearConv.html, onnx__QLinearMatMul.html, onnx__ConvInteger.html.
@@ -17,14 +17,14 @@ from packager.frontends.onnx.ops.operands import Convert, Converter
 from packager.frontends.onnx.ops.quantization.float8_quantization import dequantize_linear, quantize_linear
 
 
-def _dequantised(builder: Any, data: Any, scale: Any, zero: Any, axis: int) -> Any:
+def _dequantized(builder: Any, data: Any, scale: Any, zero: Any, axis: int) -> Any:
     scale = _single(builder, scale)
     rank = data.ty.ndim
     along = axis % rank if rank else 0
     return builder.emit(relax.op.dequantize(data, scale, zero, axis=along, out_dtype="float32"))
 
 
-def _quantised(builder: Any, data: Any, scale: Any, zero: Any, axis: int) -> Any:
+def _quantized(builder: Any, data: Any, scale: Any, zero: Any, axis: int) -> Any:
     stored = str(zero.ty.dtype)
     return relax.op.quantize(data, _single(builder, scale), zero, axis=axis % data.ty.ndim, out_dtype=stored)
 
@@ -36,20 +36,20 @@ def _single(builder: Any, scale: Any) -> Any:
 
 def _qlinear_conv(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = inputs
-    data, weight = _dequantised(builder, x, x_scale, x_zero, 0), _dequantised(builder, w, w_scale, w_zero, 0)
+    data, weight = _dequantized(builder, x, x_scale, x_zero, 0), _dequantized(builder, w, w_scale, w_zero, 0)
     added = None
     if bias and bias[0] is not None:
         scale = builder.emit(relax.op.multiply(x_scale, w_scale))
-        added = _dequantised(builder, bias[0], scale, relax.const(0, "int32"), 0)
+        added = _dequantized(builder, bias[0], scale, relax.const(0, "int32"), 0)
     result = builder.emit(convert("Conv", [data, weight, added], attributes))
-    return _quantised(builder, result, y_scale, y_zero, 1)
+    return _quantized(builder, result, y_scale, y_zero, 1)
 
 
 def _qlinear_matmul(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any], convert: Convert) -> Any:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
-    operands = [_dequantised(builder, a, a_scale, a_zero, -2), _dequantised(builder, b, b_scale, b_zero, -1)]
+    operands = [_dequantized(builder, a, a_scale, a_zero, -2), _dequantized(builder, b, b_scale, b_zero, -1)]
     result = builder.emit(convert("MatMul", operands, {}))
-    return _quantised(builder, result, y_scale, y_zero, -2)
+    return _quantized(builder, result, y_scale, y_zero, -2)
 
 
 def _conv_integer(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
