@@ -20,7 +20,7 @@ help:
 	@echo "make test     install what the tests need, then lint, fast tests, slow tests"
 	@echo "make fast     the tests that take seconds      make slow    the others"
 	@echo "make thorough more of the same as some slow tests: before a release"
-	@echo "make lint     ruff, mypy, clang-format         make format  ruff and clang-format, in place"
+	@echo "make lint     ruff, mypy, lint-imports, clang-format   make format  ruff and clang-format, in place"
 	@echo "make lock     pin all dependencies anew        make clean   remove what these commands made"
 
 demo: $(VENV)/build.stamp
@@ -41,6 +41,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 
 format: $(VENV)/test.stamp

@@ -1,4 +1,4 @@
-"""The bytes of an array in row-major order, piece by piece: views of large weights are never copied whole."""
+"""SHA-256 of values, files, folders and arrays; arrays chunk by chunk, since weights are large views."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from packager.bundle.arrays import Array
 
 # What is copied at once, in bytes: small beside any weights that matter, large beside the cost of a call.
 CHUNK_BYTES = 1 << 24
 
 
-def chunks(array: NDArray[Any]) -> Iterator[memoryview]:
+def chunks(array: Array) -> Iterator[memoryview]:
     """Yield the bytes of ``array``: a contiguous one as it is, of another one copies of up to ``CHUNK_BYTES``."""
+    import numpy as np  # the deploy side hashes files without it
+
     if array.flags.c_contiguous or array.nbytes <= CHUNK_BYTES:
         yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         return
@@ -29,7 +31,7 @@ def chunks(array: NDArray[Any]) -> Iterator[memoryview]:
         yield np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8).data
 
 
-def sha256_of_array(array: NDArray[Any]) -> str:
+def sha256_of_array(array: Array) -> str:
     """Return the hex SHA-256 of the bytes of an array."""
     digest = hashlib.sha256()
     for part in chunks(array):

@@ -25,8 +25,8 @@ def test_build_prints_the_path_alone_and_progress_to_stderr(cli: Cli, models: Pa
     assert done.stdout == f"{tmp_path / 'out.so'}\n"
     assert all(re.fullmatch(r"\[ *\d+\.\d s\] .+", line) for line in done.stderr.splitlines())
     stages = [line.split("] ")[1] for line in done.stderr.splitlines()]
-    assert stages == ["checking the Targets", "importing the model", "lowering and scheduling", "planning",
-                      "compiling 1 primitive functions", "linking"]  # fmt: skip
+    assert stages == ["checking the Targets", "importing the model", "preparing the model", "lowering and scheduling",
+                      "planning", "compiling 1 primitive functions", "linking"]  # fmt: skip
     assert (tmp_path / "out.so").stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 

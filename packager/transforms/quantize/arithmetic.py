@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tvm import relax
 
-from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantized, Term, is_zero, merged
-
-if TYPE_CHECKING:
-    from packager.transforms.quantize.rewrite import Rewriter, Value
-
 from packager.bundle.arrays import Array
+from packager.transforms.quantize.emitter import Emitter, Value
+from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantized, Term, is_zero, merged
 
 INT32 = np.iinfo(np.int32)
 # The magnitudes of the integers that products are made of.
@@ -35,22 +32,22 @@ def numbers_of(value: Quantized) -> Array:
     return np.asarray(whole.astype(np.float32) * value.scale if value.dtype == "float32" else whole)
 
 
-def dequantize(rewriter: Rewriter, value: Quantized, name: str) -> Any:
+def dequantize(emitter: Emitter, value: Quantized, name: str) -> Any:
     """Return the numbers as an expression."""
     if value.array is not None:
-        return rewriter.constants.make(numbers_of(value), f"{_stem(value.sources)}.dequantize", value.sources)
+        return emitter.constants.make(numbers_of(value), f"{_stem(value.sources)}.dequantize", value.sources)
     whole = value.value
     if value.stored != "int32":
-        whole = rewriter.emit(relax.op.astype(whole, "int32"))
+        whole = emitter.emit(relax.op.astype(whole, "int32"))
     if not is_zero(value.zero):
         zero = value.zero
         if isinstance(zero, np.ndarray):
-            zero = rewriter.constants.make(zero, f"{_stem(value.sources)}.zero", value.sources)
-        whole = rewriter.emit(relax.op.subtract(whole, zero))
+            zero = emitter.constants.make(zero, f"{_stem(value.sources)}.zero", value.sources)
+        whole = emitter.emit(relax.op.subtract(whole, zero))
     if value.dtype == "int32":
         return whole
-    scale = rewriter.constants.make(value.scale, f"{_stem(value.sources)}.scale", value.sources)
-    return rewriter.emit(relax.op.multiply(rewriter.emit(relax.op.astype(whole, "float32")), scale), name)
+    scale = emitter.constants.make(value.scale, f"{_stem(value.sources)}.scale", value.sources)
+    return emitter.emit(relax.op.multiply(emitter.emit(relax.op.astype(whole, "float32")), scale), name)
 
 
 def largest(value: Quantized) -> float:
@@ -90,22 +87,22 @@ def in_range(whole: Array) -> Array | None:
     return whole.astype(np.int32) if fits else None
 
 
-def evaluate(rewriter: Rewriter, sum_: Linear, name: str) -> Any:
+def evaluate(emitter: Emitter, sum_: Linear, name: str) -> Any:
     """Return a linear value as an expression of float32."""
     low, high = sum_.bounds
     if (low, high) == NO_BOUNDS:
-        return _total(rewriter, sum_, 1.0, sum_.sources, name)
-    total = _total(rewriter, sum_, 1.0, sum_.sources, "")
+        return _total(emitter, sum_, 1.0, sum_.sources, name)
+    total = _total(emitter, sum_, 1.0, sum_.sources, "")
     if (low, high) == (0.0, np.inf):
-        return rewriter.emit(relax.op.nn.relu(total), name)
+        return emitter.emit(relax.op.nn.relu(total), name)
     if low != -np.inf:
-        total = rewriter.emit(relax.op.maximum(total, relax.const(low, "float32")), name if high == np.inf else "")
+        total = emitter.emit(relax.op.maximum(total, relax.const(low, "float32")), name if high == np.inf else "")
     if high != np.inf:
-        total = rewriter.emit(relax.op.minimum(total, relax.const(high, "float32")), name)
+        total = emitter.emit(relax.op.minimum(total, relax.const(high, "float32")), name)
     return total
 
 
-def _total(rewriter: Rewriter, sum_: Linear, scale: float, sources: tuple[str, ...], name: str) -> Any:
+def _total(emitter: Emitter, sum_: Linear, scale: float, sources: tuple[str, ...], name: str) -> Any:
     """Return terms and offset, divided by ``scale``, in float32."""
     stem = _stem(sources)
     total = None
@@ -114,21 +111,21 @@ def _total(rewriter: Rewriter, sum_: Linear, scale: float, sources: tuple[str, .
         last = number == len(sum_.terms) and not offset.any()
         value = term.value
         if term.whole is not None and term.whole.any():
-            value = rewriter.emit(relax.op.add(value, rewriter.constants.make(term.whole, f"{stem}.bias", sources)))
-        value = rewriter.emit(relax.op.astype(value, "float32"))
-        factor = rewriter.constants.make((term.factor / scale).astype(np.float32), f"{stem}.scale", sources)
-        value = rewriter.emit(relax.op.multiply(value, factor), name if last and total is None else "")
-        total = value if total is None else rewriter.emit(relax.op.add(total, value), name if last else "")
+            value = emitter.emit(relax.op.add(value, emitter.constants.make(term.whole, f"{stem}.bias", sources)))
+        value = emitter.emit(relax.op.astype(value, "float32"))
+        factor = emitter.constants.make((term.factor / scale).astype(np.float32), f"{stem}.scale", sources)
+        value = emitter.emit(relax.op.multiply(value, factor), name if last and total is None else "")
+        total = value if total is None else emitter.emit(relax.op.add(total, value), name if last else "")
     if offset.any():
-        total = rewriter.emit(relax.op.add(total, rewriter.constants.make(offset, f"{stem}.offset", sources)), name)
+        total = emitter.emit(relax.op.add(total, emitter.constants.make(offset, f"{stem}.offset", sources)), name)
     return total
 
 
 class Quantizer:
     """QuantizeLinear with a scale and a zero point that are known, to the integer type ``stored``."""
 
-    def __init__(self, rewriter: Rewriter, scale: Array, zero: Array, stored: str, sources: tuple[str, ...]) -> None:
-        self.rewriter = rewriter
+    def __init__(self, emitter: Emitter, scale: Array, zero: Array, stored: str, sources: tuple[str, ...]) -> None:
+        self.emitter = emitter
         self.scale = scale
         self.zero = zero
         self.stored = stored
@@ -140,12 +137,12 @@ class Quantizer:
         if isinstance(value, Quantized) and self._is_same(value):
             return value.value
         if isinstance(value, Joined) and self.is_uniform:
-            return self.rewriter.emit(relax.op.concat([self._part(part) for part in value.parts], value.axis), name)
-        sum_ = self.rewriter.linear(source)
+            return self.emitter.emit(relax.op.concat([self._part(part) for part in value.parts], value.axis), name)
+        sum_ = self.emitter.linear(source)
         if sum_ is not None and self.is_uniform:
             return self._sum(sum_, name)
-        converts = self.rewriter.limit(source) / float(np.abs(self.scale).min()) < CONVERTIBLE
-        return self._numbers(self.rewriter.computed(source), name, converts=converts)
+        converts = self.emitter.limit(source) / float(np.abs(self.scale).min()) < CONVERTIBLE
+        return self._numbers(self.emitter.computed(source), name, converts=converts)
 
     def _is_same(self, value: Quantized) -> bool:
         return (
@@ -160,18 +157,18 @@ class Quantizer:
 
     def _sum(self, sum_: Linear, name: str) -> Any:
         scale = float(self.scale.item())
-        total = _total(self.rewriter, sum_, scale, merged(sum_.sources, self.sources), "")
+        total = _total(self.emitter, sum_, scale, merged(sum_.sources, self.sources), "")
         low, high = (bound / scale for bound in sum_.bounds)
         return self._rounded(total, low, high, name, converts=sum_.largest / scale < CONVERTIBLE)
 
     def _numbers(self, numbers: Any, name: str, *, converts: bool) -> Any:
         """Return numbers quantized as the specification has it, by a division."""
-        emit = self.rewriter.emit
-        scale = self.rewriter.constants.make(self.scale, f"{_stem(self.sources)}.scale", self.sources)
+        emit = self.emitter.emit
+        scale = self.emitter.constants.make(self.scale, f"{_stem(self.sources)}.scale", self.sources)
         divided = emit(relax.op.divide(numbers, scale))
         if self.zero.size == 1:
             return self._rounded(divided, -np.inf, np.inf, name, converts=converts)
-        zero = self.rewriter.constants.make(self.zero.astype(np.float32), f"{_stem(self.sources)}.zero", self.sources)
+        zero = self.emitter.constants.make(self.zero.astype(np.float32), f"{_stem(self.sources)}.zero", self.sources)
         limits = np.iinfo(self.stored)
         shifted = emit(relax.op.add(emit(relax.op.round(divided)), zero))
         clipped = emit(relax.op.clip(shifted, float(limits.min), float(limits.max)))
@@ -182,7 +179,7 @@ class Quantizer:
 
         Those that ``converts`` does not say to be within int32 are brought there before they are rounded.
         """
-        emit, zero, limits = self.rewriter.emit, int(self.zero.item()), np.iinfo(self.stored)
+        emit, zero, limits = self.emitter.emit, int(self.zero.item()), np.iinfo(self.stored)
         low, high = (float(min(max(bound, limits.min - zero), limits.max - zero)) for bound in (low, high))
         if not converts:
             numbers = emit(relax.op.clip(numbers, -CONVERTIBLE, CONVERTIBLE))

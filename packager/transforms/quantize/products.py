@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tvm import relax
 
+from packager.bundle.arrays import Array
 from packager.graph.rewrite import remade
 from packager.transforms.quantize.arithmetic import LARGEST, in_range
+from packager.transforms.quantize.emitter import Emitter
 from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Term, compact, is_zero, merged
-
-if TYPE_CHECKING:
-    from packager.transforms.quantize.rewrite import Rewriter
-
-from packager.bundle.arrays import Array
 
 BYTES = ("int8", "uint8")
 
@@ -30,15 +27,15 @@ class _Sums:
     limit: float
 
 
-def conv2d(rewriter: Rewriter, variable: Any, call: relax.Call) -> Linear | None:
+def conv2d(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
     """Return a convolution of integers, or None if its operands are not quantized so. Plain int32 is emitted."""
-    operands = _operands(rewriter, call)
+    operands = _operands(emitter, call)
     attrs = call.attrs
     plain = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NCHW", "OIHW", "NCHW")
     if operands is None or not plain or not isinstance(call.args[0].ty.shape, relax.ShapeExpr):
         return None
     data, weight = operands
-    weights = _weights(rewriter, weight)
+    weights = _weights(emitter, weight)
     scale = compact(weight.scale)
     if weights is None or scale.shape not in ((), (weight.value.ty.shape.values[0], 1, 1, 1)):
         return None
@@ -48,23 +45,23 @@ def conv2d(rewriter: Rewriter, variable: Any, call: relax.Call) -> Linear | None
             return None
         top, left, bottom, right = padding
         width = [0, 0, 0, 0, top, bottom, left, right]
-        value = rewriter.emit(relax.op.nn.pad(value, width, pad_value=float(data.zero.item())))
+        value = emitter.emit(relax.op.nn.pad(value, width, pad_value=float(data.zero.item())))
         padding = [0, 0, 0, 0]
     constant, array = weights
     totals = array.astype(np.int64).sum(axis=(1, 2, 3)).reshape(1, -1, 1, 1)
     result = remade(call, value, constant, padding=padding, out_dtype="int32")
     sums = _Sums(result, totals, scale.reshape((1, -1, 1, 1) if scale.ndim else ()), _largest(data, array, (1, 2, 3)))
-    return _corrected(rewriter, variable, sums, data, weight)
+    return _corrected(emitter, variable, sums, data, weight)
 
 
-def matmul(rewriter: Rewriter, variable: Any, call: relax.Call) -> Linear | None:
+def matmul(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
     """Return a matrix product of integers, or None if its operands are not quantized so. Plain int32 is emitted."""
-    operands = _operands(rewriter, call)
+    operands = _operands(emitter, call)
     ranks = [argument.ty.ndim for argument in call.args]
     if operands is None or min(ranks) < 2:
         return None
     data, weight = operands
-    weights = _weights(rewriter, weight)
+    weights = _weights(emitter, weight)
     if weights is None:
         return None
     constant, array = weights
@@ -74,7 +71,7 @@ def matmul(rewriter: Rewriter, variable: Any, call: relax.Call) -> Linear | None
     totals = array.astype(np.int64).sum(axis=-2).reshape(-1)
     result = remade(call, data.value, constant, out_dtype="int32")
     sums = _Sums(result, totals, scale.reshape(-1) if scale.ndim else scale, _largest(data, array, (-2,)))
-    return _corrected(rewriter, variable, sums, data, weight)
+    return _corrected(emitter, variable, sums, data, weight)
 
 
 def _largest(data: Quantized, array: Array, axes: tuple[int, ...]) -> float:
@@ -82,9 +79,9 @@ def _largest(data: Quantized, array: Array, axes: tuple[int, ...]) -> float:
     return float(np.abs(array.astype(np.int32)).sum(axis=axes, dtype=np.int64).max(initial=0)) * LARGEST[data.stored]
 
 
-def _operands(rewriter: Rewriter, call: relax.Call) -> tuple[Quantized, Quantized] | None:
+def _operands(emitter: Emitter, call: relax.Call) -> tuple[Quantized, Quantized] | None:
     """Return 8-bit data of one scale and zero point, and 8-bit weights that are a constant."""
-    data, weight = (rewriter.value(argument) for argument in call.args)
+    data, weight = (emitter.value(argument) for argument in call.args)
     if not isinstance(data, Quantized) or not isinstance(weight, Quantized) or data.dtype != weight.dtype:
         return None
     if data.array is not None or weight.array is None or data.scale.size != 1:
@@ -94,7 +91,7 @@ def _operands(rewriter: Rewriter, call: relax.Call) -> tuple[Quantized, Quantize
     return (data, weight) if data.stored in BYTES and weight.stored in BYTES else None
 
 
-def _weights(rewriter: Rewriter, weight: Quantized) -> tuple[Any, Array] | None:
+def _weights(emitter: Emitter, weight: Quantized) -> tuple[Any, Array] | None:
     """Return weights as int8 with the zero point 0: an expression and its value."""
     assert weight.array is not None
     if not isinstance(weight.zero, np.ndarray):
@@ -102,16 +99,16 @@ def _weights(rewriter: Rewriter, weight: Quantized) -> tuple[Any, Array] | None:
     if weight.stored == "int8" and is_zero(weight.zero):
         if isinstance(weight.value, relax.Var):
             return weight.value, weight.array
-        return rewriter.constants.make(weight.array, "weight", weight.sources), weight.array
+        return emitter.constants.make(weight.array, "weight", weight.sources), weight.array
     if weight.stored == "uint8" and (weight.zero == 128).all():
         array = (weight.array ^ 128).view(np.int8)
-        return rewriter.constants.make(array, f"{weight.sources[0]}.int8", weight.sources), array
+        return emitter.constants.make(array, f"{weight.sources[0]}.int8", weight.sources), array
     return None
 
 
-def _corrected(rewriter: Rewriter, variable: Any, product: _Sums, data: Quantized, weight: Quantized) -> Linear | None:
+def _corrected(emitter: Emitter, variable: Any, product: _Sums, data: Quantized, weight: Quantized) -> Linear | None:
     """Return sums of products, without the data's zero point; emit them if the model's numbers are int32."""
-    emit, name = rewriter.emit, variable.name
+    emit, name = emitter.emit, variable.name
     sources = merged(data.sources, weight.sources)
     stem = weight.sources[0] if weight.sources else "weight"
     if isinstance(data.zero, np.ndarray):
@@ -124,10 +121,10 @@ def _corrected(rewriter: Rewriter, variable: Any, product: _Sums, data: Quantize
             return Linear((term,), np.zeros(()), NO_BOUNDS, sources)
         sums = emit(product.call, "" if whole.any() else name)
         if whole.any():
-            sums = emit(relax.op.add(sums, rewriter.constants.make(whole, f"{stem}.bias", sources)), name)
+            sums = emit(relax.op.add(sums, emitter.constants.make(whole, f"{stem}.bias", sources)), name)
     else:
-        totals = rewriter.constants.make((-product.totals).astype(np.int32), f"{stem}.sum", sources)
+        totals = emitter.constants.make((-product.totals).astype(np.int32), f"{stem}.sum", sources)
         taken = emit(relax.op.multiply(totals, data.zero))
         sums = emit(relax.op.add(emit(product.call), taken), name)
-    rewriter.real[variable.__chandle__()] = sums
+    emitter.real[variable.__chandle__()] = sums
     return None

@@ -14,6 +14,7 @@ from packager.bundle.arrays import Array
 from packager.graph.dataflow import operator_of
 from packager.transforms.quantize import arithmetic
 from packager.transforms.quantize.constants import Constants
+from packager.transforms.quantize.emitter import Value
 from packager.transforms.quantize.limits import limit_of
 from packager.transforms.quantize.products import conv2d, matmul
 from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantized, along, compact, merged
@@ -23,9 +24,6 @@ MARKS = frozenset(("relax.quantize", "relax.dequantize", "relax.astype"))
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 RESULTS = ("int8", "uint8", "int16", "uint16")
 MAX_TERMS = 4
-
-
-Value = Quantized | Linear | Joined
 
 
 class Rewriter:

@@ -26,7 +26,7 @@ PACER = '''
 import dataclasses
 import subprocess
 from packager.backends.base import API_VERSION, PartitionOptions, Pattern, attribute
-from packager.primitives import (
+from packager.ir.primitives import (
     BackendOutput, Candidates, FunctionGroup, Parameter, PrimitiveFunction, StaticLibrary)
 
 HEAD = """

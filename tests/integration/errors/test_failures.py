@@ -310,7 +310,7 @@ def test_an_interrupt_inside_exec_gives_the_documented_code(tmp_path: Path) -> N
     """CPython would end the process by the signal after a handled KeyboardInterrupt that passed through an exec()."""
     (tmp_path / "inside_exec.py").write_text(
         "import typer\n"
-        "from packager.cli.main import main as cli\n"
+        "from packager.cli import main as cli\n"
         "cli.app = typer.Typer()\n"
         "@cli.app.command()\n"
         "def build() -> None:\n"

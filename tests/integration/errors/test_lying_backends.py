@@ -20,7 +20,7 @@ import dataclasses
 import subprocess
 from packager.backends.base import API_VERSION, PartitionOptions, Pattern, attribute
 from packager.bundle.manifest import License
-from packager.primitives import (
+from packager.ir.primitives import (
     BackendOutput, FunctionGroup, Parameter, PrimitiveFunction, StaticLibrary, SystemLibrary)
 
 CODE = """

@@ -12,7 +12,7 @@ import pytest
 from packager.lower.lowering import lower
 from packager.pipeline.build import import_model
 from packager.pipeline.request import make_build_request
-from packager.placement.place import partition
+from tests.stages import placed as placed_model
 
 # The depthwise convolution is TVM's: its weights change their layout after the partitions are made, and with that
 # LiftTransformParams makes main anew. The two products are one partition.
@@ -38,7 +38,7 @@ def test_calls_keep_their_nodes(device: str, tmp_path: Path) -> None:
     onnx.save(model, path)
     targets = ("cuda -arch=sm_80", "cutlass") if device == "cuda" else ("llvm", "ccompiler")
     request = make_build_request(path, targets=targets)
-    placed = partition(import_model(request), request.targets.specialized, None, device)
+    placed = placed_model(import_model(request), request.targets.specialized, device=device)
     lowered = lower(placed.model, device)
     nodes = [node for call in lowered.call_sources for node in call.nodes]
     assert [node for node in nodes if node in ("first", "between", "second")] == ["first", "between", "second"]
