@@ -1,6 +1,6 @@
 """Kernels that gpu_cutlass_build.py has made: what they are asked to solve, and launches by CUDA's driver API.
 
-Needs neither packager nor torch. Structures are those of templates/cutlass/problems.h, packager_cuda.h and cuda.h.
+Needs neither packager nor torch. Structures are those of cutlass/common/problems.h, packager_cuda.h and cuda.h.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Put the constants of a bundle into the linked file, behind all that the linker wrote.
 
 The assembler and the linker see a section of a few bytes in place of the constants: both would hold all of them in
-memory. The section is the last in memory (``templates/constants.ld.j2``), so that it can have any size: code, data and
+memory. The section is the last in memory (``entrypoint/constants.ld.j2``), so that it can have any size: code, data and
 everything else that instructions address relatively lie before it, close together, and what refers to the constants is
 one address of 64 bits. Here section and segment get their size, and the file gets the bytes.
 """

@@ -59,7 +59,7 @@ def render_entrypoint(
     slots, forms = _slot_views(plan.constants)
     constants, constant_shapes = _constant_views(plan.constants)
     return render(
-        "entrypoint.c.j2",
+        "entrypoint/entrypoint.c.j2",
         name=comment_text(plan.source.name),
         c_name=c_string(plan.source.name),
         entry_symbol=entry_symbol,
@@ -154,7 +154,7 @@ def _condition_view(condition: Condition) -> dict[str, str]:
 
 def render_data(sections: Sequence[DataSection]) -> str:
     """Return the assembly source of the data sections."""
-    return render("data.S.j2", sections=sections)
+    return render("entrypoint/data.S.j2", sections=sections)
 
 
 def _cuda_view(cuda: CudaCode, modules: Sequence[CudaModule]) -> dict[str, Any]:

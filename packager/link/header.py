@@ -23,7 +23,7 @@ def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: 
         prefix = macro(manifest.model.name)
         comment = "/* dlopen this, and look PACKAGER_ENTRY_SYMBOL up with dlsym. */"
         declaration = f"#define {prefix}_BUNDLE {c_string(bundle_name)}"
-    return ENVIRONMENT.get_template("header.h.j2").render(
+    return ENVIRONMENT.get_template("entrypoint/header.h.j2").render(
         name=comment_text(manifest.model.name),
         mark=MARK,
         file_name=comment_text(file_name),

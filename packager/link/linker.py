@@ -147,13 +147,13 @@ class Linker:
 
     def _link_shared(self, objects: Sequence[Path], link_plan: LinkPlan) -> Path:
         exports = self.workdir / "exports.map"
-        exports.write_text(render("exports.map.j2", entry_symbol=link_plan.entry_symbol))
+        exports.write_text(render("entrypoint/exports.map.j2", entry_symbol=link_plan.entry_symbol))
         output = self.workdir / "bundle.so"
         argv = [self.toolchain.cc, *LINK_FLAGS, f"-Wl,--version-script={exports.name}", "-o", output.name]
         embedded = link_plan.weights.storage == "embedded"
         if embedded:
             script = self.workdir / "constants.ld"
-            script.write_text(render("constants.ld.j2", section=CONSTANTS_SECTION))
+            script.write_text(render("entrypoint/constants.ld.j2", section=CONSTANTS_SECTION))
             argv.append(f"-Wl,-T,{script.name}")
         required = [f"-l{library.link_name}" for backend in link_plan.backends for library in backend.requires]
         libgcc = [self._passive_libgcc()] if any(library.uses_libgcc for library in link_plan.libraries) else []
@@ -215,8 +215,8 @@ def _check_names(link_plan: LinkPlan) -> None:
     """Raise BackendError if a library provides a name that the runtime, or the entrypoint's C code, has for itself."""
     include = folder("runtime_stub")
     texts = [
-        folder("templates") / "entrypoint.c.j2",
-        folder("templates") / "integers.c.j2",
+        folder("templates") / "entrypoint" / "entrypoint.c.j2",
+        folder("templates") / "entrypoint" / "integers.c.j2",
         include / "include" / "packager.h",
         include / "src" / "internal.h",
     ]

@@ -172,7 +172,7 @@ def link_with(tools: Machine, source: str, folder: Path) -> Path:
     """Link an assembly file as a bundle is linked, with room for constants."""
     require(tools.cc)
     (folder / "a.S").write_text(source + f'\n.section {CONSTANTS_SECTION},"a",%progbits\n.zero 64\n')
-    (folder / "constants.ld").write_text(render("constants.ld.j2", section=CONSTANTS_SECTION))
+    (folder / "constants.ld").write_text(render("entrypoint/constants.ld.j2", section=CONSTANTS_SECTION))
     flags = [flag for flag in LINK_FLAGS if "gc-sections" not in flag]
     argv = [tools.cc, *flags, "-nostdlib", "-Wl,-T,constants.ld", "a.S", "-o", "a.so"]
     subprocess.run(argv, cwd=folder, check=True)

@@ -128,8 +128,8 @@ def test_structures_are_those_of_the_headers(tmp_path: Path) -> None:
     import gpu_cutlass_driver
 
     (tmp_path / "layout.c").write_text(LAYOUT)
-    folders = [ROOT / "templates" / "cutlass", ROOT / "runtime_stub" / "include", ROOT / "runtime_stub" / "cuda"]
-    folders.append(ROOT / "runtime_stub" / "src")
+    folders = [ROOT / "templates" / "cutlass" / "common"]
+    folders += [ROOT / "runtime_stub" / name for name in ("include", "cuda", "src")]
     includes = [f"-I{folder}" for folder in folders]
     subprocess.run(["gcc", *includes, "-o", tmp_path / "layout", tmp_path / "layout.c"], check=True)
     lines = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout.splitlines()

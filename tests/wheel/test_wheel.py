@@ -63,7 +63,7 @@ def test_wheel_holds_all_that_a_build_reads(wheel: Path) -> None:
 def test_wheel_holds_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    ours = r"packager/(.*\.(py|toml|j2|c|h)|py\.typed|templates/cutlass/host/iostream)$"
+    ours = r"packager/(.*\.(py|toml|j2|c|h)|py\.typed|templates/cutlass/common/host/iostream)$"
     strange = [n for n in names if not re.match(rf"{ours}|packager-[^/]*\.dist-info/", n)]
     assert not strange
     assert wheel.stat().st_size < 1_000_000

@@ -132,7 +132,7 @@ def render_module(
         "sources": sources,
         "attention": tile_values(machine, sources) if any("pk_attend_" in source for source in sources) else None,
     }
-    return ENVIRONMENT.get_template("ccompiler/module.c.j2").render(values), groups, given_back
+    return ENVIRONMENT.get_template("ccompiler/common/module.c.j2").render(values), groups, given_back
 
 
 def _are_far(functions: Sequence[CFunction]) -> bool:

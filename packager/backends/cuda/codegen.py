@@ -111,7 +111,7 @@ def _compile_launchers(
     source = context.workdir / "cuda.c"
     source.write_text(
         render(
-            "cuda_kernels.c.j2",
+            "cuda/cuda_kernels.c.j2",
             flags=_launch_flags(target),
             modules=[
                 {

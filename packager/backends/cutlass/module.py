@@ -14,7 +14,13 @@ from packager.backends.cutlass.attention.match import find_attention
 from packager.backends.cutlass.attention.problem import add_attention
 from packager.backends.cutlass.candidates import Shipping, ship
 from packager.backends.cutlass.conv.problem import add_convolution
-from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass, templates_digest
+from packager.backends.cutlass.core.compile_kernels import (
+    HEADER_FOLDERS,
+    KernelObject,
+    compile_kernels,
+    find_cutlass,
+    templates_digest,
+)
 from packager.backends.cutlass.core.drafts import SM90A, ZEROS, GroupDraft, KernelConfig
 from packager.backends.cutlass.core.epilogues import chains
 from packager.backends.cutlass.core.kernel_source import KernelSource
@@ -32,7 +38,6 @@ from packager.codegen.toolchain import run
 from packager.errors import BackendError
 from packager.graph.dataflow import Dataflow
 from packager.ir.primitives import BackendOutput, CudaModule, Partition, StaticLibrary
-from packager.resources import folder
 
 LICENSES = (License("NVIDIA CUTLASS", "BSD-3-Clause"),)
 C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables", "-Wall")
@@ -128,8 +133,10 @@ def _compile_module(
     source = context.workdir / "cutlass.c"
     kernels = [{"name": kernel.source.name, "arch": kernel.arch} for kernel in objects]
     functions = [draft.view(shipping.of(draft)) for group in drafts for draft in group.functions]
-    source.write_text(render("cutlass/module.c.j2", mark=MARK, kernels=kernels, functions=functions), encoding="utf-8")
+    source.write_text(
+        render("cutlass/common/module.c.j2", mark=MARK, kernels=kernels, functions=functions), encoding="utf-8"
+    )
     output = source.with_suffix(".o")
-    include = [f"-I{folder('templates') / 'cutlass'}", f"-I{folder('runtime_stub') / 'include'}"]
+    include = [f"-I{path}" for path in HEADER_FOLDERS]
     run([context.toolchain.cc, *C_FLAGS, *include, "-c", source.name, "-o", output.name], cwd=context.workdir)
     return output

@@ -58,7 +58,8 @@ def build(partitions: Sequence[Partition], libraries: Sequence[OpLibrary], conte
 def _compile(library: OpLibrary, shims: Sequence[Shim], context: Context) -> StaticLibrary:
     source = context.workdir / f"{library.name}.c"
     source.write_text(
-        render("external_shim.c.j2", library=library.name, functions=[shim.view for shim in shims]), encoding="utf-8"
+        render("external/external_shim.c.j2", library=library.name, functions=[shim.view for shim in shims]),
+        encoding="utf-8",
     )
     output = source.with_suffix(".o")
     include = folder("runtime_stub") / "include"

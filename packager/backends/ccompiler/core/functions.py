@@ -76,7 +76,7 @@ class FunctionDraft:
         parameters = [declaration for declaration, _ in self.pointers.values()]
         ranged = not equal(extent, 1)
         parameters += [f"int64_t {name}" for name in (*map(c_name, scalars), *(("begin", "end") if ranged else ()))]
-        source = ENVIRONMENT.get_template("ccompiler/function.c.j2").render(
+        source = ENVIRONMENT.get_template("ccompiler/common/function.c.j2").render(
             symbol=self.symbol,
             parameters=", ".join(parameters),
             once="" if ranged else "const int64_t begin = 0, end = 1;",

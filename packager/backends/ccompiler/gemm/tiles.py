@@ -112,8 +112,8 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
     values = {"chunk": CHUNK, "bytes": machine.vector_bytes, "fetch": fetch, "few": FEW}
     elements = {"quads": machine.quads, "embedded": EMBEDDED if machine.embeds else ()}
     made = [
-        ENVIRONMENT.get_template("ccompiler/gather.h.j2").render(values, kinds=kinds),
-        ENVIRONMENT.get_template("ccompiler/elements.h.j2").render(elements, kinds=kinds),
+        ENVIRONMENT.get_template("ccompiler/common/gather.h.j2").render(values, kinds=kinds),
+        ENVIRONMENT.get_template("ccompiler/common/elements.h.j2").render(elements, kinds=kinds),
     ]
     for kind in kinds:
         registers = registers_of(machine, kind.name)
@@ -121,7 +121,7 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
         own = sorted(tile for tile in tiles if tile.kind == kind.name)
         for tile in own:
             made.append(
-                ENVIRONMENT.get_template("ccompiler/tile.c.j2").render(
+                ENVIRONMENT.get_template("ccompiler/gemm/tile.c.j2").render(
                     values,
                     **types,
                     step=COLUMNS * kind.pair,
@@ -134,7 +134,7 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
                 )
             )
         made.append(
-            ENVIRONMENT.get_template("ccompiler/products.c.j2").render(
+            ENVIRONMENT.get_template("ccompiler/gemm/products.c.j2").render(
                 values, **types, step=COLUMNS * kind.pair, most=registers.rows, widths=registers.widths, tiles=own
             )
         )

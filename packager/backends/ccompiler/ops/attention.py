@@ -54,7 +54,7 @@ def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     }
     draft = group.function("attention_pack")
     draft.finish(
-        "attention_pack",
+        "ops/attention_pack",
         product((batch, heads)),
         {
             **shared,
@@ -98,7 +98,7 @@ def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "row": f"{'batch' if rows_first else f'(batch * {heads} + head)'} * {c_text(queries)} + top + r",
         "start": f"head * {attention.out.head}" if rows_first else "0",
     }
-    draft.finish("attention", product((batch, heads, blocks)), values)
+    draft.finish("ops/attention", product((batch, heads, blocks)), values)
 
 
 def tile_values(machine: Machine, sources: Sequence[str]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def add_neighbors(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         pointer_of=draft.tensor,
     )
     draft.finish(
-        "neighbors",
+        "ops/channel_mean",
         stage.rows,
         {
             "before": before,

@@ -52,7 +52,7 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     depth = lines * stretch
     offset = f"batch * {out_channels} + " if groups > 1 else ""
     sizes = Product(groups, blocks, depth, out_channels, rows, "first + r", offset, setup, shared=groups > 1)
-    add_product(draft, "product", sizes, stage, anchor, kind, w)
+    add_product(draft, "gemm/product", sizes, stage, anchor, kind, w)
 
 
 def _rows(x: str, data: Shape, result: Shape, window: Window, groups: int, kind: Kind) -> tuple[Blocks, Data, str]:

@@ -59,7 +59,7 @@ def add_move(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         inner, groups = (int(extent) for extent in result.shape[-2:])
         values |= {"from": draft.tensor(anchor.uses[0].tensor, False), "each": inner, "groups": groups}
         values["step"] = 1 << (min(inner, STEP).bit_length() - 1)
-    draft.finish(template, stage.rows, values)
+    draft.finish(f"ops/{template}", stage.rows, values)
 
 
 def _add_planes(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
@@ -76,7 +76,7 @@ def _add_planes(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     plane = product(data.shape[2:])
     blocks = ceil_div(plane, PLACES)
     draft.finish(
-        "planes",
+        "ops/planes",
         product((data.shape[0], blocks)),
         {
             "program": program,

@@ -29,7 +29,7 @@ def add_dense(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     first = f"batch * {c_text(rows)} + first" if batched else "first"
     blocks = even_blocks(rows)
     sizes = Product(batch, blocks, depth, columns, rows_of(x, first, depth, depth, kind, blocks), f"{first} + r")
-    add_product(draft, "product", sizes, stage, anchor, kind, w)
+    add_product(draft, "gemm/product", sizes, stage, anchor, kind, w)
 
 
 def _packed(
@@ -47,7 +47,7 @@ def _packed(
     )
     draft = group.function("pack")
     draft.finish(
-        "pack",
+        "gemm/pack",
         product((batch, panels)),
         {
             "type": kind.weight,

@@ -77,7 +77,7 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     w = group.packing(argument, "hwo_f32", _pack_floats) if is_bytes else group.packing(argument, "hwo", _pack)
     vectors = 2 if group.machine.registers == 32 else 1
     draft.finish(
-        "depthwise",
+        "ops/depthwise",
         product((data.shape[0], lines)),
         {
             "program": program,

@@ -16,7 +16,7 @@ def add_elementwise(stage: Stage, group: GroupDraft) -> None:
     draft = group.function("elementwise")
     chunks = ceil_div(stage.inner, CHUNK)
     draft.finish(
-        "elementwise",
+        "ops/elementwise",
         product((stage.rows, chunks)),
         {
             "program": make_program(

@@ -52,7 +52,7 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         pointer_of=draft.tensor,
     )
     draft.finish(
-        "pool2d",
+        "ops/pool2d",
         stage.rows,
         {
             "program": program,
@@ -122,7 +122,7 @@ def _add_plane_mean(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     )
     bands = ceil_div(stage.inner, BAND)
     draft.finish(
-        "plane_mean",
+        "ops/plane_mean",
         product((stage.rows, bands)),
         {
             "program": program,

@@ -47,7 +47,7 @@ def add_rows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         pointer_of=draft.tensor,
     )
     draft.finish(
-        template,
+        f"ops/{template}",
         stage.rows,
         {
             "before": before,

@@ -84,7 +84,7 @@ def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDr
     }
     before = group.function("winograd_data")
     names = {"x": before.tensor(data.tensor, False), "values": before.workspace(values, "float", True)}
-    before.finish("winograd_data", product((batch, tall)), {**common, **names})
+    before.finish("gemm/winograd_data", product((batch, tall)), {**common, **names})
 
     draft = group.function("winograd")
     argument = weight.tensor.argument
@@ -94,7 +94,7 @@ def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDr
     blocks = even_blocks(tiles)
     rows = rows_of(v, f"batch * {c_text(tiles)} + first", inner, inner, kind, blocks)
     sizes = Product(VALUES, blocks, inner, outer, rows, "", target=m)
-    add_product(draft, "product", sizes, stage, anchor, kind, w)
+    add_product(draft, "gemm/product", sizes, stage, anchor, kind, w)
 
     after = group.function("winograd_result")
     chunk = min(CHUNK, outer)
@@ -108,7 +108,7 @@ def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDr
     names = {"sums": after.workspace(sums, "float", False)}
     count = str(chunk) if outer % chunk == 0 else f"pk_min_i64({chunk}, {outer} - start)"
     after.finish(
-        "winograd_result",
+        "gemm/winograd_result",
         product((batch, tall)),
         {**common, **names, "program": program, "chunk": chunk, "count": count},
     )
@@ -133,5 +133,5 @@ def render_transforms(sources: Sequence[str]) -> list[str]:
     """Return the C of the transforms of values, if one of these functions calls them."""
     if not any("pk_winograd_" in source for source in sources):
         return []
-    template = ENVIRONMENT.get_template("ccompiler/winograd.h.j2")
+    template = ENVIRONMENT.get_template("ccompiler/gemm/winograd.h.j2")
     return [template.render(a=POINTS[0], b=POINTS[1]).strip("\n")]

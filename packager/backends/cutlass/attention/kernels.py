@@ -79,7 +79,7 @@ class _Kernel(ABC):
 
     def _render(self, **own: Any) -> str:
         return render(
-            f"cutlass/attention_{self.family}.cu.j2",
+            f"cutlass/attention/attention_{self.family}.cu.j2",
             mark=MARK,
             name=self.name,
             element=ELEMENTS[self.dtype],

@@ -151,7 +151,7 @@ class ConvConfig:
         if isinstance(self.tile, Sm90ConvTile):
             schedule, epilogue_schedule = SCHEDULES[self.tile.schedule]
             text = make(
-                "cutlass/conv_sm90.cu.j2",
+                "cutlass/conv/conv_sm90.cu.j2",
                 cluster=self.tile.cluster,
                 schedule=schedule,
                 epilogue_schedule=epilogue_schedule,
@@ -159,7 +159,7 @@ class ConvConfig:
             )
             return KernelSource(self.name, text, archs, SM90_MEGABYTES, folders=("tools/util/include",))
         text = make(
-            "cutlass/conv_sm80.cu.j2",
+            "cutlass/conv/conv_sm80.cu.j2",
             warp=self.tile.warp,
             slices=self.tile.slices,
             instruction=(16, 8, 16) if element.size == 2 else (16, 8, 8),

@@ -36,6 +36,11 @@ HOST_FLAGS = (
     *("-ffunction-sections", "-fdata-sections", "-fno-rtti", "-fno-asynchronous-unwind-tables"),
     *("-fno-threadsafe-statics", "-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED=1", "-DCUTLASS_ENABLE_GDC_FOR_SM90=1"),
 )
+# Kernels include packager's headers by their bare names.
+HEADER_FOLDERS = (
+    *(folder("templates") / "cutlass" / name for name in ("common", "gemm", "conv", "attention", "quantized")),
+    folder("runtime_stub") / "include",
+)
 # Of the machine's memory, what compilers may take at a time.
 MEMORY_SHARE = 0.7
 DEFAULTS = CutlassOptions()
@@ -114,9 +119,8 @@ def compile_kernels(
 
 
 def _includes(kernel: KernelSource, cutlass: CutlassSources) -> list[str]:
-    places = [folder("templates") / "cutlass", folder("runtime_stub") / "include", cutlass.root / "include"]
-    places += [cutlass.root / name for name in kernel.folders]
-    return [f"-I{place}" for place in places]
+    folders = [*HEADER_FOLDERS, cutlass.root / "include", *(cutlass.root / name for name in kernel.folders)]
+    return [f"-I{path}" for path in folders]
 
 
 def compile_host(
@@ -131,7 +135,7 @@ def compile_host(
 
     Raises ToolchainError with what the compiler says.
     """
-    shim = folder("templates") / "cutlass" / "host"
+    shim = folder("templates") / "cutlass" / "common" / "host"
     major, minor = toolkit.version.split(".")[:2]
     argv = [
         context.toolchain.cc,
@@ -149,12 +153,11 @@ def compile_host(
 
 def _own_headers(text: str) -> dict[str, str]:
     """Return those of packager's own headers that a file includes, and that these include, by name."""
-    places = [folder("templates") / "cutlass", folder("runtime_stub") / "include"]
     found: dict[str, str] = {}
     waiting = ["host/host.h", "host/iostream", *_included(text)]
     while waiting:
         name = waiting.pop()
-        path = next((place / name for place in places if (place / name).is_file()), None)
+        path = next((path / name for path in HEADER_FOLDERS if (path / name).is_file()), None)
         if path is not None and name not in found:
             found[name] = path.read_text(encoding="utf-8")
             waiting += _included(found[name])

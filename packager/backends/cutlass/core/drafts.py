@@ -68,7 +68,7 @@ class Ranking:
 
 @dataclass
 class FunctionDraft:
-    """A primitive function: it fills in a structure of ``templates/cutlass/problems.h`` and launches a kernel.
+    """A primitive function: it fills in a structure of ``templates/cutlass/common/problems.h`` and launches a kernel.
 
     ``member`` is where the fields lie that are set from then on, as ``gemm.``.
     """

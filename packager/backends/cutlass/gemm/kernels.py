@@ -14,7 +14,7 @@ from packager.codegen.templates import MARK, render
 
 SM90_MEGABYTES = 3500
 SM80_MEGABYTES = 900
-# As kBarrierBytes and kStreamBlocksPerSm of templates/cutlass/gemm.h.
+# As kBarrierBytes and kStreamBlocksPerSm of templates/cutlass/gemm/gemm.h.
 BARRIER_BYTES = 1 << 16
 STREAM_BLOCKS_PER_SM = 2
 
@@ -55,7 +55,7 @@ OUTPUTS = {
     "uint8": ("uint8_t", "u8", 1),
     "float8_e4m3fn": ("cutlass::float_e4m3_t", "e4m3", 1),
 }
-# Each activation, and whether it has forms of other accuracy (templates/cutlass/activations.h).
+# Each activation, and whether it has forms of other accuracy (templates/cutlass/common/activations.h).
 ACTIVATIONS = {
     "none": False,
     "relu": False,
@@ -131,7 +131,7 @@ Tile = Sm90Tile | Sm80Tile
 
 
 def functor(activation: str, result: str, *, fast_math: bool) -> str:
-    """Return the C++ functor of an activation, of CUTLASS or of templates/cutlass/activations.h.
+    """Return the C++ functor of an activation, of CUTLASS or of templates/cutlass/common/activations.h.
 
     ``result`` is the type of what it is applied to; where that is float32 the functor is a precise one.
     """
@@ -256,7 +256,7 @@ class GemmConfig:
                 "prefetch": self.tile.prefetch,
                 "swapped": self.tile.swapped,
             }
-            return KernelSource(self.name, render("cutlass/gemm_sm90.cu.j2", **values), archs, SM90_MEGABYTES)
+            return KernelSource(self.name, render("cutlass/gemm/gemm_sm90.cu.j2", **values), archs, SM90_MEGABYTES)
         values |= {
             "warp": self.tile.warp,
             "slices": self.tile.slices,
@@ -265,4 +265,4 @@ class GemmConfig:
             "instruction": element.instruction,
             "math": element.math,
         }
-        return KernelSource(self.name, render("cutlass/gemm_sm80.cu.j2", **values), archs, SM80_MEGABYTES)
+        return KernelSource(self.name, render("cutlass/gemm/gemm_sm80.cu.j2", **values), archs, SM80_MEGABYTES)

@@ -23,7 +23,7 @@ DATA = tuple(RANGES)
 
 @dataclass(frozen=True)
 class QuantizedChain:
-    """What ``templates/cutlass/quantized.h`` says, of a matmul or conv2d of 8 bits, ``anchor``.
+    """What ``templates/cutlass/quantized/quantized.h`` says, of a matmul or conv2d of 8 bits, ``anchor``.
 
     ``variables`` are those whose bindings it covers, in order, the result last. Offset, scale and bias are a number
     each and perhaps a row, a constant with an element for each column or one: a scale is the product of both, an offset

@@ -1,6 +1,6 @@
 """Kernels of 8-bit data and weights, whose sums are scaled: from configurations of CUTLASS's templates to their source.
 
-Integers are summed up in int32, and 8-bit floats in float32. ``templates/cutlass/quantized.h`` says what becomes of the
+Integers are summed up in int32, and 8-bit floats in float32. ``cutlass/quantized/quantized.h`` says what becomes of the
 sums; which of its vectors and numbers are there is the problem's. Weights are [columns, depth], with no batch. ``sm90``
 kernels use TMA and warp-group instructions and need 16-byte alignment; ``sm80`` kernels are for integers alone.
 """
@@ -145,7 +145,9 @@ class QuantizedConfig:
         }
         if isinstance(self.tile, Sm80Tile):
             values |= {"warp": self.tile.warp, "alignment": self.alignment, "alignment_d": self.out_alignment}
-            return KernelSource(self.name, render("cutlass/quantized_sm80.cu.j2", **values), archs, SM80_MEGABYTES)
+            return KernelSource(
+                self.name, render("cutlass/quantized/quantized_sm80.cu.j2", **values), archs, SM80_MEGABYTES
+            )
         schedule, epilogue_schedule = SCHEDULES[self.tile.schedule]
         values |= {
             "cluster": self.tile.cluster,
@@ -156,7 +158,7 @@ class QuantizedConfig:
             "swapped": self.tile.swapped,
             "instructions": self.tile.shape[2] // FLOAT8_DEPTH if self.dtype == "float8_e4m3fn" else 0,
         }
-        text = render(f"cutlass/quantized_{self.op}_sm90.cu.j2", **values)
+        text = render(f"cutlass/quantized/quantized_{self.op}_sm90.cu.j2", **values)
         folders = ("tools/util/include",) if self.op == "conv" else ()
         return KernelSource(self.name, text, archs, SM90_MEGABYTES, folders=folders)
 

@@ -74,14 +74,14 @@ def test_each_field_of_an_sm90_tile_makes_another_kernel(change: dict[str, objec
 
 
 def test_functors_of_activations_exist() -> None:
-    header = (folder("templates") / "cutlass" / "activations.h").read_text(encoding="utf-8")
+    header = (folder("templates") / "cutlass" / "common" / "activations.h").read_text(encoding="utf-8")
     defined = set(re.findall(r"template <class T> struct (\w+)", header))
     asked = {config.form for config in configurations()} - {"cutlass::epilogue::thread::Identity"}
     assert {form.removeprefix("pk::") for form in asked} == defined
 
 
 def test_constants_are_those_of_the_header() -> None:
-    header = (folder("templates") / "cutlass" / "gemm.h").read_text(encoding="utf-8")
+    header = (folder("templates") / "cutlass" / "gemm" / "gemm.h").read_text(encoding="utf-8")
     assert f"kBarrierBytes = 1 << {BARRIER_BYTES.bit_length() - 1};" in header
     config = GemmConfig(Sm80Tile((64, 64, 64), (32, 32), 5, 0), "float16", "float16", 8)
     (blocks,) = re.findall(r"kStreamBlocksPerSm = (\d+);", header)

@@ -22,7 +22,7 @@ from tvm import relax
 from tvm_machine import compute
 
 from packager.backends.cutlass.conv.cost_model import ConvShape
-from packager.backends.cutlass.core.compile_kernels import compile_kernels, find_cutlass
+from packager.backends.cutlass.core.compile_kernels import HEADER_FOLDERS, compile_kernels, find_cutlass
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmShape
 from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, Sm80Tile, Sm90Tile
@@ -33,7 +33,6 @@ from packager.backends.cutlass.quantized.problem import takes_quantized
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.graph.dataflow import Dataflow
 from packager.pipeline.build import place
-from packager.resources import folder
 
 ROWS, DEPTH, COLUMNS = 6, 64, 48
 HOPPER = CutlassOptions(arch=("sm_90a",))
@@ -145,7 +144,7 @@ def make_model(body: Body, dtype: str = "int8", out_dtype: str = "int32") -> Mod
 
 
 def solved(model: Model, chain: QuantizedChain) -> Any:
-    """What templates/cutlass/quantized.h says of a chain."""
+    """What templates/cutlass/quantized/quantized.h says of a chain."""
 
     def value(variable: Any, otherwise: float) -> Any:
         return otherwise if variable is None else model.values[variable.name].astype(np.float64)
@@ -449,5 +448,5 @@ def test_the_structures_of_the_header_are_those_of_the_tests(tmp_path: Path) -> 
     checks = [(Scales, "pk_scales_t"), (Gemm, "pk_quantized_gemm_t"), (Conv, "pk_quantized_conv_t")]
     lines = [f'_Static_assert(sizeof({name}) == {ctypes.sizeof(own)}, "{name}");' for own, name in checks]
     source.write_text("\n".join(['#include "quantized.h"', *lines, ""]))
-    include = [f"-I{folder('templates') / 'cutlass'}", f"-I{folder('runtime_stub') / 'include'}"]
+    include = [f"-I{path}" for path in HEADER_FOLDERS]
     subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", *include, "-c", source, "-o", tmp_path / "a.o"], check=True)
