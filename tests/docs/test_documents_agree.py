@@ -83,6 +83,12 @@ def test_every_file_that_the_pipeline_names_exists() -> None:
     assert len(names) > 20
 
 
+def test_the_pipeline_names_every_folder() -> None:
+    text = (ROOT / "docs" / "pipeline.md").read_text()
+    folders = {path.parent for path in (ROOT / "packager").rglob("*.py")} - {ROOT / "packager"}
+    assert not sorted(folder.name for folder in folders if f"{folder.name}/" not in text)
+
+
 @pytest.mark.parametrize("path", ADRS, ids=lambda path: path.stem)
 def test_decisions_have_the_same_form(path: Path) -> None:
     number = path.name[:4]
