@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from packager.bundle.arrays import Array
+if TYPE_CHECKING:
+    from packager.bundle.arrays import Array
 
 
 @dataclass(frozen=True)

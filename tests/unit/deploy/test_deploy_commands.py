@@ -113,6 +113,7 @@ def test_bench_machine_and_schema(good: Path) -> None:
         ("import packager; packager.verify; packager.inspect", {"tvm", "numpy", "elftools", "typer", "rich"}),
         ("import packager; packager.load", {"tvm", "elftools", "typer", "rich", "onnx", "torch", "ml_dtypes"}),
         ("import packager.cli.deploy", {"tvm", "numpy", "elftools", "onnx", "torch"}),
+        ("import packager.pipeline.build", {"tvm", "numpy", "onnx", "jinja2", "torch"}),  # as far as a cached build
     ],
 )
 def test_imports(code: str, absent: set[str]) -> None:
