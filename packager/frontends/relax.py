@@ -17,7 +17,7 @@ from packager.frontends.node_names import tag_bindings
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.frontends.signature import dims_of, fix_dims, input_specs, output_names
 from packager.graph.lift_constants import lift_constants
-from packager.ir.model import ImportedModel
+from packager.ir.model import ImportedModel, ModelSignature
 
 MAIN = "main"
 
@@ -44,11 +44,13 @@ def load(
     own = {b.var.name: b.var.name for block in module["main"].body.blocks for b in block.bindings}
     module, nodes = tag_bindings(module, own)
     return ImportedModel(
-        source=Model(name, "relax", sha256_of_file(path), {}, f"tvm {tvm.__version__}"),
+        signature=ModelSignature(
+            source=Model(name, "relax", sha256_of_file(path), {}, f"tvm {tvm.__version__}"),
+            inputs=input_specs(module["main"], inputs),
+            output_names=output_names(module["main"]),
+            dims=resolved,
+        ),
         module=module,
-        inputs=input_specs(module["main"], inputs),
-        output_names=output_names(module["main"]),
-        dims=resolved,
         weights=constants,
         nodes=nodes,
     )

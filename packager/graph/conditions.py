@@ -69,10 +69,10 @@ class Relations:
 
 def with_conditions(model: ImportedModel) -> ImportedModel:
     """Return the model with the conditions of its operators after those that its frontend found."""
-    main = model.module["main"]
-    if not model.dims:
+    main, known = model.module["main"], model.signature
+    if not known.dims:
         return model
-    relations = Relations(bound_analyzer(main.params[: len(model.inputs)], model.dims), model.conditions)
+    relations = Relations(bound_analyzer(main.params[: len(known.inputs)], known.dims), known.conditions)
     for block in main.body.blocks:
         for binding in block.bindings:
             call = binding.value
@@ -80,7 +80,8 @@ def with_conditions(model: ImportedModel) -> ImportedModel:
                 node = model.nodes.get(binding.var.name, call.op.name.removeprefix("relax."))
                 for left, relation, right in _DEMANDS[call.op.name](call):
                     relations.demand(left, relation, right, node)
-    return dataclasses.replace(model, conditions=tuple(relations.found.values()))
+    signature = dataclasses.replace(known, conditions=tuple(relations.found.values()))
+    return dataclasses.replace(model, signature=signature)
 
 
 def _names(*expressions: Any) -> dict[int, Any]:

@@ -38,10 +38,10 @@ def declare_states(model: ImportedModel, requested: Mapping[str, str], *, partly
     ``partly``: it is one of several models, and has those of the states whose input or output it has.
     Raises UsageError for names that the model does not have, and for tensors that cannot be a state.
     """
-    inputs = {spec.name for spec in model.inputs}
-    declared = {state.name: state for state in model.states}
+    inputs = {spec.name for spec in model.signature.inputs}
+    declared = {state.name: state for state in model.signature.states}
     for name, output in requested.items():
-        if partly and name not in inputs and output not in model.output_names:
+        if partly and name not in inputs and output not in model.signature.output_names:
             continue
         own = declared.get(name)
         if own is None or own.output != output:  # else it is what the file says, with its initial value
@@ -50,25 +50,25 @@ def declare_states(model: ImportedModel, requested: Mapping[str, str], *, partly
     _check_names(model, states, partly)
     for state in states:
         _check_types(model, state)
-    return replace(model, states=states)
+    return replace(model, signature=replace(model.signature, states=states))
 
 
 def check_declared(requested: Mapping[str, str], models: Iterable[ImportedModel]) -> None:
     """Raise UsageError for a state that none of several models reads, or none writes."""
     models = list(models)
     for name, output in requested.items():
-        if not any(name == spec.name for model in models for spec in model.inputs):
+        if not any(name == spec.name for model in models for spec in model.signature.inputs):
             raise UsageError(f"--state {name}={output}: no model has an input {name!r}")
-        if not any(output in model.output_names for model in models):
+        if not any(output in model.signature.output_names for model in models):
             raise UsageError(f"--state {name}={output}: no model has an output {output!r}")
 
 
 def state_types(model: ImportedModel, state: State) -> tuple[str, tuple[int, ...]]:
     """Return dtype and shape of a state of a model, by its input or else its output. Raises UsageError."""
-    for spec in model.inputs:
+    for spec in model.signature.inputs:
         if spec.name == state.name:
             return spec.dtype, tuple(extent for extent in spec.shape if isinstance(extent, int))
-    ty = _output_types(model.module["main"])[model.output_names.index(state.output)]
+    ty = _output_types(model.module["main"])[model.signature.output_names.index(state.output)]
     found = _type_of(ty)
     if found is None:
         raise UsageError(
@@ -79,9 +79,9 @@ def state_types(model: ImportedModel, state: State) -> tuple[str, tuple[int, ...
 
 
 def _check_names(model: ImportedModel, states: tuple[State, ...], partly: bool) -> None:
-    names = [spec.name for spec in model.inputs]
+    names = [spec.name for spec in model.signature.inputs]
     for state in states if not partly else ():
-        for kind, name, known in (("input", state.name, names), ("output", state.output, model.output_names)):
+        for kind, name, known in (("input", state.name, names), ("output", state.output, model.signature.output_names)):
             if name not in known:
                 raise UsageError(
                     f"--state {state.name}={state.output}: the model has no {kind} {name!r}",
@@ -101,7 +101,7 @@ def _output_types(main: Any) -> list[Any]:
 
 def _check_types(model: ImportedModel, state: State) -> None:
     option = f"--state {state.name}={state.output}"
-    spec = next((spec for spec in model.inputs if spec.name == state.name), None)
+    spec = next((spec for spec in model.signature.inputs if spec.name == state.name), None)
     if spec is None:
         state_types(model, state)
         return
@@ -111,7 +111,7 @@ def _check_types(model: ImportedModel, state: State) -> None:
                 f"{option}: axis {axis} of input {spec.name!r} is the symbolic dim {extent}, and a state has one size",
                 hint=f"fix it: --dim {extent}=SIZE",
             )
-    types = dict(zip(model.output_names, _output_types(model.module["main"]), strict=True))
+    types = dict(zip(model.signature.output_names, _output_types(model.module["main"]), strict=True))
     ty = types.get(state.output)
     if ty is not None and _type_of(ty) != (spec.dtype, spec.shape):
         raise UsageError(

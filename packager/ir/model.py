@@ -35,20 +35,34 @@ class NamedArray:
 
 
 @dataclass(frozen=True)
-class ModelEntry:
-    """One of the models in a merged one: ``inputs`` and ``outputs`` count what it has of these, after those of the
-    entries before it. ``states`` are those that it reads or writes. ``sizes`` are those of its bucketed dims: what has
-    the same name is a variant of the same model."""
+class ModelSignature:
+    """What a model is to its callers. Only the importing stage writes it; the other stages pass it on.
 
-    name: str
+    ``states`` name inputs and outputs that the session keeps; until the plan these stand among the others.
+    ``output_dtypes`` are the element types of outputs that are the bytes of a narrow type, None for others; empty where
+    no output is. A merged model has the signatures of its models as ``entries``: its inputs and outputs are theirs, one
+    entry after the other. ``sizes`` are those of an entry's bucketed dims: entries of one name are variants of a model.
+    """
+
     source: Model
-    inputs: int
-    outputs: int
+    inputs: tuple[TensorSpec, ...]
+    output_names: tuple[str, ...]
     dims: tuple[Dim, ...]
-    states: tuple[State, ...]
-    sizes: Sizes = field(default_factory=dict)
+    states: tuple[State, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    output_dtypes: tuple[str | None, ...] = ()
     batches: MicroBatches = WHOLE
+    sizes: Sizes = field(default_factory=dict)
+    entries: tuple[ModelSignature, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Its name in messages and in what the variants of an entry do not share: ``encoder[seq=128]``."""
+        return variant_label(self.source.name, self.sizes)
+
+    def every_entry(self) -> tuple[ModelSignature, ...]:
+        """Return the models that it holds: itself, or those that were merged."""
+        return self.entries or (self,)
 
 
 @dataclass(frozen=True)
@@ -57,24 +71,15 @@ class ImportedModel:
 
     ``weights`` are in parameter order. ``nodes`` maps the name of a Relax variable to the source graph's node that
     it stands for. ``module`` is a ``tvm.IRModule``. ``sources`` tells of weights that were computed at import from
-    which of the ``originals``; all others are constants of the model as they are. ``states`` name inputs and outputs
-    that the session keeps; until the plan these stand among the others.
+    which of the ``originals``; all others are constants of the model as they are.
     """
 
-    source: Model
+    signature: ModelSignature
     module: Any
-    inputs: tuple[TensorSpec, ...]
-    output_names: tuple[str, ...]
-    dims: tuple[Dim, ...]
     weights: Mapping[str, Array]
     nodes: Mapping[str, str]
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     originals: Mapping[str, Array] = field(default_factory=dict)
-    states: tuple[State, ...] = ()
-    entries: tuple[ModelEntry, ...] = ()  # none: it is one model
-    conditions: tuple[Condition, ...] = ()
-    output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
-    batches: MicroBatches = WHOLE
 
     def constants(self) -> dict[str, NamedArray]:
         """Return the weights, in order, with the model's constants that each comes from."""
@@ -88,12 +93,17 @@ class ImportedModel:
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A model as backends see it: ``module`` is its Relax module after all passes, ``constants`` the values of main's
-    parameters after the inputs, in order. The rest is as imported."""
+    """A model as backends see it: ``module`` is its Relax module after all passes.
 
-    imported: ImportedModel
+    ``constants`` are the values of main's parameters after the inputs, in order; ``weights`` the model's own constants
+    by name; ``nodes`` as imported.
+    """
+
+    signature: ModelSignature
     module: Any
     constants: Mapping[str, NamedArray]
+    weights: Mapping[str, Array]
+    nodes: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -113,22 +123,14 @@ class PartitionedModel:
     by name. ``sites`` maps the name of the Relax variable that a partition's call is bound to, to its call site.
     """
 
-    source: Model
+    signature: ModelSignature
     module: Any
-    inputs: tuple[TensorSpec, ...]
-    output_names: tuple[str, ...]
-    dims: tuple[Dim, ...]
     weights: Mapping[str, Array]
     constants: Mapping[str, NamedArray]
     nodes: Mapping[str, str]
     partitions: Mapping[str, PlacedPartition]
     sites: Mapping[str, CallSite]
     backends: tuple[BackendOutput, ...]
-    states: tuple[State, ...] = ()
-    entries: tuple[ModelEntry, ...] = ()  # none: it is one model
-    conditions: tuple[Condition, ...] = ()
-    output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
-    batches: MicroBatches = WHOLE
 
 
 @dataclass(frozen=True)
@@ -147,37 +149,10 @@ class LoweredModel:
     ``tables`` what backends hoisted, by name. ``call_sources`` are in call order.
     """
 
-    source: Model
+    signature: ModelSignature
     main: Any
     groups: Mapping[str, FunctionGroup]
-    inputs: tuple[TensorSpec, ...]
-    output_names: tuple[str, ...]
-    dims: tuple[Dim, ...]
     weights: Mapping[str, Array]
     constants: Mapping[str, NamedArray]
     tables: Mapping[str, Array]
     call_sources: tuple[CallSource, ...]
-    states: tuple[State, ...] = ()
-    entries: tuple[ModelEntry, ...] = ()  # none: it is one model
-    conditions: tuple[Condition, ...] = ()
-    output_dtypes: tuple[str | None, ...] = ()  # of outputs that are the bytes of a narrow type; (): none is
-    batches: MicroBatches = WHOLE
-
-    def every_entry(self) -> tuple[ModelEntry, ...]:
-        """Return the models that it holds."""
-        whole = (self.source, len(self.inputs), len(self.output_names), self.dims, self.states)
-        return self.entries or (ModelEntry(self.source.name, *whole, conditions=self.conditions, batches=self.batches),)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A model of entry ``entry``, for ``sizes`` of its bucketed dims; without such it is the whole entry."""
-
-    entry: str
-    sizes: Sizes
-    model: ImportedModel
-
-    @property
-    def label(self) -> str:
-        """Its name in messages and in what the variants of an entry do not share: ``encoder[seq=128]``."""
-        return variant_label(self.entry, self.sizes)

@@ -62,7 +62,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     """
     device = device_named(device_name)
     sites = _sites(model)
-    module = device.lay_out(model.module, len(model.inputs))
+    module = device.lay_out(model.module, len(model.signature.inputs))
     module, constants = fold_weights(module, model.constants)
     module = apply(LEGALIZE, module)
     _check_legal(module["main"], model.nodes, model.partitions)
@@ -84,21 +84,13 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
         if callee not in groups:
             groups[callee] = _make_kernels(callee, clamp_indices(module[callee]), device)
     return LoweredModel(
-        source=model.source,
+        signature=model.signature,
         main=main,
         groups=groups,
-        inputs=model.inputs,
-        output_names=model.output_names,
-        dims=model.dims,
         weights=model.weights,
         constants=constants,
         tables={f"{o.kind}.{name}": array for o in model.backends for name, array in o.constants.items()},
         call_sources=tuple(calls),
-        states=model.states,
-        entries=model.entries,
-        conditions=model.conditions,
-        output_dtypes=model.output_dtypes,
-        batches=model.batches,
     )
 
 

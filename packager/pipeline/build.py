@@ -252,9 +252,9 @@ def _paths(model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> 
 
 
 def _report_micro_batches(model: ImportedModel, progress: Progress) -> None:
-    for batches in (model.batches, *(entry.batches for entry in model.entries)):
-        if batches.count != 1:
-            progress(f"a run is {batches.count} micro-batches")
+    for entry in model.signature.every_entry():
+        if entry.batches.count != 1:
+            progress(f"a run is {entry.batches.count} micro-batches")
 
 
 def _count_partitions(placement: Placement, kind: str) -> str:

@@ -117,10 +117,10 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
         refusal = _refusal(error)
     constants = imported.own_constants().values()
     return Explanation(
-        model=imported.source.name,
-        format=imported.source.format,
-        inputs=imported.inputs,
-        outputs=imported.output_names,
+        model=imported.signature.source.name,
+        format=imported.signature.source.format,
+        inputs=imported.signature.inputs,
+        outputs=imported.signature.output_names,
         assumed=assumed,
         constants=len(constants),
         constant_bytes=sum(array.nbytes for array in constants),

@@ -6,6 +6,7 @@ Modules that need TVM are imported when it runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from packager.backends.registry import find_backend
 from packager.bundle.buckets import Buckets, Sizes, combinations
 from packager.errors import UsageError
 from packager.frontends.dims import DimRequest
-from packager.ir.model import Variant
 from packager.pipeline.request import Request, buckets_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def import_model(request: Request) -> ImportedModel:
         return _finish(request, _load(request, request.model, _bounds(request.dims, {}), request.name))
     from packager.transforms.merge_models import merge_models
 
-    variants: list[Variant] = []
+    variants: list[ImportedModel] = []
     unused = set(request.dims)
     for path in request.models:
         entry = path.stem if request.more_models else request.name
@@ -43,11 +43,13 @@ def import_model(request: Request) -> ImportedModel:
         unused -= dims.keys()
     if unused:
         raise UsageError(f"--dim {min(unused)}: none of the models has such a dim")
-    check_declared(request.states, [variant.model for variant in variants])
+    check_declared(request.states, variants)
     return merge_models(variants, request.name)
 
 
-def _load_entry(request: Request, path: Path, entry: str) -> tuple[Mapping[str, DimRequest | Buckets], list[Variant]]:
+def _load_entry(
+    request: Request, path: Path, entry: str
+) -> tuple[Mapping[str, DimRequest | Buckets], list[ImportedModel]]:
     """Load a model for all sizes of its bucketed dims; return the dims that it has of those that are asked for."""
     from packager.frontends.dims import UnknownDimError
 
@@ -62,14 +64,15 @@ def _load_entry(request: Request, path: Path, entry: str) -> tuple[Mapping[str, 
 
 def _load_variants(
     request: Request, path: Path, entry: str, dims: Mapping[str, DimRequest | Buckets]
-) -> Iterator[Variant]:
+) -> Iterator[ImportedModel]:
     from packager.transforms.merge_models import with_arrays_of
 
     first: ImportedModel | None = None
     for sizes in combinations(buckets_of(dims)):
         model = _finish(request, _load(request, path, _bounds(dims, sizes), entry))
         first = first or model
-        yield Variant(entry, sizes, with_arrays_of(model, first))
+        shared = with_arrays_of(model, first)
+        yield replace(shared, signature=replace(shared.signature, sizes=sizes))
 
 
 def _bounds(dims: Mapping[str, DimRequest | Buckets], sizes: Sizes) -> dict[str, DimRequest]:

@@ -8,17 +8,17 @@ then, so undoing a partition is to forget it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import IRModule, relax, tirx
+from tvm import relax, tirx
 from tvm.runtime import DataType
 
 from packager.backends.base import Context, PartitionBackend, Target
 from packager.backends.registry import blamed
 from packager.graph.rewrite import with_main
-from packager.ir.model import ImportedModel, NamedArray, PartitionedModel, PlacedPartition, PreparedModel
+from packager.ir.model import PartitionedModel, PlacedPartition, PreparedModel
 from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
 from packager.ir.shapes import Extent
 from packager.placement.check_output import check_answer, result_types
@@ -67,8 +67,7 @@ def partition(prepared: PreparedModel, targets: Sequence[Target], compile_partit
     Without ``compile_partitions`` every partition counts as taken and nothing is compiled: to see what would go where.
     Raises BackendError and whatever a backend raises.
     """
-    model, module, constants = prepared.imported, prepared.module, prepared.constants
-    placer = _Placer(model, module, constants)
+    placer = _Placer(prepared)
     verdicts = []
     outputs = []
     for target in targets:
@@ -76,44 +75,39 @@ def partition(prepared: PreparedModel, targets: Sequence[Target], compile_partit
         outputs.append(output)
         verdicts += judged
     placed = PartitionedModel(
-        source=model.source,
-        module=relax.transform.Normalize()(with_main(module, placer.main())) if placer.calls else module,
-        inputs=model.inputs,
-        output_names=model.output_names,
-        dims=model.dims,
-        weights=model.own_constants(),
-        constants=constants,
-        nodes=model.nodes,
+        signature=prepared.signature,
+        module=relax.transform.Normalize()(with_main(prepared.module, placer.main()))
+        if placer.calls
+        else prepared.module,
+        weights=prepared.weights,
+        constants=prepared.constants,
+        nodes=prepared.nodes,
         partitions=placer.placed,
         sites=placer.sites,
         backends=tuple(outputs),
-        states=model.states,
-        entries=model.entries,
-        conditions=model.conditions,
-        output_dtypes=model.output_dtypes,
-        batches=model.batches,
     )
     return Placement(placed, tuple(verdicts))
 
 
 class _Placer:
-    def __init__(self, model: ImportedModel, module: IRModule, constants: Mapping[str, NamedArray]) -> None:
-        main = module["main"]
+    def __init__(self, model: PreparedModel) -> None:
+        main, constants = model.module["main"], model.constants
+        num_inputs = len(model.signature.inputs)
         self.model = model
-        parameters = main.params[len(model.inputs) :]
+        parameters = main.params[num_inputs:]
         self.constant_names = {p.__chandle__(): name for p, name in zip(parameters, constants, strict=True)}
-        self.graph = FlatMain(main, len(model.inputs), lambda handle: constants[self.constant_names[handle]].array)
+        self.graph = FlatMain(main, num_inputs, lambda handle: constants[self.constant_names[handle]].array)
         self.grouping = Grouping(self.graph.predecessors())
         self.names: dict[int, Extent] = {}
-        for parameter in main.params[: len(model.inputs)]:
+        for parameter in main.params[:num_inputs]:
             self.names |= {e.__chandle__(): str(e.name) for e in parameter.ty.shape.values if isinstance(e, tirx.Var)}
-        self.dims = {dim.name: dim for dim in model.dims}
+        self.dims = {dim.name: dim for dim in model.signature.dims}
         self.calls: dict[frozenset[int], str] = {}
         self.placed: dict[str, PlacedPartition] = {}
         self.sites: dict[str, CallSite] = {}
         calls = (binding.value for binding in self.graph.bindings if isinstance(binding.value, relax.Call))
         symbols = {call.args[0].global_symbol for call in calls if isinstance(call.args[0], relax.ExternFunc)}
-        self.taken = frozenset(map(str, symbols)) | {variable.name_hint for variable in module.functions}
+        self.taken = frozenset(map(str, symbols)) | {variable.name_hint for variable in model.module.functions}
 
     def place(self, target: Target, compile_partitions: Compile | None) -> tuple[BackendOutput, list[Verdict]]:
         """Let one backend take what it can of what is free."""

@@ -15,7 +15,7 @@ from packager.bundle.dtypes import DTYPES
 from packager.bundle.manifest import StateSpec, TensorSpec
 from packager.graph import symbolic
 from packager.ir.call_plan import Call, Copy, EntryPlan, Operand, PlannedState
-from packager.ir.model import ModelEntry
+from packager.ir.model import ModelSignature
 from packager.ir.shapes import Extent, MicroBatches
 from packager.ir.states import State
 from packager.plan.arena import align
@@ -120,7 +120,7 @@ class PlannedCopy:
 class PlannedEntry:
     """A model whose tensors all have their places."""
 
-    entry: ModelEntry
+    entry: ModelSignature
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     calls: list[PlannedCall]
@@ -137,7 +137,7 @@ class PlannedEntry:
         steps: list[Call | Copy] = [recorder.step(call) for call in self.calls]
         steps += [Copy(operand_of(c.source), operand_of(c.target), c.nbytes) for c in self.copies]
         return EntryPlan(
-            name=self.entry.name,
+            name=self.entry.source.name,
             source=self.entry.source,
             inputs=self.inputs,
             outputs=tuple(_whole(spec, self.entry.batches) for spec in self.outputs),

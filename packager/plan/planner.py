@@ -17,7 +17,7 @@ from packager.errors import BackendError, ModelError
 from packager.graph import symbolic
 from packager.graph.dataflow import called_function
 from packager.ir.call_plan import CallPlan, Operand
-from packager.ir.model import CallSource, LoweredModel, ModelEntry
+from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import Packing, PrimitiveFunction
 from packager.ir.shapes import Extent
 from packager.plan.arena import Request, place
@@ -41,7 +41,7 @@ def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
 class _Planner:
     def __init__(self, model: LoweredModel) -> None:
         self.model = model
-        self.dims: Mapping[str, Dim] = {dim.name: dim for dim in model.dims}
+        self.dims: Mapping[str, Dim] = {dim.name: dim for dim in model.signature.dims}
         self.names: dict[int, Extent] = {}  # main's shape variables
         self.constants = ConstantBuilder(reserved=[*model.constants, *model.weights])
         self.values: dict[int, Any] = {}  # Relax variable -> PlannedTensor or tuple of them
@@ -54,15 +54,15 @@ class _Planner:
     def plan(self, packed_constants: bool) -> CallPlan:
         main = self.model.main
         self._bind_constants(main)
-        entries = self.model.every_entry()
-        parts = slices(main, [(entry.inputs, entry.outputs) for entry in entries])
+        entries = self.model.signature.every_entry()
+        parts = slices(main, [(len(entry.inputs), len(entry.output_names)) for entry in entries])
         planned = [self._plan_entry(entry, part) for entry, part in zip(entries, parts, strict=True)]
         calls = [call for entry in planned for call in entry.calls]
         functions = {call.function.symbol: call.function for call in calls}
         selection = tuple(_selection(function) for function in functions.values() if function.candidates)
         recorder = CallRecorder(self.dims, {selected.symbol: number for number, selected in enumerate(selection)})
         return CallPlan(
-            source=self.model.source,
+            source=self.model.signature.source,
             entries=gather_variants([entry.finish(recorder) for entry in planned]),
             functions=tuple(functions.values()),
             primitives=tuple(recorder.primitives.values()),
@@ -73,9 +73,9 @@ class _Planner:
             state_bytes=self.states.nbytes,
         )
 
-    def _plan_entry(self, entry: ModelEntry, part: Slice) -> PlannedEntry:
+    def _plan_entry(self, entry: ModelSignature, part: Slice) -> PlannedEntry:
         self.tensors, self.calls = [], []
-        specs, parameters = self.model.inputs[part.inputs], self.model.main.params[part.inputs]
+        specs, parameters = self.model.signature.inputs[part.inputs], self.model.main.params[part.inputs]
         states = {state.name: state for state in entry.states}
         kept: dict[str, PlannedTensor] = {}
         numbers = itertools.count()
@@ -94,9 +94,9 @@ class _Planner:
             source = next(sources) if called_function(binding.value) is not None else None
             if needed:
                 self.values[binding.var.__chandle__()] = self._evaluate(binding.value, binding.var.ty, source)
-        names = self.model.output_names[part.outputs]
+        names = self.model.signature.output_names[part.outputs]
         results = [self._value(result) for result in part.results]
-        self.declared = dict(zip(names, self.model.output_dtypes[part.outputs], strict=False))
+        self.declared = dict(zip(names, self.model.signature.output_dtypes[part.outputs], strict=False))
         outputs, copies = self._bind_results(entry, dict(zip(names, results, strict=True)), kept)
         return PlannedEntry(
             entry=entry,
@@ -108,7 +108,7 @@ class _Planner:
         )
 
     def _bind_constants(self, main: relax.Function) -> None:
-        count = len(self.model.inputs)
+        count = len(self.model.signature.inputs)
         for parameter, constant in zip(main.params[count:], self.model.constants.items(), strict=True):
             tensor = self._tensor(None, parameter.ty)
             tensor.constant = constant  # gets a slot when something reads it as it is
@@ -227,7 +227,7 @@ class _Planner:
         return whole
 
     def _bind_results(
-        self, entry: ModelEntry, results: dict[str, Any], states: dict[str, PlannedTensor]
+        self, entry: ModelSignature, results: dict[str, Any], states: dict[str, PlannedTensor]
     ) -> tuple[tuple[TensorSpec, ...], list[PlannedCopy]]:
         """Let producers write straight into states and into the caller's outputs; what cannot be there is copied.
 

@@ -38,7 +38,7 @@ def convert_precision(model: ImportedModel, precision: str | None) -> ImportedMo
     """Return the model with its arithmetic in ``fp16`` or ``bf16``; as it is for None."""
     if precision is None:
         return model
-    main = _Converter(model.module["main"], len(model.inputs), DTYPES[precision]).convert()
+    main = _Converter(model.module["main"], len(model.signature.inputs), DTYPES[precision]).convert()
     return replace(model, module=with_main(model.module, main))
 
 

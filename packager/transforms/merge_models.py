@@ -22,44 +22,24 @@ from packager.bundle.arrays import Array
 from packager.bundle.manifest import Dim, Model
 from packager.errors import UsageError
 from packager.graph.states import state_types
-from packager.ir.model import ImportedModel, ModelEntry, Variant
+from packager.ir.model import ImportedModel, ModelSignature
 
 
-def merge_models(variants: Sequence[Variant], name: str) -> ImportedModel:
+def merge_models(variants: Sequence[ImportedModel], name: str) -> ImportedModel:
     """Return one model that holds these as an input of the next stages; the variants of an entry follow each other.
 
     Raises UsageError where two models mean different things by one name: a dim or a state.
     """
-    models = {variant.label: variant.model for variant in variants}
+    models = {model.signature.label: model for model in variants}
     _check_states(models)
     merger = _Merger(models)
     return ImportedModel(
-        source=_source(name, {variant.entry: variant.model.source for variant in variants}),
+        signature=_merged_signature(name, [model.signature for model in variants]),
         module=merger.module(),
-        inputs=tuple(spec for model in models.values() for spec in model.inputs),
-        output_names=tuple(output for model in models.values() for output in model.output_names),
-        dims=_dims(models),
         weights=merger.weights,
         nodes=merger.nodes,
         sources=merger.sources,
         originals=merger.originals,
-        entries=tuple(
-            ModelEntry(
-                name=variant.entry,
-                source=replace(variant.model.source, name=variant.entry),
-                inputs=len(variant.model.inputs),
-                outputs=len(variant.model.output_names),
-                dims=variant.model.dims,
-                states=variant.model.states,
-                sizes=variant.sizes,
-                conditions=variant.model.conditions,
-                batches=variant.model.batches,
-            )
-            for variant in variants
-        ),
-        output_dtypes=tuple(
-            dtype for model in models.values() for dtype in model.output_dtypes or (None,) * len(model.output_names)
-        ),
     )
 
 
@@ -76,6 +56,17 @@ def with_arrays_of(model: ImportedModel, other: ImportedModel) -> ImportedModel:
     return replace(model, weights=weights, originals=originals)
 
 
+def _merged_signature(name: str, entries: Sequence[ModelSignature]) -> ModelSignature:
+    return ModelSignature(
+        source=_source(name, {entry.source.name: entry.source for entry in entries}),
+        inputs=tuple(spec for entry in entries for spec in entry.inputs),
+        output_names=tuple(output for entry in entries for output in entry.output_names),
+        dims=_dims(entries),
+        output_dtypes=tuple(d for entry in entries for d in entry.output_dtypes or (None,) * len(entry.output_names)),
+        entries=tuple(entries),
+    )
+
+
 def _source(name: str, sources: Mapping[str, Model]) -> Model:
     """Return what stands for the files of all entries: of several the hash is that of their hashes."""
     first, *more = sources.values()
@@ -85,14 +76,14 @@ def _source(name: str, sources: Mapping[str, Model]) -> Model:
     return replace(first, name=name, sha256=digest)
 
 
-def _dims(models: Mapping[str, ImportedModel]) -> tuple[Dim, ...]:
+def _dims(entries: Sequence[ModelSignature]) -> tuple[Dim, ...]:
     found: dict[str, tuple[str, Dim]] = {}
-    for entry, model in models.items():
-        for dim in model.dims:
-            first, known = found.setdefault(dim.name, (entry, dim))
+    for entry in entries:
+        for dim in entry.dims:
+            first, known = found.setdefault(dim.name, (entry.label, dim))
             if known != dim:
                 raise UsageError(
-                    f"dim {dim.name} is {known.min}..{known.max} in {first}, but {dim.min}..{dim.max} in {entry}",
+                    f"dim {dim.name} is {known.min}..{known.max} in {first}, but {dim.min}..{dim.max} in {entry.label}",
                     hint=f"give it bounds for both: --dim {dim.name}=MIN:MAX",
                 )
     return tuple(dim for _, dim in found.values())
@@ -103,7 +94,7 @@ def _check_states(models: Mapping[str, ImportedModel]) -> None:
     found: dict[str, tuple[str, Any]] = {}
     written: set[str] = set()
     for entry, model in models.items():
-        for state in model.states:
+        for state in model.signature.states:
             value = (state.output, state_types(model, state))
             first, known = found.setdefault(state.name, (entry, value))
             if known != value:
@@ -111,7 +102,7 @@ def _check_states(models: Mapping[str, ImportedModel]) -> None:
                     f"state {state.name!r} is {_shown(known)} in {first}, but {_shown(value)} in {entry}",
                     hint="entries share states of equal names: type, shape and output must be equal, too",
                 )
-            if state.output in model.output_names:
+            if state.output in model.signature.output_names:
                 written.add(state.name)
     for name, (entry, _) in found.items():
         if name not in written:
@@ -140,7 +131,7 @@ class _Merger:
         inputs = [
             bound[parameter.__chandle__()]
             for bound, model in zip(values, self.models.values(), strict=True)
-            for parameter in model.module["main"].params[: len(model.inputs)]
+            for parameter in model.module["main"].params[: len(model.signature.inputs)]
         ]
         functions = self._functions()
         parameters = [*inputs, *self.parameters.values()]
@@ -159,9 +150,11 @@ class _Merger:
         names = self._constant_names(entry, model)
         main = model.module["main"]
         bound: dict[int, Any] = {}
-        for parameter in main.params[: len(model.inputs)]:
+        for parameter in main.params[: len(model.signature.inputs)]:
             bound[parameter.__chandle__()] = relax.Var(f"{_identifier(entry)}_{parameter.name}", parameter.ty)
-        for parameter, (name, array) in zip(main.params[len(model.inputs) :], model.weights.items(), strict=True):
+        for parameter, (name, array) in zip(
+            main.params[len(model.signature.inputs) :], model.weights.items(), strict=True
+        ):
             merged = names[name]
             if merged not in self.parameters:
                 self.parameters[merged] = relax.Var(_identifier(merged), parameter.ty)

@@ -37,28 +37,29 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
 
     On the ``device`` ``cuda`` convolutions are always channels last.
     """
-    bounds = {dim.name: dim.max for dim in model.dims}
+    num_inputs = len(model.signature.inputs)
+    bounds = {dim.name: dim.max for dim in model.signature.dims}
     module = model.module
     result = getattr(module["main"].body.body, "name", "")  # a tuple has none
     if bounds:
         module = with_main(module, module["main"].with_attr("tir_var_upper_bound", bounds))
     module, constants = fold_inline(apply(SIMPLIFY, module)), model.constants()
     if wanted.integer_products:
-        module, constants = to_integers(apply(TIDY, module), len(model.inputs), constants)
+        module, constants = to_integers(apply(TIDY, module), num_inputs, constants)
     if wanted.float8_products:
-        module = to_float8_products(apply(TIDY, module), len(model.inputs))
+        module = to_float8_products(apply(TIDY, module), num_inputs)
     if device == "cuda":
-        products_after = len(model.inputs) if wanted.window_products else None
+        products_after = num_inputs if wanted.window_products else None
         module = to_channels_last(apply(TIDY, module), products_after=products_after)
     elif wanted.channels_last:
-        module = simplify_arithmetic(apply(TIDY, drop_no_ops(module)), len(model.inputs))
-        module = to_channels_last(apply(TIDY, module), len(model.inputs))
+        module = simplify_arithmetic(apply(TIDY, drop_no_ops(module)), num_inputs)
+        module = to_channels_last(apply(TIDY, module), num_inputs)
     module = apply(TIDY, drop_no_ops(module))
     if device == "cuda" or wanted.channels_last:
-        module = apply(TIDY, flatten_as_it_lies(module, len(model.inputs)))
+        module = apply(TIDY, flatten_as_it_lies(module, num_inputs))
     if device == "cpu" and wanted.sink_reshapes:
         module = apply(TIDY, drop_no_ops(sink_reshapes(module)))
     module, constants = fold_weights(module, constants)
     # What only folded weights have read is read by nobody now, and a partition of it would have no result.
     module = apply([_R.DeadCodeElimination()], module)
-    return PreparedModel(model, name_result(module, result), constants)
+    return PreparedModel(model.signature, name_result(module, result), constants, model.own_constants(), model.nodes)

@@ -19,8 +19,10 @@ from graphs import assert_same, graph, normal, reference, save
 import packager
 from packager.deploy.load.abi import BundleTable
 from packager.errors import RunError, UsageError
+from packager.ir.model import ImportedModel
 from packager.ir.states import State
 from packager.pipeline import build as pipeline
+from packager.pipeline.request import Request
 
 Arrays = dict[str, np.ndarray]
 LLVM = ("llvm",)
@@ -290,7 +292,12 @@ def test_initial_values_and_their_weights_file(tmp_path: Path, monkeypatch: pyte
     ones, zeros = np.full(4, 5, np.float32), np.zeros(4, np.float32)
     import_model = pipeline.import_model
     states = (State("a", "m", ones), State("b", "n", zeros))
-    monkeypatch.setattr(pipeline, "import_model", lambda request: replace(import_model(request), states=states))
+
+    def with_states(request: Request) -> ImportedModel:
+        model = import_model(request)
+        return replace(model, signature=replace(model.signature, states=states))
+
+    monkeypatch.setattr(pipeline, "import_model", with_states)
     model = graph(
         """begun (float[4] x, float[4] a, float[4] b) => (float[4] y, float[4] m, float[4] n) {
           m = Add(a, x)  n = Mul(b, w)  y = Add(m, n) }""",

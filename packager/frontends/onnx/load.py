@@ -31,7 +31,7 @@ from packager.frontends.onnx.importer import Importer, node_name, run_importer
 from packager.frontends.onnx.ops.converters import CONVERTERS
 from packager.frontends.onnx.refused import refuse_strings, refused_use
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
-from packager.ir.model import ImportedModel
+from packager.ir.model import ImportedModel, ModelSignature
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -78,17 +78,19 @@ def load(
         producer=f"{model.producer_name} {model.producer_version}".strip() or None,
     )
     return ImportedModel(
-        source=source,
+        signature=ModelSignature(
+            source=source,
+            inputs=tuple(_spec(value, narrow.get(value.name)) for value in graph.input),
+            output_names=tuple(value.name for value in graph.output),
+            dims=resolved,
+            conditions=tuple(importer.relations.found.values()),
+            output_dtypes=tuple(narrow.get(value.name) for value in graph.output),
+        ),
         module=module,
-        inputs=tuple(_spec(value, narrow.get(value.name)) for value in graph.input),
-        output_names=tuple(value.name for value in graph.output),
-        dims=resolved,
         weights=weights,
         nodes=nodes,
-        conditions=tuple(importer.relations.found.values()),
         sources=sources,
         originals={source: constants.array(source) for names in sources.values() for source in names},
-        output_dtypes=tuple(narrow.get(value.name) for value in graph.output),
     )
 
 

@@ -20,7 +20,7 @@ from packager.frontends.node_names import tag_bindings
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.frontends.signature import dims_of, fix_dims, input_specs, output_names
 from packager.graph.lift_constants import lift_constants
-from packager.ir.model import ImportedModel
+from packager.ir.model import ImportedModel, ModelSignature
 from packager.ir.states import State
 
 
@@ -50,14 +50,16 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
     module["main"] = module["main"].without_attr("params")
     module, nodes = tag_bindings(module, node_of_variable)
     return ImportedModel(
-        source=Model(name, "torch.export", sha256_of_file(path), {}, f"torch {torch.__version__}"),
+        signature=ModelSignature(
+            source=Model(name, "torch.export", sha256_of_file(path), {}, f"torch {torch.__version__}"),
+            inputs=input_specs(module["main"], inputs),
+            output_names=output_names(module["main"], tuple(state.output for state in states)),
+            dims=resolved,
+            states=states,
+        ),
         module=module,
-        inputs=input_specs(module["main"], inputs),
-        output_names=output_names(module["main"], tuple(state.output for state in states)),
-        dims=resolved,
         weights={**parameters, **constants},
         nodes=nodes,
-        states=states,
     )
 
 

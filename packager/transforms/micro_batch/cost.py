@@ -32,7 +32,7 @@ TABLE = "take"
 
 def count_batches(model: ImportedModel, batch: int) -> int:
     """Return the greatest number of micro-batches that are worth while, which divides the batch."""
-    weights, activations = _weigh(model, {dim.name: dim for dim in model.dims})
+    weights, activations = _weigh(model, {dim.name: dim for dim in model.signature.dims})
     if weights * batch > activations * PASSES * MOST_ROWS:
         return 1
     most = int(activations / max(weights / PASSES, LEAST))
@@ -41,7 +41,7 @@ def count_batches(model: ImportedModel, batch: int) -> int:
 
 def is_row_worth(model: ImportedModel, batch: str) -> bool:
     """Whether one row at a time is worth while of a batch that is a dim."""
-    dims = {dim.name: replace(dim, min=1, max=1) if dim.name == batch else dim for dim in model.dims}
+    dims = {dim.name: replace(dim, min=1, max=1) if dim.name == batch else dim for dim in model.signature.dims}
     weights, activations = _weigh(model, dims)
     return activations >= max(weights / DIM_PASSES, LEAST)
 
@@ -49,7 +49,7 @@ def is_row_worth(model: ImportedModel, batch: str) -> bool:
 def _weigh(model: ImportedModel, dims: Mapping[str, Dim]) -> tuple[int, int]:
     """Return how many weights there are that are read whole, and elements of activations, at the dims' maxima."""
     main = model.module["main"]
-    inputs = main.params[: len(model.inputs)]
+    inputs = main.params[: len(model.signature.inputs)]
     names: dict[int, Extent] = {}
     for extent in (extent for parameter in inputs for extent in parameter.ty.shape.values):
         if isinstance(extent, tirx.Var):

@@ -29,11 +29,12 @@ def in_micro_batches(model: ImportedModel, rows: int = 0) -> ImportedModel:
     The batch is the first axis of the first input, and of all outputs. One that is a dim is computed row by row, or
     whole.
     """
-    batch = next((spec.shape[0] for spec in model.inputs if spec.shape), 1)
+    signature = model.signature
+    batch = next((spec.shape[0] for spec in signature.inputs if spec.shape), 1)
     count = _count(model, batch, rows)
-    if count == 1 or model.states:
+    if count == 1 or signature.states:
         return model
-    inputs = [bool(spec.shape) and spec.shape[0] == batch for spec in model.inputs]
+    inputs = [bool(spec.shape) and spec.shape[0] == batch for spec in signature.inputs]
     repeated = _repeated(model, batch, count)
     main = model.module["main"]
     parts = count if isinstance(count, int) else main.params[inputs.index(True)].ty.shape.values[0]
@@ -41,12 +42,12 @@ def in_micro_batches(model: ImportedModel, rows: int = 0) -> ImportedModel:
         main = split(main, [*inputs, *(name in repeated for name in model.weights)], parts)
     except NotSeparableError:
         return model
-    whole = tuple(spec.name for spec, parted in zip(model.inputs, inputs, strict=True) if not parted)
+    whole = tuple(spec.name for spec, parted in zip(signature.inputs, inputs, strict=True) if not parted)
     return replace(
         model,
+        signature=replace(signature, batches=MicroBatches(count, whole)),
         module=with_main(model.module, main),
         weights={**model.weights, **repeated},
-        batches=MicroBatches(count, whole),
     )
 
 

@@ -127,7 +127,7 @@ MIXED: dict[str, tuple[str, Weights]] = {
 
 
 def count_batches(path: Path, *targets: str, **options: object) -> int:
-    return import_model(make_build_request(path, targets=list(targets), **options)).batches.count
+    return import_model(make_build_request(path, targets=list(targets), **options)).signature.batches.count
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ OPENED = {name: opened(*case) for name, case in SEPARABLE.items() if "token" not
 def test_each_row_of_a_batch_that_is_a_dim(name: str, tmp_path: Path) -> None:
     model, dims = graph(*OPENED[name]), {"n": (1, 5)}
     path = save(model, tmp_path / "m.onnx")
-    assert import_model(make_build_request(path, targets=EACH, dims=dims)).batches.count == "n"
+    assert import_model(make_build_request(path, targets=EACH, dims=dims)).signature.batches.count == "n"
     bundle = check(model, tmp_path, dims, ({"n": 1}, {"n": 5}, {"n": 4}), targets=EACH)
     arrays = feeds(model, {"n": 5})
     expected = bundle.run(arrays)
@@ -187,7 +187,7 @@ def test_what_mixes_rows_of_a_dim_stays_whole(name: str, tmp_path: Path) -> None
     text, weights = opened(*MIXED[name])
     text = text.replace("[8,", "[m,")
     path = save(graph(text, weights), tmp_path / "m.onnx")
-    assert import_model(make_build_request(path, targets=EACH, dims={"n": (1, 5)})).batches.count == 1
+    assert import_model(make_build_request(path, targets=EACH, dims={"n": (1, 5)})).signature.batches.count == 1
 
 
 @pytest.mark.parametrize("name", MIXED)
@@ -261,7 +261,7 @@ def test_activations_are_weighed_against_weights(
 def test_rows_of_a_dim_are_weighed_against_weights(side: int, features: int, count: object, tmp_path: Path) -> None:
     path = save(network(16, side, features, "n"), tmp_path / "m.onnx")
     found = [
-        import_model(make_build_request(path, targets=[target], dims={"n": (1, 4)})).batches.count
+        import_model(make_build_request(path, targets=[target], dims={"n": (1, 4)})).signature.batches.count
         for target in ("llvm", "llvm -micro_batch=1", "llvm -micro_batch=2")
     ]
     assert found == [count, "n", 1]

@@ -115,7 +115,7 @@ def test_transposes_of_the_model_cancel_without_products(tmp_path: Path) -> None
     """As on the CPU: there poolings and convolutions are channels last where a backend wants them so."""
     model = between()
     _, imported = requested(model, tmp_path / "net.onnx", None)
-    module = to_channels_last(imported.module, len(imported.inputs))
+    module = to_channels_last(imported.module, len(imported.signature.inputs))
     module = relax.transform.DeadCodeElimination()(module)
     text = module["main"].script()
     assert text.count("R.nn.conv2d") == 2

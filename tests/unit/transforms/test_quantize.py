@@ -88,7 +88,7 @@ class Integers:
         path.write_bytes(model.SerializeToString())
         imported = import_model(make_build_request(path, targets=[]))
         module = apply(TIDY, fold_inline(apply(SIMPLIFY, imported.module)))
-        module, constants = to_integers(module, len(imported.inputs), imported.constants())
+        module, constants = to_integers(module, len(imported.signature.inputs), imported.constants())
         self.module, self.constants = fold_weights(apply(TIDY, module), constants)
         calls = [
             binding.value
