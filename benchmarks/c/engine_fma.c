@@ -6,7 +6,7 @@
 
 #include "engine.h"
 
-#define ROUNDS 102400 /* peak.py has it, and the number of accumulators, too */
+#define ROUNDS 102400 /* harness/cpu_peak.py has it, and the number of accumulators, too */
 #define ACCUMULATORS(each) \
   each(0) each(1) each(2) each(3) each(4) each(5) each(6) each(7) each(8) each(9) each(10) each(11)
 

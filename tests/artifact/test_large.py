@@ -54,8 +54,8 @@ def need_disk(folder: Path, gigabytes: float) -> None:
 @pytest.fixture
 def decoder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Decoder:
     """Write a decoder of so many GB; returns it and the bytes of its weights."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from decoder import shape_of, write_decoder
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.bundle.decoder_model import shape_of, write_decoder
 
     def write(gigabytes: float) -> tuple[Path, int]:
         shape = shape_of(gigabytes)
@@ -66,7 +66,7 @@ def decoder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Decoder:
 
 def build_measured(model: Path, form: str) -> tuple[Path, int]:
     """Build in a process of its own; return the bundle, and the greatest resident set of the build in bytes."""
-    from big import peak_of_build
+    from benchmarks.bundle.large_models import peak_of_build
 
     bundle = model.with_name(f"{form}.so")
     return bundle, peak_of_build(model, bundle, form)

@@ -18,14 +18,6 @@ BENCHMARKS = ROOT / "benchmarks"
 Figures = dict[str, Any]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def scripts_on_path() -> Any:
-    """The benchmarks are scripts that import one another by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        yield
-
-
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models and bundles, made once for all benchmarks."""
@@ -37,15 +29,15 @@ def run_benchmark(workdir: Path, tmp_path: Path) -> Callable[..., Figures]:
     """Run a benchmark; returns the figures of its JSON file."""
 
     def run(name: str, *options: object) -> Figures:
-        output = tmp_path / f"{name}.json"
-        argv = [sys.executable, BENCHMARKS / f"{name}.py", "--workdir", workdir, "-o", output, *options]
-        done = subprocess.run([*map(str, argv)], capture_output=True, text=True, check=False)
+        output = tmp_path / "results.json"
+        argv = [sys.executable, "-m", f"benchmarks.{name}", "--workdir", workdir, "-o", output, *options]
+        done = subprocess.run([*map(str, argv)], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode in (0, 1), done.stderr
         assert not done.stderr, done.stderr
         assert "| ---" in done.stdout
         result = json.loads(output.read_text())
         assert result["schema_version"] == 1
-        assert result["benchmark"] == name
+        assert result["command"].startswith(f"python -m benchmarks.{name}")
         assert str(workdir) not in output.read_text()
         assert str(ROOT) not in output.read_text()
         for bar in result["bars"]:
@@ -59,14 +51,14 @@ def run_benchmark(workdir: Path, tmp_path: Path) -> Callable[..., Figures]:
 
 @pytest.mark.slow
 def test_overhead(run_benchmark: Callable[..., Figures]) -> None:
-    calls = run_benchmark("overhead", "--rounds", 3, "--calls", 1000)["call_ns"]
+    calls = run_benchmark("cpu.overhead", "--rounds", 3, "--calls", 1000)["call_ns"]
     assert {spread["count"] for spread in calls.values()} == {3}
     assert 0 < calls["kernel"]["median"] < calls["packager"]["median"] < calls["onnxruntime"]["median"]
 
 
 @pytest.mark.slow
 def test_load(run_benchmark: Callable[..., Figures]) -> None:
-    figures = run_benchmark("load", "--model", "digits", "--runs", 2, "--tvm-runs", 1)
+    figures = run_benchmark("bundle.load", "--model", "digits", "--runs", 2, "--tvm-runs", 1)
     assert set(figures) == {"packager", "onnxruntime", "tvm"}
     for values in figures.values():
         assert values["load_and_session_ms"]["median"] > 0
@@ -76,7 +68,7 @@ def test_load(run_benchmark: Callable[..., Figures]) -> None:
 
 @pytest.mark.slow
 def test_size(run_benchmark: Callable[..., Figures], workdir: Path) -> None:
-    sizes = run_benchmark("size", "--models", "relu", "digits")
+    sizes = run_benchmark("bundle.size", "--models", "relu", "digits")
     for name, parts in sizes.items():
         assert parts["file"] == (workdir / f"{name}.so").stat().st_size
         assert parts["file"] == sum(parts.values()) - parts["file"] - parts["overhead"]
@@ -86,7 +78,7 @@ def test_size(run_benchmark: Callable[..., Figures], workdir: Path) -> None:
 
 @pytest.mark.slow
 def test_build_time(run_benchmark: Callable[..., Figures]) -> None:
-    figures = run_benchmark("build_time", "--models", "relu", "--runs", 1)["relu"]
+    figures = run_benchmark("bundle.build_time", "--models", "relu", "--runs", 1)["relu"]
     assert 0 < figures["unchanged_s"]["median"] < figures["cold_s"]["median"]
     assert "importing the model" in figures["stages_s"]
     assert sum(spread["median"] for spread in figures["stages_s"].values()) == pytest.approx(
@@ -98,8 +90,8 @@ def test_build_time(run_benchmark: Callable[..., Figures]) -> None:
 def test_cpu(run_benchmark: Callable[..., Figures]) -> None:
     options = ["--models", "mlp", "--batch", 1, "--rounds", 2, "--block", 0.01]
     engines = ["packager", "onnxruntime", "tvm", "iree"]
-    run_benchmark("cpu", *options, "--threads", 1, "--engines", *engines)
-    figures = run_benchmark("cpu", *options, "--threads", 2, "--engines", *engines[:2], "--append")
+    run_benchmark("cpu.compare", *options, "--threads", 1, "--engines", *engines)
+    figures = run_benchmark("cpu.compare", *options, "--threads", 2, "--engines", *engines[:2], "--append")
     one, two = figures["configurations"]
     places = [(record["model"], record["batch"], record["threads"]) for record in (one, two)]
     assert places == [("mlp", 1, 1), ("mlp", 1, 2)]
@@ -114,7 +106,7 @@ def test_cpu(run_benchmark: Callable[..., Figures]) -> None:
 
 @pytest.mark.slow
 def test_cpu_gemm(run_benchmark: Callable[..., Figures]) -> None:
-    figures = run_benchmark("cpu_gemm", "--problems", "8x32x16", "--rounds", 2, "--block", 0.01)["problems"]["8x32x16"]
+    figures = run_benchmark("cpu.gemm", "--problems", "8x32x16", "--rounds", 2, "--block", 0.01)["problems"]["8x32x16"]
     assert set(figures["gflops"]) == {"peak", "loads", "packager", "onnxruntime"}
     assert 0 < figures["share"]["packager"]["median"] < 100
     assert not figures["failed"]
@@ -124,24 +116,24 @@ def test_cpu_gemm(run_benchmark: Callable[..., Figures]) -> None:
 def test_cpu_carried(workdir: Path, tmp_path: Path, run_benchmark: Callable[..., Figures]) -> None:
     folder = tmp_path / "carried"
     words = ["--workdir", workdir, "pack", "--folder", folder, "--models", "mlp", "--batch", 1, "--gemm", "8x32x16"]
-    argv = [*map(str, [sys.executable, BENCHMARKS / "cpu_carried.py", *words])]
-    subprocess.run(argv, check=True)
-    again = subprocess.run(argv, capture_output=True, text=True, check=False)
+    argv = [*map(str, [sys.executable, "-m", "benchmarks.cpu.other_machine", *words])]
+    subprocess.run(argv, cwd=ROOT, check=True)
+    again = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.stderr == f"error: {folder} is there already\nhint: remove it, or name another with --folder\n"
-    product, model = run_benchmark("cpu_carried", "run", "--folder", folder, "--rounds", 2, "--block", 0.01)[
+    product, model = run_benchmark("cpu.other_machine", "run", "--folder", folder, "--rounds", 2, "--block", 0.01)[
         "configurations"
     ]
     assert (product["model"], product["threads"]) == ("gemm_8x32x16", 1)
-    assert str(tmp_path) not in (tmp_path / "cpu_carried.json").read_text()
+    assert str(tmp_path) not in (tmp_path / "results.json").read_text()
     assert 0 < product["share_of_peak"]["packager"]["median"] < 100
     assert model["over_packager"]["median"] > 0
 
 
 @pytest.mark.slow
 def test_an_engine_that_fails_is_reported(workdir: Path) -> None:
-    from cpu import Plan, bars, measure, report
-    from cpu_engines import Settings, prepare
-    from cpu_models import make
+    from benchmarks.cpu.compare import Plan, bars, measure, report
+    from benchmarks.cpu.engines import Settings, prepare
+    from benchmarks.cpu.models import make
 
     settings = Settings(workdir, ("nothing",))
     prepare(settings)
@@ -160,9 +152,9 @@ def test_an_engine_that_fails_is_reported(workdir: Path) -> None:
 def test_an_engine_with_other_outputs_is_refused(workdir: Path) -> None:
     from dataclasses import replace
 
-    from cpu_engines import Settings, onnxruntime, prepare
-    from cpu_models import make
-    from turns import EngineError
+    from benchmarks.cpu.engines import Settings, onnxruntime, prepare
+    from benchmarks.cpu.models import make
+    from benchmarks.harness.turns import EngineError
 
     settings = Settings(workdir, ())
     prepare(settings)
@@ -179,8 +171,9 @@ def test_an_onnx_file_in_torch(workdir: Path, name: str) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     import numpy as np
-    from cpu_models import make
-    from cpu_torch import from_onnx
+
+    from benchmarks.cpu.models import make
+    from benchmarks.cpu.torch_models import from_onnx
 
     model = make(name, 2, workdir / "models")
     (image,), (expected,) = model.inputs.values(), model.outputs.values()
@@ -191,7 +184,7 @@ def test_an_onnx_file_in_torch(workdir: Path, name: str) -> None:
 
 
 def test_bars_of_whole_models() -> None:
-    from cpu import bars, geomeans
+    from benchmarks.cpu.compare import bars, geomeans
 
     def record(model: str, ratio: float, batch: int = 1) -> dict[str, Any]:
         return {
@@ -212,16 +205,16 @@ def test_bars_of_whole_models() -> None:
     assert found["int8: resnet50_qdq, batch 1, 1 thread(s)"] == (0.5, False)
 
 
-@pytest.mark.parametrize("name", ["cpu", "cpu_gemm", "cpu_carried"])
+@pytest.mark.parametrize("name", ["compare", "gemm", "other_machine"])
 def test_documented_commands_are_understood(name: str) -> None:
     """Those of the README and of the script's own text."""
     import importlib
     import re
     import shlex
 
-    module = importlib.import_module(name)
+    module = importlib.import_module(f"benchmarks.cpu.{name}")
     texts = (module.__doc__, (BENCHMARKS / "README.md").read_text())
-    commands = [line for text in texts for line in re.findall(rf"python benchmarks/{name}\.py([^`#\n]*)", text)]
+    commands = [line for text in texts for line in re.findall(rf"python -m benchmarks\.cpu\.{name}([^`#\n]*)", text)]
     assert len(commands) > 2
     for command in commands:
         module.parse(shlex.split(command))
@@ -229,8 +222,8 @@ def test_documented_commands_are_understood(name: str) -> None:
 
 @pytest.mark.slow
 def test_engines_that_disagree_are_refused(workdir: Path, tmp_path: Path) -> None:
-    from engines import compare, compile_program, onnxruntime_engine, packager_engine
-    from models import build_bundle
+    from benchmarks.harness.engines import compare, compile_program, onnxruntime_engine, packager_engine
+    from benchmarks.harness.models import build_bundle
 
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "abs", values[:1], values[1:])
@@ -243,8 +236,8 @@ def test_engines_that_disagree_are_refused(workdir: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_an_engine_that_fails_ends_the_program(workdir: Path) -> None:
-    from engines import compare, compile_program
-    from models import build_bundle
+    from benchmarks.harness.engines import compare, compile_program
+    from benchmarks.harness.models import build_bundle
 
     bundle = build_bundle("relu", workdir)
     with pytest.raises(RuntimeError, match=r"missing\.so"):
@@ -253,13 +246,13 @@ def test_an_engine_that_fails_ends_the_program(workdir: Path) -> None:
 
 @pytest.mark.slow
 def test_import_time(run_benchmark: Callable[..., Figures]) -> None:
-    figures = run_benchmark("import_time", "--runs", 2)
+    figures = run_benchmark("bundle.import_time", "--runs", 2)
     assert {spread["count"] for spread in figures.values()} == {2}
     assert all(spread["median"] > 0 for spread in figures.values())
 
 
 def test_spread_is_median_and_quartiles() -> None:
-    from measure import Spread
+    from benchmarks.harness.measure import Spread
 
     assert Spread.of([5, 1, 2, 4, 3]) == Spread(3, 2, 4, 5)
     assert str(Spread.of([0.00123, 0.00123])) == "0.00123 (0.00123 to 0.00123)"
@@ -268,21 +261,21 @@ def test_spread_is_median_and_quartiles() -> None:
 
 
 def test_a_bar_is_missed_at_its_limit() -> None:
-    from measure import Bar
+    from benchmarks.harness.measure import Bar
 
     assert Bar("load", 2.99, 3, "ms").met
     assert str(Bar("load", 3, 3, "ms")) == "MISSED: load: 3.00 ms, the bar is 3.00 ms"
 
 
 def test_a_bar_of_at_least_is_met_at_its_limit() -> None:
-    from measure import Bar
+    from benchmarks.harness.measure import Bar
 
     assert not Bar("speed", 1.14, 1.15, "", True).met
     assert str(Bar("speed", 1.15, 1.15, "", True)) == "met: speed: 1.15, the bar is 1.15"
 
 
 def test_tables_are_markdown() -> None:
-    from measure import format_table
+    from benchmarks.harness.measure import format_table
 
     lines = format_table(("engine", "ns"), [("packager", "27"), ("tvm", "1,234")]).splitlines()
     assert lines == ["| engine   |    ns |", "| -------- | ----: |", "| packager |    27 |", "| tvm      | 1,234 |"]

@@ -1,4 +1,4 @@
-"""gpu_cutlass.py as far as it goes without a GPU: its problems, what kernels are told of them, a build, a launch.
+"""cutlass/fp16.py as far as it goes without a GPU: its problems, what kernels are told of them, a build, a launch.
 
 Launches are seen by the recording stand-in for libcuda, which computes nothing; figures come from a GPU alone.
 """
@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import pytest
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "benchmarks" / "gpu_cutlass.py"
 LAYOUT = """
 #include <stddef.h>
 #include <stdio.h>
@@ -54,7 +53,7 @@ STRUCTURES = {
 RECORDED = """
 import ctypes, sys
 from pathlib import Path
-from gpu_cutlass_driver import ConvProblem, CudaError, Driver, Filled, Launch
+from benchmarks.cutlass.launch import ConvProblem, CudaError, Driver, Filled, Launch
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
 cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxPushCurrent_v2(context)
 cuda.recorder_take.restype = ctypes.c_char_p
@@ -78,21 +77,13 @@ except CudaError as error:
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def scripts_on_path() -> Iterator[None]:
-    """The benchmarks are scripts that import one another by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))
-        yield
-
-
 def call(*arguments: object) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, SCRIPT, *arguments]
-    return subprocess.run([*map(str, argv)], capture_output=True, text=True, check=False)
+    argv = [sys.executable, "-m", "benchmarks.cutlass.fp16", *arguments]
+    return subprocess.run([*map(str, argv)], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_the_problems_are_those_that_are_asked_for() -> None:
-    from gpu_cutlass_problems import SETS, select
+    from benchmarks.cutlass.fp16_problems import SETS, select
 
     problems = select((), "")
     assert len({problem.name for problem in problems}) == len(problems) == sum(map(len, SETS.values()))
@@ -125,7 +116,7 @@ def test_wrong_arguments(arguments: tuple[str, ...], status: int, message: str) 
 
 
 def test_structures_are_those_of_the_headers(tmp_path: Path) -> None:
-    import gpu_cutlass_driver
+    from benchmarks.cutlass import launch
 
     (tmp_path / "layout.c").write_text(LAYOUT)
     folders = [ROOT / "templates" / "cutlass" / "common"]
@@ -137,7 +128,7 @@ def test_structures_are_those_of_the_headers(tmp_path: Path) -> None:
     for line in lines:
         what, number = line.split()
         name, _, field = what.partition(".")
-        structure = getattr(gpu_cutlass_driver, STRUCTURES[name])
+        structure = getattr(launch, STRUCTURES[name])
         assert (getattr(structure, field).offset if field else ctypes.sizeof(structure)) == int(number), line
 
 
@@ -181,7 +172,7 @@ def solve(problem: Any) -> None:
 
 
 def test_a_report_has_a_line_for_each_problem() -> None:
-    from gpu_cutlass import _text
+    from benchmarks.cutlass.fp16 import _text
 
     report = {"problems": {"a": {"ok": True}, "b": {"ours": {"x": [1.5]}}}, "summary": {"linear": 1.0}}
     text = _text(report)
@@ -190,7 +181,7 @@ def test_a_report_has_a_line_for_each_problem() -> None:
 
 
 def small_problems() -> list[Any]:
-    from gpu_cutlass_problems import Attention, Conv, Product
+    from benchmarks.cutlass.fp16_problems import Attention, Conv, Product
 
     return [
         *(Product(16, 24, 32), Product(3, 48, 64, batch=2), Attention(2, 3, 77, 64)),
@@ -201,8 +192,8 @@ def small_problems() -> list[Any]:
 @pytest.mark.parametrize("index", range(7))
 def test_kernels_are_told_the_problem_that_torch_solves(index: int) -> None:
     torch = pytest.importorskip("torch")
-    from gpu_cutlass_cases import errors, exact, make_case
-    from gpu_cutlass_run import TOLERANCES
+    from benchmarks.cutlass.fp16_cases import errors, exact, make_case
+    from benchmarks.cutlass.fp16_run import TOLERANCES
 
     problem = small_problems()[index]
     torch.manual_seed(index)
@@ -230,8 +221,8 @@ def timed(**microseconds: float) -> dict[str, Any]:
 
 
 def test_ratios_and_bars() -> None:
-    from gpu_cutlass import find_bars, ratios, summarize
-    from gpu_cutlass_problems import SETS
+    from benchmarks.cutlass.fp16 import find_bars, ratios, summarize
+    from benchmarks.cutlass.fp16_problems import SETS
 
     found = {"group": "attention", "choice": "a", "ours": timed(a=2, b=1) | {"c": {"refused": True}}}
     found |= {"torch": timed(t=1.8) | {"u": {"unavailable": "no engine"}}, "rival": "t"}
@@ -254,8 +245,8 @@ def test_ratios_and_bars() -> None:
 
 def test_every_problem_has_kernels_to_choose_from() -> None:
     pytest.importorskip("tvm")
-    from gpu_cutlass_build import candidates
-    from gpu_cutlass_problems import select
+    from benchmarks.cutlass.fp16_build import candidates
+    from benchmarks.cutlass.fp16_problems import select
 
     for problem in select((), ""):
         names = [config.name for config in candidates(problem)]
@@ -299,7 +290,7 @@ def test_a_launch_is_what_the_kernel_s_host_code_says(built: Path, tmp_path: Pat
     flags = ["-D_GNU_SOURCE", "-std=c11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden"]
     subprocess.run(["gcc", *flags, source, "-o", tmp_path / "libcuda.so.1", "-lpthread"], check=True)
     kernel = json.loads((built / "kernels.json").read_text())["problems"][0]["choice"]
-    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT / "benchmarks")}
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
     argv = [sys.executable, "-P", "-c", RECORDED, str(built), kernel]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

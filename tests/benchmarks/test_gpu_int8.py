@@ -1,4 +1,4 @@
-"""gpu_int8.py as far as it goes without a GPU: its problems, and what it holds to be right."""
+"""cutlass/int8.py as far as it goes without a GPU: its problems, and what it holds to be right."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "benchmarks" / "gpu_int8.py"
 # Rounds what is expected as a kernel does, then spoils an element.
 JUDGED = """
 import torch
-import gpu_int8_run as run
-from gpu_int8_problems import CHECKS, SETS
+from benchmarks.cutlass import int8_run as run
+from benchmarks.cutlass.int8_problems import CHECKS, SETS
 run.DEVICE = "cpu"
 torch.manual_seed(0)
 for problem in (problem for name in CHECKS for problem in SETS[name]):
@@ -33,8 +32,8 @@ for problem in (problem for name in CHECKS for problem in SETS[name]):
     assert run.wrong(form, spoiled.to(operands.y.dtype), want), problem.name
 """
 CHOSEN = """
-from gpu_int8_build import candidates
-from gpu_int8_problems import SETS
+from benchmarks.cutlass.int8_build import candidates
+from benchmarks.cutlass.int8_problems import SETS
 for problem in (problem for problems in SETS.values() for problem in problems):
     kernels = candidates(problem)
     assert kernels, problem.name
@@ -44,7 +43,7 @@ for problem in (problem for problems in SETS.values() for problem in problems):
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}", "PATH": "/usr/bin:/bin"}
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     return subprocess.run([sys.executable, *argv], capture_output=True, text=True, env=environment, check=False)
 
 
@@ -70,6 +69,6 @@ def test_every_problem_has_kernels_of_its_family() -> None:
     ],
 )
 def test_wrong_uses(arguments: list[str], message: str) -> None:
-    done = run(str(SCRIPT), *arguments)
+    done = run("-m", "benchmarks.cutlass.int8", *arguments)
     assert done.returncode != 0
     assert message in done.stderr

@@ -1,19 +1,13 @@
-"""The cases of gpu_operators.py, which need a GPU to be run: models that are valid, and references that are right."""
+"""The cases of cutlass/operators.py, which run on a GPU: models that are valid, and references that are right."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import gpu_operator_cases as cases  # noqa: E402
-import gpu_operators  # noqa: E402
+from benchmarks.cutlass import operator_cases as cases
+from benchmarks.cutlass import operators
 
 
 def test_names_are_unique_and_models_valid() -> None:
@@ -49,5 +43,5 @@ def test_inputs_are_the_same_every_time_and_what_the_type_can_hold() -> None:
 
 @pytest.mark.parametrize(("old", "new", "worse"), [(1.0, 2.0, 2.0), (2.0, 1.0, 2.0), (0.0, float("nan"), None)])
 def test_nan_is_the_worst_error(old: float, new: float, worse: float | None) -> None:
-    found = gpu_operators._worse(old, new)
-    assert found == worse or (worse is None and np.isnan(found) and np.isnan(gpu_operators._worse(found, 1.0)))
+    found = operators._worse(old, new)
+    assert found == worse or (worse is None and np.isnan(found) and np.isnan(operators._worse(found, 1.0)))

@@ -1,20 +1,16 @@
-"""gpu_states.py as far as it goes without a GPU: the pair of models, and generating by steps."""
+"""gpu/states.py as far as it goes without a GPU: the pair of models, and generating by steps."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import onnx.parser
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import gpu_states
+from benchmarks.gpu import states
 
 
 @pytest.mark.parametrize(("name", "rows"), [("prefill", 8), ("decode", 1)])
 def test_the_pair_are_valid_models(name: str, rows: int) -> None:
-    model = onnx.parser.parse_model(gpu_states.PAIR.format(name=name, rows=rows))
+    model = onnx.parser.parse_model(states.PAIR.format(name=name, rows=rows))
     assert [value.name for value in model.graph.input] == ["x", "at", "keys"]
     assert model.graph.name == name
 
@@ -26,7 +22,7 @@ def test_the_prompt_is_fed_before_anything_is_generated() -> None:
         asked.append((token, position))
         return token + 1
 
-    tokens = gpu_states._greedy(step, [5, 7])
+    tokens = states._greedy(step, [5, 7])
     assert tokens[:4] == [5, 7, 8, 9]
     assert asked[:3] == [(5, 0), (7, 1), (8, 2)]
-    assert len(tokens) == 2 + gpu_states.STEPS
+    assert len(tokens) == 2 + states.STEPS

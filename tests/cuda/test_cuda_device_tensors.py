@@ -60,7 +60,7 @@ def session(bundle: Bundle) -> Iterator[Session]:
 
 
 def arrays(bundle: Bundle, kind: str, names: list[str]) -> Arrays:
-    """Return the arrays of the model's .npz, under their names or as benchmarks/gpu_models.py writes them."""
+    """Return the arrays of the model's .npz, under their names or as benchmarks/gpu/models.py writes them."""
     with np.load(bundle.path.with_suffix(".npz")) as content:
         return {name: content[f"{kind}:{name}" if f"{kind}:{name}" in content else name] for name in names}
 

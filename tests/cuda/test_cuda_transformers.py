@@ -2,7 +2,7 @@
 
 The models are those of the GPU benchmark: layers of full size, random weights, exported by torch. They have few layers,
 which make the same kernels as all in less time: equal layers share them, as the first test of BERT shows. No number is
-computed here; that takes a GPU, and ``benchmarks/gpu_check.py``.
+computed here; that takes a GPU, and ``benchmarks/gpu/check.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from model_builds import build_and_compare, calls, having
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def models() -> Iterator[Any]:
-    """The script that exports the benchmark's models."""
+    """The module that exports the benchmark's models."""
     pytest.importorskip("transformers")  # takes a second, which collecting should not
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        import gpu_models
+        patch.syspath_prepend(str(ROOT))
+        from benchmarks.gpu import models
 
-        yield gpu_models
+        yield models
 
 
 @pytest.fixture

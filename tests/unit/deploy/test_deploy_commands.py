@@ -117,7 +117,7 @@ def test_bench_machine_and_schema(good: Path) -> None:
     ],
 )
 def test_imports(code: str, absent: set[str]) -> None:
-    """What is not imported cannot be slow, nor missing on a target machine; benchmarks/import_time.py has the times."""
+    """What is not imported cannot be slow, nor missing on a target machine; times: benchmarks/bundle/import_time.py."""
     output = subprocess.run(
         [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"],
         check=True,

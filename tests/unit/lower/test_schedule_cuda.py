@@ -1,7 +1,8 @@
 """GPU schedules without a GPU: loops bound to threads run as plain loops on the CPU, and lower to CUDA within limits.
 
 A scheduled function computes the same whatever its loops are bound to, so that running it as serial loops checks
-tiling, guards and layouts. How threads exchange values is TVM's lowering; benchmarks/gpu_kernels.py checks it on a GPU.
+tiling, guards and layouts. How threads exchange values is TVM's lowering; benchmarks/gpu/schedules.py checks it on
+a GPU.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Bundles as files: time and memory of builds, size, load and import."""

@@ -1,0 +1,138 @@
+"""Matrix products in a bundle, one thread, as shares of what the core's multiply-adds reach in the same run.
+
+    python -m benchmarks.cpu.gemm
+    python -m benchmarks.cpu.gemm --problems 1024x1024x1024 --rounds 31
+
+Problems and peaks are those of harness/cpu_peak.py. A peak has a turn in each round, as packager and onnxruntime have;
+shares are of turns of the same round, of multiply-adds alone if nothing else is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+from onnx import numpy_helper
+
+from benchmarks.cpu.engines import Settings, onnxruntime, packager, prepare
+from benchmarks.harness.cpu_peak import peak_flops, product_flops, share, start_peak
+from benchmarks.harness.measure import ROOT, Bar, Report, Spread, finish, make_parser
+from benchmarks.harness.turns import EngineError, Model, Worker, level, some_cores, take_turns
+
+BARRED, LIMIT = "1024x1024x1024", 85.0
+# The products of BERT and ViT, and what ResNet-50's 1x1 convolutions and its last layer come down to.
+PROBLEMS = (
+    BARRED, "128x768x768", "128x3072x768", "128x768x3072", "197x768x768", "197x3072x768", "128x384x384",
+    "3136x64x256", "784x128x512", "196x256x1024", "49x512x2048", "1x1000x2048",
+)  # fmt: skip
+ENGINES = {"packager": packager, "onnxruntime": onnxruntime}
+
+
+def make(problem: str, folder: Path) -> Model:
+    """Return a model of one product."""
+    m, n, k = map(int, problem.split("x"))
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((m, k), dtype=np.float32), rng.standard_normal((k, n), dtype=np.float32)
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> gemm (float[{m},{k}] x) => (float[{m},{n}] y) {{ y = MatMul(x, w) }}'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"gemm_{problem}.onnx"
+    onnx.save(model, path)
+    return Model(problem, 1, path, {"x": x}, {"y": x @ w})
+
+
+def measure(problem: str, settings: Settings, rounds: int, block_s: float) -> dict[str, Any]:
+    """Return GFLOP/s of the peak and of each engine, and the engines' shares of the peak in percent."""
+    model = make(problem, settings.workdir / "models")
+    workers: dict[str, Worker] = {}
+    failed: dict[str, str] = {}
+    try:
+        workers["peak"] = start_peak(settings.workdir)
+        for name, start in ENGINES.items():
+            try:
+                workers[name] = start(model, 1, settings)
+            except EngineError as error:
+                failed[name] = str(error)
+        workers["loads"] = start_peak(settings.workdir, loads=True)
+        times = take_turns(workers, some_cores(1), rounds, block_s)
+    finally:
+        for worker in workers.values():
+            worker.close()
+    flops = dict.fromkeys(ENGINES, product_flops(problem))
+    flops |= {"peak": peak_flops(), "loads": peak_flops(loads=True)}
+    speeds = {name: Spread.of([flops[name] / seconds / 1e9 for seconds in times[name]]) for name in times}
+    shares = {name: share(problem, times[name], times["peak"]) for name in ENGINES if name in times}
+    own = times.get("packager")
+    of_loads = share(problem, own, times["loads"], loads=True) if own else None
+    return {
+        "gflops": {name: asdict(spread) for name, spread in speeds.items()},
+        "share": {name: asdict(spread) for name, spread in shares.items()},
+        "share_with_loads": asdict(of_loads) if of_loads else None,
+        "failed": failed,
+    }
+
+
+def row(problem: str, found: dict[str, Any]) -> tuple[str, ...]:
+    """Return a line of the table."""
+    speeds = [
+        str(Spread(**found["gflops"][name])) if name in found["gflops"] else "failed"
+        for name in ("peak", "loads", *ENGINES)
+    ]
+    shares = [str(Spread(**found["share"][name])) if name in found["share"] else "-" for name in ENGINES]
+    of_loads = found["share_with_loads"]
+    return (problem, *speeds, *shares, str(Spread(**of_loads)) if of_loads else "-")
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options."""
+    parser = make_parser("cpu_gemm", "Matrix products on one core, beside its peak.")
+    parser.set_defaults(workdir=ROOT / "build" / "cpu")
+    parser.add_argument("--problems", nargs="+", default=PROBLEMS, metavar="MxNxK", help="default: all")
+    parser.add_argument("--target", action="append", default=[], help="as of packager build; default: its own")
+    parser.add_argument("--rounds", type=int, default=15, help="default: 15")
+    parser.add_argument("--block", type=float, default=0.1, help="seconds of a turn; default: 0.1")
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    """Measure and report."""
+    arguments = parse()
+    settings = Settings(arguments.workdir, tuple(arguments.target))
+    prepare(settings)
+    figures = {}
+    for problem in arguments.problems:
+        figures[problem] = measure(problem, settings, arguments.rounds, arguments.block)
+        if not arguments.json:
+            print(" ".join(row(problem, figures[problem])), flush=True)
+    bars = [
+        Bar(f"share of the peak, {problem}", found["share"]["packager"]["median"], LIMIT, "%", True)
+        for problem, found in figures.items()
+        if problem == BARRED and "packager" in found["share"]
+    ]
+    notes = [
+        f"{problem}: {name} failed: {why}"
+        for problem, found in figures.items()
+        for name, why in found["failed"].items()
+    ]
+    report = Report(
+        title=f"Matrix products on {level()}, GFLOP/s of one thread and % of the peak, median (quartiles)",
+        header=("M x N x K", "peak", "with loads", *ENGINES, *(f"{name}, %" for name in ENGINES), "of loads, %"),
+        rows=[row(problem, found) for problem, found in figures.items()],
+        figures={"cpu_level": level(), "problems": figures},
+        bars=bars,
+        notes=notes,
+    )
+    return finish(report, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

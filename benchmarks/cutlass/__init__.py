@@ -1,0 +1,1 @@
+"""Kernels of the cutlass backend: numbers, and times beside cuBLASLt, cuDNN and torch."""

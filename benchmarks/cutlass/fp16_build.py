@@ -1,0 +1,174 @@
+"""Kernels of the cutlass backend for the problems of cutlass/fp16.py, made on a machine that has no GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tvm import relax
+
+from benchmarks.cutlass.fp16_problems import Attention, Conv, Problem, Product
+from packager.backends.base import Context, Target
+from packager.backends.cutlass.attention.match import Attention as Found
+from packager.backends.cutlass.attention.problem import rank_attention
+from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
+from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass
+from packager.backends.cutlass.core.drafts import SM90A, KernelConfig, Ranking
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
+from packager.codegen.cache import Cache
+from packager.codegen.cuda_toolkit import find_cuda_toolkit
+from packager.codegen.toolchain import find_toolchain
+from packager.graph.attention.heads import Heads
+from packager.resources import folder as resource
+
+ARCHS = (SM90A,)
+OPTIONS = CutlassOptions(arch=ARCHS)
+DTYPE = "float16"
+# What the host's half of a kernel asks of the driver, here of functions that the program which loads it has set; and
+# all the kernels of the library by name.
+TABLE = """
+#include <string.h>
+#include "packager_cuda.h"
+typedef int tiled_fn(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const uint32_t *,
+                     const uint32_t *, int, int, int, int);
+typedef int im2col_fn(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const int32_t *,
+                      const int32_t *, unsigned, unsigned, const uint32_t *, int, int, int, int);
+tiled_fn *encode_tiled;
+im2col_fn *encode_im2col;
+typedef struct { _Alignas(128) uint8_t bytes[128]; } tensor_map_t;
+static int32_t finish(void *map, const tensor_map_t *encoded, int result) {
+  if (!result) memcpy(map, encoded, sizeof *encoded);
+  return result;
+}
+int32_t pk_tensor_map_encode(void *map, int32_t type, uint32_t rank, void *address, const uint64_t *extents,
+                             const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int32_t interleave,
+                             int32_t swizzle, int32_t promotion, int32_t fill) {
+  tensor_map_t made;
+  if (!encode_tiled) return -1;
+  return finish(map, &made, encode_tiled(&made, type, rank, address, extents, strides, box, steps, interleave, swizzle,
+                                         promotion, fill));
+}
+int32_t pk_tensor_map_encode_im2col(void *map, int32_t type, uint32_t rank, void *address, const uint64_t *extents,
+                                    const uint64_t *strides, const int32_t *lower, const int32_t *upper,
+                                    uint32_t channels, uint32_t pixels, const uint32_t *steps, int32_t interleave,
+                                    int32_t swizzle, int32_t promotion, int32_t fill) {
+  tensor_map_t made;
+  if (!encode_im2col) return -1;
+  return finish(map, &made, encode_im2col(&made, type, rank, address, extents, strides, lower, upper, channels, pixels,
+                                          steps, interleave, swizzle, promotion, fill));
+}
+typedef struct {
+  const char *name;
+  pk_cuda_fill_fn *fill;
+  const uint32_t *bytes, *shared_bytes;
+} entry_t;
+"""
+
+
+def build(folder: Path, problems: Sequence[Problem], *, every_tile: bool, jobs: int) -> None:
+    """Compile the kernels of the problems, and write what the other half needs: kernels.json comes last."""
+    plan, configs = [], {}
+    for problem in problems:
+        kernels = candidates(problem)[: None if every_tile else 1]
+        configs |= {config.name: config for config in kernels}
+        names = [config.name for config in kernels]
+        plan.append({"name": problem.name, "choice": names[0], "kernels": names})
+    print(f"{len(plan)} problems, {len(configs)} kernels; those that the cache lacks take a minute each", flush=True)
+    make_kernels(
+        folder,
+        configs,
+        {"arch": SM90A, "tiles": "all" if every_tile else "heuristic", "problems": plan},
+        jobs=jobs,
+    )
+    nbytes = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"{folder}: {nbytes / 1e6:.1f} MB")
+
+
+def make_kernels(folder: Path, configs: Mapping[str, Any], described: Mapping[str, Any], *, jobs: int) -> None:
+    """Compile kernels, by their names, and link their host's halves; kernels.json, which comes last, describes them."""
+    toolkit, cutlass, toolchain = find_cuda_toolkit(""), find_cutlass(), find_toolchain("x86_64")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        work = Path(temporary)
+        context = Context(work, toolchain, Target("llvm", {}), jobs, Cache.of_user())
+        sources = [(configs[name].source(ARCHS), 90) for name in sorted(configs)]
+        objects = compile_kernels(sources, cutlass, toolkit, context)
+        _link(objects, toolchain.cc, work)
+        for old in (folder / "kernels.json", *folder.glob("*.fatbin")):
+            old.unlink(missing_ok=True)
+        for file in (work / "kernels.so", *(made.fatbin for made in objects)):
+            shutil.move(file, folder / file.name)
+    versions = {"cutlass": cutlass.version, "nvcc": toolkit.version, "python": sys.version.split()[0]}
+    record = {"schema_version": 1, "versions": versions, **described}
+    (folder / "kernels.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def candidates(problem: Problem) -> list[KernelConfig]:
+    """Return the kernels that packager chooses from for a problem, as it ranks them with no GPU to ask."""
+    if isinstance(problem, Product):
+        form = GemmForm(DTYPE, DTYPE, b_rows=problem.batch > 0)
+        ranking = _of_product(problem.m, problem.n, problem.k, max(1, problem.batch), form)
+    elif isinstance(problem, Attention):
+        ranking = _of_attention(problem)
+    elif problem.is_product:
+        form = GemmForm(DTYPE, DTYPE, activation="relu")
+        ranking = _of_product(problem.rows, problem.filters, problem.channels, 1, form)
+    else:
+        ranking = _of_convolution(problem)
+    return [candidate.choices[0].kernel for candidate in ranking.candidates]
+
+
+def _of_product(m: int, n: int, k: int, batch: int, form: GemmForm) -> Ranking:
+    """All of them, those too that are estimated to be slow."""
+    return rank_gemm(GemmShape(m, n, k, batch), form, math.gcd(n, k), OPTIONS, margin=math.inf)
+
+
+def _of_attention(problem: Attention) -> Ranking:
+    """Say it as the backend finds it in a model: q, k and v side by side in one tensor."""
+    width = problem.heads * problem.depth
+    fused = relax.Var("qkv", relax.TensorType((problem.batch, problem.length, 3 * width), DTYPE))
+    result = relax.Var("o", relax.TensorType((problem.batch, problem.length, width), DTYPE))
+    q, k, v = (Heads(fused, offset, 3 * width, problem.depth) for offset in (0, width, 2 * width))
+    out = Heads(result, 0, width, problem.depth)
+    found = Found(
+        *((result,), q, k, v, out),
+        *(problem.batch, problem.heads, problem.length, problem.length, problem.depth, problem.depth),
+        problem.depth**-0.5,
+    )
+    return rank_attention(found, OPTIONS)
+
+
+def _of_convolution(problem: Conv) -> Ranking:
+    def pair(number: int) -> tuple[int, int]:
+        return number, number
+
+    window, padding, stride = pair(problem.window), pair(problem.padding), pair(problem.stride)
+    shape = ConvShape(problem.rows, problem.channels, problem.filters, window, padding, stride, (1, 1))
+    return rank_conv(shape, DTYPE, OPTIONS, activation="relu", residual=False, margin=math.inf)
+
+
+def _link(objects: Sequence[KernelObject], compiler: str, work: Path) -> None:
+    """Link kernels.so: the host's halves of all kernels, and their table."""
+    names = [made.source.name for made in objects]
+    lines = [
+        *(
+            f"extern const uint32_t {name}_bytes, {name}_shared_bytes;\nextern pk_cuda_fill_fn {name}_fill;"
+            for name in names
+        ),
+        "const entry_t table[] = {",
+        *(f'  {{"{name}", {name}_fill, &{name}_bytes, &{name}_shared_bytes}},' for name in names),
+        "  {0, 0, 0, 0},\n};\n",
+    ]
+    (work / "table.c").write_text(TABLE + "\n".join(lines))
+    include = f"-I{resource('runtime_stub') / 'include'}"
+    options = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-Wl,-z,defs,-z,noexecstack"]
+    hosts = [made.host.name for made in objects]
+    subprocess.run([compiler, *options, include, "-o", "kernels.so", "table.c", *hosts], cwd=work, check=True)

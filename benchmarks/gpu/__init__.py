@@ -1,0 +1,1 @@
+"""Whole models and schedules on a GPU: numbers, and times beside torch."""
