@@ -1,12 +1,11 @@
 """Compares bundles with torch on a GPU, side by side in one run: latency, load time, size, memory.
 
-    python -m benchmarks.gpu.compare build/gpu -o gpu.json [--models bert,resnet50] [--compile] [--aoti]
+    python -m benchmarks.gpu.compare build/gpu -o gpu.json [--models bert,resnet50] [--compile]
 
 ``gpu/models.py build`` has made the bundles, on a machine with no GPU. torch runs modules of the same architecture and
 the same precision (transformers, torchvision) with random weights: eager, eager under a CUDA graph, with ``--compile``
-torch.compile with and without one, and with ``--aoti`` packages of AOTInductor, likewise; where there is no package the
-report says why. All calls are timed by CUDA events, engines taking turns; inputs and outputs are on the device. What
-torch compiles is for the one shape that is measured, also where a bundle takes several.
+torch.compile with and without one. All calls are timed by CUDA events, engines taking turns; inputs and outputs are on
+the device. torch compiles for the one shape that is measured, also where a bundle takes several.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +26,8 @@ import numpy as np
 import torch
 
 import packager
-from benchmarks.gpu import aot_inductor as gpu_aoti
 from benchmarks.gpu.check import error, unpack
-from benchmarks.gpu.torch_models import Run, has_module, torch_input, torch_runs
+from benchmarks.gpu.torch_models import Run, has_module, torch_runs
 
 ROUNDS, RUNS = 7, 30
 
@@ -81,32 +78,7 @@ def resident() -> int:
     return total - free
 
 
-def open_package(
-    package: gpu_aoti.Package | str, given: Callable[[], torch.Tensor]
-) -> tuple[dict[str, Any], gpu_aoti.Loaded | None]:
-    """Open a package of AOTInductor as bundles are, up to a first result on the host; return what was found, too."""
-    if isinstance(package, str):
-        return {"unavailable": package}, None
-    before = resident()
-    start = time.perf_counter()
-    try:
-        run = gpu_aoti.load(Path(package.file))
-        run(given()).cpu()
-    except Exception as failure:  # it has worked in another process: that it does not here is a result
-        return {"unavailable": gpu_aoti.said(failure)}, None
-    found = {
-        "load_to_first_result_ms": (time.perf_counter() - start) * 1e3,
-        "resident_bytes": resident() - before,
-        "file_bytes": Path(package.file).stat().st_size,
-        "compile_s": package.compile_s,
-        "error": package.error,
-    }
-    return found, run
-
-
-def compare(
-    folder: Path, name: str, work: Path, package: gpu_aoti.Package | str | None, *, compiled: bool
-) -> dict[str, Any]:
+def compare(folder: Path, name: str, work: Path, *, compiled: bool) -> dict[str, Any]:
     """Measure one model in all engines."""
     path, inputs, outputs = unpack(folder, name, work)
     before = resident()
@@ -123,10 +95,6 @@ def compare(
     }
     session.close()
     (array,) = inputs.values()
-    aoti = None
-    if package is not None:
-        with torch.no_grad():
-            found["aoti"], aoti = open_package(package, lambda: torch_input(name, array))
     device_inputs = {key: torch.from_numpy(value).cuda() for key, value in inputs.items()}
     device_outputs = {
         key: torch.empty(value.shape, dtype=torch.from_numpy(value).dtype, device="cuda")
@@ -136,18 +104,10 @@ def compare(
         runs = bundle_runs(bundle, device_inputs, device_outputs)
         if has_module(name):
             runs |= torch_runs(name, array, compiled=compiled)
-        if isinstance(package, gpu_aoti.Package) and aoti is not None:
-            given = torch_input(name, array)
-            runs["AOTInductor"] = functools.partial(aoti, given)
-            replay = package.no_graph or gpu_aoti.replay(package, given)
-            if isinstance(replay, str):
-                found["aoti"]["no_graph"] = replay
-            else:
-                runs["AOTInductor, graph"] = replay
         found["times"] = measure(runs)
         for key, want in outputs.items():
             found["device_error"] = error(device_outputs[key].cpu().numpy(), want)
-    del runs, aoti
+    del runs
     torch.cuda.empty_cache()
     return found
 
@@ -159,7 +119,6 @@ def main() -> int:
     parser.add_argument("--models", default="")
     parser.add_argument("--work", type=Path, default=Path("/tmp/packager-gpu"))
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--aoti", action="store_true")
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.work.mkdir(exist_ok=True)
@@ -178,15 +137,9 @@ def main() -> int:
         "python": platform.python_version(),
         "models": {},
     }
-    packages: dict[str, gpu_aoti.Package | str] = {}
-    if arguments.aoti:
-        start = time.perf_counter()
-        wanted = [name for name in names if has_module(name)]
-        packages = gpu_aoti.prepare(arguments.folder, wanted, arguments.work / "aoti")
-        print(f"AOTInductor took {time.perf_counter() - start:.1f} s", flush=True)
     for name in names:
         try:
-            found = compare(arguments.folder, name, arguments.work, packages.get(name), compiled=arguments.compile)
+            found = compare(arguments.folder, name, arguments.work, compiled=arguments.compile)
         except packager.PackagerError as failure:
             found = {"failed": str(failure)}
         report["models"][name] = found
