@@ -4,7 +4,7 @@
 
 Wall time of the whole command, start of Python included. Stages are those that the command reports, cold. Beside it
 the time of TVM's own compilation and export of the same model in a fresh process. onnxruntime compiles nothing ahead of
-time; its work at session creation stands in bundle/load.py.
+time; its work at session creation is in bundle/load.py.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cpu.engines import compile_tvm, run_packager
+from benchmarks.cpu.models import MODELS, make
 from benchmarks.harness.measure import Bar, Report, Spread, finish, make_parser
-from benchmarks.harness.models import MODEL_NAMES, build_arguments, build_bundle, build_tvm, run_packager
+from benchmarks.harness.turns import EngineError
 
 COLD_LIMIT_S = 15
 UNCHANGED_LIMIT_S = 3
@@ -27,7 +30,7 @@ STAGE = re.compile(r"^\[ *([\d.]+) s\] (.+)$", re.MULTILINE)
 def main() -> int:
     """Measure and report."""
     parser = make_parser("build_time", "Time of packager build.")
-    parser.add_argument("--models", nargs="+", choices=MODEL_NAMES, default=[BARRED, "minilm"])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=[BARRED, "minilm"], metavar="MODEL")
     parser.add_argument("--runs", type=int, default=5, help="default: 5")
     arguments = parser.parse_args()
     workdir: Path = arguments.workdir
@@ -35,14 +38,12 @@ def main() -> int:
     for name in arguments.models:
         try:
             figures[name] = _measure(name, workdir, arguments.runs)
-        except RuntimeError as error:
+        except EngineError as error:
             print(f"{name} is left out: {error}", file=sys.stderr)
-            figures[name] = None
-    measured = {name: values for name, values in figures.items() if values is not None}
     bars = []
-    if BARRED in measured:
-        bars.append(Bar(f"{BARRED} built cold", measured[BARRED]["cold_s"].median, COLD_LIMIT_S, "s"))
-        bars.append(Bar(f"{BARRED} unchanged", measured[BARRED]["unchanged_s"].median, UNCHANGED_LIMIT_S, "s"))
+    if BARRED in figures:
+        bars.append(Bar(f"{BARRED} built cold", figures[BARRED]["cold_s"].median, COLD_LIMIT_S, "s"))
+        bars.append(Bar(f"{BARRED} unchanged", figures[BARRED]["unchanged_s"].median, UNCHANGED_LIMIT_S, "s"))
     report = Report(
         title=f"packager build, {arguments.runs} fresh processes each, s, median (quartiles)",
         header=("model", "cold", "unchanged", "TVM compile", "cold stages"),
@@ -54,7 +55,7 @@ def main() -> int:
                 str(values["tvm_s"]),
                 ", ".join(f"{stage} {spread.median:.1f}" for stage, spread in values["stages_s"].items()),
             )
-            for name, values in measured.items()
+            for name, values in figures.items()
         ],
         figures=figures,
         bars=bars,
@@ -63,33 +64,29 @@ def main() -> int:
 
 
 def _measure(name: str, workdir: Path, runs: int) -> dict[str, Any]:
-    bundle = build_bundle(name, workdir)  # fills the cache
-    output = workdir / "timed" / f"{name}.so"
-    output.parent.mkdir(exist_ok=True)
-    command = build_arguments(name, workdir, output)
-    cold: list[float] = []
-    unchanged: list[float] = []
-    tvm: list[float] = []
+    model = make(name, 1, workdir / "models")
+    output = workdir / "timed.so"
+    command = ("build", model.path, "-o", output)
+    run_packager(workdir, *command)  # fills the cache
+    seconds: dict[str, list[float]] = {"cold_s": [], "unchanged_s": [], "tvm_s": []}
     stages: dict[str, list[float]] = {}
+
+    def timed(what: str, run: Callable[..., Any], *arguments: Any) -> Any:
+        start = time.perf_counter()
+        result = run(*arguments)
+        seconds[what].append(time.perf_counter() - start)
+        return result
+
     for _ in range(runs):
-        start = time.perf_counter()
-        done = run_packager(workdir, *command, "--no-cache")
-        cold.append(time.perf_counter() - start)
-        for stage, seconds in _stages(done.stderr, cold[-1]).items():
-            stages.setdefault(stage, []).append(seconds)
-        start = time.perf_counter()
-        done = run_packager(workdir, *command)
-        unchanged.append(time.perf_counter() - start)
-        if "found in the cache" not in done.stderr:
-            raise RuntimeError(f"{name} was not found in the cache")
-        start = time.perf_counter()
-        build_tvm(name, workdir, bundle, force=True)
-        tvm.append(time.perf_counter() - start)
+        messages = timed("cold_s", run_packager, workdir, *command, "--no-cache")
+        for stage, each in _stages(messages, seconds["cold_s"][-1]).items():
+            stages.setdefault(stage, []).append(each)
+        if "found in the cache" not in timed("unchanged_s", run_packager, workdir, *command):
+            raise EngineError(f"{name} was not found in the cache")
+        timed("tvm_s", compile_tvm, model, output.with_suffix(".tvm.so"))
     output.unlink()
     return {
-        "cold_s": Spread.of(cold),
-        "unchanged_s": Spread.of(unchanged),
-        "tvm_s": Spread.of(tvm),
+        **{what: Spread.of(values) for what, values in seconds.items()},
         "stages_s": {stage: Spread.of(values) for stage, values in stages.items()},
     }
 
@@ -98,7 +95,7 @@ def _stages(stderr: str, total: float) -> dict[str, float]:
     """Return the seconds of each stage; what comes before the first is the start of the process."""
     begins = [(re.sub(r"\d+ ", "", stage), float(seconds)) for seconds, stage in STAGE.findall(stderr)]
     if not begins:
-        raise RuntimeError(f"packager build reports no stages\n{stderr}")
+        raise EngineError(f"packager build reports no stages\n{stderr}")
     # The clock of the stages starts after the imports; the last stage ends with the process.
     ends = [*(seconds for _, seconds in begins[1:]), None]
     known = {stage: end - begin for (stage, begin), end in zip(begins, ends, strict=True) if end is not None}

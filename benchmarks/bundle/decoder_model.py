@@ -1,14 +1,10 @@
 """A decoder in the style of Llama as an ONNX file with external data, of any size, its weights random.
 
-    python -m benchmarks.bundle.decoder_model FOLDER --gigabytes 6
-
-writes FOLDER/decoder.onnx and decoder.data. Weights go to the file one after the other and are never held together.
+Weights go to the file one after the other and are never held together.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -162,19 +158,3 @@ def _rotate(writer: _Writer, value: str) -> str:
     writer.nodes.append(helper.make_node("Split", [turned], [first, second], axis=2, num_outputs=2))
     other = op("Concat", op("Neg", second), first, axis=2)
     return op("Transpose", op("Add", op("Mul", turned, "cos"), op("Mul", other, "sin")), perm=[1, 0, 2])
-
-
-def main() -> int:
-    """Write a decoder and print what it is."""
-    parser = argparse.ArgumentParser(description="Write a decoder with random weights as an ONNX file.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--gigabytes", type=float, default=6.0, help="of float32 weights; default: 6")
-    arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    shape = shape_of(arguments.gigabytes)
-    print(write_decoder(arguments.folder, shape), shape, f"{shape.parameters * 4 / 1e9:.2f} GB")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

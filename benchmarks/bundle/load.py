@@ -2,7 +2,7 @@
 
     python -m benchmarks.bundle.load
 
-The engines take turns. Files are in the page cache: what is measured is the work of the engine, not that of the disk.
+The engines take turns. Files are in the page cache: this measures the work of the engine, not that of the disk.
 "library" is what an engine needs before it sees a model, "load and session" is dlopen, the entry function and
 session_create of packager, CreateSession of onnxruntime, and load_module and vm_initialization of TVM. "first run" is
 the first answer; for a bundle it includes the page faults of its constants, which are mapped and not read at load.
@@ -13,62 +13,50 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks.harness.engines import compare, compile_program, onnxruntime_engine, packager_engine, tvm_engine
+from benchmarks.cpu.engines import ENGINES, Settings, compile_program
+from benchmarks.cpu.models import MODELS, make
 from benchmarks.harness.measure import Bar, Report, Spread, finish, make_parser
-from benchmarks.harness.models import build_bundle, build_tvm, make_model
+from benchmarks.harness.turns import Ready
 
 LIMIT_MS = 3
+PHASES = {"library_ms": "library_s", "load_and_session_ms": "load_s", "first_run_ms": "first_s"}
 
 
 def main() -> int:
     """Measure and report."""
     parser = make_parser("load", "Load and session of ResNet-50.")
-    parser.add_argument("--model", default="resnet50", help="default: resnet50")
+    parser.add_argument("--model", choices=MODELS, default="resnet50", metavar="MODEL", help="default: resnet50")
     parser.add_argument("--runs", type=int, default=20, help="processes per engine; default: 20")
     parser.add_argument("--tvm-runs", type=int, default=5, help="of TVM, whose runs take seconds; default: 5")
     arguments = parser.parse_args()
     workdir: Path = arguments.workdir
-    bundle = build_bundle(arguments.model, workdir)
-    engines = {
-        "packager": packager_engine(bundle),
-        "onnxruntime": onnxruntime_engine(make_model(arguments.model, workdir)),
-        "tvm": tvm_engine(build_tvm(arguments.model, workdir, bundle)),
-    }
-    program = compile_program(workdir)
-    samples: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
+    compile_program(workdir)
+    model = make(arguments.model, 1, workdir / "models")
+    runs = {"packager": arguments.runs, "onnxruntime": arguments.runs, "tvm": arguments.tvm_runs}
+    starts = {name: ENGINES[name](model, 1, Settings(workdir)) for name in runs}
+    samples: dict[str, list[Ready]] = {name: [] for name in runs}
     for index in range(arguments.runs):
-        for name, engine in engines.items():
-            if name != "tvm" or index < arguments.tvm_runs:
-                samples[name].append(compare(program, bundle, [engine]).phases[name])
+        for name, start in starts.items():
+            if index < runs[name]:
+                worker = start()
+                worker.close()
+                samples[name].append(worker.ready)
     figures = {
-        name: {
-            "library_ms": _spread(phases, "open"),
-            "load_ms": _spread(phases, "load"),
-            "session_ms": _spread(phases, "create"),
-            "load_and_session_ms": _spread(phases, "load", "create"),
-            "first_run_ms": _spread(phases, "first"),
-        }
-        for name, phases in samples.items()
+        name: {key: Spread.of([1e3 * getattr(ready, phase) for ready in each]) for key, phase in PHASES.items()}
+        for name, each in samples.items()
     }
     own = figures["packager"]["load_and_session_ms"].median
-    shown = ("library_ms", "load_and_session_ms", "first_run_ms")
-    rows = [
-        (name, *(str(values[key]) for key in shown), f"{values['load_and_session_ms'].median / own:.0f}")
-        for name, values in figures.items()
-    ]
     report = Report(
         title=f"{arguments.model}, fresh processes, warm page cache, median (quartiles)",
         header=("engine", "library, ms", "load and session, ms", "first run, ms", "load x packager"),
-        rows=rows,
+        rows=[
+            (name, *map(str, values.values()), f"{values['load_and_session_ms'].median / own:.0f}")
+            for name, values in figures.items()
+        ],
         figures=figures,
         bars=[Bar("load and session", own, LIMIT_MS, "ms")],
     )
     return finish(report, arguments)
-
-
-def _spread(phases: list[dict[str, float]], *names: str) -> Spread:
-    """Milliseconds of these phases together."""
-    return Spread.of([sum(phase[name] for name in names) / 1e6 for phase in phases])
 
 
 if __name__ == "__main__":

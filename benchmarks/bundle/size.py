@@ -16,10 +16,13 @@ from pathlib import Path
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
+from benchmarks.cpu.engines import build
+from benchmarks.cpu.models import MODELS, make
 from benchmarks.harness.measure import Bar, Report, finish, make_parser
-from benchmarks.harness.models import MODEL_NAMES, build_bundle
+from benchmarks.harness.turns import EngineError
 
 LIMIT_BYTES = 64 * 1024
+MEASURED = ("relu", "digits", "squeezenet", "resnet50", "minilm")
 MODEL_SECTIONS = {".packager.manifest": "manifest", ".packager.constants": "constants", ".packager.golden": "golden"}
 TABLES = (".symtab", ".strtab", ".shstrtab", ".comment", ".dynsym", ".dynstr")
 COLUMNS = ("kernels", "constants", "manifest", "golden", "code", "data", "tables", "padding")
@@ -28,29 +31,28 @@ COLUMNS = ("kernels", "constants", "manifest", "golden", "code", "data", "tables
 def main() -> int:
     """Measure and report."""
     parser = make_parser("size", "Size of runtime and entrypoint in a bundle.")
-    parser.add_argument("--models", nargs="+", choices=MODEL_NAMES, default=MODEL_NAMES, help="default: all")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MEASURED, metavar="MODEL")
     arguments = parser.parse_args()
-    figures: dict[str, dict[str, int] | None] = {}
+    figures: dict[str, dict[str, int]] = {}
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as folder:
             work = Path(folder) / "work"
             try:
-                bundle = build_bundle(name, arguments.workdir, "--keep-workdir", work)
-            except RuntimeError as error:
+                model = make(name, 1, arguments.workdir / "models")
+                bundle = build(model, arguments.workdir, "--keep-workdir", work)
+            except EngineError as error:
                 print(f"{name} is left out: {error}", file=sys.stderr)
-                figures[name] = None
                 continue
-            figures[name] = measure_file(bundle.path, sorted(work.glob("prepared-*.o")))
-    measured = {name: sizes for name, sizes in figures.items() if sizes is not None}
+            figures[name] = measure_file(bundle, sorted(work.glob("prepared-*.o")))
     report = Report(
         title="Bytes in the file; overhead = code + data + tables + padding",
         header=("model", "file", *COLUMNS, "overhead"),
         rows=[
             (name, *(f"{sizes[column]:,}" for column in ("file", *COLUMNS, "overhead")))
-            for name, sizes in measured.items()
+            for name, sizes in figures.items()
         ],
-        figures=dict(figures),
-        bars=[Bar(f"overhead in {name}", sizes["overhead"], LIMIT_BYTES, "bytes") for name, sizes in measured.items()],
+        figures=figures,
+        bars=[Bar(f"overhead in {name}", sizes["overhead"], LIMIT_BYTES, "bytes") for name, sizes in figures.items()],
     )
     return finish(report, arguments)
 

@@ -39,13 +39,10 @@ static void run(void) {
 
 const engine_t packager_engine = {"packager", 1, open, load, create, run};
 
-/* The kernel of a model of one operator, linked into a library of its own. */
-typedef int32_t unary_fn(const void *, void *);
-typedef int32_t binary_fn(const void *, const void *, void *);
+/* The kernel of a model of one unary operator, linked into a library of its own. */
 static const char *kernel_path, *kernel_symbol;
-static unary_fn *unary;
-static binary_fn *binary;
-static const void *kernel_inputs[2];
+static int32_t (*kernel)(const void *, void *);
+static const void *kernel_input;
 static void *kernel_output;
 
 static void kernel_open(const char *const *arguments, int32_t thread_count) {
@@ -54,24 +51,16 @@ static void kernel_open(const char *const *arguments, int32_t thread_count) {
   if (thread_count != 1) fail("a kernel is measured with one thread");
 }
 
-static void kernel_load(void) {}
+static void kernel_load(void) { symbol(library(kernel_path, RTLD_NOW | RTLD_LOCAL), kernel_symbol, &kernel); }
 
 static void kernel_create(tensors_t *tensors) {
-  void *handle = library(kernel_path, RTLD_NOW | RTLD_LOCAL);
-  if (tensors->num_outputs != 1 || tensors->num_inputs > 2) fail("the kernel has to have 1 or 2 inputs and 1 output");
-  if (tensors->num_inputs == 1) {
-    symbol(handle, kernel_symbol, &unary);
-  } else {
-    symbol(handle, kernel_symbol, &binary);
-  }
-  for (int32_t i = 0; i < tensors->num_inputs; ++i) kernel_inputs[i] = tensors->inputs[i].view.data;
+  if (tensors->num_outputs != 1 || tensors->num_inputs != 1) fail("the kernel has to have one input and one output");
+  kernel_input = tensors->inputs[0].view.data;
   kernel_output = tensors->outputs[0].view.data;
 }
 
 static void kernel_run(void) {
-  int32_t status =
-      unary ? unary(kernel_inputs[0], kernel_output) : binary(kernel_inputs[0], kernel_inputs[1], kernel_output);
-  if (status) fail("the kernel failed");
+  if (kernel(kernel_input, kernel_output)) fail("the kernel failed");
 }
 
 const engine_t kernel_engine = {"kernel", 2, kernel_open, kernel_load, kernel_create, kernel_run};

@@ -4,7 +4,7 @@
  *
  * Reads the inputs' data from files of this machine's byte order, loads the model, runs it once, writes the outputs to
  * files, and prints
- *     ready NANOSECONDS NANOSECONDS    to load, of the first run
+ *     ready NANOSECONDS NANOSECONDS NANOSECONDS    to open the library, to load the model, of the first run
  * Then it answers each line
  *     run WARMUP SAMPLES CALLS
  * of its standard input with SAMPLES numbers in a line: nanoseconds of CALLS runs in a row, after WARMUP runs that are
@@ -68,13 +68,15 @@ int main(int argc, char **argv) {
   const engine_t *engine = entrant.engine;
   int64_t start = now();
   engine->open(entrant.arguments, threads);
+  int64_t opened = now();
   engine->load();
   engine->create(&tensors);
   int64_t loaded = now();
   engine->run();
   int64_t end = now();
   for (int32_t i = 0; i < tensors.num_outputs; ++i) transfer(&tensors.outputs[i], output_files[i], 1);
-  printf("ready %lld %lld\n", (long long)(loaded - start), (long long)(end - loaded));
+  printf("ready %lld %lld %lld\n", (long long)(opened - start), (long long)(loaded - opened),
+         (long long)(end - loaded));
   fflush(stdout);
   for (long long warmup, samples, calls; scanf(" run %lld %lld %lld", &warmup, &samples, &calls) == 3;) {
     answer(engine->run, warmup, samples, calls);

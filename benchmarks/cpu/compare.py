@@ -18,15 +18,28 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cpu.engines import ENGINES, Settings, prepare
-from benchmarks.cpu.models import MODELS, QUANTIZED, SMALL, make
-from benchmarks.harness.measure import ROOT, Bar, Report, Spread, command, date, finish, make_parser, output_path, write
-from benchmarks.harness.turns import EngineError, Model, Worker, in_order, level, some_cores, timed
+from benchmarks.cpu.engines import ENGINES, Settings, compile_program
+from benchmarks.cpu.models import COMPARED, QUANTIZED, SMALL, make
+from benchmarks.harness.measure import (
+    ROOT,
+    Bar,
+    Report,
+    Spread,
+    add_turns,
+    command,
+    date,
+    finish,
+    make_parser,
+    output_path,
+    write,
+)
+from benchmarks.harness.turns import EngineError, Model, Worker, in_order, level, some_cores, started, timed
 
 GEOMEAN, WORST, SMALL_RATIO, QUANTIZED_RATIO = 1.15, 0.95, 3.0, 1.0
 RIVAL = "onnxruntime"
@@ -45,20 +58,15 @@ class Plan:
 
 def measure(model: Model, threads: int, engines: Sequence[str], settings: Settings, plan: Plan) -> Record:
     """Measure one configuration."""
-    entries: dict[str, Record] = {}
-    workers: dict[str, Worker] = {}
-    try:
-        for name in engines:
-            try:
-                workers[name] = ENGINES[name](model, threads, settings)
-                workers[name].keep_to(some_cores(threads))
-                entries[name] = asdict(workers[name].ready)
-            except EngineError as error:
-                entries[name] = {"failed": str(error)}
-        turns = measure_turns(workers, entries, plan)
-    finally:
+    starts = {name: partial(lambda engine: ENGINES[engine](model, threads, settings)(), name) for name in engines}
+    failed: dict[str, str] = {}
+    with started(starts, failed) as workers:
         for worker in workers.values():
-            worker.close()
+            worker.keep_to(some_cores(threads))
+        turns = measure_turns(workers, failed, plan)
+    entries: dict[str, Record] = {
+        name: {"failed": failed[name]} if name in failed else asdict(workers[name].ready) for name in engines
+    }
     for name, times in turns.items():
         if times:
             entries[name] |= {
@@ -75,7 +83,7 @@ def measure(model: Model, threads: int, engines: Sequence[str], settings: Settin
     return place | {"date": date(), "command": command(), "engines": entries, "over_packager": ratios}
 
 
-def measure_turns(workers: dict[str, Worker], entries: dict[str, Record], plan: Plan) -> dict[str, list[float]]:
+def measure_turns(workers: dict[str, Worker], failed: dict[str, str], plan: Plan) -> dict[str, list[float]]:
     """Return for each engine the seconds of a call in each round. An engine that fails is noted and drops out."""
     turns: dict[str, list[float]] = {name: [] for name in workers}
     spent = dict.fromkeys(workers, 0.0)
@@ -90,7 +98,7 @@ def measure_turns(workers: dict[str, Worker], entries: dict[str, Record], plan: 
             try:
                 seconds, calls = timed(workers[name], plan.block_s)
             except EngineError as error:
-                entries[name] = {"failed": str(error)}
+                failed[name] = str(error)
                 del turns[name]
                 continue
             turns[name].append(seconds)
@@ -100,7 +108,7 @@ def measure_turns(workers: dict[str, Worker], entries: dict[str, Record], plan: 
 
 def key(record: Record) -> tuple[int, int, int]:
     """Return the place of a configuration in the table."""
-    return list(MODELS).index(record["model"]), record["batch"], record["threads"]
+    return COMPARED.index(record["model"]), record["batch"], record["threads"]
 
 
 def report(records: Sequence[Record], shown: Sequence[Record], engines: Sequence[str]) -> Report:
@@ -166,7 +174,7 @@ def bars(records: Sequence[Record]) -> list[Bar]:
     if fp32 := [model for model, _ in ratios.values() if model not in QUANTIZED]:
         mean = geomeans(records)["all"]
         found.append(Bar(f"{RIVAL} / packager, geometric mean of {len(fp32)}", mean, GEOMEAN, "", True))
-    everything = [name for name in MODELS if name not in QUANTIZED]
+    everything = [name for name in COMPARED if name not in QUANTIZED]
     groups = (("worst", WORST, everything), ("small", SMALL_RATIO, SMALL), ("int8", QUANTIZED_RATIO, QUANTIZED))
     for what, limit, names in groups:
         if group := {place: ratio for place, (model, ratio) in ratios.items() if model in names}:
@@ -179,15 +187,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = make_parser("cpu", "Whole models on the CPU, beside other engines.")
     parser.set_defaults(workdir=ROOT / "build" / "cpu")
-    parser.add_argument(
-        "--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="MODEL", help="default: all"
-    )
+    parser.add_argument("--models", nargs="+", choices=COMPARED, default=COMPARED, metavar="MODEL", help="default: all")
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 8], help="default: 1 8")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="default: 1 2")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help="default: all")
     parser.add_argument("--target", action="append", default=[], help="as of packager build; default: its own")
-    parser.add_argument("--rounds", type=int, default=15, help="default: 15")
-    parser.add_argument("--block", type=float, default=0.2, help="seconds of a turn; default: 0.2")
+    add_turns(parser, rounds=15, block_s=0.2)
     parser.add_argument("--seconds", type=float, default=20, help="an engine sits out after them; default: 20")
     parser.add_argument("--append", action="store_true", help="keep other configurations of the file of results")
     return parser.parse_args(argv)
@@ -197,12 +202,11 @@ def main() -> int:
     """Measure and report."""
     arguments = parse()
     workdir: Path = arguments.workdir
-    workdir.mkdir(parents=True, exist_ok=True)
     settings = Settings(workdir, tuple(arguments.target))
     plan = Plan(arguments.rounds, arguments.block, arguments.seconds)
     output = output_path(arguments)
     kept = json.loads(output.read_text())["figures"]["configurations"] if arguments.append and output.exists() else []
-    prepare(settings)
+    compile_program(workdir)
     measured: list[Record] = []
     for name, batch, threads in itertools.product(arguments.models, arguments.batch, arguments.threads):
         record = measure(make(name, batch, workdir / "models"), threads, arguments.engines, settings, plan)

@@ -3,8 +3,8 @@
     python -m benchmarks.cpu.gemm
     python -m benchmarks.cpu.gemm --problems 1024x1024x1024 --rounds 31
 
-Problems and peaks are those of harness/cpu_peak.py. A peak has a turn in each round, as packager and onnxruntime have;
-shares are of turns of the same round, of multiply-adds alone if nothing else is said.
+Problems and the peak are those of harness/cpu_peak.py. The peak has a turn in each round, as packager and onnxruntime
+have; shares are of turns of the same round.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ import onnx
 import onnx.parser
 from onnx import numpy_helper
 
-from benchmarks.cpu.engines import Settings, onnxruntime, packager, prepare
-from benchmarks.harness.cpu_peak import peak_flops, product_flops, share, start_peak
-from benchmarks.harness.measure import ROOT, Bar, Report, Spread, finish, make_parser
-from benchmarks.harness.turns import EngineError, Model, Worker, level, some_cores, take_turns
+from benchmarks.cpu.engines import Settings, compile_program, onnxruntime, packager
+from benchmarks.harness.cpu_peak import peak, peak_flops, product_flops, share
+from benchmarks.harness.measure import ROOT, Bar, Report, Spread, add_turns, finish, make_parser
+from benchmarks.harness.turns import Model, level, some_cores, started, take_turns
 
 BARRED, LIMIT = "1024x1024x1024", 85.0
 # The products of BERT and ViT, and what ResNet-50's 1x1 convolutions and its last layer come down to.
@@ -53,43 +54,24 @@ def make(problem: str, folder: Path) -> Model:
 def measure(problem: str, settings: Settings, rounds: int, block_s: float) -> dict[str, Any]:
     """Return GFLOP/s of the peak and of each engine, and the engines' shares of the peak in percent."""
     model = make(problem, settings.workdir / "models")
-    workers: dict[str, Worker] = {}
+    starts = {name: partial(lambda engine: engine(model, 1, settings)(), engine) for name, engine in ENGINES.items()}
     failed: dict[str, str] = {}
-    try:
-        workers["peak"] = start_peak(settings.workdir)
-        for name, start in ENGINES.items():
-            try:
-                workers[name] = start(model, 1, settings)
-            except EngineError as error:
-                failed[name] = str(error)
-        workers["loads"] = start_peak(settings.workdir, loads=True)
+    with started({"peak": peak(settings.workdir), **starts}, failed) as workers:
         times = take_turns(workers, some_cores(1), rounds, block_s)
-    finally:
-        for worker in workers.values():
-            worker.close()
-    flops = dict.fromkeys(ENGINES, product_flops(problem))
-    flops |= {"peak": peak_flops(), "loads": peak_flops(loads=True)}
+    flops = {**dict.fromkeys(ENGINES, product_flops(problem)), "peak": peak_flops()}
     speeds = {name: Spread.of([flops[name] / seconds / 1e9 for seconds in times[name]]) for name in times}
     shares = {name: share(problem, times[name], times["peak"]) for name in ENGINES if name in times}
-    own = times.get("packager")
-    of_loads = share(problem, own, times["loads"], loads=True) if own else None
     return {
         "gflops": {name: asdict(spread) for name, spread in speeds.items()},
         "share": {name: asdict(spread) for name, spread in shares.items()},
-        "share_with_loads": asdict(of_loads) if of_loads else None,
         "failed": failed,
     }
 
 
 def row(problem: str, found: dict[str, Any]) -> tuple[str, ...]:
     """Return a line of the table."""
-    speeds = [
-        str(Spread(**found["gflops"][name])) if name in found["gflops"] else "failed"
-        for name in ("peak", "loads", *ENGINES)
-    ]
-    shares = [str(Spread(**found["share"][name])) if name in found["share"] else "-" for name in ENGINES]
-    of_loads = found["share_with_loads"]
-    return (problem, *speeds, *shares, str(Spread(**of_loads)) if of_loads else "-")
+    columns = [("gflops", name) for name in ("peak", *ENGINES)] + [("share", name) for name in ENGINES]
+    return (problem, *(str(Spread(**found[key][name])) if name in found[key] else "failed" for key, name in columns))
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -98,8 +80,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.set_defaults(workdir=ROOT / "build" / "cpu")
     parser.add_argument("--problems", nargs="+", default=PROBLEMS, metavar="MxNxK", help="default: all")
     parser.add_argument("--target", action="append", default=[], help="as of packager build; default: its own")
-    parser.add_argument("--rounds", type=int, default=15, help="default: 15")
-    parser.add_argument("--block", type=float, default=0.1, help="seconds of a turn; default: 0.1")
+    add_turns(parser, rounds=15, block_s=0.1)
     return parser.parse_args(argv)
 
 
@@ -107,29 +88,27 @@ def main() -> int:
     """Measure and report."""
     arguments = parse()
     settings = Settings(arguments.workdir, tuple(arguments.target))
-    prepare(settings)
+    compile_program(settings.workdir)
     figures = {}
     for problem in arguments.problems:
         figures[problem] = measure(problem, settings, arguments.rounds, arguments.block)
         if not arguments.json:
             print(" ".join(row(problem, figures[problem])), flush=True)
-    bars = [
-        Bar(f"share of the peak, {problem}", found["share"]["packager"]["median"], LIMIT, "%", True)
-        for problem, found in figures.items()
-        if problem == BARRED and "packager" in found["share"]
-    ]
-    notes = [
-        f"{problem}: {name} failed: {why}"
-        for problem, found in figures.items()
-        for name, why in found["failed"].items()
-    ]
     report = Report(
         title=f"Matrix products on {level()}, GFLOP/s of one thread and % of the peak, median (quartiles)",
-        header=("M x N x K", "peak", "with loads", *ENGINES, *(f"{name}, %" for name in ENGINES), "of loads, %"),
+        header=("M x N x K", "peak", *ENGINES, *(f"{name}, %" for name in ENGINES)),
         rows=[row(problem, found) for problem, found in figures.items()],
         figures={"cpu_level": level(), "problems": figures},
-        bars=bars,
-        notes=notes,
+        bars=[
+            Bar(f"share of the peak, {problem}", found["share"]["packager"]["median"], LIMIT, "%", True)
+            for problem, found in figures.items()
+            if problem == BARRED and "packager" in found["share"]
+        ],
+        notes=[
+            f"{problem}: {name} failed: {why}"
+            for problem, found in figures.items()
+            for name, why in found["failed"].items()
+        ],
     )
     return finish(report, arguments)
 

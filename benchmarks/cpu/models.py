@@ -7,8 +7,8 @@ size. Weights are random. ``NAME.npz`` beside a model holds inputs and what onnx
 from __future__ import annotations
 
 import importlib
-import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +19,15 @@ import onnx
 import onnx.parser
 from onnx import numpy_helper
 
-from benchmarks.harness.models import SAMPLES
+from benchmarks.harness.measure import ROOT
 from benchmarks.harness.turns import Arrays, Model, read_pair, write_pair
 
 if TYPE_CHECKING:
     import torch
 
+SAMPLES = ROOT / "samples"
 OPSET = 17
+HEAD = f'<ir_version: 8, opset_import: ["": {OPSET}]> '
 TOKENS = 128  # in a sentence, of a vocabulary that all text models have
 VOCABULARY = 30522
 
@@ -37,12 +39,12 @@ def make(name: str, batch: int, folder: Path) -> Model:
     if not pair.exists():
         folder.mkdir(parents=True, exist_ok=True)
         MODELS[name](path, batch)
-        inputs = _inputs(path)
+        inputs = make_inputs(path)
         write_pair(pair, inputs, _reference(path, inputs))
     return Model(name, batch, path, *read_pair(pair))
 
 
-def _inputs(path: Path) -> Arrays:
+def make_inputs(path: Path) -> Arrays:
     """Return random inputs: images of mean 0, tokens."""
     graph = onnx.load(path, load_external_data=False).graph
     initialized = {tensor.name for tensor in graph.initializer}
@@ -123,13 +125,19 @@ def _digits(path: Path, batch: int) -> None:
     onnx.save(model, path)
 
 
+def _relu(path: Path, batch: int) -> None:
+    """One operator on 16 floats."""
+    text = f"relu (float[{batch},16] x) => (float[{batch},16] y) {{ y = Relu(x) }}"
+    onnx.save(onnx.parser.parse_model(HEAD + text), path)
+
+
 def _mlp(path: Path, batch: int) -> None:
     """64-128-10 on four rows for each of the batch."""
     rng = np.random.default_rng(7)
     shapes = {"w1": (64, 128), "b1": (128,), "w2": (128, 10), "b2": (10,)}
     rows = 4 * batch
     model = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 17]> mlp (float[{rows},64] x) => (float[{rows},10] y)'
+        HEAD + f"mlp (float[{rows},64] x) => (float[{rows},10] y)"
         " { a = Gemm(x, w1, b1) r = Relu(a) y = Gemm(r, w2, b2) }"
     )
     for name, shape in shapes.items():
@@ -138,14 +146,16 @@ def _mlp(path: Path, batch: int) -> None:
 
 
 def _quantized_resnet50(path: Path, batch: int) -> None:
-    from benchmarks.cpu.quantized_models import quantized_resnet50
+    from benchmarks.cpu.quantized_models import quantize
 
-    made = Path(quantized_resnet50(path.parent, batch))
-    if made != path:
-        shutil.move(made, path)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "float.onnx"
+        MODELS["resnet50"](source, batch)
+        quantize(source, path, make_inputs(source))
 
 
 MODELS: dict[str, Callable[[Path, int], None]] = {
+    "relu": _relu,
     "mlp": _mlp,
     "digits": _digits,
     "squeezenet": _light("squeezenet"),
@@ -160,5 +170,6 @@ MODELS: dict[str, Callable[[Path, int], None]] = {
     "vit": _exported("vit"),
     "resnet50_qdq": _quantized_resnet50,
 }
+COMPARED = [name for name in MODELS if name != "relu"]
 SMALL = ("mlp", "digits")
 QUANTIZED = ("resnet50_qdq",)

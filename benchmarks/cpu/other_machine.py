@@ -14,26 +14,27 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.cpu_peak import share, start_peak
-from benchmarks.harness.measure import ROOT, Report, Spread, finish, make_parser, versions
-from benchmarks.harness.turns import Model, Worker, level, read_pair, some_cores, take_turns, write_pair
+from benchmarks.harness.cpu_peak import peak, share
+from benchmarks.harness.measure import ROOT, Report, Spread, add_turns, finish, make_parser, versions
+from benchmarks.harness.turns import Model, Worker, level, read_pair, some_cores, started, take_turns, write_pair
 
 LIBRARY = "libonnxruntime.so"
 VERSIONS = "versions.json"
+ENGINES = ("packager", "onnxruntime")
 Record = dict[str, Any]
 
 
 def pack(arguments: argparse.Namespace) -> int:
     """Fill the folder."""
-    from benchmarks.cpu.engines import build
+    from benchmarks.cpu.engines import build, compile_program, onnxruntime_library
     from benchmarks.cpu.gemm import make as make_product
     from benchmarks.cpu.models import make
-    from benchmarks.harness.engines import compile_program, onnxruntime_library
 
     folder: Path = arguments.folder
     if folder.exists():
@@ -41,11 +42,11 @@ def pack(arguments: argparse.Namespace) -> int:
     models = [make(name, batch, arguments.workdir / "models") for name in arguments.models for batch in arguments.batch]
     models += [make_product(problem, arguments.workdir / "models") for problem in arguments.gemm]
     folder.mkdir(parents=True)
-    compile_program(folder, "serve")
+    compile_program(folder)
     shutil.copy(onnxruntime_library(), folder / LIBRARY)
     for model in models:
         shutil.copy(model.path, folder)
-        shutil.copy(build(model, arguments.workdir, ()), folder / f"{model.path.stem}.so")
+        shutil.copy(build(model, arguments.workdir), folder / f"{model.path.stem}.so")
         write_pair(folder / f"{model.path.stem}.npz", model.inputs, model.outputs)
     (folder / VERSIONS).write_text(json.dumps(versions()))
     return 0
@@ -58,17 +59,15 @@ def measure(model: Model, threads: int, arguments: argparse.Namespace) -> Record
         "packager": f"packager={folder / model.path.stem}.so",
         "onnxruntime": f"onnxruntime={folder / LIBRARY},{folder / model.path.name}",
     }
+    starts: dict[str, Callable[[], Worker]] = {
+        name: partial(Worker, model, [folder / "serve", "-t", str(threads), "TENSORS", engine], folder)
+        for name, engine in engines.items()
+    }
     problem = model.path.stem.removeprefix("gemm_") if _is_product(model.path) else ""
-    workers: dict[str, Worker] = {}
-    try:
-        for name, engine in engines.items():
-            workers[name] = Worker(model, [folder / "serve", "-t", str(threads), "TENSORS", engine], folder)
-        if problem:
-            workers["peak"] = start_peak(folder)
+    if problem:
+        starts["peak"] = peak(folder)
+    with started(starts) as workers:
         times = take_turns(workers, some_cores(threads), arguments.rounds, arguments.block)
-    finally:
-        for worker in workers.values():
-            worker.close()
     ratios = [theirs / ours for theirs, ours in zip(times["onnxruntime"], times["packager"], strict=True)]
     record = {
         "model": model.path.stem,
@@ -99,15 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
                 print(" ".join(_row(records[-1])), flush=True)
     report = Report(
         title=f"Carried bundles on {level()}, ms, median (quartiles); ratios above 1: packager is faster",
-        header=(
-            "model",
-            "threads",
-            "packager",
-            "onnxruntime",
-            "onnxruntime / packager",
-            "of the peak, %",
-            "onnxruntime, %",
-        ),
+        header=("model", "threads", *ENGINES, "onnxruntime / packager", "of the peak, %", "onnxruntime, %"),
         rows=[_row(record) for record in records],
         figures={"cpu_level": level(), "cores": len(os.sched_getaffinity(0)), "configurations": records},
         versions=json.loads((arguments.folder / VERSIONS).read_text()),
@@ -116,9 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _row(record: Record) -> tuple[str, ...]:
-    times = (str(Spread(**record["ms"][name])) for name in ("packager", "onnxruntime"))
+    times = (str(Spread(**record["ms"][name])) for name in ENGINES)
     share = record.get("share_of_peak")
-    shares = (str(Spread(**share[name])) if share else "-" for name in ("packager", "onnxruntime"))
+    shares = (str(Spread(**share[name])) if share else "-" for name in ENGINES)
     return (record["model"], str(record["threads"]), *times, str(Spread(**record["over_packager"])), *shares)
 
 
@@ -133,8 +124,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     packer.add_argument("--batch", nargs="+", type=int, default=[8], help="of these models; default: 8")
     packer.add_argument("--gemm", nargs="*", default=[], metavar="MxNxK", help="products; default: none")
     runner.add_argument("--threads", nargs="+", type=int, default=[1], help="default: 1; products have one")
-    runner.add_argument("--rounds", type=int, default=15, help="default: 15")
-    runner.add_argument("--block", type=float, default=0.05, help="seconds of a turn; default: 0.05")
+    add_turns(runner, rounds=15, block_s=0.05)
     return parser.parse_args(argv)
 
 

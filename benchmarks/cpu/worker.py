@@ -91,7 +91,7 @@ def main() -> int:
     end = time.perf_counter_ns()
     for (_, file), array in zip(arguments.outputs, fetch(result), strict=True):
         Path(file).write_bytes(np.ascontiguousarray(array).tobytes())
-    print("ready", loaded - start, end - loaded, file=answers, flush=True)
+    print("ready", 0, loaded - start, end - loaded, file=answers, flush=True)
     for line in sys.stdin:
         warmup, samples, calls = map(int, line.split()[1:])
         print(*measure(run, warmup, samples, calls), file=answers, flush=True)

@@ -101,6 +101,12 @@ def make_parser(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def add_turns(parser: argparse.ArgumentParser, rounds: int, block_s: float) -> None:
+    """Add the options of benchmarks whose engines take turns."""
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"default: {rounds}")
+    parser.add_argument("--block", type=float, default=block_s, help=f"seconds of a turn; default: {block_s}")
+
+
 def finish(report: Report, arguments: argparse.Namespace) -> int:
     """Write and print a report. Returns the exit status: 1 if a bar is missed."""
     text = write(report, arguments)

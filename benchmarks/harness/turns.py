@@ -13,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +67,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Ready:
-    """What an engine has done before its first turn; times in seconds, the difference as in ``harness/engines.py``."""
+    """Seconds to open the engine's library, to load the model and to run it first; the difference of its outputs."""
 
+    library_s: float
     load_s: float
     first_s: float
     difference: float
@@ -108,14 +110,14 @@ class Worker:
                 start_new_session=True,  # compilers that it starts end with it
             )
         try:
-            word, load, first = self._answer().split()
+            word, *phases = self._answer().split()
             if word != "ready":
                 raise EngineError(f"it printed {word!r}")
             differences = [
                 _difference(np.frombuffer(path.read_bytes(), tensor.dtype), model.outputs[tensor.name].reshape(-1))
                 for tensor, path in zip(outputs, results, strict=True)
             ]
-            self.ready = Ready(int(load) / 1e9, int(first) / 1e9, max(differences, default=0.0))
+            self.ready = Ready(*(int(phase) / 1e9 for phase in phases), max(differences, default=0.0))
             if not self.ready.difference < MAX_DIFFERENCES.get(model.name, MAX_DIFFERENCE):  # NaN too
                 raise EngineError(
                     f"its outputs differ from onnxruntime's by {self.ready.difference:.2g} of the greatest"
@@ -231,6 +233,25 @@ def timed(worker: Worker, block_s: float) -> tuple[float, int]:
     count = max(3, min(200, round(block_s / (probe * calls))))
     samples = worker.run(max(1, min(1000, round(2e-3 / probe))), count, calls)
     return float(np.median(samples)) / calls, count * calls
+
+
+@contextmanager
+def started(
+    starts: Mapping[str, Callable[[], Worker]], failed: dict[str, str] | None = None
+) -> Iterator[dict[str, Worker]]:
+    """Start workers, and end them all. What raises EngineError is left out if ``failed`` is there to say why."""
+    with ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+        for name, start in starts.items():
+            try:
+                workers[name] = start()
+            except EngineError as error:
+                if failed is None:
+                    raise
+                failed[name] = str(error)
+            else:
+                stack.callback(workers[name].close)
+        yield workers
 
 
 def in_order(workers: Mapping[str, Worker], index: int) -> list[str]:

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -51,7 +49,7 @@ def run_benchmark(workdir: Path, tmp_path: Path) -> Callable[..., Figures]:
 
 @pytest.mark.slow
 def test_overhead(run_benchmark: Callable[..., Figures]) -> None:
-    calls = run_benchmark("cpu.overhead", "--rounds", 3, "--calls", 1000)["call_ns"]
+    calls = run_benchmark("cpu.overhead", "--rounds", 3, "--block", 0.01)["call_ns"]
     assert {spread["count"] for spread in calls.values()} == {3}
     assert 0 < calls["kernel"]["median"] < calls["packager"]["median"] < calls["onnxruntime"]["median"]
 
@@ -63,14 +61,14 @@ def test_load(run_benchmark: Callable[..., Figures]) -> None:
     for values in figures.values():
         assert values["load_and_session_ms"]["median"] > 0
         assert values["first_run_ms"]["median"] > 0
-    assert figures["tvm"]["load_ms"]["count"] == 1
+    assert figures["tvm"]["load_and_session_ms"]["count"] == 1
 
 
 @pytest.mark.slow
 def test_size(run_benchmark: Callable[..., Figures], workdir: Path) -> None:
     sizes = run_benchmark("bundle.size", "--models", "relu", "digits")
     for name, parts in sizes.items():
-        assert parts["file"] == (workdir / f"{name}.so").stat().st_size
+        assert parts["file"] == (workdir / f"{name}_b1.so").stat().st_size
         assert parts["file"] == sum(parts.values()) - parts["file"] - parts["overhead"]
         assert min(parts.values()) >= 0
     assert sizes["relu"]["constants"] == 0 < sizes["digits"]["constants"]
@@ -107,7 +105,7 @@ def test_cpu(run_benchmark: Callable[..., Figures]) -> None:
 @pytest.mark.slow
 def test_cpu_gemm(run_benchmark: Callable[..., Figures]) -> None:
     figures = run_benchmark("cpu.gemm", "--problems", "8x32x16", "--rounds", 2, "--block", 0.01)["problems"]["8x32x16"]
-    assert set(figures["gflops"]) == {"peak", "loads", "packager", "onnxruntime"}
+    assert set(figures["gflops"]) == {"peak", "packager", "onnxruntime"}
     assert 0 < figures["share"]["packager"]["median"] < 100
     assert not figures["failed"]
 
@@ -132,11 +130,11 @@ def test_cpu_carried(workdir: Path, tmp_path: Path, run_benchmark: Callable[...,
 @pytest.mark.slow
 def test_an_engine_that_fails_is_reported(workdir: Path) -> None:
     from benchmarks.cpu.compare import Plan, bars, measure, report
-    from benchmarks.cpu.engines import Settings, prepare
+    from benchmarks.cpu.engines import Settings, compile_program
     from benchmarks.cpu.models import make
 
     settings = Settings(workdir, ("nothing",))
-    prepare(settings)
+    compile_program(workdir)
     model = make("mlp", 1, workdir / "models")
     record = measure(model, 1, ["packager", "onnxruntime"], settings, Plan(1, 0.01, 1))
     assert "nothing" in record["engines"]["packager"]["failed"]
@@ -152,16 +150,16 @@ def test_an_engine_that_fails_is_reported(workdir: Path) -> None:
 def test_an_engine_with_other_outputs_is_refused(workdir: Path) -> None:
     from dataclasses import replace
 
-    from benchmarks.cpu.engines import Settings, onnxruntime, prepare
+    from benchmarks.cpu.engines import Settings, compile_program, onnxruntime
     from benchmarks.cpu.models import make
     from benchmarks.harness.turns import EngineError
 
     settings = Settings(workdir, ())
-    prepare(settings)
+    compile_program(workdir)
     model = make("mlp", 1, workdir / "models")
     wrong = replace(model, outputs={name: array + 1 for name, array in model.outputs.items()})
     with pytest.raises(EngineError, match="outputs differ"):
-        onnxruntime(wrong, 1, settings)
+        onnxruntime(wrong, 1, settings)()
     assert not list(workdir.glob("turns-*"))
 
 
@@ -218,30 +216,6 @@ def test_documented_commands_are_understood(name: str) -> None:
     assert len(commands) > 2
     for command in commands:
         module.parse(shlex.split(command))
-
-
-@pytest.mark.slow
-def test_engines_that_disagree_are_refused(workdir: Path, tmp_path: Path) -> None:
-    from benchmarks.harness.engines import compare, compile_program, onnxruntime_engine, packager_engine
-    from benchmarks.harness.models import build_bundle
-
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "abs", values[:1], values[1:])
-    other = tmp_path / "abs.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), other)
-    bundle = build_bundle("relu", workdir)
-    with pytest.raises(RuntimeError, match="outputs of onnxruntime differ"):
-        compare(compile_program(workdir), bundle, [packager_engine(bundle), onnxruntime_engine(other)])
-
-
-@pytest.mark.slow
-def test_an_engine_that_fails_ends_the_program(workdir: Path) -> None:
-    from benchmarks.harness.engines import compare, compile_program
-    from benchmarks.harness.models import build_bundle
-
-    bundle = build_bundle("relu", workdir)
-    with pytest.raises(RuntimeError, match=r"missing\.so"):
-        compare(compile_program(workdir), bundle, [f"packager={workdir}/missing.so"])
 
 
 @pytest.mark.slow
