@@ -50,9 +50,7 @@ def main() -> int:
         rows=[
             (
                 name,
-                str(values["cold_s"]),
-                str(values["unchanged_s"]),
-                str(values["tvm_s"]),
+                *(str(values[key]) for key in ("cold_s", "unchanged_s", "tvm_s")),
                 ", ".join(f"{stage} {spread.median:.1f}" for stage, spread in values["stages_s"].items()),
             )
             for name, values in figures.items()

@@ -120,7 +120,9 @@ def peak_of_build(model: Path, bundle: Path, weights: str) -> int:
     Raises CalledProcessError.
     """
     argv = [sys.executable, "-m", "packager", "build", str(model), "-o", str(bundle), "--weights", weights]
-    process = subprocess.Popen(argv, env=_environment(bundle.parent), stdout=subprocess.DEVNULL)
+    folder = str(bundle.parent)  # of temporary files, too
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": folder, "XDG_CACHE_HOME": f"{folder}/cache"}
+    process = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -130,13 +132,8 @@ def peak_of_build(model: Path, bundle: Path, weights: str) -> int:
 
 def _python(program: str, *arguments: Path) -> str:
     argv = [sys.executable, "-c", program, *map(str, arguments)]
-    environment = _environment(arguments[0].parent)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    """Return an environment with this packager, and temporary files beside the models."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
 if __name__ == "__main__":

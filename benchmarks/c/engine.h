@@ -45,18 +45,4 @@ _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)
 void *library(const char *path, int flags);
 void symbol(void *library, const char *name, void *function);
 
-/* Of CLOCK_MONOTONIC, in nanoseconds. */
-int64_t now(void);
-
-/* An engine with the arguments that the command line gives it. */
-typedef struct {
-  const engine_t *engine;
-  const char *arguments[MAX_ARGUMENTS];
-} entrant_t;
-
-/* Read NAME:DTYPE:SHAPE, the shape as 1,3,224,224, into the next of `tensors`, with data that are the same each time;
- * and NAME=ARGUMENT[,ARGUMENT]... The text is cut up and has to stay. */
-void parse_tensor(tensor_t *tensors, int32_t *count, char *text);
-void parse_engine(entrant_t *entrant, char *text);
-
 #endif /* BENCHMARKS_ENGINE_H_ */

@@ -10,14 +10,87 @@
  * of its standard input with SAMPLES numbers in a line: nanoseconds of CALLS runs in a row, after WARMUP runs that are
  * not measured. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine.h"
+
+static const engine_t *const engines[] = {&packager_engine, &onnxruntime_engine, &tvm_engine, &kernel_engine,
+                                          &fma_engine};
+
+void fail(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fputs("error: ", stderr);
+  vfprintf(stderr, format, arguments);
+  fputc('\n', stderr);
+  va_end(arguments);
+  exit(1);
+}
+
+void *library(const char *path, int flags) {
+  void *handle = dlopen(path, flags);
+  if (!handle) fail("%s", dlerror());
+  return handle;
+}
+
+void symbol(void *handle, const char *name, void *function) {
+  void *address = dlsym(handle, name);
+  if (!address) fail("%s", dlerror());
+  memcpy(function, &address, sizeof address);
+}
+
+static int64_t now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * (int64_t)1000000000 + time.tv_nsec;
+}
+
+/* Read NAME:DTYPE:SHAPE, the shape as 1,3,224,224, into the next of `tensors`. The text is cut up and has to stay. */
+static void parse_tensor(tensor_t *tensors, int32_t *count, char *text) {
+  char *rest = text;
+  const char *name = strsep(&rest, ":"), *dtype = strsep(&rest, ":");
+  if (*count == MAX_TENSORS || !dtype || !rest) fail("%s: not NAME:DTYPE:SHAPE, or too many tensors", text);
+  tensor_t *tensor = &tensors[(*count)++];
+  tensor->name = name;
+  if (!strcmp(dtype, "float32")) {
+    tensor->view.dtype = (DLDataType){kDLFloat, 32, 1};
+  } else if (!strcmp(dtype, "int64")) {
+    tensor->view.dtype = (DLDataType){kDLInt, 64, 1};
+  } else {
+    fail("%s: dtype is neither float32 nor int64", name);
+  }
+  tensor->bytes = tensor->view.dtype.bits / 8;
+  for (char *extent; (extent = strsep(&rest, ",")) != NULL; tensor->view.ndim++) {
+    if (tensor->view.ndim == MAX_RANK) fail("%s: more than %d axes", name, MAX_RANK);
+    tensor->shape[tensor->view.ndim] = atoll(extent);
+    tensor->bytes *= (uint64_t)atoll(extent);
+  }
+  tensor->view.device.device_type = kDLCPU;
+  tensor->view.shape = tensor->shape;
+  if (posix_memalign(&tensor->view.data, 64, tensor->bytes)) fail("out of memory");
+}
+
+/* Read NAME=ARGUMENT[,ARGUMENT]... */
+static const engine_t *parse_engine(const char **arguments, char *text) {
+  const char *name = strsep(&text, "=");
+  const engine_t *engine = NULL;
+  for (size_t i = 0; i < sizeof engines / sizeof *engines; ++i) {
+    if (!strcmp(name, engines[i]->name)) engine = engines[i];
+  }
+  if (!engine) fail("there is no engine %s", name);
+  int32_t count = 0;
+  for (char *argument; count < MAX_ARGUMENTS && (argument = strsep(&text, ",")) != NULL;) arguments[count++] = argument;
+  if (count != engine->num_arguments) fail("%s takes %d argument(s)", name, engine->num_arguments);
+  return engine;
+}
 
 static void transfer(const tensor_t *tensor, const char *path, int writing) {
   FILE *file = fopen(path, writing ? "wb" : "rb");
@@ -58,16 +131,15 @@ int main(int argc, char **argv) {
     (option == 'i' ? input_files : output_files)[*count - 1] = argv[optind++];
   }
   if (optind + 1 != argc) fail("expected one engine");
-  entrant_t entrant = {0};
-  parse_engine(&entrant, argv[optind]);
+  const char *arguments[MAX_ARGUMENTS];
+  const engine_t *engine = parse_engine(arguments, argv[optind]);
   for (int32_t i = 0; i < tensors.num_inputs; ++i) transfer(&tensors.inputs[i], input_files[i], 0);
   for (int32_t i = 0; i < tensors.num_outputs; ++i) {
     memset(tensors.outputs[i].view.data, 0xff, tensors.outputs[i].bytes); /* NaN: an engine that writes nothing shows */
   }
 
-  const engine_t *engine = entrant.engine;
   int64_t start = now();
-  engine->open(entrant.arguments, threads);
+  engine->open(arguments, threads);
   int64_t opened = now();
   engine->load();
   engine->create(&tensors);

@@ -17,7 +17,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,38 +26,18 @@ import numpy as np
 
 from benchmarks.cpu.engines import ENGINES, Settings, compile_program
 from benchmarks.cpu.models import COMPARED, QUANTIZED, SMALL, make
-from benchmarks.harness.measure import (
-    ROOT,
-    Bar,
-    Report,
-    Spread,
-    add_turns,
-    command,
-    date,
-    finish,
-    make_parser,
-    output_path,
-    write,
-)
+from benchmarks.harness.measure import ROOT, Bar, Report, Spread, add_turns, finish, make_parser, provenance, write
 from benchmarks.harness.turns import EngineError, Model, Worker, in_order, level, some_cores, started, timed
 
 GEOMEAN, WORST, SMALL_RATIO, QUANTIZED_RATIO = 1.15, 0.95, 3.0, 1.0
 RIVAL = "onnxruntime"
 PACKAGES = ("torch", "transformers", "iree-base-compiler", "iree-base-runtime")
 Record = dict[str, Any]
+Turns = dict[str, list[float]]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a configuration is measured. An engine sits out when its turns have taken ``seconds``."""
-
-    rounds: int
-    block_s: float
-    seconds: float
-
-
-def measure(model: Model, threads: int, engines: Sequence[str], settings: Settings, plan: Plan) -> Record:
-    """Measure one configuration."""
+def measure(model: Model, threads: int, engines: Sequence[str], settings: Settings, plan: argparse.Namespace) -> Record:
+    """Measure one configuration; ``plan`` has the options of that name."""
     starts = {name: partial(lambda engine: ENGINES[engine](model, threads, settings)(), name) for name in engines}
     failed: dict[str, str] = {}
     with started(starts, failed) as workers:
@@ -69,10 +49,8 @@ def measure(model: Model, threads: int, engines: Sequence[str], settings: Settin
     }
     for name, times in turns.items():
         if times:
-            entries[name] |= {
-                "ms": asdict(Spread.of([seconds * 1e3 for seconds in times])),
-                "best_ms": min(times) * 1e3,
-            }
+            milliseconds = [seconds * 1e3 for seconds in times]
+            entries[name] |= {"ms": asdict(Spread.of(milliseconds)), "best_ms": min(milliseconds)}
     own = turns.get("packager", [])
     ratios = {
         name: asdict(Spread.of([theirs / ours for theirs, ours in zip(times, own, strict=False)]))
@@ -80,12 +58,15 @@ def measure(model: Model, threads: int, engines: Sequence[str], settings: Settin
         if name != "packager" and own and times
     }
     place = {"model": model.name, "batch": model.batch, "threads": threads}
-    return place | {"date": date(), "command": command(), "engines": entries, "over_packager": ratios}
+    return place | provenance() | {"engines": entries, "over_packager": ratios}
 
 
-def measure_turns(workers: dict[str, Worker], failed: dict[str, str], plan: Plan) -> dict[str, list[float]]:
-    """Return for each engine the seconds of a call in each round. An engine that fails is noted and drops out."""
-    turns: dict[str, list[float]] = {name: [] for name in workers}
+def measure_turns(workers: dict[str, Worker], failed: dict[str, str], plan: argparse.Namespace) -> Turns:
+    """Return for each engine the seconds of a call in each round. An engine that fails is noted and drops out.
+
+    An engine sits out when its turns have taken ``plan.seconds``.
+    """
+    turns: Turns = {name: [] for name in workers}
     spent = dict.fromkeys(workers, 0.0)
     for index in range(plan.rounds):
         for name in in_order(workers, index):
@@ -96,7 +77,7 @@ def measure_turns(workers: dict[str, Worker], failed: dict[str, str], plan: Plan
                 spent[name] = math.inf
                 continue
             try:
-                seconds, calls = timed(workers[name], plan.block_s)
+                seconds, calls = timed(workers[name], plan.block)
             except EngineError as error:
                 failed[name] = str(error)
                 del turns[name]
@@ -203,13 +184,12 @@ def main() -> int:
     arguments = parse()
     workdir: Path = arguments.workdir
     settings = Settings(workdir, tuple(arguments.target))
-    plan = Plan(arguments.rounds, arguments.block, arguments.seconds)
-    output = output_path(arguments)
+    output: Path = arguments.output
     kept = json.loads(output.read_text())["figures"]["configurations"] if arguments.append and output.exists() else []
     compile_program(workdir)
     measured: list[Record] = []
     for name, batch, threads in itertools.product(arguments.models, arguments.batch, arguments.threads):
-        record = measure(make(name, batch, workdir / "models"), threads, arguments.engines, settings, plan)
+        record = measure(make(name, batch, workdir / "models"), threads, arguments.engines, settings, arguments)
         measured.append(record)
         kept = sorted([other for other in kept if key(other) != key(record)] + [record], key=key)
         result = report(kept, measured, arguments.engines)

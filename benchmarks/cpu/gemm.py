@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
-from onnx import numpy_helper
 
 from benchmarks.cpu.engines import Settings, compile_program, onnxruntime, packager
+from benchmarks.cpu.models import parsed, random
 from benchmarks.harness.cpu_peak import peak, peak_flops, product_flops, share
 from benchmarks.harness.measure import ROOT, Bar, Report, Spread, add_turns, finish, make_parser
 from benchmarks.harness.turns import Model, level, some_cores, started, take_turns
@@ -40,11 +39,8 @@ def make(problem: str, folder: Path) -> Model:
     """Return a model of one product."""
     m, n, k = map(int, problem.split("x"))
     rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((m, k), dtype=np.float32), rng.standard_normal((k, n), dtype=np.float32)
-    model = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 17]> gemm (float[{m},{k}] x) => (float[{m},{n}] y) {{ y = MatMul(x, w) }}'
-    )
-    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    x, w = random(rng, m, k), random(rng, k, n)
+    model = parsed(f"gemm (float[{m},{k}] x) => (float[{m},{n}] y) {{ y = MatMul(x, w) }}", {"w": w})
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"gemm_{problem}.onnx"
     onnx.save(model, path)

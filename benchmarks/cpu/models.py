@@ -10,7 +10,7 @@ import importlib
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,14 +20,15 @@ import onnx.parser
 from onnx import numpy_helper
 
 from benchmarks.harness.measure import ROOT
-from benchmarks.harness.turns import Arrays, Model, read_pair, write_pair
+from benchmarks.harness.pairs import Arrays, load_pairs, save_pairs
+from benchmarks.harness.turns import Model
 
 if TYPE_CHECKING:
     import torch
 
 SAMPLES = ROOT / "samples"
 OPSET = 17
-HEAD = f'<ir_version: 8, opset_import: ["": {OPSET}]> '
+MLP = "{ a = Gemm(x, w1, b1) r = Relu(a) y = Gemm(r, w2, b2) }"
 TOKENS = 128  # in a sentence, of a vocabulary that all text models have
 VOCABULARY = 30522
 
@@ -40,8 +41,8 @@ def make(name: str, batch: int, folder: Path) -> Model:
         folder.mkdir(parents=True, exist_ok=True)
         MODELS[name](path, batch)
         inputs = make_inputs(path)
-        write_pair(pair, inputs, _reference(path, inputs))
-    return Model(name, batch, path, *read_pair(pair))
+        save_pairs(pair, [(inputs, _reference(path, inputs))])
+    return Model(name, batch, path, *load_pairs(pair)[0])
 
 
 def make_inputs(path: Path) -> Arrays:
@@ -125,24 +126,33 @@ def _digits(path: Path, batch: int) -> None:
     onnx.save(model, path)
 
 
+def random(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Return numbers of mean 0 and deviation 1."""
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def parsed(text: str, weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """Return a model in ONNX's text form, with weights."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {OPSET}]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+    return model
+
+
 def _relu(path: Path, batch: int) -> None:
     """One operator on 16 floats."""
-    text = f"relu (float[{batch},16] x) => (float[{batch},16] y) {{ y = Relu(x) }}"
-    onnx.save(onnx.parser.parse_model(HEAD + text), path)
+    onnx.save(parsed(f"relu (float[{batch},16] x) => (float[{batch},16] y) {{ y = Relu(x) }}", {}), path)
+
+
+def mlp_weights(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return the weights of a perceptron of 64-128-10."""
+    shapes = {"w1": (64, 128), "b1": (128,), "w2": (128, 10), "b2": (10,)}
+    return {name: random(rng, *shape) / 8 for name, shape in shapes.items()}
 
 
 def _mlp(path: Path, batch: int) -> None:
     """64-128-10 on four rows for each of the batch."""
-    rng = np.random.default_rng(7)
-    shapes = {"w1": (64, 128), "b1": (128,), "w2": (128, 10), "b2": (10,)}
-    rows = 4 * batch
-    model = onnx.parser.parse_model(
-        HEAD + f"mlp (float[{rows},64] x) => (float[{rows},10] y)"
-        " { a = Gemm(x, w1, b1) r = Relu(a) y = Gemm(r, w2, b2) }"
-    )
-    for name, shape in shapes.items():
-        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape, dtype=np.float32) / 8, name))
-    onnx.save(model, path)
+    text = f"mlp (float[{4 * batch},64] x) => (float[{4 * batch},10] y) {MLP}"
+    onnx.save(parsed(text, mlp_weights(np.random.default_rng(7))), path)
 
 
 def _quantized_resnet50(path: Path, batch: int) -> None:

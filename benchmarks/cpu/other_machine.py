@@ -22,7 +22,8 @@ from typing import Any
 
 from benchmarks.harness.cpu_peak import peak, share
 from benchmarks.harness.measure import ROOT, Report, Spread, add_turns, finish, make_parser, versions
-from benchmarks.harness.turns import Model, Worker, level, read_pair, some_cores, started, take_turns, write_pair
+from benchmarks.harness.pairs import load_pairs, save_pairs
+from benchmarks.harness.turns import Model, Worker, level, some_cores, started, take_turns
 
 LIBRARY = "libonnxruntime.so"
 VERSIONS = "versions.json"
@@ -47,7 +48,7 @@ def pack(arguments: argparse.Namespace) -> int:
     for model in models:
         shutil.copy(model.path, folder)
         shutil.copy(build(model, arguments.workdir), folder / f"{model.path.stem}.so")
-        write_pair(folder / f"{model.path.stem}.npz", model.inputs, model.outputs)
+        save_pairs(folder / f"{model.path.stem}.npz", [(model.inputs, model.outputs)])
     (folder / VERSIONS).write_text(json.dumps(versions()))
     return 0
 
@@ -55,14 +56,14 @@ def pack(arguments: argparse.Namespace) -> int:
 def measure(model: Model, threads: int, arguments: argparse.Namespace) -> Record:
     """Return seconds of a call by engine, and the peak's FLOPs per second beside products."""
     folder: Path = arguments.folder.resolve()
-    engines = {
-        "packager": f"packager={folder / model.path.stem}.so",
-        "onnxruntime": f"onnxruntime={folder / LIBRARY},{folder / model.path.name}",
+    arguments_of = {
+        "packager": f"{folder / model.path.stem}.so",
+        "onnxruntime": f"{folder / LIBRARY},{folder / model.path.name}",
     }
-    starts: dict[str, Callable[[], Worker]] = {
-        name: partial(Worker, model, [folder / "serve", "-t", str(threads), "TENSORS", engine], folder)
-        for name, engine in engines.items()
-    }
+    starts: dict[str, Callable[[], Worker]] = {}
+    for name, words in arguments_of.items():
+        argv = [folder / "serve", "-t", str(threads), "TENSORS", f"{name}={words}"]
+        starts[name] = partial(Worker, model, argv, folder)
     problem = model.path.stem.removeprefix("gemm_") if _is_product(model.path) else ""
     if problem:
         starts["peak"] = peak(folder)
@@ -76,7 +77,7 @@ def measure(model: Model, threads: int, arguments: argparse.Namespace) -> Record
         "over_packager": asdict(Spread.of(ratios)),
     }
     if problem:
-        record["share_of_peak"] = {name: asdict(share(problem, times[name], times["peak"])) for name in engines}
+        record["share_of_peak"] = {name: asdict(share(problem, times[name], times["peak"])) for name in ENGINES}
     return record
 
 
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     records = []
     for path in sorted(arguments.folder.glob("*.onnx")):
         name, _, batch = path.stem.rpartition("_b")  # as cpu/models.py names files; a product has no batch
-        model = Model(name or path.stem, int(batch) if name else 1, path, *read_pair(path.with_suffix(".npz")))
+        model = Model(name or path.stem, int(batch) if name else 1, path, *load_pairs(path.with_suffix(".npz"))[0])
         for threads in [1] if _is_product(path) else arguments.threads:
             records.append(measure(model, threads, arguments))
             if not arguments.json:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx.version_converter
 
-from benchmarks.harness.turns import Arrays
+from benchmarks.harness.pairs import Arrays
 
 OPSET = 17
 

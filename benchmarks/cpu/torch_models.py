@@ -13,34 +13,7 @@ from onnx import helper, numpy_helper
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.gpu.models import Decoder, Hidden, randomize
-from benchmarks.gpu.torch_models import Encoder
-
-MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
-
-
-def encoder(attention: str, **sizes: int) -> nn.Module:
-    """BERT-base without its pooler, or an encoder of other sizes."""
-    import transformers
-
-    config = transformers.BertConfig(attn_implementation=attention, **sizes)
-    return Encoder(randomize(transformers.BertModel(config, add_pooling_layer=False)))
-
-
-def vit(attention: str) -> nn.Module:
-    """ViT-B/16 on images of 224x224."""
-    import transformers
-
-    config = transformers.ViTConfig(attn_implementation=attention)
-    return Hidden(randomize(transformers.ViTModel(config, add_pooling_layer=False)))
-
-
-def gpt2(attention: str) -> nn.Module:
-    """GPT-2 small, prefill."""
-    import transformers
-
-    config = transformers.GPT2Config(attn_implementation=attention, use_cache=False)
-    return Decoder(randomize(transformers.GPT2Model(config)))
+from benchmarks.gpu.torch_models import MINILM, bert, gpt2, vit
 
 
 class Inverted(nn.Module):
@@ -87,8 +60,8 @@ def mobilenet_v2(_: str) -> nn.Module:
 
 MODULES: dict[str, Callable[[str], nn.Module]] = {
     "mobilenet_v2": mobilenet_v2,
-    "minilm": partial(encoder, **MINILM),
-    "bert": encoder,
+    "minilm": partial(bert, **MINILM),
+    "bert": bert,
     "vit": vit,
     "gpt2": gpt2,
 }
@@ -130,9 +103,8 @@ def from_onnx(path: Path) -> nn.Module:
 
 def _convolution(x: Any, weight: Any, bias: Any = None, **a: Any) -> Any:
     x, padding = _padded(x, a, 0.0)
-    return functional.conv2d(
-        x, weight, bias, a.get("strides", [1, 1]), padding, a.get("dilations", [1, 1]), a.get("group", 1)
-    )
+    stride, dilation = a.get("strides", [1, 1]), a.get("dilations", [1, 1])
+    return functional.conv2d(x, weight, bias, stride, padding, dilation, a.get("group", 1))
 
 
 def _padded(x: Any, a: dict[str, Any], value: float) -> tuple[Any, list[int]]:
@@ -145,17 +117,15 @@ def _padded(x: Any, a: dict[str, Any], value: float) -> tuple[Any, list[int]]:
 
 def _max_pool(x: Any, **a: Any) -> Any:
     x, padding = _padded(x, a, float("-inf"))
-    return functional.max_pool2d(
-        x, a["kernel_shape"], a.get("strides", [1, 1]), padding, ceil_mode=bool(a.get("ceil_mode", 0))
-    )
+    ceil = bool(a.get("ceil_mode", 0))
+    return functional.max_pool2d(x, a["kernel_shape"], a.get("strides", [1, 1]), padding, ceil_mode=ceil)
 
 
 def _average_pool(x: Any, **a: Any) -> Any:
     """Padding counts where it is asked for; elsewhere only symmetric padding is left out of the count."""
     x, padding = _padded(x, a, 0.0)
-    return functional.avg_pool2d(
-        x, a["kernel_shape"], a.get("strides", [1, 1]), padding, count_include_pad=bool(a.get("count_include_pad", 0))
-    )
+    counted = bool(a.get("count_include_pad", 0))
+    return functional.avg_pool2d(x, a["kernel_shape"], a.get("strides", [1, 1]), padding, count_include_pad=counted)
 
 
 def _batch_norm(x: Any, scale: Any, bias: Any, mean: Any, variance: Any, **a: Any) -> Any:

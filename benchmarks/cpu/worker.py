@@ -83,7 +83,10 @@ def main() -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who started it may be killed while it is stopped
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what engines print is not an answer
-    inputs = [read(spec, Path(file)) for spec, file in arguments.inputs]
+    inputs = []
+    for spec, file in arguments.inputs:
+        _, dtype, shape = spec.rsplit(":", 2)
+        inputs.append(np.fromfile(file, dtype).reshape([int(extent) for extent in shape.split(",")]))
     start = time.perf_counter_ns()
     run, fetch = STARTS[arguments.engine](arguments.name, arguments.path, inputs, arguments.threads)
     loaded = time.perf_counter_ns()
@@ -96,12 +99,6 @@ def main() -> int:
         warmup, samples, calls = map(int, line.split()[1:])
         print(*measure(run, warmup, samples, calls), file=answers, flush=True)
     return 0
-
-
-def read(spec: str, file: Path) -> np.ndarray:
-    """Return the tensor that NAME:DTYPE:SHAPE and a file say."""
-    _, dtype, shape = spec.rsplit(":", 2)
-    return np.fromfile(file, dtype).reshape([int(extent) for extent in shape.split(",")])
 
 
 def measure(run: Run, warmup: int, samples: int, calls: int) -> list[int]:

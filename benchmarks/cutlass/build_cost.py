@@ -1,5 +1,6 @@
-"""What it costs to build BERT-base for CUTLASS where there is no GPU: from an empty cache, from one that has the
-kernels, and what the bundle has beside its weights. Needs packager[build,cutlass], torch and transformers.
+"""Time builds of BERT-base for CUTLASS where there is no GPU: from an empty cache, from one that has the kernels.
+
+And measure what the bundle has beside its weights. Needs packager[build,cutlass], torch and transformers.
 
     python -m benchmarks.cutlass.build_cost -o benchmarks/results/gpu_build_cost.json
 """
@@ -10,7 +11,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import packager
-from benchmarks.gpu import models as gpu_models
+from benchmarks.cpu.engines import run_packager
+from benchmarks.gpu import models
 
 
 def build(model: Path, output: Path, cache: Path, arch: str) -> dict[str, Any]:
@@ -26,8 +27,7 @@ def build(model: Path, output: Path, cache: Path, arch: str) -> dict[str, Any]:
     before = kernels(cache)
     options = ["-t", f"cuda -arch={arch}", "-t", "cutlass", "--precision", "fp16"]
     start = time.perf_counter()
-    argv = [sys.executable, "-m", "packager", "build", str(model), "-o", str(output), *options]
-    subprocess.run(argv, check=True, env=os.environ | {"XDG_CACHE_HOME": str(cache)}, stdout=subprocess.DEVNULL)
+    run_packager(cache.parent, "build", model, "-o", output, *options)
     seconds = time.perf_counter() - start
     manifest = packager.inspect(output).manifest
     return {
@@ -46,7 +46,7 @@ def kernels(cache: Path) -> int:
 
 def main() -> int:
     """Measure, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--arch", default="sm_90a")
     given = parser.parse_args()
@@ -57,7 +57,7 @@ def main() -> int:
         for what, layers, part in (("cold", 12, "a"), ("same kernels, six layers", 6, "b"), ("same again", 12, "a")):
             place = folder / part
             place.mkdir(exist_ok=True)
-            model = next(iter(place.glob("*.pt2")), None) or gpu_models.bert(place, layers=layers, batch=8).path
+            model = next(iter(place.glob("*.pt2")), None) or models.bert(place, layers=layers, batch=8).path
             if what == "same again":  # the kernels are in the cache, the bundle is not
                 shutil.rmtree(cache / "packager" / "bundle")
             results[what] = build(model, place / "bert.so", cache, given.arch)

@@ -1,4 +1,4 @@
-"""Kernels that cutlass/fp16_build.py has made: what they are asked to solve, and launches by CUDA's driver API.
+"""Launch kernels that cutlass/build.py has made, by CUDA's driver API; the problems that they are given.
 
 Needs neither packager nor torch. Structures are those of cutlass/common/problems.h, packager_cuda.h and cuda.h.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.cutlass.problems import Conv
 
 ALIGNMENT = 128  # of arguments, some of which begin with tensor maps
 PROGRAMMATIC = 1  # PK_CUDA_PROGRAMMATIC
@@ -53,6 +55,39 @@ class ConvProblem(ctypes.Structure):
     )
 
 
+class Scales(ctypes.Structure):
+    """As pk_scales_t."""
+
+    _fields_ = (
+        *[(name, ctypes.c_uint64) for name in ("offset", "scale", "bias")],
+        ("offset_of_all", ctypes.c_int32),
+        *[(name, ctypes.c_float) for name in ("scale_of_all", "bias_of_all", "beta", "gain", "zero", "low", "high")],
+    )
+
+
+class QuantizedGemm(ctypes.Structure):
+    """As pk_quantized_gemm_t."""
+
+    _fields_ = (("gemm", GemmProblem), ("scales", Scales))
+
+
+class QuantizedConv(ctypes.Structure):
+    """As pk_quantized_conv_t."""
+
+    _fields_ = (("conv", ConvProblem), ("scales", Scales))
+
+
+def conv_problem(problem: Conv, **addresses: int) -> ConvProblem:
+    """Return a convolution as kernels are given it."""
+    made = ConvProblem(batch=problem.batch, channels=problem.channels, filters=problem.filters, **addresses)
+    made.height = made.width = problem.size
+    made.out_height = made.out_width = problem.out_size
+    for name, number in (("window", problem.window), ("padding", problem.padding), ("stride", problem.stride)):
+        getattr(made, name)[:] = (number, number)
+    made.dilation[:] = (1, 1)
+    return made
+
+
 class Launch(ctypes.Structure):
     """As pk_cuda_launch_t."""
 
@@ -62,12 +97,7 @@ class Launch(ctypes.Structure):
 class LaunchAttribute(ctypes.Structure):
     """As CUlaunchAttribute, of a number."""
 
-    _fields_ = (
-        ("id", ctypes.c_int32),
-        ("pad", ctypes.c_int32),
-        ("value", ctypes.c_int32),
-        ("rest", ctypes.c_char * 60),
-    )
+    _fields_ = (*[(name, ctypes.c_int32) for name in ("id", "pad", "value")], ("rest", ctypes.c_char * 60))
 
 
 class LaunchConfig(ctypes.Structure):
@@ -94,7 +124,7 @@ class CudaError(RuntimeError):
 
 @dataclass(frozen=True)
 class Filled:
-    """A launch and its arguments, which lie in ``memory``."""
+    """A launch and its arguments, which are in ``memory``."""
 
     launch: Launch
     address: int

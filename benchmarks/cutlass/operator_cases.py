@@ -1,4 +1,4 @@
-"""The cases of cutlass/operators.py: the behaviors that TVM's tests of CUTLASS ask for, and sizes drawn at random.
+"""The cases of cutlass/operators.py: what TVM's tests of CUTLASS check, and sizes drawn at random.
 
 TVM's are those of ``tests/python/relax/test_codegen_cutlass.py`` and ``tests/python/contrib/test_cutlass.py``, as ONNX
 models. Values are normal; what float16 and bfloat16 cannot hold is rounded before the reference is computed.
@@ -40,7 +40,6 @@ class Case:
     sizes: Sequence[Mapping[str, int]] = ({},)
     options: str = ""
     precision: str | None = None
-    calls: int = 1
     constants: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -71,10 +70,10 @@ class Case:
         rng = np.random.default_rng(2)
         dtype = np.float16 if "float16[" in self.text else np.float32
         result = {}
-        for name, shape in re.findall(r"float(?:16)?\[([^\]]*)\] (\w+)", self.text.split("=>")[0]):
-            extents = tuple(size[part] if part in size else int(part) for part in name.replace(" ", "").split(","))
-            values = rng.standard_normal(extents, np.float32) * (0.125 if shape == "weight" else 1.0)
-            result[shape] = self._rounded(values).astype(dtype)
+        for shape, name in re.findall(r"float(?:16)?\[([^\]]*)\] (\w+)", self.text.split("=>")[0]):
+            extents = tuple(size[part] if part in size else int(part) for part in shape.replace(" ", "").split(","))
+            values = rng.standard_normal(extents, np.float32) * (0.125 if name == "weight" else 1.0)
+            result[name] = self._rounded(values).astype(dtype)
         return result
 
     def _rounded(self, array: np.ndarray) -> np.ndarray:
@@ -96,96 +95,84 @@ def reference(case: Case, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     return dict(zip(names, session.run(names, given), strict=True))
 
 
+def _symbolic(name: str, values: Sequence[int]) -> tuple[str, list[dict[str, int]]]:
+    """Return how a text writes an extent and the sizes to run it with: a symbolic dim if there are several."""
+    return (name, [{name: each} for each in values]) if len(values) > 1 else (str(values[0]), [{}])
+
+
 def dense(
-    name: str,
-    m: Sequence[int],
-    n: int,
-    k: int,
-    *,
+    *sizes: Any,
     dtype: str = "float16",
     activation: str = "",
     bias: bool = True,
     residual: bool = False,
     wide: bool = False,
-    options: str = "",
-    precision: str | None = None,
     tolerance: float | None = None,
     computed: bool = False,
+    **options: Any,
 ) -> Case:
-    """[m, k] times a weight [k, n]; ``wide`` casts the result to float32, ``computed`` weights are an input."""
-    rows = "m" if len(m) > 1 else str(m[0])
+    """[m, k] times a weight [k, n]; ``wide`` casts the result to float32, ``computed`` weights are an input.
+
+    ``sizes`` are the name, m, n and k.
+    """
+    name, m, n, k = sizes
+    rows, runs = _symbolic("m", m)
     inputs = f"{dtype}[{rows},{k}] x" + (f", {dtype}[{k},{n}] weight" if computed else "")
     inputs += f", {dtype}[{rows},{n}] r" if residual else ""
     weights: dict[str, tuple[int, ...]] = {} if computed else {"weight": (k, n)}
-    steps = ["p = MatMul(x, weight)"]
-    last = "p"
+    steps, last = ["p = MatMul(x, weight)"], "p"
     if bias:
         steps.append("q = Add(p, b)")
         weights["b"], last = (n,), "q"
     if residual:
         steps.append(f"t = Add({last}, r)")
         last = "t"
-    if wide:
-        steps.append(f"y = Cast<to = 1>({last})")
-    else:
-        steps += [f"a = Identity({last})", ACTIVATIONS[activation]]
+    steps += [f"y = Cast<to = 1>({last})"] if wide else [f"a = Identity({last})", ACTIVATIONS[activation]]
     text = f"({inputs}) => ({'float' if wide else dtype}[{rows},{n}] y) {{ {' '.join(steps)} }}"
-    found = tolerance if tolerance is not None else TOLERANCES[precision or dtype]
-    if activation == "gelu_tanh" and found < 1e-4:
-        found = 1e-4  # 1 + tanh cancels below -2, in all float32 arithmetic
-    sizes = [{"m": each} for each in m] if len(m) > 1 else [{}]
-    return Case(name, text, weights, found, sizes, options, precision)
+    found = tolerance or TOLERANCES[options.get("precision") or dtype]
+    if activation == "gelu_tanh":
+        found = max(found, 1e-4)  # 1 + tanh cancels below -2, in all float32 arithmetic
+    return Case(name, text, weights, found, runs, **options)
 
 
 def bmm(name: str, b: int, m: Sequence[int], n: int, k: int, dtype: str = "float16") -> Case:
     """[b, m, k] times [b, k, n], both inputs."""
-    rows = "m" if len(m) > 1 else str(m[0])
+    rows, runs = _symbolic("m", m)
     text = f"({dtype}[{b},{rows},{k}] x, {dtype}[{b},{k},{n}] z) => ({dtype}[{b},{rows},{n}] y) {{ y = MatMul(x, z) }}"
-    return Case(name, text, {}, TOLERANCES[dtype], [{"m": each} for each in m] if len(m) > 1 else [{}])
+    return Case(name, text, {}, TOLERANCES[dtype], runs)
 
 
 def conv(
-    name: str,
-    batch: Sequence[int],
-    channels: int,
-    filters: int,
-    size: int,
-    *,
+    *sizes: Any,
     window: int = 3,
     stride: int = 1,
     padding: int = 1,
     dilation: int = 1,
     activation: str = "relu",
-    residual: str = "",
+    residual: bool = False,
     dtype: str = "float16",
-    options: str = "",
-    precision: str | None = None,
+    **options: Any,
 ) -> Case:
-    """A convolution with bias; ``residual`` says whether it is added before ("add act") or after the activation."""
-    count = "n" if len(batch) > 1 else str(batch[0])
+    """A convolution with bias, of square images; a residual is added before the activation.
+
+    ``sizes`` are the name, the batches, channels, filters and height.
+    """
+    name, batch, channels, filters, size = sizes
+    count, runs = _symbolic("n", batch)
     after = (size + 2 * padding - dilation * (window - 1) - 1) // stride + 1
     attributes = f"strides = [{stride}, {stride}], pads = [{padding}, {padding}, {padding}, {padding}]"
     attributes += f", dilations = [{dilation}, {dilation}]"
     shape = f"{dtype}[{count},{filters},{after},{after}]"
     inputs = f"{dtype}[{count},{channels},{size},{size}] x" + (f", {shape} r" if residual else "")
-    steps = f"p = Conv<{attributes}>(x, weight, b) "
-    if residual == "add":
-        steps += "a = Add(p, r) " + ACTIVATIONS[activation]
-    elif residual == "after":
-        steps += "a = Identity(p) " + ACTIVATIONS[activation].replace("y =", "u =") + " y = Add(u, r)"
-    else:
-        steps += "a = Identity(p) " + ACTIVATIONS[activation]
-    text = f"({inputs}) => ({shape} y) {{ {steps} }}"
+    last = "a = Add(p, r) " if residual else "a = Identity(p) "
+    text = f"({inputs}) => ({shape} y) {{ p = Conv<{attributes}>(x, weight, b) {last}{ACTIVATIONS[activation]} }}"
     weights = {"weight": (filters, channels, window, window), "b": (filters,)}
-    sizes = [{"n": each} for each in batch] if len(batch) > 1 else [{}]
-    return Case(name, text, weights, TOLERANCES[precision or dtype], sizes, options, precision)
+    return Case(name, text, weights, TOLERANCES[options.get("precision") or dtype], runs, **options)
 
 
-def attention(
-    name: str, b: Sequence[int], heads: int, length: int, depth: int, *, mask: str = "", dtype: str = "float16"
-) -> Case:
+def attention(name: str, b: Sequence[int], heads: int, length: int, depth: int, mask: str = "") -> Case:
     """softmax(q kT / sqrt(depth) + mask) v of [b, length, heads * depth]; the mask "causal", "keys" or none."""
-    count, width = "b" if len(b) > 1 else str(b[0]), heads * depth
+    (count, runs), width, dtype = _symbolic("b", b), heads * depth, "float16"
     inputs = ", ".join(f"{dtype}[{count},{length},{width}] {each}" for each in ("q", "k", "v"))
     inputs += f", {dtype}[{count},1,1,{length}] mask" if mask == "keys" else ""
     steps = [f"{each}s = Reshape({each}, split)" for each in "qkv"]
@@ -202,9 +189,7 @@ def attention(
     }
     if mask == "causal":
         constants["mask"] = np.triu(np.full((length, length), -1e4, np.float32), 1)[None, None]
-    return Case(
-        name, text, {}, 3 * TOLERANCES[dtype], [{"b": each} for each in b] if len(b) > 1 else [{}], constants=constants
-    )
+    return Case(name, text, {}, 3 * TOLERANCES[dtype], runs, constants=constants)
 
 
 def behaviors() -> Iterator[Case]:
@@ -245,8 +230,8 @@ def behaviors() -> Iterator[Case]:
     yield conv("conv_silu", [2], 64, 64, 14, activation="silu")
     yield conv("conv_hardswish", [2], 64, 64, 14, activation="hardswish")
     yield conv("conv_sigmoid", [2], 64, 64, 14, activation="sigmoid")
-    yield conv("conv_residual_relu", [2], 64, 64, 14, residual="add")
-    yield conv("conv_residual", [2], 64, 64, 14, residual="add", activation="")
+    yield conv("conv_residual_relu", [2], 64, 64, 14, residual=True)
+    yield conv("conv_residual", [2], 64, 64, 14, residual=True, activation="")
     yield conv("conv_stride_2", [2], 64, 128, 28, stride=2)
     yield conv("conv_dilated", [2], 64, 64, 28, dilation=2, padding=2)
     yield conv("conv_stem", [2], 3, 64, 64, window=7, stride=2, padding=3)
@@ -295,7 +280,7 @@ def drawn(count: int = 12) -> Iterator[Case]:
             stride=stride,
             padding=pick(0, window // 2),
             activation=pick("relu", "", "silu"),
-            residual=pick("", "add"),
+            residual=pick(False, True),
         )
     for index in range(count // 2):
         b, heads = sorted({1, int(rng.integers(1, 6))}), int(rng.integers(1, 9))

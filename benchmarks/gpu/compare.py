@@ -1,4 +1,4 @@
-"""Compares bundles with torch on a GPU, side by side in one run: latency, load time, size, memory.
+"""Compare bundles with torch on a GPU, side by side in one run: latency, load time, size, memory.
 
     python -m benchmarks.gpu.compare build/gpu -o gpu.json [--models bert,resnet50] [--compile]
 
@@ -11,12 +11,10 @@ the device. torch compiles for the one shape that is measured, also where a bund
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import itertools
 import json
 import platform
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,20 +24,10 @@ import numpy as np
 import torch
 
 import packager
-from benchmarks.gpu.check import error, unpack
 from benchmarks.gpu.torch_models import Run, has_module, torch_runs
+from benchmarks.harness.gpu import bundles, error, header, unpack
 
 ROUNDS, RUNS = 7, 30
-
-
-def bundle_runs(bundle: packager.Bundle, inputs: dict[str, Any], outputs: dict[str, Any]) -> dict[str, Run]:
-    """Return how to run a bundle with and without graphs, on torch's stream."""
-    stream = torch.cuda.current_stream()
-    runs: dict[str, Run] = {}
-    for label, mode in (("packager", "off"), ("packager, graph", "on")):
-        session = bundle.session(graph=mode)
-        runs[label] = functools.partial(session.run, inputs, outputs=outputs, stream=stream)
-    return runs
 
 
 def measure(runs: dict[str, Run]) -> dict[str, dict[str, float]]:
@@ -61,15 +49,11 @@ def measure(runs: dict[str, Run]) -> dict[str, dict[str, float]]:
                 events[index + 1].record()
             torch.cuda.synchronize()
             times[name] += [a.elapsed_time(b) for a, b in itertools.pairwise(events)]
-    return {
-        name: {
-            "median_ms": float(np.median(values)),
-            "p5_ms": float(np.percentile(values, 5)),
-            "p95_ms": float(np.percentile(values, 95)),
-            "host_us": float(np.median(hosts[name])),
-        }
-        for name, values in times.items()
-    }
+    found = {}
+    for name, values in times.items():
+        low, median, high = (float(value) for value in np.percentile(values, (5, 50, 95)))
+        found[name] = {"median_ms": median, "p5_ms": low, "p95_ms": high, "host_us": float(np.median(hosts[name]))}
+    return found
 
 
 def resident() -> int:
@@ -80,7 +64,7 @@ def resident() -> int:
 
 def compare(folder: Path, name: str, work: Path, *, compiled: bool) -> dict[str, Any]:
     """Measure one model in all engines."""
-    path, inputs, outputs = unpack(folder, name, work)
+    path, ((inputs, outputs), *_) = unpack(folder, name, work)
     before = resident()
     start = time.perf_counter()
     bundle = packager.load(path)
@@ -95,18 +79,18 @@ def compare(folder: Path, name: str, work: Path, *, compiled: bool) -> dict[str,
     }
     session.close()
     (array,) = inputs.values()
-    device_inputs = {key: torch.from_numpy(value).cuda() for key, value in inputs.items()}
-    device_outputs = {
-        key: torch.empty(value.shape, dtype=torch.from_numpy(value).dtype, device="cuda")
-        for key, value in outputs.items()
-    }
+    given = {key: torch.from_numpy(value).cuda() for key, value in inputs.items()}
+    results = {key: torch.empty_like(torch.from_numpy(value), device="cuda") for key, value in outputs.items()}
     with torch.no_grad(), bundle:
-        runs = bundle_runs(bundle, device_inputs, device_outputs)
+        stream = torch.cuda.current_stream()
+        runs: dict[str, Run] = {}
+        for label, mode in (("packager", "off"), ("packager, graph", "on")):
+            session = bundle.session(graph=mode)
+            runs[label] = functools.partial(session.run, given, outputs=results, stream=stream)
         if has_module(name):
             runs |= torch_runs(name, array, compiled=compiled)
         found["times"] = measure(runs)
-        for key, want in outputs.items():
-            found["device_error"] = error(device_outputs[key].cpu().numpy(), want)
+        found["device_error"] = max(error(results[key].cpu().numpy(), want) for key, want in outputs.items())
     del runs
     torch.cuda.empty_cache()
     return found
@@ -121,31 +105,17 @@ def main() -> int:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
-    arguments.work.mkdir(exist_ok=True)
     torch.cuda.init()
-    names = (
-        arguments.models.split(",")
-        if arguments.models
-        else sorted(p.name[:-6] for p in arguments.folder.glob("*.so.xz"))
-    )
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    report: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
-        "command": " ".join(["python", "-m", "benchmarks.gpu.compare", *sys.argv[1:]]),
-        "gpu": subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "models": {},
-    }
-    for name in names:
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    report: dict[str, Any] = {**header("gpu"), **versions, "models": {}}
+    for name in bundles(arguments.folder, arguments.models):
         try:
             found = compare(arguments.folder, name, arguments.work, compiled=arguments.compile)
         except packager.PackagerError as failure:
             found = {"failed": str(failure)}
         report["models"][name] = found
-        arguments.output.write_text(json.dumps(report, indent=1))
-        head = {key: value for key, value in found.items() if key != "times"}
-        print(name, json.dumps(head), flush=True)
+        arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+        print(name, json.dumps({key: value for key, value in found.items() if key != "times"}), flush=True)
         for engine, figures in found.get("times", {}).items():
             print(f"  {engine:24} {figures['median_ms']:8.3f} ms   host {figures['host_us']:7.1f} us", flush=True)
     return 0

@@ -1,16 +1,15 @@
-"""GPU schedules by operator: compiled on a machine that has no GPU, checked and timed on one that has.
+"""Check and time GPU schedules by operator: compiled on a machine that has no GPU, checked and timed on one that has.
 
-    python -m benchmarks.gpu.schedules build -o build/gpu_kernels     (packager[build], a CUDA toolkit)
-    python -m benchmarks.gpu.schedules run build/gpu_kernels          (a GPU, torch, cupy)
+    python -m benchmarks.gpu.schedules build -o build/gpu_kernels                (packager[build], a CUDA toolkit)
+    python -m benchmarks.gpu.schedules run build/gpu_kernels -o results.json     (a GPU, torch, cupy)
 
 ``build`` takes operators through packager's own passes and schedules. ``run`` compares each with torch in float32 on
 random data, outputs filled with NaN before, and times those marked as large with CUDA events. Bytes are each input
-read once and each output written once; the bar is 80 % of what a device-to-device copy moves.
+read once and each output written once; the threshold is 80 % of what a device-to-device copy moves.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -18,16 +17,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.schedule_cases import Case, N, cases
+from benchmarks.harness.gpu import described, matches, run_each, two_commands
 
 BAR = 0.8
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 2e-5, "int64": 0.0}
 
 
-def build(out: Path, arch: str, only: list[str]) -> int:
+def build(out: Path, arch: str, only: str) -> int:
     """Compile the cases to cubins, and write what ``run`` needs to know."""
     from packager.codegen.cuda_toolkit import find_cuda_toolkit
 
@@ -36,40 +37,23 @@ def build(out: Path, arch: str, only: list[str]) -> int:
     made: dict[str, Any] = {}
 
     def compile_one(name: str) -> None:
-        command = [
-            str(nvcc),
-            "-cubin",
-            f"-arch={arch}",
-            "-O3",
-            "-std=c++17",
-            "-w",
-            "-Xptxas=-v",
-            "-o",
-            str(out / f"{name}.cubin"),
-        ]
-        done = subprocess.run([*command, str(out / f"{name}.cu")], capture_output=True, text=True, check=False)
+        files = ["-o", str(out / f"{name}.cubin"), str(out / f"{name}.cu")]
+        command = [str(nvcc), "-cubin", f"-arch={arch}", "-O3", "-std=c++17", "-w", *files]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{name}: nvcc failed\n{done.stderr[-2000:]}")
-        spills = [line for line in done.stderr.splitlines() if "spill" in line and "0 bytes spill stores" not in line]
-        made[name]["spills"] = spills
 
     with ThreadPoolExecutor(2) as pool:
         pending = []
         for name, case in cases().items():
-            if only and name not in only:
+            if not matches(name, only):
                 continue
-            try:
-                made[name], source = _lower(case, arch)
-            except Exception as error:
-                raise SystemExit(f"{name}: {error}") from error
+            made[name], source = _lower(case, arch)
             (out / f"{name}.cu").write_text(source)
             pending.append(pool.submit(compile_one, name))
         for result in pending:
             result.result()
     (out / "cases.json").write_text(json.dumps(made))
-    for name, entry in made.items():
-        kernels = entry["runs"][-1]["kernels"]
-        print(f"{name:20s} {[(k['grid'], k['block'], k['shared']) for k in kernels]} {' '.join(entry['spills'])}")
     return 0
 
 
@@ -129,51 +113,40 @@ def _lower(case: Case, arch: str) -> tuple[dict[str, Any], str]:
                 }
             )
         runs.append({"size": size, "kernels": kernels, "workspaces": [at(w, size) for w in group.workspaces]})
-    outputs = [[[str(e) for e in p.shape], str(p.dtype)] for p in primfunc.params[len(case.inputs) :]]
-    return {"runs": runs, "outputs": outputs}, source
+    return {"runs": runs}, source
 
 
-def run(folder: Path, only: list[str], output: Path | None, *, only_small: bool) -> int:
-    """Check and time the cases on the GPU; 1 if one is wrong or misses its bar."""
+def run(folder: Path, only: str, output: Path, *, only_small: bool) -> int:
+    """Check and time the cases on the GPU; 1 if one is wrong or misses its threshold."""
+    import torch
+
+    made = described(folder, "cases.json")
+    copy = _copy_rate(torch)
+    print(f"{torch.cuda.get_device_name()}: a copy moves {copy / 1e9:.0f} GB/s")
+    runs = {
+        name: partial(_check_all, folder / f"{name}.cubin", case, made[name]["runs"], only_small, copy)
+        for name, case in cases().items()
+        if name in made and matches(name, only)
+    }
+    return run_each("gpu_kernels", runs, output)
+
+
+def _check_all(cubin: Path, case: Case, runs: list[Any], only_small: bool, copy: float) -> dict[str, Any]:
+    """Check a case at all its sizes and time it at the last; the smaller ones alone if asked for."""
     import cupy
     import torch
 
-    made = json.loads((folder / "cases.json").read_text())
-    copy = _copy_rate(torch)
-    print(f"{torch.cuda.get_device_name()}: a copy moves {copy / 1e9:.0f} GB/s")
-    results: dict[str, Any] = {"copy_gb_s": copy / 1e9}
-    failed = False
-    for name, case in cases().items():
-        if name not in made or (only and name not in only):
-            continue
-        entry = made[name]
-        try:
-            module = cupy.RawModule(path=str(folder / f"{name}.cubin"))
-            *small, large = entry["runs"]
-            results[name] = {"ok": True, "error": "not run"}
-            for plan in [*small, large] if not only_small else small or ([] if case.timed else [large]):
-                results[name] = _check(torch, cupy, module, case, plan, timed=plan is large and case.timed)
-                if not results[name]["ok"]:
-                    break
-        except Exception as error:  # one kernel that fails must not hide the others
-            results[name] = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-        found = results[name]
-        shown = f"{found['error']:.1e}" if isinstance(found["error"], float) else found["error"]
-        line = f"{name:20s} {'ok   ' if found['ok'] else 'WRONG'} error {shown}"
-        failed |= not found["ok"]
-        if "ms" in found:
-            share = found["gb_s"] * 1e9 / copy
-            found["share"] = share
-            line += f"  {found['ms']:8.4f} ms {found['gb_s']:7.0f} GB/s {share:5.0%}  torch {found['torch_ms']:8.4f} ms"
-            if case.flops is not None:
-                line += f"  {found['tflop_s']:6.1f} TFLOP/s"
-            if case.memory and share < BAR:
-                line += "  below the bar"
-                failed = True
-        print(line, flush=True)
-    if output is not None:
-        output.write_text(json.dumps(results, indent=1))
-    return int(failed)
+    module = cupy.RawModule(path=str(cubin))
+    *small, large = runs
+    found: dict[str, Any] = {"ok": True, "error": "not run"}
+    for plan in [*small, large] if not only_small else small or ([] if case.timed else [large]):
+        found = _check(torch, cupy, module, case, plan, timed=plan is large and case.timed)
+        if not found["ok"]:
+            return found
+    if "gb_s" in found:
+        found["share"] = found["gb_s"] * 1e9 / copy
+        found["ok"] = not case.memory or found["share"] >= BAR
+    return found
 
 
 def _copy_rate(torch: Any) -> float:
@@ -254,22 +227,13 @@ def _check(torch: Any, cupy: Any, module: Any, case: Case, plan: Any, *, timed: 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    builder = commands.add_parser("build")
-    builder.add_argument("-o", "--output", type=Path, default=Path("build/gpu_kernels"))
-    builder.add_argument("--arch", default="sm_90a")
-    builder.add_argument("--cases", default="")
-    runner = commands.add_parser("run")
-    runner.add_argument("folder", type=Path)
-    runner.add_argument("-o", "--output", type=Path)
-    runner.add_argument("--cases", default="")
+    """Build or run what the command line asks for."""
+    parser, _, runner = two_commands(__doc__, "gpu_kernels", "softmax*,conv3x3")
     runner.add_argument("--small", action="store_true", help="only the small sizes, as for compute-sanitizer")
     options = parser.parse_args()
-    only = [name for name in options.cases.split(",") if name]
     if options.command == "build":
-        return build(options.output, options.arch, only)
-    return run(options.folder, only, options.output, only_small=options.small)
+        return build(options.output, options.arch, options.only)
+    return run(options.folder, options.only, options.output, only_small=options.small)
 
 
 if __name__ == "__main__":

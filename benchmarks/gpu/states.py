@@ -1,4 +1,7 @@
-"""States on a GPU: text generation and several entries, against the same bundles for the CPU, and against torch.
+"""Check states on a GPU: text generation and several entries, against bundles for the CPU, and beside torch.
+
+    python -m benchmarks.gpu.states build decoder.pt2 -o build/states
+    python -m benchmarks.gpu.states run build/states -o results.json         (a GPU, torch)
 
 ``build`` makes, on a machine without a GPU, CPU and CUDA bundles of a decoder (``samples/textgen``) and of a pair of
 models that share a cache. ``run`` compares their results on the GPU machine, with CUDA graphs and without, and measures
@@ -7,59 +10,66 @@ tokens per second beside the program that torch exported, run by torch on the sa
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import packager
+from benchmarks.harness.gpu import run_each, two_commands
+
 PROMPT = "Shall I compare thee "
 STEPS = 64
-PAIR = """<ir_version: 8, opset_import: ["": 17]>
+ENTRIES = {"prefill": 8, "decode": 1}  # rows
+PAIR = """
 {name} (float[{rows},64] x, int64[{rows},1] at, float[256,64] keys) => (float[{rows},64] y, float[256,64] keys_next) {{
   k = MatMul(x, w)  keys_next = ScatterND(keys, at, k)  columns = Transpose(keys_next)
   scores = MatMul(x, columns)  p = Softmax(scores)  y = MatMul(p, keys_next)
 }}"""
 
 
-def build(folder: Path, decoder: Path) -> None:
-    """Build all bundles. ``decoder`` is the ``.pt2`` file of make_model.py; its ``.json`` file lies beside it."""
+def build(folder: Path, decoder: Path, arch: str) -> None:
+    """Build all bundles. ``decoder`` is the ``.pt2`` file of make_model.py, which has a ``.json`` file beside it."""
     import onnx
 
-    import packager
+    from benchmarks.cpu.models import parsed, random
 
     folder.mkdir(parents=True, exist_ok=True)
-    weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32) / 8
-    pair = []
-    for name, rows in (("prefill", 8), ("decode", 1)):
-        model = onnx.parser.parse_model(PAIR.format(name=name, rows=rows))
-        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
-        pair.append(folder / f"{name}.onnx")
-        onnx.save(model, pair[-1])
-    for device, targets in (("cpu", ()), ("cuda", ("cuda -arch=sm_90a",))):
+    weights = {"w": random(np.random.default_rng(0), 64, 64) / 8}
+    pair = [folder / f"{name}.onnx" for name in ENTRIES]
+    for path in pair:
+        onnx.save(parsed(PAIR.format(name=path.stem, rows=ENTRIES[path.stem]), weights), path)
+    for device, targets in (("cpu", ()), ("cuda", (f"cuda -arch={arch}",))):
         packager.build(decoder, folder / f"decoder_{device}.so", targets=targets)
         packager.build(pair, folder / f"pair_{device}.so", targets=targets, states={"keys": "keys_next"})
     for suffix in (".pt2", ".json"):
         (folder / f"decoder{suffix}").write_bytes(decoder.with_suffix(suffix).read_bytes())
 
 
-def run(folder: Path) -> dict[str, Any]:
-    """Compare and measure; return the results."""
+def run(folder: Path, output: Path) -> int:
+    """Compare and measure; returns the exit status."""
     described = json.loads((folder / "decoder.json").read_text())
     prompt = [described["alphabet"].index(character) for character in PROMPT]
     wanted = _tokens(folder / "decoder_cpu.so", prompt, "auto")[0]
-    results: dict[str, Any] = {"text": "".join(described["alphabet"][token] for token in wanted), "decoder": {}}
+    print("".join(described["alphabet"][token] for token in wanted))
+
+    def compared(generate: Callable[[], tuple[list[int], float]]) -> dict[str, Any]:
+        tokens, rate = generate()
+        return {"ok": tokens == wanted, "tokens_per_second": rate}
+
+    cases: dict[str, Callable[[], dict[str, Any]]] = {}
     for graph in ("auto", "off"):
-        tokens, rate = _tokens(folder / "decoder_cuda.so", prompt, graph)
-        results["decoder"][f"packager, graph {graph}"] = {"equal": tokens == wanted, "tokens_per_second": rate}
-    results["decoder"] |= _torch(folder / "decoder.pt2", prompt, wanted)
-    for graph in ("auto", "off"):
-        results[f"pair, graph {graph}"] = _pair(folder, graph)
-    return results
+        generate = partial(_tokens, folder / "decoder_cuda.so", prompt, graph)
+        cases[f"decoder, graph {graph}"] = partial(compared, generate)
+        cases[f"pair, graph {graph}"] = partial(_pair, folder, graph)
+    cases["decoder, torch"] = partial(compared, partial(_torch, folder / "decoder.pt2", prompt))
+    return run_each("gpu_states", cases, output)
 
 
 def _greedy(step: Callable[[int, int], int], prompt: list[int]) -> list[int]:
@@ -83,8 +93,6 @@ def _timed(generate: Callable[[], list[int]]) -> tuple[list[int], float]:
 
 
 def _tokens(path: Path, prompt: list[int], graph: str) -> tuple[list[int], float]:
-    import packager
-
     with packager.load(path) as bundle:
         options = {"graph": graph} if bundle.manifest.requirements.cuda else {}
         with bundle.session(**options) as session:
@@ -100,15 +108,11 @@ def _tokens(path: Path, prompt: list[int], graph: str) -> tuple[list[int], float
             return _timed(generate)
 
 
-def _torch(program: Path, prompt: list[int], wanted: list[int]) -> dict[str, Any]:
+def _torch(program: Path, prompt: list[int]) -> tuple[list[int], float]:
     import torch
+    from torch.export.passes import move_to_device_pass
 
-    try:
-        from torch.export.passes import move_to_device_pass
-
-        module = move_to_device_pass(torch.export.load(program), "cuda").module()
-    except Exception as error:  # of another version than wrote it
-        return {"torch": {"refused": str(error)[:300]}}
+    module = move_to_device_pass(torch.export.load(program), "cuda").module()
     initial = {name: value.clone() for name, value in module.named_buffers()}
 
     def step(token: int, position: int) -> int:
@@ -121,14 +125,11 @@ def _torch(program: Path, prompt: list[int], wanted: list[int]) -> dict[str, Any
             value.copy_(initial[name])
         return _greedy(step, prompt)
 
-    tokens, rate = _timed(generate)
-    return {"torch": {"equal": tokens == wanted, "tokens_per_second": rate}}
+    return _timed(generate)
 
 
 def _pair(folder: Path, graph: str) -> dict[str, Any]:
     """Run both entries in turns on both devices, read, set and reset the state; return the largest difference."""
-    import packager
-
     worst = 0.0
     rng = np.random.default_rng(1)
     with (
@@ -150,29 +151,19 @@ def _pair(folder: Path, graph: str) -> dict[str, Any]:
             want, got = (s.run(feeds, entry=entry)["y"] for s in (reference, session))
             state = np.abs(np.asarray(session.states["keys"]) - np.asarray(reference.states["keys"])).max()
             worst = max(worst, float(np.abs(got - want).max()), float(state))
-    return {"largest_difference": worst, "right": worst < 1e-4}
+    return {"largest_difference": worst, "ok": worst < 1e-4}
 
 
-def main() -> None:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    builder = commands.add_parser("build")
+def main() -> int:
+    """Build or run what the command line asks for."""
+    parser, builder, _ = two_commands(__doc__, "states")
     builder.add_argument("decoder", type=Path)
-    builder.add_argument("-o", "--output", type=Path, required=True)
-    runner = commands.add_parser("run")
-    runner.add_argument("folder", type=Path)
-    runner.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
-    if arguments.command == "build":
-        build(arguments.output, arguments.decoder)
-        return
-    results = run(arguments.folder)
-    text = json.dumps(results, indent=1)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(text + "\n")
+    if arguments.command == "run":
+        return run(arguments.folder, arguments.output)
+    build(arguments.output, arguments.decoder, arguments.arch)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

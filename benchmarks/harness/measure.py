@@ -62,11 +62,8 @@ class Bar:
 
     def __str__(self) -> str:
         verdict = "met" if self.met else "MISSED"
-        return (
-            (f"{verdict}: {self.what}: {_number(self.value)} {self.unit}, the bar is {_number(self.limit)} {self.unit}")
-            .replace(" ,", ",")
-            .rstrip()
-        )
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{verdict}: {self.what}: {_number(self.value)}{unit}, the bar is {_number(self.limit)}{unit}"
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,9 @@ def make_parser(name: str, description: str) -> argparse.ArgumentParser:
         default=ROOT / "build" / "benchmarks",
         help="models and bundles; default: build/benchmarks",
     )
-    parser.add_argument("-o", "--output", type=Path, help="the JSON file; default: benchmarks/results/<name>.json")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=RESULTS / f"{name}.json", help=f"default: benchmarks/results/{name}.json"
+    )
     parser.add_argument("--json", action="store_true", help="print the JSON instead of the table")
     return parser
 
@@ -119,35 +118,22 @@ def finish(report: Report, arguments: argparse.Namespace) -> int:
     return 0 if all(bar.met for bar in report.bars) else 1
 
 
-def output_path(arguments: argparse.Namespace) -> Path:
-    """Return the file that a report is written to."""
-    path: Path = arguments.output or RESULTS / f"{arguments.benchmark}.json"
-    return path
-
-
 def write(report: Report, arguments: argparse.Namespace) -> str:
     """Write a report as JSON, and return the text."""
-    output = output_path(arguments)
     value = {
         "schema_version": 1,
         "benchmark": arguments.benchmark,
         "title": report.title,
-        "date": date(),
-        "command": command(),
+        **provenance(),
         "machine": _machine(),
         "versions": report.versions or versions(report.packages),
         "bars": [asdict(bar) | {"met": bar.met} for bar in report.bars],
         "figures": report.figures,
     }
     text = json.dumps(value, indent=2, default=asdict) + "\n"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(text)
     return text
-
-
-def date() -> str:
-    """Return the time in UTC, to the minute."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -163,15 +149,16 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _number(value: float) -> str:
-    """Three significant digits, and all of those before the point."""
-    if value == 0:
-        return "0"
+    """Return three significant digits, and all of those before the point."""
+    if value == 0 or not np.isfinite(value):
+        return f"{value:g}"
     digits = max(0, 2 - int(np.floor(np.log10(abs(value)))))
     return f"{value:,.{digits}f}"
 
 
-def command() -> str:
-    """Return the command that runs, without folders."""
+def provenance() -> dict[str, str]:
+    """Return the time in UTC, to the minute, and the command that runs, without folders."""
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%MZ")
     script = Path(sys.argv[0]).resolve().relative_to(ROOT)
     module = ".".join(script.with_suffix("").parts)
     # Folders of the machine are nobody's business and change no figure.
@@ -180,7 +167,7 @@ def command() -> str:
         if not skip and argument not in FOLDERS:
             options.append(argument)
         skip = not skip and argument in FOLDERS
-    return shlex.join(["python", "-m", module, *options])
+    return {"date": date, "command": shlex.join(["python", "-m", module, *options])}
 
 
 def _machine() -> dict[str, Any]:

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.harness.pairs import Arrays
+
 # The engines agree to this part of the greatest output, or what is measured is not the same thing.
 MAX_DIFFERENCE = 1e-3
 # No compiler and no run of an engine takes longer; what does is reported.
 LIMIT_S = 900.0
 # A value at the edge of two steps of int8 is rounded up by one engine and down by another, layer for layer.
 MAX_DIFFERENCES = {"resnet50_qdq": 0.05}
-
-Arrays = Mapping[str, np.ndarray]
 
 
 class EngineError(Exception):
@@ -203,24 +203,6 @@ def level() -> str:
     """Return the level of x86-64 that this CPU has, as far as engines are compiled for it."""
     flags = Path("/proc/cpuinfo").read_text()
     return "x86-64-v4" if "avx512vl" in flags else "x86-64-v3"
-
-
-def read_pair(path: Path) -> tuple[Arrays, Arrays]:
-    """Return the inputs and outputs of a model's ``.npz``."""
-    arrays = np.load(path)
-
-    def of(role: str) -> Arrays:
-        return {key.partition(":")[2]: arrays[key] for key in arrays.files if key.startswith(f"{role}:")}
-
-    return of("input"), of("output")
-
-
-def write_pair(path: Path, inputs: Arrays, outputs: Arrays) -> None:
-    """Write what ``read_pair`` reads."""
-    unfinished = path.with_stem(f"{path.stem}-unfinished")
-    roles = (("input", inputs), ("output", outputs))
-    np.savez(unfinished, **{f"{role}:{key}": array for role, arrays in roles for key, array in arrays.items()})
-    unfinished.rename(path)
 
 
 def timed(worker: Worker, block_s: float) -> tuple[float, int]:

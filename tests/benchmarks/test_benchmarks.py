@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,14 +130,14 @@ def test_cpu_carried(workdir: Path, tmp_path: Path, run_benchmark: Callable[...,
 
 @pytest.mark.slow
 def test_an_engine_that_fails_is_reported(workdir: Path) -> None:
-    from benchmarks.cpu.compare import Plan, bars, measure, report
+    from benchmarks.cpu.compare import bars, measure, report
     from benchmarks.cpu.engines import Settings, compile_program
     from benchmarks.cpu.models import make
 
     settings = Settings(workdir, ("nothing",))
     compile_program(workdir)
     model = make("mlp", 1, workdir / "models")
-    record = measure(model, 1, ["packager", "onnxruntime"], settings, Plan(1, 0.01, 1))
+    record = measure(model, 1, ["packager", "onnxruntime"], settings, Namespace(rounds=1, block=0.01, seconds=1))
     assert "nothing" in record["engines"]["packager"]["failed"]
     assert record["engines"]["onnxruntime"]["ms"]["median"] > 0
     assert record["over_packager"] == {}

@@ -12,29 +12,23 @@ ROOT = Path(__file__).parents[2]
 # Rounds what is expected as a kernel does, then spoils an element.
 JUDGED = """
 import torch
-from benchmarks.cutlass import int8_run as run
-from benchmarks.cutlass.int8_problems import CHECKS, SETS
-run.DEVICE = "cpu"
+from benchmarks.cutlass import int8_cases as cases
+from benchmarks.cutlass.problems import CHECKS, INT8
 torch.manual_seed(0)
-for problem in (problem for name in CHECKS for problem in SETS[name]):
-    operands = run.make(problem)
-    want = run.expected(problem, operands)
-    form, got = problem.form, want
-    if form.out in ("int8", "uint8"):
-        low, high = run.RANGES[form.out]
-        got = (want.round() + form.zero).clamp(low if form.low is None else form.low, high)
-    operands.y.copy_(got.to(operands.y.dtype))
-    structure = run.structure_of(problem, operands)
-    assert structure.scales.gain > 0
-    assert not run.wrong(form, operands.y, want), problem.name
-    spoiled = operands.y.double()
+for problem in (problem for name in CHECKS for problem in INT8[name]):
+    case = cases.make_case(problem, "cpu", 1)
+    form, want, (output,) = problem.form, case.want, case.outputs
+    output.copy_((cases.rounded(form, want) if form.out in ("int8", "uint8") else want).to(output.dtype))
+    assert case.structures[0].scales.gain > 0
+    assert case.is_right(case.errors_of(case.result())), problem.name
+    spoiled = output.double()
     spoiled[0, 0] += 100 if form.out == "int32" or spoiled[0, 0].mean() < 0 else -100
-    assert run.wrong(form, spoiled.to(operands.y.dtype), want), problem.name
+    assert not case.is_right(case.errors_of(spoiled.to(output.dtype))), problem.name
 """
 CHOSEN = """
-from benchmarks.cutlass.int8_build import candidates
-from benchmarks.cutlass.int8_problems import SETS
-for problem in (problem for problems in SETS.values() for problem in problems):
+from benchmarks.cutlass.build import candidates
+from benchmarks.cutlass.problems import INT8, select
+for _, problem in select(INT8):
     kernels = candidates(problem)
     assert kernels, problem.name
     wanted = problem.family or "sm90"
@@ -63,8 +57,7 @@ def test_every_problem_has_kernels_of_its_family() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["build", "--only", "nothing*"], "no problem matches"),
-        (["build", "--jobs", "0"], "--jobs must be 1 or more"),
+        (["build", "--only", "nothing*"], "no problem of"),
         (["run", "missing", "-o", "x.json"], "missing has no kernels.json"),
     ],
 )

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from benchmarks.cutlass import operator_cases as cases
-from benchmarks.cutlass import operators
+from benchmarks.harness import gpu
 
 
 def test_names_are_unique_and_models_valid() -> None:
@@ -43,5 +43,5 @@ def test_inputs_are_the_same_every_time_and_what_the_type_can_hold() -> None:
 
 @pytest.mark.parametrize(("old", "new", "worse"), [(1.0, 2.0, 2.0), (2.0, 1.0, 2.0), (0.0, float("nan"), None)])
 def test_nan_is_the_worst_error(old: float, new: float, worse: float | None) -> None:
-    found = operators._worse(old, new)
-    assert found == worse or (worse is None and np.isnan(found) and np.isnan(operators._worse(found, 1.0)))
+    found = gpu.worse(old, new)
+    assert found == worse or (worse is None and np.isnan(found) and np.isnan(gpu.worse(found, 1.0)))

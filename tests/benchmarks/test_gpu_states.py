@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import onnx.parser
 import pytest
 
+from benchmarks.cpu.models import parsed
 from benchmarks.gpu import states
 
 
-@pytest.mark.parametrize(("name", "rows"), [("prefill", 8), ("decode", 1)])
+@pytest.mark.parametrize(("name", "rows"), states.ENTRIES.items())
 def test_the_pair_are_valid_models(name: str, rows: int) -> None:
-    model = onnx.parser.parse_model(states.PAIR.format(name=name, rows=rows))
+    model = parsed(states.PAIR.format(name=name, rows=rows), {})
     assert [value.name for value in model.graph.input] == ["x", "at", "keys"]
     assert model.graph.name == name
 

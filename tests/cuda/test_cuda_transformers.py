@@ -72,9 +72,8 @@ def test_bert_base_with_a_bounded_batch(models: Any, work: Path) -> None:
 
 
 def test_vit_b_16(models: Any, work: Path) -> None:
-    config = models.transformers.ViTConfig(num_hidden_layers=2, attn_implementation="eager")
-    module = models.Hidden(models.randomize(models.transformers.ViTModel(config, add_pooling_layer=False)))
-    made = models.export(module, torch.zeros(1, 3, 224, 224), work / "vit.pt2")
+    module = models.torch_models.vit(num_hidden_layers=2)
+    made = models.export(module, work / "vit.pt2", torch.zeros(1, 3, 224, 224))
     manifest = build_and_compare(made.path, work / "vit.so")
     assert calls(manifest, "conv2d") == 1
     assert calls(manifest, "matmul") == 8 * 2
@@ -83,9 +82,8 @@ def test_vit_b_16(models: Any, work: Path) -> None:
 
 
 def test_gpt2_small_prefill(models: Any, work: Path) -> None:
-    config = models.transformers.GPT2Config(n_layer=2, attn_implementation="eager", use_cache=False)
-    module = models.Decoder(models.randomize(models.transformers.GPT2Model(config)))
-    made = models.export(module, torch.zeros(1, 128, dtype=torch.int64), work / "gpt2.pt2")
+    module = models.torch_models.gpt2(n_layer=2)
+    made = models.export(module, work / "gpt2.pt2", torch.zeros(1, 128, dtype=torch.int64))
     manifest = build_and_compare(made.path, work / "gpt2.so")
     assert calls(manifest, "matmul") == 6 * 2  # queries, keys and values are one product
     assert calls(manifest, "softmax") == calls(manifest, "tanh") == 2

@@ -1,4 +1,4 @@
-"""Kernels of the cutlass backend for the problems of cutlass/fp16.py, made on a machine that has no GPU."""
+"""Compile kernels of the cutlass backend for the benchmarks fp16 and int8, on a machine that has no GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm import relax
 
-from benchmarks.cutlass.fp16_problems import Attention, Conv, Problem, Product
+from benchmarks.cutlass.problems import HALF, Attention, Conv, Problem, Product
 from packager.backends.base import Context, Target
 from packager.backends.cutlass.attention.match import Attention as Found
 from packager.backends.cutlass.attention.problem import rank_attention
@@ -23,6 +23,7 @@ from packager.backends.cutlass.core.compile_kernels import KernelObject, compile
 from packager.backends.cutlass.core.drafts import SM90A, KernelConfig, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.quantized.cost_model import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
 from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
@@ -73,21 +74,14 @@ typedef struct {
 """
 
 
-def build(folder: Path, problems: Sequence[Problem], *, every_tile: bool, jobs: int) -> None:
-    """Compile the kernels of the problems, and write what the other half needs: kernels.json comes last."""
-    plan, configs = [], {}
-    for problem in problems:
-        kernels = candidates(problem)[: None if every_tile else 1]
-        configs |= {config.name: config for config in kernels}
-        names = [config.name for config in kernels]
-        plan.append({"name": problem.name, "choice": names[0], "kernels": names})
-    print(f"{len(plan)} problems, {len(configs)} kernels; those that the cache lacks take a minute each", flush=True)
-    make_kernels(
-        folder,
-        configs,
-        {"arch": SM90A, "tiles": "all" if every_tile else "heuristic", "problems": plan},
-        jobs=jobs,
-    )
+def build(folder: Path, problems: Sequence[Problem], *, kernels: int, jobs: int) -> None:
+    """Compile the first kernels of each problem, or all (0), and write what the other half needs."""
+    chosen = {problem.name: candidates(problem)[: kernels or None] for problem in problems}
+    configs = {config.name: config for each in chosen.values() for config in each}
+    print(f"{len(chosen)} problems, {len(configs)} kernels; those that the cache lacks take a minute each", flush=True)
+    plan = {name: [config.name for config in each] for name, each in chosen.items()}
+    tiles = "heuristic" if kernels else "all"
+    make_kernels(folder, configs, {"arch": SM90A, "tiles": tiles, "kernels": plan}, jobs=jobs)
     nbytes = sum(file.stat().st_size for file in folder.iterdir())
     print(f"{folder}: {nbytes / 1e6:.1f} MB")
 
@@ -113,7 +107,9 @@ def make_kernels(folder: Path, configs: Mapping[str, Any], described: Mapping[st
 
 def candidates(problem: Problem) -> list[KernelConfig]:
     """Return the kernels that packager chooses from for a problem, as it ranks them with no GPU to ask."""
-    if isinstance(problem, Product):
+    if problem.form != HALF:
+        ranking = _of_8_bits(problem)
+    elif isinstance(problem, Product):
         form = GemmForm(DTYPE, DTYPE, b_rows=problem.batch > 0)
         ranking = _of_product(problem.m, problem.n, problem.k, max(1, problem.batch), form)
     elif isinstance(problem, Attention):
@@ -147,12 +143,20 @@ def _of_attention(problem: Attention) -> Ranking:
 
 
 def _of_convolution(problem: Conv) -> Ranking:
-    def pair(number: int) -> tuple[int, int]:
-        return number, number
+    return rank_conv(_shape(problem), DTYPE, OPTIONS, activation="relu", residual=False, margin=math.inf)
 
-    window, padding, stride = pair(problem.window), pair(problem.padding), pair(problem.stride)
-    shape = ConvShape(problem.rows, problem.channels, problem.filters, window, padding, stride, (1, 1))
-    return rank_conv(shape, DTYPE, OPTIONS, activation="relu", residual=False, margin=math.inf)
+
+def _shape(problem: Conv) -> ConvShape:
+    window, padding, stride = ((number, number) for number in (problem.window, problem.padding, problem.stride))
+    return ConvShape(problem.rows, problem.channels, problem.filters, window, padding, stride, (1, 1))
+
+
+def _of_8_bits(problem: Product | Conv) -> Ranking:
+    form = QuantizedForm(problem.form.dtype, problem.form.out, problem.form.activation, problem.form.residual)
+    options = CutlassOptions(arch=("sm_80",) if problem.family == "sm80" else ARCHS)
+    if isinstance(problem, Product):
+        return rank_quantized_gemm(GemmShape(problem.m, problem.n, problem.k, 1), form, options)
+    return rank_quantized_conv(_shape(problem), form, options)
 
 
 def _link(objects: Sequence[KernelObject], compiler: str, work: Path) -> None:

@@ -1,0 +1,226 @@
+"""List the problems of the benchmarks fp16 and int8: products, attentions and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness.gpu import matches
+
+SIZES = {"int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4}
+
+
+@dataclass(frozen=True)
+class Form:
+    """Types of data and result, and the epilogue. ``rows`` says whether offset, scale and bias are vectors."""
+
+    dtype: str = "int8"
+    out: str = "int8"
+    activation: str = "none"
+    residual: bool = False
+    zero: int = 0
+    low: float | None = None
+    rows: bool = True
+    offset: bool = True
+
+    @property
+    def name(self) -> str:
+        """The part of a problem's name."""
+        parts = [f"{self.dtype}-{self.out}", *([self.activation] if self.activation != "none" else [])]
+        parts += ["residual"] * self.residual + ["zero"] * (self.zero != 0) + ["bounds"] * (self.low is not None)
+        return "_".join(parts + ["numbers"] * (not self.rows))
+
+
+HALF = Form("float16", "float16")
+
+
+@dataclass(frozen=True)
+class Product:
+    """[m, k] times weights [n, k]; or, with a batch, [batch, m, k] times [batch, k, n].
+
+    ``family`` is that of its kernels, as packager takes them by default.
+    """
+
+    m: int
+    n: int
+    k: int
+    form: Form = HALF
+    family: str = ""
+    batch: int = 0
+
+    @property
+    def group(self) -> str:
+        """The group that its figures are summarized with; empty: its set."""
+        return "" if self.form != HALF else "bmm" if self.batch else "linear"
+
+    @property
+    def name(self) -> str:
+        """The name in files and options."""
+        batch = f"{self.batch}x" if self.batch else ""
+        return _name(f"{self.group or 'gemm'}_{batch}{self.m}x{self.n}x{self.k}", self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of operands and result."""
+        operands = SIZES[self.form.dtype] * (self.m * self.k + self.n * self.k)
+        return max(1, self.batch) * (operands + SIZES[self.form.out] * self.m * self.n)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """softmax(q k^T / sqrt(depth)) v of one tensor [batch, length, 3, heads, depth]."""
+
+    batch: int
+    heads: int
+    length: int
+    depth: int
+
+    group = "attention"
+    form = HALF
+
+    @property
+    def name(self) -> str:
+        """The name in files and options."""
+        return f"attention_{self.batch}x{self.heads}x{self.length}x{self.depth}"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of operands and result."""
+        return SIZES["float16"] * 4 * self.batch * self.heads * self.length * self.depth
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution of square images, NHWC, padded by half of the window; in fp16 with bias and ReLU."""
+
+    batch: int
+    size: int
+    channels: int
+    filters: int
+    window: int
+    stride: int
+    form: Form = HALF
+    family: str = ""
+
+    group = "conv"
+
+    @property
+    def name(self) -> str:
+        """The name in files and options."""
+        sizes = f"conv_b{self.batch}_{self.size}_{self.channels}_{self.filters}_{self.window}x{self.window}"
+        return _name(sizes + (f"s{self.stride}" if self.stride > 1 else ""), self)
+
+    @property
+    def padding(self) -> int:
+        """Rows and columns of zeros on each side."""
+        return self.window // 2
+
+    @property
+    def out_size(self) -> int:
+        """Height and width of the result."""
+        return (self.size + 2 * self.padding - self.window) // self.stride + 1
+
+    @property
+    def rows(self) -> int:
+        """Elements of one channel of the result."""
+        return self.batch * self.out_size**2
+
+    @property
+    def is_product(self) -> bool:
+        """Whether packager takes it as a matrix product."""
+        return self.window == self.stride == 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of operands and result."""
+        operands = self.batch * self.size**2 * self.channels + self.filters * self.window**2 * self.channels
+        return SIZES[self.form.dtype] * operands + SIZES[self.form.out] * self.rows * self.filters
+
+
+Problem = Product | Attention | Conv
+
+
+def _name(sizes: str, problem: Product | Conv) -> str:
+    parts = [] if problem.form == HALF else [problem.form.name]
+    return "_".join([sizes, *parts, *([problem.family] if problem.family else [])])
+
+
+_WIDTHS = ((768, 768), (3072, 768), (768, 3072), (4096, 4096), (11008, 4096), (4096, 11008))  # N, K
+_BATCHED = (
+    # The two products of attention, as they are without a kernel for all of it.
+    *((12, 128, 128, 64), (96, 128, 128, 64), (96, 128, 64, 128), (384, 512, 512, 64), (384, 512, 64, 512)),
+    *((32, 256, 256, 256), (16, 1024, 1024, 1024), (4, 2048, 2048, 2048)),
+)
+# Size of the image, channels, filters, window, stride: each convolution of ResNet-50 once.
+_LAYERS = (
+    (224, 3, 64, 7, 2),
+    *((56, 64, 64, 1, 1), (56, 64, 64, 3, 1), (56, 64, 256, 1, 1), (56, 256, 64, 1, 1)),
+    *((56, 256, 128, 1, 1), (56, 128, 128, 3, 2), (56, 256, 512, 1, 2)),
+    *((28, 128, 512, 1, 1), (28, 512, 128, 1, 1), (28, 128, 128, 3, 1)),
+    *((28, 512, 256, 1, 1), (28, 256, 256, 3, 2), (28, 512, 1024, 1, 2)),
+    *((14, 256, 1024, 1, 1), (14, 1024, 256, 1, 1), (14, 256, 256, 3, 1)),
+    *((14, 1024, 512, 1, 1), (14, 512, 512, 3, 2), (14, 1024, 2048, 1, 2)),
+    *((7, 512, 2048, 1, 1), (7, 2048, 512, 1, 1), (7, 512, 512, 3, 1)),
+)
+FP16: dict[str, tuple[Problem, ...]] = {
+    "gemm": (
+        *(Product(m, n, k) for n, k in _WIDTHS for m in (1, 16, 128, 2048, 8192)),
+        *(Product(m, n, k, batch=batch) for batch, m, n, k in _BATCHED),
+    ),
+    "attention": (Attention(8, 12, 128, 64), Attention(32, 12, 512, 64), Attention(4, 16, 2048, 128)),
+    "conv": tuple(Conv(batch, *layer) for batch in (1, 8, 32) for layer in _LAYERS),
+}
+_FP8 = Form("float8_e4m3fn", "float16", offset=False)
+_UINT8 = Form("uint8", "uint8", zero=100)
+_FLOAT_FORMS = (Form(out="float16", activation="gelu"), Form(out="float32", rows=False), Form(out="bfloat16"))
+_SIZES = [(m, n, k) for m in (16, 128, 2048, 8192) for n, k in _WIDTHS[:4]]
+INT8: dict[str, tuple[Problem, ...]] = {
+    "forms": (
+        Product(200, 96, 128, Form()),
+        Product(200, 96, 128, Form(zero=-7, low=-7.0)),
+        Product(200, 96, 128, Form(rows=False)),
+        Product(200, 96, 128, Form(residual=True)),
+        Product(200, 96, 128, Form(out="int32")),
+        Product(3, 96, 128, Form(out="float16")),
+        Product(200, 96, 128, Form(out="float16", rows=False)),
+        Product(200, 96, 128, _UINT8),
+        *(Product(77, n, k, Form(), "sm80") for n, k in ((96, 128), (40, 72), (20, 36), (10, 30), (7, 33))),
+        Product(77, 96, 128, Form("uint8", "uint8", zero=100, residual=True), "sm80"),
+        Product(77, 1000, 512, Form(out="int32"), "sm80"),
+        *(Product(77, 1000, 512, form, "sm80") for form in _FLOAT_FORMS),
+        Conv(2, 14, 64, 96, 3, 1, Form()),
+        Conv(2, 15, 64, 96, 3, 2, Form(zero=-7, low=-7.0)),
+        Conv(2, 14, 64, 96, 3, 1, _UINT8, "sm80"),
+        Conv(2, 14, 64, 96, 3, 1, Form(residual=True), "sm80"),
+        Conv(2, 17, 3, 20, 7, 2, Form(), "sm80"),
+        Conv(2, 17, 24, 20, 3, 1, Form(out="float32"), "sm80"),
+    ),
+    "fp8_forms": (
+        Product(200, 96, 128, _FP8),
+        Product(200, 96, 128, Form("float8_e4m3fn", "float8_e4m3fn", offset=False)),
+        Product(200, 96, 128, Form("float8_e4m3fn", "float16", rows=False, offset=False)),
+    ),
+    "gemm": tuple(Product(*sizes, Form(low=0.0)) for sizes in _SIZES),
+    "fp8": tuple(Product(*sizes, _FP8) for sizes in _SIZES),
+    "conv": tuple(
+        Conv(batch, size, channels, channels, 3, 1, Form(low=0.0))
+        for batch in (1, 32)
+        for size, channels in ((56, 64), (28, 128), (14, 256), (7, 512))
+    ),
+}
+CHECKS = ("forms", "fp8_forms")
+"""The sets that are not timed."""
+
+
+def select(
+    sets: Mapping[str, Sequence[Problem]], names: Sequence[str] = (), only: str = ""
+) -> list[tuple[str, Problem]]:
+    """Return the problems of the named sets (default: all) whose names match ``only``, each with its set.
+
+    Raises ValueError if nothing is left.
+    """
+    chosen = [(name, problem) for name in names or sets for problem in sets[name]]
+    found = [entry for entry in chosen if matches(entry[1].name, only)]
+    if not found:
+        raise ValueError(f"no problem of {', '.join(names or sets)} matches {only!r}")
+    return found
