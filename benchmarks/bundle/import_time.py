@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from benchmarks.harness.measure import Bar, Report, Spread, finish, make_parser
+from benchmarks.harness.measure import Report, Spread, Threshold, finish, make_parser
 
 LIMIT_SECONDS = 0.3
 STATEMENTS = (
@@ -31,7 +31,7 @@ def main() -> int:
         header=("statement", "median (quartiles)"),
         rows=[(statement, str(spread)) for statement, spread in spreads.items()],
         figures=dict(spreads),
-        bars=[Bar("import packager", spreads["import packager"].median, LIMIT_SECONDS, "s")],
+        thresholds=[Threshold("import packager", spreads["import packager"].median, LIMIT_SECONDS, "s")],
     )
     return finish(report, arguments)
 

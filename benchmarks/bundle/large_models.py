@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from benchmarks.bundle.decoder_model import shape_of, write_decoder
-from benchmarks.harness.measure import ROOT, Bar, Report, finish, make_parser
+from benchmarks.harness.measure import ROOT, Report, Threshold, finish, make_parser
 
 MOST_MEMORY = 2.0  # of a build, in sizes of the weights
 MOST_LOADED_MB = 32
@@ -67,7 +67,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=2048, help="of the decoder; default: 2048")
     arguments = parser.parse_args()
     arguments.workdir.mkdir(parents=True, exist_ok=True)
-    figures, rows, bars = {}, [], []
+    figures, rows, thresholds = {}, [], []
     for size in arguments.gigabytes:
         shape = shape_of(size, arguments.width)
         free = shutil.disk_usage(arguments.workdir).free
@@ -84,15 +84,15 @@ def main() -> int:
             figures[name] = values
             keys = ("weights_gb", "build_s", "peak_gb", "peak", "load_ms", "loaded_mb", "first_run_s", "run_mb")
             rows.append((name, *(f"{values[key]:.3g}" for key in keys)))
-            bars.append(Bar(f"memory of the build, {name}", values["peak"], MOST_MEMORY, "weights"))
-            bars.append(Bar(f"memory after load, {name}", values["loaded_mb"], MOST_LOADED_MB, "MB"))
-            bars.append(Bar(f"relative error, {name}", values["error"], MOST_ERROR, ""))
+            thresholds.append(Threshold(f"memory of the build, {name}", values["peak"], MOST_MEMORY, "weights"))
+            thresholds.append(Threshold(f"memory after load, {name}", values["loaded_mb"], MOST_LOADED_MB, "MB"))
+            thresholds.append(Threshold(f"relative error, {name}", values["error"], MOST_ERROR, ""))
     report = Report(
         title="Decoders with random weights",
         header=("model", "GB", "build, s", "peak, GB", "peak / weights", "load, ms", "loaded, MB", "run, s", "run, MB"),
         rows=rows,
         figures=figures,
-        bars=bars,
+        thresholds=thresholds,
     )
     return finish(report, arguments)
 

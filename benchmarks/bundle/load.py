@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.cpu.engines import ENGINES, Settings, compile_program
 from benchmarks.cpu.models import MODELS, make
-from benchmarks.harness.measure import Bar, Report, Spread, finish, make_parser
+from benchmarks.harness.measure import Report, Spread, Threshold, finish, make_parser
 from benchmarks.harness.turns import Ready
 
 LIMIT_MS = 3
@@ -54,7 +54,7 @@ def main() -> int:
             for name, values in figures.items()
         ],
         figures=figures,
-        bars=[Bar("load and session", own, LIMIT_MS, "ms")],
+        thresholds=[Threshold("load and session", own, LIMIT_MS, "ms")],
     )
     return finish(report, arguments)
 

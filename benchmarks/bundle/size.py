@@ -18,10 +18,10 @@ from elftools.elf.elffile import ELFFile
 
 from benchmarks.cpu.engines import build
 from benchmarks.cpu.models import MODELS, make
-from benchmarks.harness.measure import Bar, Report, finish, make_parser
+from benchmarks.harness.measure import Report, Threshold, finish, make_parser
 from benchmarks.harness.turns import EngineError
 
-LIMIT_BYTES = 64 * 1024
+LIMIT = 64 * 1024
 MEASURED = ("relu", "digits", "squeezenet", "resnet50", "minilm")
 MODEL_SECTIONS = {".packager.manifest": "manifest", ".packager.constants": "constants", ".packager.golden": "golden"}
 TABLES = (".symtab", ".strtab", ".shstrtab", ".comment", ".dynsym", ".dynstr")
@@ -52,7 +52,7 @@ def main() -> int:
             for name, sizes in figures.items()
         ],
         figures=figures,
-        bars=[Bar(f"overhead in {name}", sizes["overhead"], LIMIT_BYTES, "bytes") for name, sizes in figures.items()],
+        thresholds=[Threshold(f"overhead in {n}", each["overhead"], LIMIT, "bytes") for n, each in figures.items()],
     )
     return finish(report, arguments)
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.cpu.engines import ENGINES, Settings, compile_program
 from benchmarks.cpu.models import COMPARED, QUANTIZED, SMALL, make
-from benchmarks.harness.measure import ROOT, Bar, Report, Spread, add_turns, finish, make_parser, provenance, write
+from benchmarks.harness.measure import Report, Spread, Threshold, add_turns, finish, make_parser, provenance, write
 from benchmarks.harness.turns import EngineError, Model, Worker, in_order, level, some_cores, started, timed
 
 GEOMEAN, WORST, SMALL_RATIO, QUANTIZED_RATIO = 1.15, 0.95, 3.0, 1.0
@@ -107,7 +107,7 @@ def report(records: Sequence[Record], shown: Sequence[Record], engines: Sequence
         header=("model", "batch", "threads", *engines, f"{RIVAL} / packager", "of the best"),
         rows=[_row(record, engines) for record in shown],
         figures={"configurations": list(records), "geomeans": means, "cpu_level": level()},
-        bars=bars(records),
+        thresholds=thresholds(records),
         notes=notes,
         packages=PACKAGES,
     )
@@ -143,31 +143,30 @@ def geomeans(records: Sequence[Record]) -> dict[str, float]:
     return {name: float(np.exp(np.mean(np.log(ratios)))) for name, ratios in groups.items()}
 
 
-def bars(records: Sequence[Record]) -> list[Bar]:
-    """Return the bars, asked of the configurations that there are."""
-    found: list[Bar] = []
+def thresholds(records: Sequence[Record]) -> list[Threshold]:
+    """Return the thresholds for the configurations that were measured."""
+    found: list[Threshold] = []
     failed = sum("failed" in record["engines"].get("packager", {}) for record in records)
     if failed:
-        found.append(Bar("configurations that packager fails on", failed, 1, ""))
+        found.append(Threshold("configurations that packager fails on", failed, 1, ""))
     ratios = {
         _place(r): (r["model"], r["over_packager"][RIVAL]["median"]) for r in records if RIVAL in r["over_packager"]
     }
     if fp32 := [model for model, _ in ratios.values() if model not in QUANTIZED]:
         mean = geomeans(records)["all"]
-        found.append(Bar(f"{RIVAL} / packager, geometric mean of {len(fp32)}", mean, GEOMEAN, "", True))
+        found.append(Threshold(f"{RIVAL} / packager, geometric mean of {len(fp32)}", mean, GEOMEAN, "", True))
     everything = [name for name in COMPARED if name not in QUANTIZED]
     groups = (("worst", WORST, everything), ("small", SMALL_RATIO, SMALL), ("int8", QUANTIZED_RATIO, QUANTIZED))
     for what, limit, names in groups:
         if group := {place: ratio for place, (model, ratio) in ratios.items() if model in names}:
             place = min(group, key=lambda name: group[name])
-            found.append(Bar(f"{RIVAL} / packager, {what}: {place}", group[place], limit, "", True))
+            found.append(Threshold(f"{RIVAL} / packager, {what}: {place}", group[place], limit, "", True))
     return found
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = make_parser("cpu", "Whole models on the CPU, beside other engines.")
-    parser.set_defaults(workdir=ROOT / "build" / "cpu")
     parser.add_argument("--models", nargs="+", choices=COMPARED, default=COMPARED, metavar="MODEL", help="default: all")
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 8], help="default: 1 8")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="default: 1 2")

@@ -23,13 +23,13 @@ import onnx
 from benchmarks.cpu.engines import Settings, compile_program, onnxruntime, packager
 from benchmarks.cpu.models import parsed, random
 from benchmarks.harness.cpu_peak import peak, peak_flops, product_flops, share
-from benchmarks.harness.measure import ROOT, Bar, Report, Spread, add_turns, finish, make_parser
+from benchmarks.harness.measure import Report, Spread, Threshold, add_turns, finish, make_parser
 from benchmarks.harness.turns import Model, level, some_cores, started, take_turns
 
-BARRED, LIMIT = "1024x1024x1024", 85.0
+LIMITED, LIMIT = "1024x1024x1024", 85.0
 # The products of BERT and ViT, and what ResNet-50's 1x1 convolutions and its last layer come down to.
 PROBLEMS = (
-    BARRED, "128x768x768", "128x3072x768", "128x768x3072", "197x768x768", "197x3072x768", "128x384x384",
+    LIMITED, "128x768x768", "128x3072x768", "128x768x3072", "197x768x768", "197x3072x768", "128x384x384",
     "3136x64x256", "784x128x512", "196x256x1024", "49x512x2048", "1x1000x2048",
 )  # fmt: skip
 ENGINES = {"packager": packager, "onnxruntime": onnxruntime}
@@ -73,7 +73,6 @@ def row(problem: str, found: dict[str, Any]) -> tuple[str, ...]:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = make_parser("cpu_gemm", "Matrix products on one core, beside its peak.")
-    parser.set_defaults(workdir=ROOT / "build" / "cpu")
     parser.add_argument("--problems", nargs="+", default=PROBLEMS, metavar="MxNxK", help="default: all")
     parser.add_argument("--target", action="append", default=[], help="as of packager build; default: its own")
     add_turns(parser, rounds=15, block_s=0.1)
@@ -95,10 +94,10 @@ def main() -> int:
         header=("M x N x K", "peak", *ENGINES, *(f"{name}, %" for name in ENGINES)),
         rows=[row(problem, found) for problem, found in figures.items()],
         figures={"cpu_level": level(), "problems": figures},
-        bars=[
-            Bar(f"share of the peak, {problem}", found["share"]["packager"]["median"], LIMIT, "%", True)
+        thresholds=[
+            Threshold(f"share of the peak, {problem}", found["share"]["packager"]["median"], LIMIT, "%", True)
             for problem, found in figures.items()
-            if problem == BARRED and "packager" in found["share"]
+            if problem == LIMITED and "packager" in found["share"]
         ],
         notes=[
             f"{problem}: {name} failed: {why}"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.cpu.engines import ENGINES, Settings, build, compile_program, serve
 from benchmarks.cpu.models import make
-from benchmarks.harness.measure import Bar, Report, Spread, add_turns, finish, make_parser
+from benchmarks.harness.measure import Report, Spread, Threshold, add_turns, finish, make_parser
 from benchmarks.harness.turns import Model, some_cores, started, take_turns
 
 LIMIT_NS = 300
@@ -49,7 +49,7 @@ def main() -> int:
             ("bare kernel", str(spreads["kernel"]), "", ""),
         ],
         figures={"call_ns": spreads, "overhead_ns": overheads},
-        bars=[Bar("overhead of session_run above its kernels", own, LIMIT_NS, "ns")],
+        thresholds=[Threshold("overhead of session_run above its kernels", own, LIMIT_NS, "ns")],
     )
     return finish(report, arguments)
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.cutlass.command import Benchmark
 from benchmarks.cutlass.problems import FP16
-from benchmarks.harness.measure import Bar
+from benchmarks.harness.measure import Threshold
 
 # Of each group: which column's geometric mean or worst ratio is at least how large.
-BARS = (
+THRESHOLDS = (
     ("linear", "choice", "geomean", 0.93),
     ("linear", "best", "geomean", 1.0),
     ("linear", "best", "worst", 0.85),
@@ -47,12 +47,12 @@ def summarize(results: dict[str, dict[str, Any]]) -> Summary:
     return groups
 
 
-def find_bars(summary: Summary, *, every_tile: bool) -> list[Bar]:
+def find_thresholds(summary: Summary, *, every_tile: bool) -> list[Threshold]:
     """Return the thresholds of groups that were measured in full; of the best kernel only where all tiles were."""
     sizes = {group: sum(problem.group == group for each in FP16.values() for problem in each) for group in summary}
     return [
-        Bar(f"{group}, {measure} of {column}", summary[group][column][measure], limit, "", True)
-        for group, column, measure, limit in BARS
+        Threshold(f"{group}, {measure} of {column}", summary[group][column][measure], limit, "", True)
+        for group, column, measure, limit in THRESHOLDS
         if group in summary and summary[group][column]["count"] == sizes[group] and (every_tile or column == "choice")
     ]
 
@@ -60,13 +60,13 @@ def find_bars(summary: Summary, *, every_tile: bool) -> list[Bar]:
 def close(report: dict[str, Any]) -> tuple[list[str], bool]:
     """Add the summary and the thresholds to a report."""
     summary = report["summary"] = summarize(report["problems"])
-    bars = find_bars(summary, every_tile=report["tiles"] == "all")
-    report["bars"] = [asdict(bar) | {"met": bar.met} for bar in bars]
+    thresholds = find_thresholds(summary, every_tile=report["tiles"] == "all")
+    report["bars"] = [asdict(each) | {"met": each.met} for each in thresholds]
     said = []
     for group, columns in summary.items():
         parts = [f"{column} x{found['geomean']:.3f} (worst x{found['worst']:.2f})" for column, found in columns.items()]
         said.append(f"{group:10} {columns['choice']['count']:3} problems, geometric mean: {', '.join(parts)}")
-    return [*said, *map(str, bars)], all(bar.met for bar in bars)
+    return [*said, *map(str, thresholds)], all(each.met for each in thresholds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Check bundles on a GPU against their references: ``gpu/models.py build`` has made both on a machine without one.
+"""Check bundles on a GPU against their references: ``benchmarks.gpu.models`` has made both on a machine without one.
 
     python -m benchmarks.gpu.check build/gpu -o check.json [--models digits,bert]
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.gpu.compare build/gpu -o gpu.json [--models bert,resnet50] [--compile]
 
-``gpu/models.py build`` has made the bundles, on a machine with no GPU. torch runs modules of the same architecture and
-the same precision (transformers, torchvision) with random weights: eager, eager under a CUDA graph, with ``--compile``
-torch.compile with and without one. All calls are timed by CUDA events, engines taking turns; inputs and outputs are on
-the device. torch compiles for the one shape that is measured, also where a bundle takes several.
+``benchmarks.gpu.models`` has made the bundles, on a machine with no GPU. torch runs modules of the same architecture
+and the same precision (transformers, torchvision) with random weights: eager, eager under a CUDA graph, with
+``--compile`` torch.compile with and without one. All calls are timed by CUDA events, engines taking turns; inputs and
+outputs are on the device. torch compiles for the one shape that is measured, also where a bundle takes several.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.gpu.schedule_cases import Case, N, cases
 from benchmarks.harness.gpu import described, matches, run_each, two_commands
 
-BAR = 0.8
+THRESHOLD = 0.8
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 2e-5, "int64": 0.0}
 
 
@@ -145,7 +145,7 @@ def _check_all(cubin: Path, case: Case, runs: list[Any], only_small: bool, copy:
             return found
     if "gb_s" in found:
         found["share"] = found["gb_s"] * 1e9 / copy
-        found["ok"] = not case.memory or found["share"] >= BAR
+        found["ok"] = not case.memory or found["share"] >= THRESHOLD
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a measurement is: samples with a median and a spread, a bar, a table, a file of results."""
+"""Report measurements: samples with median and quartiles, thresholds, a table, a file of results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Bar:
+class Threshold:
     """A value that has to stay below a limit, or to reach it."""
 
     what: str
@@ -63,12 +63,12 @@ class Bar:
     def __str__(self) -> str:
         verdict = "met" if self.met else "MISSED"
         unit = f" {self.unit}" if self.unit else ""
-        return f"{verdict}: {self.what}: {_number(self.value)}{unit}, the bar is {_number(self.limit)}{unit}"
+        return f"{verdict}: {self.what}: {_number(self.value)}{unit}, the threshold is {_number(self.limit)}{unit}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of one benchmark: a table for people, bars, and all figures for machines.
+    """The outcome of one benchmark: a table for people, thresholds, and all figures for machines.
 
     Notes stand under the table. Versions of ``packages`` are named where these are installed, or else ``versions``.
     """
@@ -77,7 +77,7 @@ class Report:
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     figures: dict[str, Any]
-    bars: list[Bar] = field(default_factory=list)
+    thresholds: list[Threshold] = field(default_factory=list)
     notes: Sequence[str] = ()
     packages: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
@@ -107,15 +107,15 @@ def add_turns(parser: argparse.ArgumentParser, rounds: int, block_s: float) -> N
 
 
 def finish(report: Report, arguments: argparse.Namespace) -> int:
-    """Write and print a report. Returns the exit status: 1 if a bar is missed."""
+    """Write and print a report. Returns the exit status: 1 if a threshold is missed."""
     text = write(report, arguments)
     if arguments.json:
         print(text, end="")
     else:
         print(f"{report.title}\n")
         print(format_table(report.header, report.rows))
-        print("".join(f"\n{line}" for line in (*report.notes, *report.bars)))
-    return 0 if all(bar.met for bar in report.bars) else 1
+        print("".join(f"\n{line}" for line in (*report.notes, *report.thresholds)))
+    return 0 if all(each.met for each in report.thresholds) else 1
 
 
 def write(report: Report, arguments: argparse.Namespace) -> str:
@@ -127,7 +127,7 @@ def write(report: Report, arguments: argparse.Namespace) -> str:
         **provenance(),
         "machine": _machine(),
         "versions": report.versions or versions(report.packages),
-        "bars": [asdict(bar) | {"met": bar.met} for bar in report.bars],
+        "bars": [asdict(each) | {"met": each.met} for each in report.thresholds],
         "figures": report.figures,
     }
     text = json.dumps(value, indent=2, default=asdict) + "\n"

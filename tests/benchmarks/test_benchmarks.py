@@ -39,9 +39,9 @@ def run_benchmark(workdir: Path, tmp_path: Path) -> Callable[..., Figures]:
         assert result["command"].startswith(f"python -m benchmarks.{name}")
         assert str(workdir) not in output.read_text()
         assert str(ROOT) not in output.read_text()
-        for bar in result["bars"]:
-            assert bar["met"] == ((bar["value"] < bar["limit"]) != bar["at_least"])
-        assert done.returncode == (0 if all(bar["met"] for bar in result["bars"]) else 1)
+        for each in result["bars"]:
+            assert each["met"] == ((each["value"] < each["limit"]) != each["at_least"])
+        assert done.returncode == (0 if all(each["met"] for each in result["bars"]) else 1)
         figures: Figures = result["figures"]
         return figures
 
@@ -130,7 +130,7 @@ def test_cpu_carried(workdir: Path, tmp_path: Path, run_benchmark: Callable[...,
 
 @pytest.mark.slow
 def test_an_engine_that_fails_is_reported(workdir: Path) -> None:
-    from benchmarks.cpu.compare import bars, measure, report
+    from benchmarks.cpu.compare import measure, report, thresholds
     from benchmarks.cpu.engines import Settings, compile_program
     from benchmarks.cpu.models import make
 
@@ -141,7 +141,7 @@ def test_an_engine_that_fails_is_reported(workdir: Path) -> None:
     assert "nothing" in record["engines"]["packager"]["failed"]
     assert record["engines"]["onnxruntime"]["ms"]["median"] > 0
     assert record["over_packager"] == {}
-    assert [bar.met for bar in bars([record])] == [False]
+    assert [each.met for each in thresholds([record])] == [False]
     found = report([record], [record], ["packager", "onnxruntime"])
     assert found.rows[0][3] == "failed"
     assert "mlp, batch 1, 1 thread(s): packager failed" in found.notes[0]
@@ -183,7 +183,7 @@ def test_an_onnx_file_in_torch(workdir: Path, name: str) -> None:
 
 
 def test_bars_of_whole_models() -> None:
-    from benchmarks.cpu.compare import bars, geomeans
+    from benchmarks.cpu.compare import geomeans, thresholds
 
     def record(model: str, ratio: float, batch: int = 1) -> dict[str, Any]:
         return {
@@ -197,7 +197,7 @@ def test_bars_of_whole_models() -> None:
     records = [record("mlp", 4.0), record("bert", 1.0), record("bert", 0.9, batch=8), record("resnet50_qdq", 0.5)]
     assert geomeans(records)["all"] == pytest.approx(3.6 ** (1 / 3))
     assert geomeans(records)["without the small models"] == pytest.approx(0.9**0.5)
-    found = {bar.what.split(", ", 1)[1]: (bar.value, bar.met) for bar in bars(records)}
+    found = {each.what.split(", ", 1)[1]: (each.value, each.met) for each in thresholds(records)}
     assert found["geometric mean of 3"] == (pytest.approx(3.6 ** (1 / 3)), True)
     assert found["worst: bert, batch 8, 1 thread(s)"] == (0.9, False)
     assert found["small: mlp, batch 1, 1 thread(s)"] == (4.0, True)
@@ -236,17 +236,17 @@ def test_spread_is_median_and_quartiles() -> None:
 
 
 def test_a_bar_is_missed_at_its_limit() -> None:
-    from benchmarks.harness.measure import Bar
+    from benchmarks.harness.measure import Threshold
 
-    assert Bar("load", 2.99, 3, "ms").met
-    assert str(Bar("load", 3, 3, "ms")) == "MISSED: load: 3.00 ms, the bar is 3.00 ms"
+    assert Threshold("load", 2.99, 3, "ms").met
+    assert str(Threshold("load", 3, 3, "ms")) == "MISSED: load: 3.00 ms, the threshold is 3.00 ms"
 
 
 def test_a_bar_of_at_least_is_met_at_its_limit() -> None:
-    from benchmarks.harness.measure import Bar
+    from benchmarks.harness.measure import Threshold
 
-    assert not Bar("speed", 1.14, 1.15, "", True).met
-    assert str(Bar("speed", 1.15, 1.15, "", True)) == "met: speed: 1.15, the bar is 1.15"
+    assert not Threshold("speed", 1.14, 1.15, "", True).met
+    assert str(Threshold("speed", 1.15, 1.15, "", True)) == "met: speed: 1.15, the threshold is 1.15"
 
 
 def test_tables_are_markdown() -> None:

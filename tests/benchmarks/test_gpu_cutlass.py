@@ -218,7 +218,7 @@ def timed(**microseconds: float) -> dict[str, Any]:
 
 def test_ratios_and_bars() -> None:
     from benchmarks.cutlass.command import ratios
-    from benchmarks.cutlass.fp16 import find_bars, summarize
+    from benchmarks.cutlass.fp16 import find_thresholds, summarize
     from benchmarks.cutlass.problems import FP16
 
     found = {"group": "attention", "choice": "a", "ours": timed(a=2, b=1) | {"c": {"refused": True}}}
@@ -228,17 +228,17 @@ def test_ratios_and_bars() -> None:
     names = [problem.name for problem in FP16["attention"]]
     summary = summarize(dict.fromkeys(names, found))
     assert summary["attention"]["choice"] == {"geomean": pytest.approx(0.9), "worst": 0.9, "count": 3}
-    assert [bar.met for bar in find_bars(summary, every_tile=False)] == [True]
+    assert [each.met for each in find_thresholds(summary, every_tile=False)] == [True]
     lost = found | {"rival": None, "ratios": ratios(found | {"rival": None})}
     assert math.isnan(lost["ratios"]["choice"])
-    (bar,) = find_bars(summarize(dict.fromkeys(names[:2], found) | {names[2]: lost}), every_tile=True)
-    assert str(bar) == "MISSED: attention, worst of choice: nan, the bar is 0.900"
-    assert find_bars(summarize({names[0]: found}), every_tile=True) == []  # not all of them were measured
+    (each,) = find_thresholds(summarize(dict.fromkeys(names[:2], found) | {names[2]: lost}), every_tile=True)
+    assert str(each) == "MISSED: attention, worst of choice: nan, the threshold is 0.900"
+    assert find_thresholds(summarize({names[0]: found}), every_tile=True) == []  # not all of them were measured
     linear = summarize(
         {problem.name: found | {"group": "linear"} for problem in FP16["gemm"] if problem.group == "linear"}
     )
-    assert [bar.met for bar in find_bars(linear, every_tile=False)] == [False]
-    assert [bar.met for bar in find_bars(linear, every_tile=True)] == [False, True, True]
+    assert [each.met for each in find_thresholds(linear, every_tile=False)] == [False]
+    assert [each.met for each in find_thresholds(linear, every_tile=True)] == [False, True, True]
 
 
 def test_every_problem_has_kernels_to_choose_from() -> None:
