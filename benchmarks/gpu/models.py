@@ -82,7 +82,8 @@ def batched(name: str, batch: int) -> str:
 
 def bert(folder: Path, *, layers: int = 12, batch: int = 1, bounds: tuple[int, int] | None = None) -> Made:
     """BERT-base without its pooler."""
-    name = batched(f"bert{'' if layers == 12 else layers}", batch) + ("_n" if bounds else "")
+    name = f"bert{'' if layers == 12 else layers}"
+    name = f"{name}_n" if bounds else batched(name, batch)
     module = torch_models.bert(num_hidden_layers=layers)
     return export(module, folder / f"{name}.pt2", tokens(batch), bounds=bounds)
 

@@ -159,8 +159,8 @@ def _number(value: float) -> str:
 def provenance() -> dict[str, str]:
     """Return the time in UTC, to the minute, and the command that runs, without folders."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%MZ")
-    script = Path(sys.argv[0]).resolve().relative_to(ROOT)
-    module = ".".join(script.with_suffix("").parts)
+    script = Path(sys.argv[0]).resolve().with_suffix("")
+    module = ".".join(script.relative_to(ROOT).parts) if script.is_relative_to(ROOT) else script.name
     # Folders of the machine are nobody's business and change no figure.
     options, skip = [], False
     for argument in sys.argv[1:]:

@@ -19,7 +19,7 @@ def test_bundles_for_the_cpu_are_right(tmp_path: Path, name: str) -> None:
 
     made = make(name, tmp_path)
     with packager.load(packager.build(made.path, tmp_path / "made.so", dims=made.dims)) as bundle:
-        for inputs, (want,) in made.pairs:
-            (got,) = bundle.run(inputs).values()
+        for inputs, outputs in made.pairs:
+            (got,), (want,) = bundle.run(inputs).values(), outputs.values()
             np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
     assert len(made.pairs) >= 4
