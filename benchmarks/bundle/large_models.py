@@ -30,7 +30,7 @@ LOAD = """
 import json, sys, time
 import numpy as np
 import packager
-import packager.deploy.loader  # which packager.load does when it is needed
+packager.load  # is imported when it is first needed: before the measurement
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096 / 1e6
