@@ -7,6 +7,5 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 # And those that packager imports by itself.
 CONTRIB_DOMAINS = {
     "com.microsoft": {"FastGelu", "BiasGelu", "SkipLayerNormalization", "EmbedLayerNormalization"},
-    "ai.onnx.preview.training": {"Momentum", "Adagrad", "Adam"},
     "ai.onnx.ml": {"TreeEnsemble", "Binarizer", "ArrayFeatureExtractor", "LabelEncoder"},
 }

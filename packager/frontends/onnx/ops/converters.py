@@ -25,7 +25,6 @@ from packager.frontends.onnx.ops.nn.pooling import POOLING
 from packager.frontends.onnx.ops.nn.recurrent import RECURRENT
 from packager.frontends.onnx.ops.nn.resize import RESIZE
 from packager.frontends.onnx.ops.operands import Convert, Converter
-from packager.frontends.onnx.ops.optimizers import TRAINING
 from packager.frontends.onnx.ops.quantization.block_quantization import BLOCKED
 from packager.frontends.onnx.ops.quantization.integer_math import INTEGERS
 from packager.frontends.onnx.ops.quantization.narrow_types import NARROW_CONVERTERS
@@ -77,7 +76,6 @@ CONVERTERS: Mapping[str, Converter] = {
     **SIGNAL,
     **SIZED_CONVERTERS,
     **COUNT_CONVERTERS,
-    **TRAINING,
     **TREES,
     **PLACING,
     **NGRAMS,
