@@ -107,19 +107,16 @@ def renamed_node(
         copy.name = title
     del copy.attribute[:]
     for attribute in node.attribute:
+        given: onnx.AttributeProto | None = attribute
         if attribute.ref_attr_name and attributes is not None:
-            if attribute.ref_attr_name not in attributes:
-                continue  # the function's caller leaves it out, and so does the body
-            copied = onnx.AttributeProto()
-            copied.CopyFrom(attributes[attribute.ref_attr_name])
-            copied.name = attribute.name
-            copy.attribute.append(copied)
-            continue
-        copied = onnx.AttributeProto()
-        copied.CopyFrom(attribute)
+            given = attributes.get(attribute.ref_attr_name)
+        if given is None:
+            continue  # the function's caller leaves it out, and so does the body
+        copied = copy.attribute.add()
+        copied.CopyFrom(given)
+        copied.name = attribute.name
         if attribute.HasField("g"):
             _rename_graph(copied.g, rename, attributes)
-        copy.attribute.append(copied)
     return copy
 
 

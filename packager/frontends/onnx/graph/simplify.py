@@ -154,7 +154,7 @@ def _add_pairwise(graph: onnx.GraphProto) -> None:
     taken = {name for node in graph.node for name in (*node.input, *node.output)}
     rewritten: list[onnx.NodeProto] = []
     for node in graph.node:
-        if node.op_type != "Sum" or node.domain not in ("", "ai.onnx") or len(node.input) < 2:
+        if node.op_type != "Sum" or node.domain not in STANDARD_DOMAINS or len(node.input) < 2:
             rewritten.append(node)
             continue
         total = node.input[0]

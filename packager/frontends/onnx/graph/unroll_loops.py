@@ -51,8 +51,10 @@ def unroll_loops(model: onnx.ModelProto, inferred: Inferred, constants: Constant
         made = None
         if node.domain in STANDARD_DOMAINS and node.op_type in ("Loop", "Scan"):
             prefix = f"{node.name or node.output[0]}.{index}."
-            unroll = _unrolled_loop if node.op_type == "Loop" else _unrolled_scan
-            made = unroll(model, node, prefix, opset, inferred, constants)
+            if node.op_type == "Loop":
+                made = _unrolled_loop(model, node, prefix, opset, constants)
+            else:
+                made = _unrolled_scan(node, prefix, opset, inferred, constants)
         nodes.extend([node] if made is None else made)
         changed |= made is not None
     del graph.node[:]
@@ -65,7 +67,7 @@ def _body(node: onnx.NodeProto) -> onnx.GraphProto:
 
 
 def _unrolled_loop(
-    model: onnx.ModelProto, node: onnx.NodeProto, prefix: str, opset: int, _inferred: Inferred, constants: Constants
+    model: onnx.ModelProto, node: onnx.NodeProto, prefix: str, opset: int, constants: Constants
 ) -> list[onnx.NodeProto] | None:
     body, (most, start) = _body(node), node.input[:2]
     if (start and start not in constants) or (most and most not in constants):
@@ -112,8 +114,6 @@ def _condition(model: onnx.ModelProto, body: onnx.GraphProto, constants: Constan
     graph.input.extend(onnx.ValueInfoProto(name=name) for name in (*leaves, number, flag))
     graph.output.append(onnx.ValueInfoProto(name=body.output[0].name))
     single = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
-    if not needed:
-        return lambda step, going: bool({**feeds, number: step, flag: going}[body.output[0].name])
     evaluator = ReferenceEvaluator(single)
 
     def decide(step: int, going: bool) -> bool:
@@ -124,7 +124,7 @@ def _condition(model: onnx.ModelProto, body: onnx.GraphProto, constants: Constan
 
 
 def _unrolled_scan(
-    _model: onnx.ModelProto, node: onnx.NodeProto, prefix: str, opset: int, inferred: Inferred, constants: Constants
+    node: onnx.NodeProto, prefix: str, opset: int, inferred: Inferred, constants: Constants
 ) -> list[onnx.NodeProto] | None:
     if opset < 9:
         return None
