@@ -141,9 +141,10 @@ def test_dense_in_chunks_bands_and_blocks(rows: int, march: str, tmp_path: Path)
     arguments = [variable("x", (rows, 700)), variable("w", (700, 600)), variable("b", (600,))]
     part = partition(arguments, lambda e, x, w, b: e(op.nn.relu(e(op.add(e(op.matmul(x, w)), b)))), [1, 2])
     data, weights, bias = random((rows, 700)), random((700, 600)), random((600,))
+    run = Runner(part, tmp_path, f"ccompiler -march={march}")
     results = []
     for split in (1, 2, 5, 1000):
-        run = Runner(part, tmp_path / str(split), f"ccompiler -march={march}", split=split)
+        run.split = split
         results.append(run(data, weights, bias))
         np.testing.assert_array_equal(results[-1], results[0])
     close(results[0], np.maximum(wide(data) @ wide(weights) + bias, 0), 700)
@@ -166,15 +167,17 @@ def test_dense_with_sums_in_the_result(rows: int, columns: int, after: str, tmp_
     product = wide(data) @ wide(weights)
     expected = {"nothing": product, "residual": np.maximum(product + residual, 0)}
     first_results: Any = None
+    run = Runner(part, tmp_path)
     for split in (1, 2, 5, 1000):
-        results = Runner(part, tmp_path / str(split), split=split)(data, weights, residual)
+        run.split = split
+        results = run(data, weights, residual)
         results = results if isinstance(results, tuple) else (results,)
         for result, name in zip(results, expected if after == "both" else [after], strict=True):
             close(result, expected[name], 1024)
         first_results = first_results or results
         for result, same in zip(results, first_results, strict=True):
             np.testing.assert_array_equal(result, same)
-    source = (tmp_path / "1" / "ccompiler.c").read_text()
+    source = (tmp_path / "ccompiler.c").read_text()
     assert ("float c[" in source) == (columns == 300)
 
 
@@ -185,9 +188,11 @@ def test_units_of_batches(sizes: tuple[int, int, int, int], tmp_path: Path) -> N
     arguments = [variable("x", (batch, rows, depth)), variable("w", (batch, depth, columns))]
     part = partition(arguments, lambda e, x, w: e(op.matmul(x, w)), [1])
     data, weights = random((batch, rows, depth)), random((batch, depth, columns))
+    run = Runner(part, tmp_path)
     results = []
     for split in (1, 2, 3, 7, 1000):
-        results.append(Runner(part, tmp_path / str(split), split=split)(data, weights))
+        run.split = split
+        results.append(run(data, weights))
         np.testing.assert_array_equal(results[-1], results[0])
     close(results[0], wide(data) @ wide(weights), depth)
 
@@ -202,9 +207,11 @@ def test_units_of_groups(dtype: str, groups: int, out_channels: int, tmp_path: P
     attributes = {"padding": (1, 0), "groups": groups, "out_dtype": result, **LAYOUTS}
     part = partition(arguments, lambda e, x, w: e(op.nn.conv2d(x, w, **attributes)), [1])
     data, weights = random((2, 12 * groups, 9, 13), dtype), random(weight, dtype)
+    run = Runner(part, tmp_path)
     results = []
     for split in (1, 2, 5, 1000):
-        results.append(first(Runner(part, tmp_path / str(split), split=split)(last(data), last(weights))))
+        run.split = split
+        results.append(first(run(last(data), last(weights))))
         np.testing.assert_array_equal(results[-1], results[0])
     close(results[0], conv2d(data, weights, groups=groups, padding=(1, 0, 1, 0)), 36)
 

@@ -50,10 +50,11 @@ def test_windows_in_lines(case: str, machine: str, tmp_path: Path) -> None:
 
     chosen = Machine(16, 32, "aarch64") if machine == "aarch64" else None
     data, weights, bias = random(shape), random(weight), random(weight[:1])
+    target = f"ccompiler -march={MACHINES[machine]}"
+    run = Runner(partition(arguments, body, [1, 2]), tmp_path, target, machine=chosen)
     results = []
     for split in (1, 3, 1000):
-        target = f"ccompiler -march={MACHINES[machine]}"
-        run = Runner(partition(arguments, body, [1, 2]), tmp_path / str(split), target, machine=chosen, split=split)
+        run.split = split
         results.append(first(run(last(data), last(weights), bias)))
         np.testing.assert_array_equal(results[-1], results[0])
     wanted = np.maximum(conv2d(data, weights, **attributes) + bias[:, None, None], 0)
