@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 WORK := build
 JOBS ?= 2
 
+# Tests start hundreds of processes: without files of bytecode each compiles packager anew.
+unexport PYTHONDONTWRITEBYTECODE
+PYTEST = $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 10 --durations-min 0.1
+
 DIGITS := $(WORK)/digits.so
 C_FILES = $(shell find runtime_stub samples examples tests -name '*.[ch]' -o -name '*.cpp')
 
@@ -50,13 +54,13 @@ format: $(VENV)/test.stamp
 	$(BIN)/clang-format -i $(C_FILES)
 
 fast: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m "not slow" -q -n $(JOBS) --dist loadfile
+	$(PYTEST) -m "not slow"
 
 slow: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m "slow and not thorough" -q -n $(JOBS) --dist loadfile --durations 15
+	$(PYTEST) -m "slow and not thorough"
 
 thorough: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m thorough -q -n $(JOBS) --dist loadfile
+	$(PYTEST) -m thorough
 
 # The environments. A stamp is as new as the lock file that its environment was made from.
 $(VENV)/bin/python:
@@ -69,9 +73,11 @@ $(VENV)/build.stamp: requirements-build.lock pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-$(VENV)/test.stamp: requirements-test.lock $(VENV)/build.stamp
+# The test lock has all of the build lock: one call installs both.
+$(VENV)/test.stamp: requirements-test.lock requirements-build.lock pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-test.lock
-	touch $@
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(VENV)/build.stamp $@
 
 # Local version labels (torch's "+cpu") are no part of a pin: which build of a version is installed is the machine's
 # choice. The build lock is the part of the test lock that `packager[build]` needs.

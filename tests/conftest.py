@@ -1,9 +1,10 @@
-"""For all tests: a build cache of this session's own, so that no earlier build stands in for one."""
+"""For all tests: the session's own build cache, and which cases of a sampled test CI runs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -20,3 +21,23 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow cases of a test that is marked ``sampled(n)`` as thorough, all but every n-th.
+
+    A case with a parameter value that none of those has stays as well: CI sees each value at least once.
+    """
+    tests: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") and item.get_closest_marker("slow"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        (stride,) = cases[0].get_closest_marker("sampled").args
+        values = [{(name, id(value)) for name, value in case.callspec.params.items()} for case in cases]
+        seen = set().union(*values[::stride])
+        for number, case in enumerate(cases):
+            if number % stride and values[number] <= seen:
+                case.add_marker(pytest.mark.thorough)
+            seen |= values[number]

@@ -85,6 +85,9 @@ class TestCutlass(PartitionConformance):
 
     def test_builds_with_attribute(self, attribute: str, tmp_path: Path) -> None:
         """Those that make more kernels have a product alone: nvcc takes half a minute for each."""
-        if attribute in ("max_partition_depth", "candidates"):
-            self.cases = (DENSE,)
+        self.cases = (DENSE,) if attribute in ("max_partition_depth", "candidates") else (DENSE, ATTENTION)
         super().test_builds_with_attribute(attribute, tmp_path)
+
+    @pytest.mark.thorough  # test_cutlass_bundles.py has equal builds, test_cuda_toolkit.py equal objects of nvcc
+    def test_makes_the_same_everywhere_and_leaves_nothing(self, tmp_path: Path) -> None:
+        super().test_makes_the_same_everywhere_and_leaves_nothing(tmp_path)

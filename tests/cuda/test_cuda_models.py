@@ -9,7 +9,7 @@ import pytest
 from model_builds import build_and_compare, having
 
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
-MODELS = ["resnet50", "shufflenet", pytest.param("inception_v1", marks=pytest.mark.thorough)]
+MODELS = ["shufflenet", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("resnet50", "inception_v1"))]
 
 pytestmark = pytest.mark.slow
 

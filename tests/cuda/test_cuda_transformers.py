@@ -2,7 +2,8 @@
 
 The models are those of the GPU benchmark: layers of full size, random weights, exported by torch. They have few layers,
 which make the same kernels as all in less time: equal layers share them, as the first test of BERT shows. No number is
-computed here; that takes a GPU, and ``benchmarks/gpu/check.py``.
+computed here; that takes a GPU, and ``benchmarks/gpu/check.py``. CI has an encoder and a decoder; smaller models of
+test_cuda_bundles.py and test_cuda_models.py have half precision, bounded dims and convolutions.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def test_bert_base(models: Any, work: Path) -> None:
     assert [spec.shape for spec in (*manifest.inputs, *manifest.outputs)] == [(1, 128), (1, 128, 768)]
 
 
+@pytest.mark.thorough
 def test_bert_base_in_half_precision(models: Any, work: Path) -> None:
     manifest = build_and_compare(models.bert(work, layers=2).path, work / "bert.so", precision="fp16")
     matrices = [c for c in manifest.constants if ".layer." in c.name and len(c.shape) == 2]
@@ -61,6 +63,7 @@ def test_bert_base_in_half_precision(models: Any, work: Path) -> None:
     assert [spec.dtype for spec in (*manifest.inputs, *manifest.outputs)] == ["int64", "float32"]
 
 
+@pytest.mark.thorough
 def test_bert_base_with_a_bounded_batch(models: Any, work: Path) -> None:
     model = models.bert(work, layers=2, batch=3, bounds=(1, 8)).path
     manifest = build_and_compare(model, work / "bert.so")
@@ -71,6 +74,7 @@ def test_bert_base_with_a_bounded_batch(models: Any, work: Path) -> None:
     assert manifest.arena_bytes >= 2 * 4 * 8 * 128 * 768  # a layer's input and output, at the greatest batch
 
 
+@pytest.mark.thorough
 def test_vit_b_16(models: Any, work: Path) -> None:
     module = models.torch_models.vit(num_hidden_layers=2)
     made = models.export(module, work / "vit.pt2", torch.zeros(1, 3, 224, 224))

@@ -36,15 +36,15 @@ net (float[n,16,64] x) => (float[n,16,64] y) {
   v0 = MatMul(x, wv) v1 = Add(v0, b) v2 = Reshape(v1, split) v = Transpose <perm = [0, 2, 1, 3]> (v2)
   a = MatMul(q, k) s = Mul(a, scale) p = Softmax <axis = -1> (s) o = MatMul(p, v)
   t = Transpose <perm = [0, 2, 1, 3]> (o) j = Reshape(t, join)
-  m = MatMul(j, wo) d = Add(m, b) y = Add(d, x)
+  m = MatMul(j, wo) d = Add(m, b) y = Softmax <axis = -1> (d)
 }
 """
 DENSE = """
 <ir_version: 8, opset_import: ["": 17]>
-net (float[n,64] x) => (float[n,128] y) { p = MatMul(x, w) a = Add(p, b) y = Relu(a) }
+net (float[n,64] x) => (float[n,64] y) { p = MatMul(x, w) a = Add(p, b) y = Add(a, x) }
 """
-# Its first kernel is one of LAYER's, which nvcc compiles once.
-PLAIN = DENSE.replace("a = Add(p, b) y = Relu(a)", "y = Add(p, b)")
+# Its first kernel is LAYER's, which nvcc compiles once.
+PLAIN = DENSE.replace("a = Add(p, b) y = Add(a, x)", "y = Add(p, b)").replace("[n,64] y", "[n,128] y")
 QUANTIZED = """
 <ir_version: 10, opset_import: ["": 21]>
 net (float[n,64] x) => (float[n,32] y) {
@@ -83,7 +83,7 @@ def save(text: str, path: Path, **shapes: tuple[int, ...]) -> Path:
 
 @pytest.fixture(scope="module")
 def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Attention with its projections, and a product with a residual; for sm_80."""
+    """Attention with its projections; for sm_80."""
     folder = tmp_path_factory.mktemp("layer")
     shapes = {"wq": (64, 64), "wk": (64, 64), "wv": (64, 64), "wo": (64, 64), "b": (64,)}
     model = save(LAYER, folder / "layer.onnx", **shapes)
@@ -93,9 +93,9 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One product, for two architectures: two kernels."""
+    """One product with a residual, for two architectures: two kernels."""
     folder = tmp_path_factory.mktemp("dense")
-    model = save(DENSE, folder / "dense.onnx", w=(64, 128), b=(128,))
+    model = save(DENSE, folder / "dense.onnx", w=(64, 64), b=(64,))
     targets = ["cuda -arch=sm_80,sm_90a", "cutlass -candidates=1"]
     return packager.build(model, folder / "dense.so", targets=targets, precision="fp16", dims={"n": (1, 8)})
 
@@ -284,7 +284,7 @@ def test_equal_builds_are_equal(layer: Path, tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_wrong_targets(tmp_path: Path, target: str, message: str) -> None:
-    model = save(DENSE, tmp_path / "dense.onnx", w=(64, 128), b=(128,))
+    model = save(DENSE, tmp_path / "dense.onnx", w=(64, 64), b=(64,))
     with pytest.raises(UsageError, match=message):
         packager.build(model, tmp_path / "out.so", targets=["cuda -arch=sm_80", target])
     with pytest.raises(UsageError, match="no Target of the list compiles for that device"):

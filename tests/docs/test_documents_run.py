@@ -10,11 +10,17 @@ from markdown_blocks import DOCUMENTS, ROOT, blocks
 from workplace import Workplace
 
 RUNNABLE = {"sh", "console", "python", "c", "yaml", "toml"}
+MAIN = ("README.md", "docs/abi.md", "docs/verify.md", "docs/pipeline.md", "docs/targets.md")
 
 
 def runnable() -> list[object]:
+    """Return the documents with blocks to run; other than the main ones they repeat what tests of their subject do."""
     found = [document for document in DOCUMENTS if any(block.language in RUNNABLE for block in blocks(document))]
-    return [pytest.param(document, id=document.relative_to(ROOT).as_posix()) for document in found]
+    names = {document: document.relative_to(ROOT).as_posix() for document in found}
+    return [
+        pytest.param(document, id=name, marks=[] if name in MAIN else pytest.mark.thorough)
+        for document, name in names.items()
+    ]
 
 
 @pytest.mark.slow
@@ -50,6 +56,6 @@ def test_every_block_has_a_known_language() -> None:
             )
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/abi.md", "docs/verify.md", "docs/pipeline.md", "docs/targets.md"])
+@pytest.mark.parametrize("name", MAIN)
 def test_the_main_documents_have_something_to_run(name: str) -> None:
     assert any(block.language in RUNNABLE for block in blocks(ROOT / name))

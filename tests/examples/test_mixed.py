@@ -135,6 +135,7 @@ def test_resnet50_and_a_custom_operator(with_openblas: Run, acme: Path, tmp_path
     assert np.count_nonzero(top) == 5
 
 
+@pytest.mark.thorough  # the backends as in the other models; test_minilm.py of the samples has its numbers
 def test_minilm(with_openblas: Run, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     path = tmp_path / "minilm.pt2"

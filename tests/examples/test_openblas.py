@@ -219,6 +219,7 @@ def test_a_cpu_without_kernels_is_refused(with_openblas: Run, model: Path, base:
     assert "-core" in told
 
 
+@pytest.mark.thorough  # the other example does the same
 @pytest.mark.usefixtures("archive")
 def test_it_passes_its_own_tests(with_openblas: Run, tmp_path: Path) -> None:
     """The conformance suite, as the package's authors run it."""

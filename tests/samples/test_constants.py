@@ -38,6 +38,7 @@ def test_the_dense_layers_of_digits(
         np.testing.assert_array_equal(session.run(image)["logits"], before)
 
 
+@pytest.mark.thorough  # the test before it does so with a small model
 def test_all_weights_of_minilm(tmp_path: Path) -> None:
     """An untrained encoder's bundle becomes the trained one by swapping every constant that it has."""
     torch = pytest.importorskip("torch")

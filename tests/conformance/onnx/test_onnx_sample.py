@@ -13,12 +13,13 @@ from tests.conformance.onnx.table import VERDICTS
 
 pytestmark = pytest.mark.slow
 
-STRIDE = 37  # a prime: cases of one operator stand side by side, in pairs and fours
+STRIDES = [61, pytest.param(37, marks=pytest.mark.thorough)]  # primes: cases of one operator are neighbors
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_cases_are_judged_as_before() -> None:
+@pytest.mark.parametrize("stride", STRIDES)
+def test_cases_are_judged_as_before(stride: int) -> None:
     expected = json.loads(VERDICTS.read_text())["verdicts"]
-    found = judge_all(all_cases()[::STRIDE], targets_here(), lambda _verdict: None, lanes=1)
+    found = judge_all(all_cases()[::stride], targets_here(), lambda _verdict: None, lanes=1)
     changed = [f"{v.name}: {v.status}, was {expected[v.name]}: {v.message}" for v in found.values()]
     assert [text for text, v in zip(changed, found.values(), strict=True) if v.status != expected[v.name]] == []

@@ -181,7 +181,11 @@ def test_a_few_operators(drawn: tuple[onnx.ModelProto, bool], tmp_path_factory: 
 EACH_ROW = (f"{targets_here()[0]} -micro_batch=1", *targets_here()[1:])
 
 
-@pytest.mark.parametrize("targets", [targets_here()[:1], EACH_ROW], ids=["llvm", "llvm ccompiler"])
+@pytest.mark.parametrize(
+    "targets",
+    [pytest.param(targets_here()[:1], marks=pytest.mark.thorough), EACH_ROW],
+    ids=["llvm", "llvm ccompiler"],
+)
 @settings(max_examples=50, **QUIET)
 @given(drawn=models(operators=25))
 def test_many_operators(

@@ -69,6 +69,7 @@ def encoder(heads: int, depth: int, scale: float, batch: Any, rows: Any, scores:
     return body
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", [32, 48, 64, 80, 128])
 @pytest.mark.parametrize("rows", [1, 7, 197])
 def test_odd_lengths_and_depths(rows: int, depth: int, tmp_path: Path) -> None:
@@ -119,6 +120,7 @@ def test_added_mask(shape: tuple[int, ...], tmp_path: Path) -> None:
     close(run(q, k, v, mask), merge_heads(attend(*(split_heads(x, 3) for x in (q, k, v)), 0.25, mask)))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("fill", [-np.inf, -1e4])
 @pytest.mark.parametrize("inverted", [False, True])
 @pytest.mark.parametrize("shape", [(2, 1, 1, 9), (9, 9), (1, 3, 9, 9)], ids=str)

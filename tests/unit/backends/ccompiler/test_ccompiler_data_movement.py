@@ -28,6 +28,7 @@ def functions(run: Runner) -> list[str]:
     return [function.symbol.split("_")[-1] for function in run.group.functions]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("widths", [(1, 2), (16, 70), (3, 64, 17, 33)])
 def test_concat(widths: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
@@ -39,6 +40,7 @@ def test_concat(widths: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(run(*data), np.concatenate(data, -1))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("widths", [(20, 13), (2000, 3000)])
@@ -74,6 +76,7 @@ def test_concat_of_what_a_convolution_makes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(x, w, y), np.concatenate([y, product], 3))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("groups", "each"), [(2, 1), (3, 7), (4, 34), (16, 16)])
 def test_groups_are_interleaved(groups: int, each: int, dtype: str, tmp_path: Path) -> None:

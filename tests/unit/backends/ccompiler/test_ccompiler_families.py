@@ -56,6 +56,7 @@ def symbol(name: str = "n") -> tirx.Var:
 # dense
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize(("depth", "columns"), [(1, 1), (7, 5), (33, 50), (64, 16), (16, 96)])
 def test_dense_with_packed_weights(dtype: str, depth: int, columns: int, tmp_path: Path) -> None:
@@ -68,6 +69,7 @@ def test_dense_with_packed_weights(dtype: str, depth: int, columns: int, tmp_pat
         close(run(data, weights), wide(data) @ wide(weights), depth)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", [1, 2, 3, 6, 25])
 @pytest.mark.parametrize("base", ["llvm", "llvm -mcpu=x86-64", "llvm -mcpu=x86-64-v2"])
 def test_dense_of_a_static_shape_on_other_machines(rows: int, base: str, tmp_path: Path) -> None:
@@ -85,6 +87,7 @@ def has_avx512() -> bool:
     return cpu.is_file() and {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(cpu.read_text().split())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("machine", ["aarch64", "avx512"])
 def test_tiles_of_other_machines(machine: str, dtype: str, tmp_path: Path) -> None:
@@ -330,6 +333,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_conv2d(case: str, dtype: str, tmp_path: Path) -> None:
@@ -452,6 +456,7 @@ POOLINGS = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("case", POOLINGS)
 @pytest.mark.parametrize("kind", ["max", "avg", "avg with padding"])
@@ -495,6 +500,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("columns", [1, 3, 16, 77])
 def test_softmax_of_what_comes_before_it(dtype: str, columns: int, tmp_path: Path) -> None:

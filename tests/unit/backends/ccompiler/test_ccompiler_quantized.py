@@ -44,6 +44,7 @@ def runner(part: object, folder: Path, machine: str) -> Runner:
     return Runner(part, folder, target, machine=chosen)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(("depth", "columns"), [(1, 1), (7, 5), (33, 50), (64, 16), (1100, 96)])
 def test_dense(machine: str, depth: int, columns: int, tmp_path: Path) -> None:
@@ -76,6 +77,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("case", CONVOLUTIONS)

@@ -17,6 +17,7 @@ import pytest
 from packager.backends.base import Context, Target
 from packager.backends.cutlass.core.compile_kernels import compile_host, find_cutlass
 from packager.backends.cutlass.core.drafts import KernelConfig
+from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
 
@@ -124,8 +125,8 @@ class HostKernel:
 
 
 def make_context(folder: Path) -> Context:
-    """Return what the kernels are compiled with, into a folder, nothing kept beyond it."""
-    return Context(folder, find_toolchain("x86_64"), Target("llvm", {}), 1)
+    """Return what kernels are compiled with, into a folder; objects of nvcc are shared with the session's builds."""
+    return Context(folder, find_toolchain("x86_64"), Target("llvm", {}), 1, cache=Cache.of_user())
 
 
 def link_host(name: str, host: Path, folder: Path) -> HostKernel:

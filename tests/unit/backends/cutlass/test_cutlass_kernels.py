@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, link_host, make_context
+from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, build_host, link_host, make_context
 
 from packager.backends.cutlass.core.compile_kernels import compile_kernels, find_cutlass
 from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, BARRIER_BYTES, TYPES, GemmConfig, Sm80Tile, Sm90Tile
@@ -20,8 +20,8 @@ from packager.backends.cutlass.gemm.tiles import portfolio
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.resources import folder
 
-# Where parameters begin in the constant bank of sm_90: at 0x210, and those that hold tensor maps at a multiple of 128.
-PARAMETERS = {"sm90": 0x280, "sm80": 0x210}
+# Where parameters begin in the constant bank; on sm_90 those that hold tensor maps begin at a multiple of 128.
+PARAMETERS = {("sm90", "sm_90a"): 0x280, ("sm80", "sm_90a"): 0x210, ("sm80", "sm_80"): 0x160}
 
 
 def configurations() -> Iterator[GemmConfig]:
@@ -131,10 +131,9 @@ class Problem(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel: its fatbin, and what the host has of it."""
+    """A kernel's configuration, and what the host has of it."""
 
     config: GemmConfig
-    fatbin: Path
     host: HostKernel
 
     def fill(self, encoded: bool = True, **values: int | float) -> Launch | None:
@@ -152,12 +151,18 @@ COMPILED = {
 }
 
 
+# Kernels that test_cutlass_bundles.py has as well, and those above: nvcc takes half a minute for each.
+BY_NVCC = [
+    (GemmConfig(Sm90Tile((64, 96, 64), (1, 1), "plain"), "float16", "float32", 8, residual=True), "sm_90a", 90),
+    (GemmConfig(Sm80Tile((64, 64, 64), (32, 32), 5), "float16", "float16", 8), "sm_80", 0),
+    *(pytest.param((config, "sm_90a", 90), marks=pytest.mark.thorough) for config in COMPILED.values()),
+]
+
+
 @pytest.fixture(scope="module", params=COMPILED)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    path, config = tmp_path_factory.mktemp("kernels"), COMPILED[request.param]
-    kernels = [(config.source(ARCHS), 90)]
-    (kernel,) = compile_kernels(kernels, find_cutlass(), find_cuda_toolkit(""), make_context(path))
-    return Built(config, kernel.fatbin, link_host(config.name, kernel.host, path))
+    config = COMPILED[request.param]
+    return Built(config, build_host(config, tmp_path_factory.mktemp("kernels")))
 
 
 @pytest.mark.slow
@@ -171,13 +176,18 @@ def test_host_objects_need_nothing_but_the_runtime_and_libgcc(built: Built) -> N
 
 
 @pytest.mark.slow
-def test_both_compilers_lay_out_the_parameter_alike(built: Built) -> None:
+@pytest.mark.parametrize("kernel", BY_NVCC, ids=lambda kernel: kernel[0].name)
+def test_both_compilers_lay_out_the_parameter_alike(kernel: tuple[GemmConfig, str, int], tmp_path: Path) -> None:
+    config, arch, least = kernel
+    kernels, toolkit = [(config.source((arch,)), least)], find_cuda_toolkit("")
+    (made,) = compile_kernels(kernels, find_cutlass(), toolkit, make_context(tmp_path))
+    host = link_host(config.name, made.host, tmp_path)
     files = importlib.metadata.files("nvidia-cuda-cuobjdump") or []
     (tool,) = [str(file.locate()) for file in files if file.name == "cuobjdump"]
-    usage = subprocess.run([tool, "-res-usage", built.fatbin], capture_output=True, text=True, check=True).stdout
-    (line,) = re.findall(rf"Function {built.config.name}:\n(.*)", usage)
+    usage = subprocess.run([tool, "-res-usage", made.fatbin], capture_output=True, text=True, check=True).stdout
+    (line,) = re.findall(rf"Function {config.name}:\n(.*)", usage)
     (bank,) = re.findall(r"CONSTANT\[0\]:(\d+)", line)
-    assert int(bank) - PARAMETERS[built.config.tile.family] == built.host.bytes
+    assert int(bank) - PARAMETERS[config.tile.family, arch] == host.bytes
     assert re.search(r"STACK:0 .*LOCAL:0 ", line)  # nothing is spilled
 
 

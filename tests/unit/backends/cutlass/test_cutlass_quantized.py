@@ -17,7 +17,7 @@ import onnx
 import onnx.parser
 import pytest
 import tvm
-from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, link_host, make_context
+from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, build_host, link_host, make_context
 from tvm import relax
 from tvm_machine import compute
 
@@ -391,7 +391,7 @@ COMPILED = {
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel: its fatbin, and what the host has of it."""
+    """A kernel's configuration, and what the host has of it."""
 
     config: QuantizedConfig
     host: HostKernel
@@ -410,10 +410,16 @@ class Built:
         return self.host.fill(problem, refused=0 if encoded else EVERY)
 
 
-# nvcc compiles a kernel for integers of sm_80 for test_cutlass_bundles.py, too.
-@pytest.fixture(scope="module", params=["sm90", pytest.param("sm80", marks=pytest.mark.thorough)])
+# nvcc takes half a minute for a kernel, the host's compiler a few seconds; test_cutlass_bundles.py has one by nvcc.
+BUILDS = ["host sm90", "host sm80", *(pytest.param(f"nvcc {name}", marks=pytest.mark.thorough) for name in COMPILED)]
+
+
+@pytest.fixture(scope="module", params=BUILDS)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    path, config = tmp_path_factory.mktemp("kernels"), COMPILED[request.param]
+    compiler, name = request.param.split()
+    path, config = tmp_path_factory.mktemp("kernels"), COMPILED[name]
+    if compiler == "host":
+        return Built(config, build_host(config, path))
     (kernel,) = compile_kernels([(config.source(ARCHS), 90)], find_cutlass(), find_cuda_toolkit(""), make_context(path))
     return Built(config, link_host(config.name, kernel.host, path))
 
