@@ -27,17 +27,19 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow cases of a test that is marked ``sampled(n)`` as thorough, all but every n-th.
 
-    A case with a parameter value that none of those has stays as well: CI sees each value at least once.
+    A case with a parameter value that none of those has stays as well, so CI sees each value at least once, unless the
+    test is marked ``sampled(n, every_value=False)``.
     """
     tests: dict[str, list[Any]] = {}
     for item in items:
         if item.get_closest_marker("sampled") and item.get_closest_marker("slow"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in tests.values():
-        (stride,) = cases[0].get_closest_marker("sampled").args
+        marker = cases[0].get_closest_marker("sampled")
+        (stride,), every_value = marker.args, marker.kwargs.get("every_value", True)
         values = [{(name, id(value)) for name, value in case.callspec.params.items()} for case in cases]
         seen = set().union(*values[::stride])
         for number, case in enumerate(cases):
-            if number % stride and values[number] <= seen:
+            if number % stride and (not every_value or values[number] <= seen):
                 case.add_marker(pytest.mark.thorough)
             seen |= values[number]

@@ -98,6 +98,7 @@ def reference(model: Path) -> np.ndarray:
     return np.asarray(logits)
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "least"), LARGE)
 def test_a_large_decoder(form: str, least: int, decoder: Decoder, folder: Path) -> None:

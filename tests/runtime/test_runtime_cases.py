@@ -44,12 +44,14 @@ BATCHES = ["lanes", "failing", "dims", "profile", "absent_workers", "hook", "ses
 STATES = ["table", "steps", "set", "sessions", "refusals", "profile", "busy", "entries", "entry_names"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", TENSORS)
 def test_tensors(builder: Builder, case: str) -> None:
     builder.run("tensors", case, builder.dynamic)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", LIFECYCLE)
 def test_lifecycle(builder: Builder, case: str) -> None:
     builder.run("lifecycle", case, builder.dynamic, builder.static)
@@ -59,6 +61,7 @@ def test_selection(builder: Builder) -> None:
     builder.run("lifecycle", "selection", builder.selection)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", THREADS)
 def test_threads(builder: Builder, case: str) -> None:
     if case == "forked_child" and builder.flavor.name == "thread":
@@ -68,16 +71,19 @@ def test_threads(builder: Builder, case: str) -> None:
     builder.run("threads", case, builder.dynamic)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CONSTANTS)
 def test_constants(builder: Builder, case: str) -> None:
     builder.run("constants", case, builder.constants)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", BATCHES)
 def test_micro_batches(builder: Builder, case: str) -> None:
     builder.run("batches", case, builder.batches, builder.bundle("batch_dim", "-DMODEL_BATCHES", "-DBATCH_DIM=1"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", STATES)
 def test_states(builder: Builder, case: str) -> None:
     builder.run("states", case, builder.states)

@@ -84,6 +84,7 @@ def bundle(export, encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_bundle(export, encoder, tmp_path_factory.mktemp("minilm"), (128, 128))
 
 
+@pytest.mark.thorough
 def test_encoder_agrees_with_the_published_model(export, wanted: np.ndarray, tokens: dict[str, np.ndarray]) -> None:
     """The sample calls the parts of BertModel itself: they have to add up to its own forward, pooled."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
@@ -95,6 +96,7 @@ def test_encoder_agrees_with_the_published_model(export, wanted: np.ndarray, tok
     np.testing.assert_allclose(wanted, mean / np.linalg.norm(mean, axis=1, keepdims=True), rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_shapes_stay_known_in_tvm_when_the_length_is_dynamic(export, encoder) -> None:
     frontend = pytest.importorskip("tvm.relax.frontend.torch")
     program = export.export_encoder(encoder, (1, 8), (2, 128))

@@ -149,6 +149,7 @@ class TestNoRoom:
             assert done.returncode == 0, done.stderr
             assert packager.verify(tmp_path / "o.so").ok
 
+    @pytest.mark.sampled(2, every_value=False)
     @needs_mounts
     @pytest.mark.parametrize("what", ["output", "work folder", "cache"])
     @pytest.mark.parametrize("size", ["4k", *(pytest.param(size, marks=pytest.mark.slow) for size in ("24k", "100k"))])
@@ -273,6 +274,7 @@ SIGNALS = [
 ]
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "after"), SIGNALS)
 @pytest.mark.usefixtures("leaves_nothing")

@@ -53,6 +53,7 @@ def test_resizing(tmp_path: Path) -> None:
     check_with_onnxruntime(model, {"x": X}, tmp_path)
 
 
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 def test_sampling_reads_nothing_outside_of_the_image(padding: str, tmp_path: Path) -> None:
     nodes = [

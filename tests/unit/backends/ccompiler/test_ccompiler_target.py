@@ -240,6 +240,7 @@ def test_cross_compiles(tmp_path: Path) -> None:
     assert read_elf(path).machine == "aarch64"
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "every"),

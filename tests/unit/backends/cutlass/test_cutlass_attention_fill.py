@@ -50,6 +50,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HostKerne
     return host_builds(KERNELS, tmp_path_factory)
 
 
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_host_object_needs_the_encoder_alone(build: Callable[[str], HostKernel], name: str) -> None:
     built = build(name)

@@ -166,6 +166,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HostKerne
     return host_builds(BUILT, tmp_path_factory)
 
 
+@pytest.mark.sampled(5, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT)
 def test_host_objects_need_nothing_but_encoders(name: str, build: Callable[[str], HostKernel]) -> None:

@@ -165,6 +165,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Built(config, build_host(config, tmp_path_factory.mktemp("kernels")))
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 def test_host_objects_need_nothing_but_the_runtime_and_libgcc(built: Built) -> None:
     undefined = subprocess.run(
