@@ -7,7 +7,7 @@ nothing between calls, and writes only into its work folder. Equal partitions, T
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from packager.graph.dataflow import Dataflow
     from packager.ir.primitives import BackendOutput, Kernel, Partition
 
-    pass
 
 API_VERSION = 1
 """Of this interface. A third party's backend says which one it was written for."""
@@ -89,17 +88,17 @@ class Match:
     """A part of the model that a pattern has matched, before its backend takes it.
 
     ``calls`` are its operators (``relax.Call``) in the model's order, the last the one that the pattern is rooted at.
-    ``annotated`` are the expressions that named sub-patterns have matched. ``constants`` are the handles of variables
-    that hold constants.
+    ``annotated`` are the expressions that named sub-patterns have matched. ``constants`` are the variables that
+    hold constants.
     """
 
     calls: tuple[Any, ...]
     annotated: Mapping[str, Any]
-    constants: frozenset[int]
+    constants: Set[Any]
 
     def is_constant(self, expr: Any) -> bool:
         """Whether an operand is one of the model's constants, and not computed from its inputs."""
-        return expr.__chandle__() in self.constants
+        return expr in self.constants
 
 
 @dataclass(frozen=True)

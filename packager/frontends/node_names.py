@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from tvm import IRModule, relax
 from tvm_ffi import structural_map
 
+from packager.graph.dataflow import bindings_of
+from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import with_main
 
 PREFIX = "node_"
@@ -24,26 +26,25 @@ def tag_bindings(module: IRModule, node_of_variable: Mapping[str, str]) -> tuple
     converter emits its intermediate values first, or at the end of the function to the last.
     """
     main = module["main"]
-    renamed: dict[int, relax.Var] = {}
+    renamed: IdentityMap[relax.Var] = IdentityMap()
     nodes: dict[str, str] = {}
     pending: list[str] = []
     last = ""
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            var = binding.var
-            name = f"{PREFIX}{len(renamed)}"
-            renamed[var.__chandle__()] = type(var)(name, var.ty)
-            if isinstance(binding.value, relax.TupleGetItem):
-                tuple_variable = renamed.get(binding.value.tuple_value.__chandle__())
-                if tuple_variable is not None and tuple_variable.name in nodes:
-                    nodes[name] = nodes[tuple_variable.name]
-                    continue
-            pending.append(name)
-            node = node_of_variable.get(var.name)
-            if node:
-                nodes.update(dict.fromkeys(pending, node))
-                pending.clear()
-                last = node
+    for binding in bindings_of(main):
+        var = binding.var
+        name = f"{PREFIX}{len(renamed)}"
+        renamed[var] = type(var)(name, var.ty)
+        if isinstance(binding.value, relax.TupleGetItem):
+            tuple_variable = renamed.get(binding.value.tuple_value)
+            if tuple_variable is not None and tuple_variable.name in nodes:
+                nodes[name] = nodes[tuple_variable.name]
+                continue
+        pending.append(name)
+        node = node_of_variable.get(var.name)
+        if node:
+            nodes.update(dict.fromkeys(pending, node))
+            pending.clear()
+            last = node
     nodes.update(dict.fromkeys(pending, last) if last else {})
-    main = structural_map(main, (relax.Var, lambda var: renamed.get(var.__chandle__(), var)))
+    main = structural_map(main, (relax.Var, lambda var: renamed.get(var, var)))
     return with_main(module, main), nodes

@@ -16,6 +16,7 @@ from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.node_names import tag_bindings
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.frontends.signature import dims_of, fix_dims, input_specs, output_names
+from packager.graph.dataflow import bindings_of
 from packager.graph.lift_constants import lift_constants
 from packager.ir.model import ImportedModel, ModelSignature
 
@@ -41,7 +42,7 @@ def load(
         constants[key] = array if other is None else other
     module["main"] = module["main"].with_attr("num_input", len(inputs))
     # The module names no source nodes: its own variables are the best names that there are.
-    own = {b.var.name: b.var.name for block in module["main"].body.blocks for b in block.bindings}
+    own = {b.var.name: b.var.name for b in bindings_of(module["main"])}
     module, nodes = tag_bindings(module, own)
     return ImportedModel(
         signature=ModelSignature(

@@ -20,6 +20,8 @@ from tvm_ffi import structural_walk
 
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
+from packager.graph.dataflow import bindings_of
+from packager.graph.identity import IdentityMap
 from packager.graph.symbolic import to_extent
 from packager.ir.model import ImportedModel
 from packager.ir.shapes import Condition
@@ -73,23 +75,22 @@ def with_conditions(model: ImportedModel) -> ImportedModel:
     if not known.dims:
         return model
     relations = Relations(bound_analyzer(main.params[: len(known.inputs)], known.dims), known.conditions)
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            call = binding.value
-            if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.Op) and call.op.name in _DEMANDS:
-                node = model.nodes.get(binding.var.name, call.op.name.removeprefix("relax."))
-                for left, relation, right in _DEMANDS[call.op.name](call):
-                    relations.demand(left, relation, right, node)
+    for binding in bindings_of(main):
+        call = binding.value
+        if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.Op) and call.op.name in _DEMANDS:
+            node = model.nodes.get(binding.var.name, call.op.name.removeprefix("relax."))
+            for left, relation, right in _DEMANDS[call.op.name](call):
+                relations.demand(left, relation, right, node)
     signature = dataclasses.replace(known, conditions=tuple(relations.found.values()))
     return dataclasses.replace(model, signature=signature)
 
 
-def _names(*expressions: Any) -> dict[int, Any]:
-    """Return the dims in expressions by the handles of their variables."""
+def _names(*expressions: Any) -> IdentityMap[Any]:
+    """Return the dims in expressions by their variables."""
     found: list[Any] = []
     for expression in expressions:
         structural_walk(expression, [(tirx.Var, found.append)])
-    return {variable.__chandle__(): variable.name for variable in found}
+    return IdentityMap((variable, variable.name) for variable in found)
 
 
 def _shape(value: Any) -> list[Any] | None:

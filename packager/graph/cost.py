@@ -12,6 +12,7 @@ from tvm.tirx import stmt as st
 
 from packager.bundle.manifest import Dim
 from packager.graph import symbolic
+from packager.graph.dataflow import bindings_of
 from packager.ir.primitives import Cost, Kernel
 from packager.ir.shapes import Extent
 
@@ -19,7 +20,7 @@ _FLOATING = ("float", "bfloat")
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 
-def estimate(kernel: Kernel, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> Cost:
+def estimate(kernel: Kernel, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> Cost:
     """Return the cost of a call; ``names`` gives the kernel's shape variables as extents over the dims."""
     read = written = 0
     for parameter, buffer in zip(kernel.parameters, kernel.primfunc.params, strict=True):
@@ -32,7 +33,7 @@ def estimate(kernel: Kernel, names: Mapping[int, Extent], dims: Mapping[str, Dim
     return Cost(_flops(kernel.primfunc.body, names, dims), read, written)
 
 
-def estimate_function(function: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> Cost:
+def estimate_function(function: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> Cost:
     """Return the cost of a Relax function of plain operators; ``names`` gives its shape variables as extents.
 
     Matrix products and convolutions count two operations for each multiplication and addition, whatever their type;
@@ -49,21 +50,20 @@ def estimate_function(function: Any, names: Mapping[int, Extent], dims: Mapping[
         return sum(elements(t) * ((tvm.runtime.DataType(str(t.dtype)).bits + 7) // 8) for t in types)
 
     flops = 0
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            call = binding.value
-            if not isinstance(call, relax.Call):
-                continue
-            written = elements(binding.var.ty)
-            products = written * _multiplications(call, names, dims)
-            if not products and str(getattr(binding.var.ty, "dtype", "")).startswith(_FLOATING):
-                products = max([written, *(elements(a.ty) for a in call.args if isinstance(a.ty, relax.TensorType))])
-            flops += products
+    for binding in bindings_of(function):
+        call = binding.value
+        if not isinstance(call, relax.Call):
+            continue
+        written = elements(binding.var.ty)
+        products = written * _multiplications(call, names, dims)
+        if not products and str(getattr(binding.var.ty, "dtype", "")).startswith(_FLOATING):
+            products = max([written, *(elements(a.ty) for a in call.args if isinstance(a.ty, relax.TensorType))])
+        flops += products
     read = sum(nbytes(parameter.ty) for parameter in function.params)
     return Cost(flops, read, nbytes(function.ret_ty))
 
 
-def _multiplications(call: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> int:
+def _multiplications(call: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
     """Return the operations behind each element of a matrix product or convolution; 0 for other operators."""
     name = getattr(call.op, "name", "")
     if name == "relax.matmul":
@@ -77,7 +77,7 @@ def _multiplications(call: Any, names: Mapping[int, Extent], dims: Mapping[str, 
     return 0
 
 
-def _flops(node: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> int:
+def _flops(node: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
     """Count floating-point operations of all stores, times the extents of the loops around them."""
     match node:
         case st.For():

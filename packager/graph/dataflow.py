@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax, tirx
 from tvm.ir import is_prim_expr
 from tvm.sym import Analyzer
 
+from packager.graph.identity import IdentityMap, IdentitySet
+
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
 
 class Dataflow:
-    """``constants`` are the handles of parameters that are constants; ``array_of`` gives the value of one of these."""
+    """``constants`` are the parameters that are constants; ``array_of`` gives the value of one of these."""
 
     def __init__(
         self,
         function: relax.Function,
-        constants: Collection[int] = (),
-        array_of: Callable[[int], Array | None] = lambda _handle: None,
+        constants: Iterable[Any] = (),
+        array_of: Callable[[Any], Array | None] = lambda _variable: None,
     ) -> None:
-        self.constants = frozenset(constants)
+        self.constants = IdentitySet(constants)
         self.array_of = array_of
-        self.variables = [binding.var for block in function.body.blocks for binding in block.bindings]
-        self.values: Mapping[int, Any] = {
-            binding.var.__chandle__(): binding.value for block in function.body.blocks for binding in block.bindings
-        }
-        self._readers: dict[int, list[Any]] = {}
-        for variable in self.variables:
-            for read in variables_of(self.values[variable.__chandle__()]):
-                self._readers.setdefault(read.__chandle__(), []).append(variable)
-        self._results = {variable.__chandle__() for variable in variables_of(function.body.body)}
+        self.values = IdentityMap((binding.var, binding.value) for binding in bindings_of(function))
+        self.variables = list(self.values)
+        self._readers: IdentityMap[list[Any]] = IdentityMap()
+        for variable, value in self.values.items():
+            for read in variables_of(value):
+                self._readers.setdefault(read, []).append(variable)
+        self._results = IdentitySet(variables_of(function.body.body))
 
     def value(self, variable: Any) -> Any:
         """Return what a variable is bound to; None for a parameter, and for what is no variable."""
-        return self.values.get(variable.__chandle__())
+        return self.values.get(variable)
 
     def call(self, variable: Any, *operators: str) -> Any:
         """Return the call that a variable is bound to if it is of one of these operators (``matmul``), else None."""
@@ -45,19 +45,24 @@ class Dataflow:
 
     def readers(self, variable: Any) -> list[Any]:
         """Return the variables whose bindings read ``variable``, in order, each once."""
-        return self._readers.get(variable.__chandle__(), [])
+        return self._readers.get(variable, [])
 
     def is_result(self, variable: Any) -> bool:
         """Whether it is what the function returns, or a part of that."""
-        return variable.__chandle__() in self._results
+        return variable in self._results
 
     def is_constant(self, variable: Any) -> bool:
         """Whether it is one of the model's constants."""
-        return variable.__chandle__() in self.constants
+        return variable in self.constants
 
     def array(self, variable: Any) -> Array | None:
         """Return the value of a constant where it is known."""
-        return self.array_of(variable.__chandle__()) if self.is_constant(variable) else None
+        return self.array_of(variable) if self.is_constant(variable) else None
+
+
+def bindings_of(function: relax.Function) -> list[Any]:
+    """Return the bindings of a function's blocks, in order."""
+    return [binding for block in function.body.blocks for binding in block.bindings]
 
 
 def operator_of(value: Any) -> str:
@@ -68,14 +73,14 @@ def operator_of(value: Any) -> str:
 
 def variables_of(value: Any) -> list[relax.Var]:
     """Return the Relax variables that an expression reads, in order of appearance."""
-    found: dict[int, relax.Var] = {}
+    found = IdentitySet()
 
     def visit(expr: Any) -> None:
         if isinstance(expr, relax.Var) and not is_prim_expr(expr):  # TVM has one class for both
-            found.setdefault(expr.__chandle__(), expr)
+            found.add(expr)
 
     relax.analysis.post_order_visit(value, visit)
-    return list(found.values())
+    return list(found)
 
 
 def shape_of(expr: Any) -> tuple[Any, ...] | None:
@@ -106,15 +111,15 @@ def scalar_of(expr: Any) -> float | None:
 
 def in_order(flow: Dataflow, variables: Sequence[Any]) -> tuple[Any, ...]:
     """Return variables in the order of their bindings, each once."""
-    wanted = {variable.__chandle__() for variable in variables}
-    return tuple(variable for variable in flow.variables if variable.__chandle__() in wanted)
+    wanted = IdentitySet(variables)
+    return tuple(variable for variable in flow.variables if variable in wanted)
 
 
 def only_last_is_read(flow: Dataflow, variables: Sequence[Any]) -> bool:
     """Whether of all these variables only the last given is read by others."""
-    inner = {variable.__chandle__() for variable in variables}
+    inner = IdentitySet(variables)
     for variable in variables[:-1]:
-        if flow.is_result(variable) or any(reader.__chandle__() not in inner for reader in flow.readers(variable)):
+        if flow.is_result(variable) or any(reader not in inner for reader in flow.readers(variable)):
             return False
     return True
 
@@ -130,12 +135,11 @@ def called_function(value: Any) -> str | None:
     return None
 
 
-def computed_from_constants(main: relax.Function, num_inputs: int) -> set[int]:
-    """Return the handles of the parameters after ``num_inputs``, and of the variables that depend on them alone."""
-    found = {parameter.__chandle__() for parameter in main.params[num_inputs:]}
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            used = relax.analysis.free_vars(binding.value)
-            if used and all(variable.__chandle__() in found for variable in used):
-                found.add(binding.var.__chandle__())
+def computed_from_constants(main: relax.Function, num_inputs: int) -> IdentitySet:
+    """Return the parameters after ``num_inputs``, and the variables that depend on them alone."""
+    found = IdentitySet(main.params[num_inputs:])
+    for binding in bindings_of(main):
+        used = relax.analysis.free_vars(binding.value)
+        if used and all(variable in found for variable in used):
+            found.add(binding.var)
     return found

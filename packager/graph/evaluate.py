@@ -17,6 +17,8 @@ from tvm.ir import GenericConst
 from packager.bundle.arrays import Array
 from packager.graph import array_views as views
 from packager.graph.array_views import reshaped
+from packager.graph.dataflow import bindings_of
+from packager.graph.identity import IdentityMap
 
 
 def _axes(call: relax.Call) -> tuple[int, ...] | None:
@@ -127,18 +129,17 @@ def evaluate(function: relax.Function, values: list[Array]) -> list[Array | None
 
     A field that an operator is needed for that is not here is None.
     """
-    known: dict[int, Any] = {function.params[0].__chandle__(): tuple(values)}
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            known[binding.var.__chandle__()] = _evaluate(binding.value, known)
+    known: IdentityMap[Any] = IdentityMap([(function.params[0], tuple(values))])
+    for binding in bindings_of(function):
+        known[binding.var] = _evaluate(binding.value, known)
     fields: tuple[Array | None, ...] = _evaluate(function.body.body, known) or ()
     return list(fields)
 
 
-def _evaluate(value: Any, known: dict[int, Any]) -> Any | None:
+def _evaluate(value: Any, known: IdentityMap[Any]) -> Any | None:
     match value:
         case relax.TupleGetItem():
-            whole = known.get(value.tuple_value.__chandle__())
+            whole = known.get(value.tuple_value)
             return None if whole is None else whole[value.index]
         case relax.Tuple():
             return tuple(_evaluate(field, known) for field in value.fields)
@@ -146,11 +147,11 @@ def _evaluate(value: Any, known: dict[int, Any]) -> Any | None:
             return np.asarray(value.value.numpy())
         case relax.Call():
             return evaluate_call(value, known)
-    return known.get(value.__chandle__())
+    return known.get(value)
 
 
-def evaluate_call(call: relax.Call, known: dict[int, Any]) -> Array | None:
-    """Return what a call gives, or None if an operand is not in ``known``, by handle, or the operator is not here."""
+def evaluate_call(call: relax.Call, known: IdentityMap[Any]) -> Array | None:
+    """Return what a call gives, or None if an operand is not in ``known``, or the operator is not here."""
     name = getattr(call.op, "name", "")
     shape = call.ty if name == "relax.shape_of" else getattr(call.ty, "shape", None)
     extents = getattr(shape, "values", None)

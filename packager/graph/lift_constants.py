@@ -26,11 +26,11 @@ def stays_inline(array: Array) -> bool:
 
 
 def lift_constants(
-    module: tvm.IRModule, names: Mapping[int, str], taken: Iterable[str] = ()
+    module: tvm.IRModule, names: Mapping[Any, str], taken: Iterable[str] = ()
 ) -> tuple[tvm.IRModule, dict[str, Array]]:
     """Turn the constants of ``main`` into parameters after those that it has; return their values by name, in order.
 
-    ``names`` gives the names of constants by the handle of their TVM tensor; others are numbered, and are one where
+    ``names`` gives the names of constants by their TVM tensor; others are numbered, and are one where
     their contents are equal. ``taken`` are names that main's parameters have.
     """
     lifted: dict[tuple[str, str, str, tuple[int, ...]], tuple[relax.Var, str, Array]] = {}
@@ -40,7 +40,7 @@ def lift_constants(
         array = np.asarray(constant.value.numpy())
         if stays_inline(array):
             return constant
-        own = names.get(constant.value.__chandle__(), "")
+        own = names.get(constant.value, "")
         key = (own, "" if own else sha256_of_array(array), array.dtype.name, array.shape)
         if key not in lifted:
             name = own or f"constant_{len(lifted)}"

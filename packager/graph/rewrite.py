@@ -41,7 +41,5 @@ def name_result(module: IRModule, name: str) -> IRModule:
     result = main.body.body
     if not isinstance(result, relax.Var) or result.name == name:
         return module
-    named, handle = type(result)(name, result.ty), result.__chandle__()
-    return with_main(
-        module, structural_map(main, (relax.Var, lambda var: named if var.__chandle__() == handle else var))
-    )
+    named = type(result)(name, result.ty)
+    return with_main(module, structural_map(main, (relax.Var, lambda var: named if var.same_as(result) else var)))

@@ -31,10 +31,10 @@ _BINARY = {
 _ANY_DIMS: Mapping[str, Dim] = defaultdict(lambda: Dim("", 1, 2**31 - 1))
 
 
-def to_extent(expr: Any, names: Mapping[int, Extent]) -> Extent:
+def to_extent(expr: Any, names: Mapping[Any, Extent]) -> Extent:
     """Return ``expr`` as an integer, or as text over the dims.
 
-    ``names`` maps the handle of each shape variable to its dim or to an expression over dims. Raises ModelError for an
+    ``names`` maps each shape variable to its dim or to an expression over dims. Raises ModelError for an
     expression that depends on data.
     """
     if isinstance(expr, int):
@@ -44,12 +44,12 @@ def to_extent(expr: Any, names: Mapping[int, Extent]) -> Extent:
     if isinstance(expr, tirx.Cast):
         return to_extent(expr.value, names)
     if isinstance(expr, tirx.Var):
-        if expr.__chandle__() not in names:
+        if expr not in names:
             raise ModelError(
                 f"a shape depends on {expr.name!r}, which is not a dim of any input",
                 hint="shapes that depend on data are not supported",
             )
-        return names[expr.__chandle__()]
+        return names[expr]
     if type(expr) in _BINARY:
         left, right = to_extent(expr.a, names), to_extent(expr.b, names)
         return combine(_BINARY[type(expr)], left, right)
@@ -104,7 +104,7 @@ def product(extents: tuple[Extent, ...]) -> Extent:
     return result
 
 
-def maximum(expr: Any, names: Mapping[int, Extent], dims: Mapping[str, Dim]) -> int:
+def maximum(expr: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
     """Return an upper bound of a ``tirx`` expression over all values of the dims."""
     return extent_interval(to_extent(expr, names), dims)[1]
 

@@ -21,6 +21,7 @@ from tvm.tirx.op import register_intrin_lowering
 from tvm_ffi import structural_walk
 
 from packager.errors import BackendError
+from packager.graph.identity import IdentitySet
 from packager.ir.primitives import FunctionGroup, Kernel, Parameter
 
 # Buffers that one nest alone uses stay on its stack up to this size, in bytes.
@@ -44,7 +45,7 @@ def make_group(name: str, primfunc: tirx.PrimFunc, device: str = "cpu") -> Funct
     workspaces = []
     local: list[list[Any]] = [[] for _ in nests]
     for buffer in root.alloc_buffers:
-        users = [index for index, handles in enumerate(used) if buffer.__chandle__() in handles]
+        users = [index for index, buffers in enumerate(used) if buffer in buffers]
         if len(users) == 1 and _stays_inside(buffer, device):
             local[users[0]].append(buffer)
         elif users:
@@ -61,8 +62,8 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-def _used_buffers(nest: Any) -> set[int]:
-    return {var.__chandle__() for var in _variables(nest) if is_buffer_var(var)}
+def _used_buffers(nest: Any) -> IdentitySet:
+    return IdentitySet(var for var in _variables(nest) if is_buffer_var(var))
 
 
 def _variables(node: Any) -> list[Any]:
@@ -71,9 +72,9 @@ def _variables(node: Any) -> list[Any]:
     return found
 
 
-def _stores(node: Any) -> set[int]:
-    found: set[int] = set()
-    structural_walk(node, [(tirx.BufferStore, lambda store: found.add(store.buffer.__chandle__()))])
+def _stores(node: Any) -> IdentitySet:
+    found = IdentitySet()
+    structural_walk(node, [(tirx.BufferStore, lambda store: found.add(store.buffer))])
     return found
 
 
@@ -113,8 +114,8 @@ def _make_kernel(symbol: str, primfunc: Any, nest: Any, workspaces: list[Any], l
     kinds = (("argument", primfunc.params), ("workspace", workspaces))
     for kind, candidates in kinds:
         for index, buffer in enumerate(candidates):
-            if buffer.__chandle__() in used:
-                parameters.append(Parameter(kind, index, written=buffer.__chandle__() in stored))
+            if buffer in used:
+                parameters.append(Parameter(kind, index, written=buffer in stored))
                 buffers.append(buffer)
     nest, extent = _take_range(nest)
     root = s_tir.SBlock([], [], [], "root", nest, alloc_buffers=local)
@@ -140,14 +141,14 @@ def _take_range(nest: Any) -> tuple[Any, Any | None]:
 
 def _shape_variables(primfunc: Any) -> list[Any]:
     """Return the shape variables and scalar parameters of a PrimFunc, in order of appearance."""
-    found: dict[int, Any] = {}
+    found = IdentitySet()
     for parameter in primfunc.params:
         if is_buffer_var(parameter):
             for extent in parameter.shape:
-                found.update((var.__chandle__(), var) for var in _variables(extent))
+                found |= IdentitySet(_variables(extent))
         else:
-            found[parameter.__chandle__()] = parameter
-    return list(found.values())
+            found.add(parameter)
+    return list(found)
 
 
 def _lower_to_libm(name: str) -> None:

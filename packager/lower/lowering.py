@@ -12,7 +12,7 @@ from tvm.s_tir import ScheduleError
 
 from packager.custom_ops.library import called_operator
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
-from packager.graph.dataflow import called_function
+from packager.graph.dataflow import bindings_of, called_function
 from packager.graph.passes import apply
 from packager.ir.model import CallSource, LoweredModel, PartitionedModel
 from packager.ir.primitives import CallSite, FunctionGroup, Kernel, Partition
@@ -73,7 +73,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     main = module["main"]
     groups = {name: placed.group for name, placed in model.partitions.items()}
     calls = []
-    for binding, source in zip(_bindings(main), sources, strict=True):
+    for binding, source in zip(bindings_of(main), sources, strict=True):
         callee = called_function(binding.value)
         if callee is None:
             continue
@@ -122,7 +122,7 @@ def _sites(model: PartitionedModel) -> dict[str, Iterator[CallSite]]:
     Names of variables are not kept: LiftTransformParams gives the result of main another.
     """
     sites: dict[str, list[CallSite]] = {name: [] for name in model.partitions}
-    for binding in _bindings(model.module["main"]):
+    for binding in bindings_of(model.module["main"]):
         callee = called_function(binding.value)
         if callee in sites:
             sites[callee].append(model.sites[binding.var.name])
@@ -133,15 +133,11 @@ def _partition_source(part: Partition, site: CallSite) -> CallSource:
     return CallSource(tuple(op for composite in part.composites for op in composite.ops), site.nodes)
 
 
-def _bindings(function: relax.Function) -> list[Any]:
-    return [binding for block in function.body.blocks for binding in block.bindings]
-
-
 def _check_legal(main: relax.Function, nodes: Mapping[str, str], partitions: Container[str]) -> None:
     """Raise UnsupportedOperatorsError if an operator is left that is no call of a PrimFunc or partition and no view."""
     legal = {"relax.call_tir", "relax.call_dps_packed", "relax.reshape"}
     refused: dict[str, list[str]] = {}
-    for binding in _bindings(main):
+    for binding in bindings_of(main):
         value = binding.value
         callee = called_function(value)
         if callee is not None and value.op.name == "relax.call_dps_packed" and callee not in partitions:
@@ -161,13 +157,13 @@ def _sources(unfused: relax.Function, module: tvm.IRModule, nodes: Mapping[str, 
     FuseOps keeps the names of the bindings that it moves into a function, but for the last: its value is what the
     function returns, under a new name. FuseTIR and the passes after it keep main's bindings one to one, in order.
     """
-    bindings = _bindings(module["main"])
-    inner = [_bindings(module[b.value.op]) if _is_fused(b.value) else [] for b in bindings]
+    bindings = bindings_of(module["main"])
+    inner = [bindings_of(module[b.value.op]) if _is_fused(b.value) else [] for b in bindings]
     names = [
         [b.var.name for b in group[:-1]] or [binding.var.name] for group, binding in zip(inner, bindings, strict=True)
     ]
     kept = {name for group in names for name in group}
-    renamed = [b.var.name for b in _bindings(unfused) if b.var.name not in kept]
+    renamed = [b.var.name for b in bindings_of(unfused) if b.var.name not in kept]
     lost = iter(renamed if len(renamed) == sum(1 for group in inner if group) else [])
     result = []
     for binding, group, own in zip(bindings, inner, names, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,8 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_walk
 
 from packager.backends.base import Match, Pattern, Search
-from packager.graph.dataflow import Dataflow, variables_of
+from packager.graph.dataflow import Dataflow, bindings_of, variables_of
+from packager.graph.identity import IdentityMap, IdentitySet
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -23,52 +23,45 @@ if TYPE_CHECKING:
 class FlatMain:
     """The bindings of a function by number, with what each of them reads.
 
-    ``constants`` are the handles of the parameters that are constants, ``bound`` the bindings that call functions of
-    the module and mean nothing outside of it, ``no_tensors`` those whose value is no tensor of a known rank, and
-    ``no_arguments`` the handles of such variables. ``own_extents`` are the symbolic extents that bindings state
-    themselves.
+    Variables are numbered too: those of bindings as these, then the parameters. ``bound`` are the bindings that call
+    functions of the module and mean nothing outside of it, ``no_tensors`` the variables whose value is no tensor of a
+    known rank. ``own_extents`` are the symbolic extents that bindings state themselves.
     """
 
-    def __init__(self, main: relax.Function, num_inputs: int, array_of: Callable[[int], Array | None]) -> None:
+    def __init__(self, main: relax.Function, num_inputs: int, array_of: Callable[[Any], Array | None]) -> None:
         self.main = main
-        self.bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        self.bindings = bindings_of(main)
         self.values = relax.analysis.get_var2val(main)
-        self.constants = frozenset(parameter.__chandle__() for parameter in main.params[num_inputs:])
-        self.dataflow = Dataflow(main, self.constants, array_of)
-        self.inputs = frozenset(parameter.__chandle__() for parameter in main.params[:num_inputs])
-        self.number = {binding.var.__chandle__(): index for index, binding in enumerate(self.bindings)}
-        values = Counter(binding.value.__chandle__() for binding in self.bindings)
-        self.number_of_value = {  # of one that two bindings share it could be either's
-            handle: index
-            for index, handle in enumerate(binding.value.__chandle__() for binding in self.bindings)
-            if values[handle] == 1
-        }
-        self.reads = [variables_of(binding.value) for binding in self.bindings]
-        self.defines = [binding.var.__chandle__() for binding in self.bindings]
-        self.variables = {v.__chandle__(): v for variables in self.reads for v in variables}
-        self.read_handles = [frozenset(v.__chandle__() for v in variables) for variables in self.reads]
-        self.readers: dict[int, set[int]] = {}
+        self.dataflow = Dataflow(main, main.params[num_inputs:], array_of)
+        self.variables = [*self.dataflow.variables, *main.params]
+        self.number = IdentityMap((variable, index) for index, variable in enumerate(self.variables))
+        self.number_of_value: IdentityMap[int | None] = IdentityMap()
+        for index, binding in enumerate(self.bindings):  # of one that two bindings share it could be either's
+            self.number_of_value[binding.value] = None if binding.value in self.number_of_value else index
+        self.reads = [[self.number[variable] for variable in variables_of(binding.value)] for binding in self.bindings]
+        self.readers: list[set[int]] = [set() for _ in self.variables]
         for index, variables in enumerate(self.reads):
             for variable in variables:
-                self.readers.setdefault(variable.__chandle__(), set()).add(index)
-        self.results = {variable.__chandle__() for variable in variables_of(main.body.body)}
+                self.readers[variable].add(index)
+        self.results = {self.number[variable] for variable in variables_of(main.body.body)}
         self.bound = {index for index, binding in enumerate(self.bindings) if _names_function(binding.value)}
-        self.no_tensors = {index for index, binding in enumerate(self.bindings) if not is_tensor(binding.var.ty)}
-        self.no_arguments = frozenset(handle for handle, v in self.variables.items() if not is_tensor(v.ty))
+        self.no_tensors = {index for index, variable in enumerate(self.variables) if not is_tensor(variable.ty)}
         stated = ((index, own_extents(binding.value)) for index, binding in enumerate(self.bindings))
         self.own_extents = {index: extents for index, extents in stated if extents}
 
     def predecessors(self) -> list[list[int]]:
         """Return the numbers of the bindings that each binding reads."""
-        return [
-            [self.number[v.__chandle__()] for v in variables if v.__chandle__() in self.number]
-            for variables in self.reads
-        ]
+        return [[variable for variable in variables if variable < len(self.bindings)] for variables in self.reads]
+
+    def binding_of(self, expr: Any) -> int | None:
+        """Return the number of the binding whose value or variable ``expr`` is, or None."""
+        value = self.number_of_value.get(expr)
+        number = self.number.get(expr) if value is None else value
+        return number if number is not None and number < len(self.bindings) else None
 
     def used_outside(self, index: int, nodes: frozenset[int]) -> bool:
         """Whether a binding's value is a result of ``main``, or read by a binding that is not among ``nodes``."""
-        handle = self.bindings[index].var.__chandle__()
-        return handle in self.results or bool(self.readers.get(handle, set()) - nodes)
+        return index in self.results or bool(self.readers[index] - nodes)
 
 
 def _names_function(value: Any) -> bool:
@@ -127,11 +120,12 @@ def _search(graph: FlatMain, index: int, search: Search) -> list[Candidate]:
     """Return what a search finds around a binding."""
     candidates = []
     for variables in search.find(graph.dataflow, graph.bindings[index].var):
-        nodes = {graph.number[variable.__chandle__()] for variable in variables}
+        nodes = {graph.number[variable] for variable in variables}
         members = frozenset(nodes | {field for node in nodes for field in _fields(graph, node)})
         if is_closed(graph, members) and sum(graph.used_outside(node, members) for node in members) == 1:
             calls = [graph.bindings[node].value for node in sorted(members)]
-            match = Match(tuple(value for value in calls if isinstance(value, relax.Call)), {}, graph.constants)
+            operators = tuple(value for value in calls if isinstance(value, relax.Call))
+            match = Match(operators, {}, graph.dataflow.constants)
             candidates.append(Candidate(members, search, match))
     return candidates
 
@@ -145,14 +139,14 @@ def _match_at(graph: FlatMain, index: int, pattern: Pattern) -> Candidate | None
     matched = pattern.pattern.extract_matched_expr(graph.bindings[index].value, graph.values)
     if matched is None:
         return None
-    by_part = {part.__chandle__(): expr for part, expr in matched.items()}
+    by_part = IdentityMap(matched.items())
     nodes = {index}
     for part, expr in matched.items():
         # What a wildcard has matched is an operand, not a part of the match.
         if isinstance(part, dpl.CallPattern | dpl.TupleGetItemPattern | dpl.TuplePattern):
-            inner = graph.number_of_value.get(expr.__chandle__(), graph.number.get(expr.__chandle__()))
             if expr.same_as(graph.bindings[index].value):
                 continue
+            inner = graph.binding_of(expr)
             if inner is not None:
                 nodes.add(inner)
             elif not isinstance(part, dpl.TuplePattern):  # a tuple may stand among the arguments of its reader
@@ -165,11 +159,11 @@ def _match_at(graph: FlatMain, index: int, pattern: Pattern) -> Candidate | None
     if taps and not pattern.taps:
         return None
     calls = [graph.bindings[node].value for node in sorted(members)]
-    annotated = {name: by_part.get(part.__chandle__()) for name, part in pattern.annotations.items()}
+    annotated = {name: by_part.get(part) for name, part in pattern.annotations.items()}
     match = Match(
         calls=tuple(value for value in calls if isinstance(value, relax.Call)),
         annotated=annotated,
-        constants=graph.constants,
+        constants=graph.dataflow.constants,
     )
     return Candidate(members, pattern, match) if pattern.check(match) else None
 
@@ -179,8 +173,7 @@ def _fields(graph: FlatMain, node: int) -> set[int]:
     binding = graph.bindings[node]
     if not isinstance(binding.var.ty, relax.TupleType):
         return set()
-    readers = graph.readers.get(binding.var.__chandle__(), set())
-    return {reader for reader in readers if isinstance(graph.bindings[reader].value, relax.TupleGetItem)}
+    return {reader for reader in graph.readers[node] if isinstance(graph.bindings[reader].value, relax.TupleGetItem)}
 
 
 def is_closed(graph: FlatMain, nodes: frozenset[int]) -> bool:
@@ -188,14 +181,13 @@ def is_closed(graph: FlatMain, nodes: frozenset[int]) -> bool:
     calls no function of the module."""
     if not graph.bound.isdisjoint(nodes) or any(graph.used_outside(node, nodes) for node in graph.no_tensors & nodes):
         return False
-    inner = [graph.defines[node] for node in nodes]
-    reads = frozenset().union(*(graph.read_handles[node] for node in nodes)).difference(inner)
-    if not reads.isdisjoint(graph.no_arguments):
+    reads = set().union(*(graph.reads[node] for node in nodes)) - nodes
+    if not reads.isdisjoint(graph.no_tensors):
         return False
     own = [extent for node in graph.own_extents.keys() & nodes for extent in graph.own_extents[node]]
     if not own:
         return True
-    known = ArgumentDims([graph.variables[handle] for handle in reads])
+    known = ArgumentDims([graph.variables[number] for number in reads])
     return all(known.has(extent) for extent in own)
 
 
@@ -205,7 +197,7 @@ class ArgumentDims:
     def __init__(self, arguments: Sequence[relax.Var]) -> None:
         extents = [extent for argument in arguments for extent in argument.ty.shape.values]
         self.analyzer = Analyzer()
-        self.plain = {extent.__chandle__() for extent in extents if isinstance(extent, tirx.Var)}
+        self.plain = IdentitySet(extent for extent in extents if isinstance(extent, tirx.Var))
         self.expressions: list[tuple[Any, tirx.Var]] = []
         for extent in extents:
             if not self.has(extent):
@@ -217,9 +209,9 @@ class ArgumentDims:
 
     def has(self, extent: Any) -> bool:
         """Whether ``extent`` can be computed from the arguments' extents."""
-        handles: list[int] = []
-        structural_walk(extent, [(tirx.Var, lambda v: handles.append(v.__chandle__()))])
-        return self.plain.issuperset(handles) or self.dim_for(extent) is not None
+        variables: list[Any] = []
+        structural_walk(extent, [(tirx.Var, variables.append)])
+        return all(variable in self.plain for variable in variables) or self.dim_for(extent) is not None
 
 
 def own_extents(value: Any) -> list[Any]:
@@ -237,9 +229,8 @@ def own_extents(value: Any) -> list[Any]:
 
 def external_reads(graph: FlatMain, nodes: frozenset[int]) -> list[relax.Var]:
     """Return the variables that these bindings read and do not define, in order of first use."""
-    inner = {graph.bindings[node].var.__chandle__() for node in nodes}
-    found = {v.__chandle__(): v for node in sorted(nodes) for v in graph.reads[node] if v.__chandle__() not in inner}
-    return list(found.values())
+    found = dict.fromkeys(number for node in sorted(nodes) for number in graph.reads[node] if number not in nodes)
+    return [graph.variables[number] for number in found]
 
 
 def is_tensor(ty: Any) -> bool:

@@ -12,6 +12,8 @@ from tvm_ffi import structural_equal, structural_hash, structural_map
 
 from packager.bundle.manifest import Dim
 from packager.graph.cost import estimate_function
+from packager.graph.dataflow import bindings_of
+from packager.graph.identity import IdentityMap
 from packager.graph.symbolic import to_extent
 from packager.ir.primitives import CallSite, Composite, Cost, Partition
 from packager.ir.shapes import Extent
@@ -41,7 +43,7 @@ class Cut:
 
         An equation between two of main's dims need not follow from those of its arguments alone.
         """
-        types = [binding.var.ty for block in self.function.body.blocks for binding in block.bindings]
+        types = [binding.var.ty for binding in bindings_of(self.function)]
         fields = [field for ty in types for field in (ty.fields if isinstance(ty, relax.TupleType) else [ty])]
         return all(is_tensor(field) for field in fields)
 
@@ -60,22 +62,21 @@ def outline(
     *,
     kind: str,
     taken: Container[str],
-    constants: Mapping[int, str],
+    constants: Mapping[Any, str],
     nodes: Mapping[str, str],
-    names: Mapping[int, Extent],
+    names: Mapping[Any, Extent],
     dims: Mapping[str, Dim],
 ) -> list[Outlined]:
     """Return the partitions of ``groups``: structurally equal groups are one partition.
 
     They are named after the backend's ``kind`` and numbered, without the names in ``taken``.
-    ``constants`` gives the names of main's constant parameters by handle, ``nodes`` the source node of each variable,
+    ``constants`` gives the names of main's constant parameters, ``nodes`` the source node of each variable,
     ``names`` main's shape variables as extents.
     """
     found: list[_Found] = []
     by_hash: dict[int, list[_Found]] = {}
     for group, part in groups:
-        handles = [variable.__chandle__() for variable in part.reads]
-        site_constants = {index: constants[handle] for index, handle in enumerate(handles) if handle in constants}
+        site_constants = {i: constants[variable] for i, variable in enumerate(part.reads) if variable in constants}
         new = _Found(part.function, frozenset(site_constants), _composites(group))
         alike = by_hash.setdefault(int(structural_hash(part.function)), [])
         entry = next((known for known in alike if known.equals(new)), None)
@@ -85,8 +86,8 @@ def outline(
         entry = entry or new
         entry.groups.append(group)
         entry.sites.append(CallSite(_source_nodes(graph, group.nodes, nodes), site_constants))
-        own = {dim.__chandle__(): to_extent(expression, names) for expression, dim in part.dims.expressions}
-        entry.costs.append(estimate_function(part.function, {**names, **own}, dims))
+        own = [(dim, to_extent(expression, names)) for expression, dim in part.dims.expressions]
+        entry.costs.append(estimate_function(part.function, IdentityMap([*names.items(), *own]), dims))
     free = (name for name in (f"{kind}_{number}" for number in itertools.count()) if name not in taken)
     return [
         Outlined(
@@ -174,11 +175,11 @@ def cut(graph: FlatMain, nodes: frozenset[int]) -> Cut:
 
 
 def _function(graph: FlatMain, nodes: frozenset[int], reads: Sequence[relax.Var], dims: ArgumentDims) -> relax.Function:
-    replaced: dict[int, relax.Var] = {}
+    replaced: IdentityMap[relax.Var] = IdentityMap()
     parameters = []
     for variable in reads:
         parameter = relax.Var(variable.name, relax.TensorType(_shape(variable.ty, dims), variable.ty.dtype))
-        replaced[variable.__chandle__()] = parameter
+        replaced[variable] = parameter
         parameters.append(parameter)
     builder = relax.BlockBuilder()
     with builder.function("main", parameters):
@@ -186,9 +187,9 @@ def _function(graph: FlatMain, nodes: frozenset[int], reads: Sequence[relax.Var]
             for node in sorted(nodes):
                 binding = graph.bindings[node]
                 value = _with_dims(binding.value, dims)
-                value = structural_map(value, (relax.Var, lambda v: replaced.get(v.__chandle__(), v)))
-                replaced[binding.var.__chandle__()] = builder.emit(value)
-            results = [replaced[result.__chandle__()] for result in results_of(graph, nodes)]
+                value = structural_map(value, (relax.Var, lambda v: replaced.get(v, v)))
+                replaced[binding.var] = builder.emit(value)
+            results = [replaced[result] for result in results_of(graph, nodes)]
             outputs = [builder.emit_output(result) for result in results]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     module = relax.transform.CanonicalizeBindings()(builder.get())

@@ -17,6 +17,7 @@ from tvm.runtime import DataType
 
 from packager.backends.base import Context, PartitionBackend, Target
 from packager.backends.registry import blamed
+from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import with_main
 from packager.ir.model import PartitionedModel, PlacedPartition, PreparedModel
 from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
@@ -95,12 +96,11 @@ class _Placer:
         num_inputs = len(model.signature.inputs)
         self.model = model
         parameters = main.params[num_inputs:]
-        self.constant_names = {p.__chandle__(): name for p, name in zip(parameters, constants, strict=True)}
-        self.graph = FlatMain(main, num_inputs, lambda handle: constants[self.constant_names[handle]].array)
+        self.constant_names = IdentityMap(zip(parameters, constants, strict=True))
+        self.graph = FlatMain(main, num_inputs, lambda variable: constants[self.constant_names[variable]].array)
         self.grouping = Grouping(self.graph.predecessors())
-        self.names: dict[int, Extent] = {}
-        for parameter in main.params[:num_inputs]:
-            self.names |= {e.__chandle__(): str(e.name) for e in parameter.ty.shape.values if isinstance(e, tirx.Var)}
+        extents = (extent for parameter in main.params[:num_inputs] for extent in parameter.ty.shape.values)
+        self.names: IdentityMap[Extent] = IdentityMap((e, str(e.name)) for e in extents if isinstance(e, tirx.Var))
         self.dims = {dim.name: dim for dim in model.signature.dims}
         self.calls: dict[frozenset[int], str] = {}
         self.placed: dict[str, PlacedPartition] = {}

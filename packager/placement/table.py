@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import relax
 
+from packager.graph.dataflow import bindings_of
 from packager.placement.place import Placement, Verdict
 
 TABLE_VERSION = 1
@@ -50,7 +51,7 @@ def _rest(placement: Placement) -> Counter[str]:
 
 def operators_of(main: relax.Function) -> Counter[str]:
     """Count the operators that a function calls, without ``relax.``; calls of partitions are none."""
-    values = [binding.value for block in main.body.blocks for binding in block.bindings]
+    values = [binding.value for binding in bindings_of(main)]
     names = [str(getattr(v.op, "name", "")).removeprefix("relax.") for v in values if isinstance(v, relax.Call)]
     return Counter(name for name in names if name and name != "call_dps_packed")
 

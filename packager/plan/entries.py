@@ -14,6 +14,8 @@ from tvm_ffi import structural_walk
 from packager.bundle.dtypes import DTYPES
 from packager.bundle.manifest import StateSpec, TensorSpec
 from packager.graph import symbolic
+from packager.graph.dataflow import bindings_of
+from packager.graph.identity import IdentityMap
 from packager.ir.call_plan import Call, Copy, EntryPlan, Operand, PlannedState
 from packager.ir.model import ModelSignature
 from packager.ir.shapes import Extent, MicroBatches
@@ -40,8 +42,8 @@ def slices(main: relax.Function, counts: Sequence[tuple[int, int]]) -> list[Slic
 
     That of a single model is everything.
     """
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    places = {binding.var.__chandle__(): index for index, binding in enumerate(bindings)}
+    bindings = bindings_of(main)
+    places = IdentityMap((binding.var, index) for index, binding in enumerate(bindings))
     fields = _fields(main.body.body, bindings, places)
     found = []
     first_input = first_output = 0
@@ -55,7 +57,7 @@ def slices(main: relax.Function, counts: Sequence[tuple[int, int]]) -> list[Slic
     return found
 
 
-def _needed(results: tuple[Any, ...], bindings: list[Any], places: dict[int, int]) -> set[int]:
+def _needed(results: tuple[Any, ...], bindings: list[Any], places: IdentityMap[int]) -> set[int]:
     """Return the numbers of the bindings that results depend on."""
     needed: set[int] = set()
     waiting = [place for result in results for place in _used(result, places)]
@@ -67,10 +69,10 @@ def _needed(results: tuple[Any, ...], bindings: list[Any], places: dict[int, int
     return needed
 
 
-def _fields(result: Any, bindings: list[Any], places: dict[int, int]) -> tuple[Any, ...]:
+def _fields(result: Any, bindings: list[Any], places: IdentityMap[int]) -> tuple[Any, ...]:
     """Return the expressions of main's results, one by one."""
-    if isinstance(result, relax.Var) and result.__chandle__() in places:
-        value = bindings[places[result.__chandle__()]].value
+    if isinstance(result, relax.Var) and result in places:
+        value = bindings[places[result]].value
         if isinstance(value, relax.Tuple):
             result = value
         elif isinstance(result.ty, relax.TupleType):
@@ -78,10 +80,10 @@ def _fields(result: Any, bindings: list[Any], places: dict[int, int]) -> tuple[A
     return tuple(result.fields) if isinstance(result, relax.Tuple) else (result,)
 
 
-def _used(expr: Any, places: dict[int, int]) -> list[int]:
+def _used(expr: Any, places: IdentityMap[int]) -> list[int]:
     found: list[Any] = []
     structural_walk(expr, [(relax.Var, found.append)])
-    return [places[variable.__chandle__()] for variable in found if variable.__chandle__() in places]
+    return [places[variable] for variable in found if variable in places]
 
 
 class StateMemory:

@@ -19,6 +19,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_equal, structural_map, structural_walk
 
+from packager.graph.identity import IdentitySet
 from packager.ir.primitives import Kernel
 
 _SPATIAL = 0  # tirx.IterVar.DataPar
@@ -160,8 +161,8 @@ def _runs_once(store: Any, around: tuple[Any, ...]) -> bool:
     loops = [loop for loop in around if isinstance(loop, st.For) and _extent(loop) != 1]
     if any(isinstance(outer, s_tir.SBlockRealize) and outer.block.iter_vars for outer in around[:-1]):
         return False
-    bound = {variable.__chandle__() for value in realize.iter_values for variable in _variables(value)}
-    if any(loop.loop_var.__chandle__() not in bound for loop in loops):
+    bound = IdentitySet(variable for value in realize.iter_values for variable in _variables(value))
+    if any(loop.loop_var not in bound for loop in loops):
         return False
     if isinstance(realize.predicate, tirx.IntImm):  # none: the loops are just the elements
         iterations, elements = [_extent(loop) for loop in loops], [_size(axis.dom.extent) for axis in axes]

@@ -16,6 +16,7 @@ from packager.bundle.manifest import Dim, Selection, TensorSpec
 from packager.errors import BackendError, ModelError
 from packager.graph import symbolic
 from packager.graph.dataflow import called_function
+from packager.graph.identity import IdentityMap
 from packager.ir.call_plan import CallPlan, Operand
 from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import Packing, PrimitiveFunction
@@ -42,9 +43,9 @@ class _Planner:
     def __init__(self, model: LoweredModel) -> None:
         self.model = model
         self.dims: Mapping[str, Dim] = {dim.name: dim for dim in model.signature.dims}
-        self.names: dict[int, Extent] = {}  # main's shape variables
+        self.names: IdentityMap[Extent] = IdentityMap()  # main's shape variables
         self.constants = ConstantBuilder(reserved=[*model.constants, *model.weights])
-        self.values: dict[int, Any] = {}  # Relax variable -> PlannedTensor or tuple of them
+        self.values: IdentityMap[Any] = IdentityMap()  # Relax variable -> PlannedTensor or tuple of them
         self.states = StateMemory(self.constants)
         # Of the entry that is planned:
         self.tensors: list[PlannedTensor] = []  # those in the arena
@@ -82,18 +83,18 @@ class _Planner:
         for spec, parameter in zip(specs, parameters, strict=True):
             for extent in parameter.ty.shape.values:
                 if isinstance(extent, tirx.Var):
-                    self.names[extent.__chandle__()] = extent.name
+                    self.names[extent] = extent.name
             if spec.name in states:
                 operand = self.states.place(states[spec.name], spec)
                 kept[spec.name] = self._tensor(operand, parameter.ty)
-                self.values[parameter.__chandle__()] = kept[spec.name]
+                self.values[parameter] = kept[spec.name]
             else:
-                self.values[parameter.__chandle__()] = self._tensor(Operand("input", next(numbers)), parameter.ty)
+                self.values[parameter] = self._tensor(Operand("input", next(numbers)), parameter.ty)
         sources = iter(self.model.call_sources)
         for binding, needed in part.bindings:
             source = next(sources) if called_function(binding.value) is not None else None
             if needed:
-                self.values[binding.var.__chandle__()] = self._evaluate(binding.value, binding.var.ty, source)
+                self.values[binding.var] = self._evaluate(binding.value, binding.var.ty, source)
         names = self.model.signature.output_names[part.outputs]
         results = [self._value(result) for result in part.results]
         self.declared = dict(zip(names, self.model.signature.output_dtypes[part.outputs], strict=False))
@@ -112,7 +113,7 @@ class _Planner:
         for parameter, constant in zip(main.params[count:], self.model.constants.items(), strict=True):
             tensor = self._tensor(None, parameter.ty)
             tensor.constant = constant  # gets a slot when something reads it as it is
-            self.values[parameter.__chandle__()] = tensor
+            self.values[parameter] = tensor
 
     def _tensor(self, operand: Operand | None, ty: Any) -> PlannedTensor:
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
@@ -130,7 +131,7 @@ class _Planner:
                 return self._tensor(None, expr.ty)
             operand = Operand("constants", self.constants.add_anonymous(array))
             return self._tensor(operand, expr.ty)
-        return self.values[expr.__chandle__()]
+        return self.values[expr]
 
     def _evaluate(self, value: Any, ty: Any, source: CallSource | None) -> Any:
         callee = called_function(value)
@@ -201,21 +202,21 @@ class _Planner:
         self.tensors.append(tensor)
         return tensor
 
-    def _workspace(self, nbytes: Any, names: Mapping[int, Extent]) -> PlannedTensor:
+    def _workspace(self, nbytes: Any, names: IdentityMap[Extent]) -> PlannedTensor:
         tensor = PlannedTensor(None, (symbolic.maximum(nbytes, names, self.dims),), "uint8")
         self.tensors.append(tensor)
         return tensor
 
-    def _bind_shapes(self, parameters: tuple[Any, ...], arguments: list[Any]) -> dict[int, Extent]:
+    def _bind_shapes(self, parameters: tuple[Any, ...], arguments: list[Any]) -> IdentityMap[Extent]:
         """Return the shape variables of a PrimFunc as extents, by matching its parameters with the arguments."""
-        names: dict[int, Extent] = {}
+        names: IdentityMap[Extent] = IdentityMap()
         for parameter, argument in zip(parameters, arguments, strict=True):
             if not isinstance(parameter, tuple):
-                names[parameter.__chandle__()] = symbolic.to_extent(argument, self.names)
+                names[parameter] = symbolic.to_extent(argument, self.names)
                 continue
             for declared, actual in zip(parameter, argument.shape, strict=True):
                 if isinstance(declared, tirx.Var):
-                    names.setdefault(declared.__chandle__(), symbolic.to_extent(actual, self.names))
+                    names.setdefault(declared, symbolic.to_extent(actual, self.names))
         return names
 
     def _read(self, tensor: PlannedTensor) -> PlannedTensor:

@@ -62,7 +62,7 @@ class PlannedCall:
     function: PrimitiveFunction
     group: FunctionGroup
     operands: list[PlannedTensor]
-    names: Mapping[int, Extent]
+    names: Mapping[Any, Extent]
     source: CallSource
     dropped: bool = False
     written: int | None = None

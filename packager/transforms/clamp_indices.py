@@ -14,6 +14,8 @@ from tvm.ir import GenericConst
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_map, structural_walk
 
+from packager.graph.dataflow import bindings_of
+
 
 def clamp_indices(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return ``primfunc`` with every index that depends on loaded values clamped to ``[0, extent - 1]``."""
@@ -32,7 +34,7 @@ def clamp_indices(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _clamp_folded_indices(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
     """Clamp indices in the PrimFuncs that ``main`` calls with constants alone: FoldConstant runs these in the build."""
-    calls = [binding.value for block in module["main"].body.blocks for binding in block.bindings]
+    calls = [binding.value for binding in bindings_of(module["main"])]
     clamped = {}
     for call in calls:
         if isinstance(call, relax.Call) and getattr(call.op, "name", "") == "relax.call_tir":

@@ -16,6 +16,7 @@ from tvm_ffi import structural_equal
 
 from packager.bundle.arrays import Array
 from packager.graph.evaluate import evaluate_call
+from packager.graph.identity import IdentityMap
 from packager.graph.lift_constants import INLINE_INTEGERS, stays_inline
 from packager.graph.rewrite import with_main
 
@@ -27,13 +28,13 @@ def fold_inline(module: tvm.IRModule) -> tvm.IRModule:
     graph as a constant, because it is too large, is left as it is.
     """
     main = module["main"]
-    known: dict[int, Array] = {}
+    known: IdentityMap[Array] = IdentityMap()
     blocks = [type(block)([_folded(binding, known) for binding in block.bindings]) for block in main.body.blocks]
     body = relax.SeqExpr(blocks, main.body.body)
     return with_main(module, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
 
 
-def _folded(binding: Any, known: dict[int, Array]) -> Any:
+def _folded(binding: Any, known: IdentityMap[Array]) -> Any:
     call = binding.value
     if not isinstance(binding, relax.VarBinding) or not isinstance(call, relax.Call):
         return binding
@@ -41,24 +42,24 @@ def _folded(binding: Any, known: dict[int, Array]) -> Any:
     if array is None:
         branch = _branch(call, known)
         return binding if branch is None else relax.VarBinding(binding.var, branch)
-    known[binding.var.__chandle__()] = array
+    known[binding.var] = array
     if not isinstance(call.ty, relax.TensorType) or not stays_inline(array):
         return binding  # of a shape: what reads it may need it as one
     return relax.VarBinding(binding.var, relax.const(array, array.dtype.name))
 
 
-def _branch(call: relax.Call, known: dict[int, Array]) -> relax.Expr | None:
+def _branch(call: relax.Call, known: IdentityMap[Array]) -> relax.Expr | None:
     """Return the operand that a ``where`` with a known condition gives, if it gives one of them as it is."""
     if getattr(call.op, "name", "") != "relax.where":
         return None
-    condition = known.get(call.args[0].__chandle__())
+    condition = known.get(call.args[0])
     if condition is None or len(np.unique(condition)) != 1:
         return None
     branch = call.args[1 if condition.all() else 2]
     return branch if structural_equal(branch.ty, call.ty) else None
 
 
-def _value(call: relax.Call, known: dict[int, Array]) -> Array | None:
+def _value(call: relax.Call, known: IdentityMap[Array]) -> Array | None:
     """Return what a call gives if that is known, and small."""
     if isinstance(call.ty, relax.ShapeType):
         extents = call.ty.values or ()

@@ -17,7 +17,9 @@ from tvm import relax, tirx
 from tvm_ffi import structural_map
 
 from packager.bundle.arrays import Array
+from packager.graph.dataflow import bindings_of
 from packager.graph.evaluate import evaluate
+from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import with_main
 from packager.ir.model import NamedArray
 
@@ -110,26 +112,24 @@ def _origins(transform: relax.Function, constants: Mapping[str, NamedArray]) -> 
     own = [_Origin((name,), "", constant.sources) for name, constant in constants.items()]
     if transform.body.body.same_as(parameter):  # nothing to compute: it returns what it takes
         return own
-    origins: dict[int, _Origin] = {}
+    origins: IdentityMap[_Origin] = IdentityMap()
     fields: Any = ()
-    for block in transform.body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            key = binding.var.__chandle__()
-            if isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(parameter):
-                origins[key] = own[value.index]
-            elif isinstance(value, relax.Tuple):
-                fields = value.fields
-            else:
-                inputs = [origins[v.__chandle__()] for v in _variables(value) if v.__chandle__() in origins]
-                operators = "".join(dict.fromkeys(origin.operators for origin in inputs))
-                by_shape = _operator(value) == "shape_of"
-                origins[key] = _Origin(
-                    _merged(origin.stems for origin in inputs),
-                    f"{operators}.{_operator(value)}",
-                    () if by_shape else _merged(origin.sources for origin in inputs),
-                )
-    return [origins[field.__chandle__()] for field in fields]
+    for binding in bindings_of(transform):
+        value = binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(parameter):
+            origins[binding.var] = own[value.index]
+        elif isinstance(value, relax.Tuple):
+            fields = value.fields
+        else:
+            inputs = [origins[v] for v in _variables(value) if v in origins]
+            operators = "".join(dict.fromkeys(origin.operators for origin in inputs))
+            by_shape = _operator(value) == "shape_of"
+            origins[binding.var] = _Origin(
+                _merged(origin.stems for origin in inputs),
+                f"{operators}.{_operator(value)}",
+                () if by_shape else _merged(origin.sources for origin in inputs),
+            )
+    return [origins[field] for field in fields]
 
 
 def _merged(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
@@ -173,8 +173,7 @@ def _with_read_fields(transform: relax.Function) -> tuple[relax.Function, list[i
     (whole,) = transform.params
     fields = [
         value
-        for block in transform.body.blocks
-        for value in (binding.value for binding in block.bindings)
+        for value in (binding.value for binding in bindings_of(transform))
         if isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(whole)
     ]
     read = sorted({int(field.index) for field in fields})

@@ -16,7 +16,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, variables_of
+from packager.graph.dataflow import Dataflow, bindings_of, variables_of
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import PRODUCTS, remade, with_main
 from packager.ir.model import ImportedModel
 
@@ -43,55 +44,52 @@ def convert_precision(model: ImportedModel, precision: str | None) -> ImportedMo
 
 
 class _Converter:
-    """``full`` and ``half`` hold, by the handle of the original variable, its value in each type, as far as made."""
+    """``full`` and ``half`` hold, by the original variable, its value in each type, as far as made."""
 
     def __init__(self, main: relax.Function, num_inputs: int, dtype: str) -> None:
         self.main = main
         self.num_inputs = num_inputs
         self.dtype = dtype
         self.builder = relax.BlockBuilder()
-        self.full: dict[int, Any] = {}
-        self.half: dict[int, Any] = {}
+        self.full: IdentityMap[Any] = IdentityMap()
+        self.half: IdentityMap[Any] = IdentityMap()
         self.flow = Dataflow(main)
-        self.computed = {parameter.__chandle__() for parameter in main.params[:num_inputs]}  # from inputs
-        self.masks: dict[int, Any] = {}
+        self.computed = IdentitySet(main.params[:num_inputs])  # from inputs
+        self.masks: IdentityMap[Any] = IdentityMap()
 
     def convert(self) -> relax.Function:
         parameters = list(self.main.params)
-        self.full.update((parameter.__chandle__(), parameter) for parameter in parameters)
+        self.full.update((parameter, parameter) for parameter in parameters)
         with self.builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
             with self.builder.dataflow():
-                for block in self.main.body.blocks:
-                    for binding in block.bindings:
-                        self._bind(binding)
+                for binding in bindings_of(self.main):
+                    self._bind(binding)
                 result = self.builder.emit_output(self._in_full(self.main.body.body))
             self.builder.emit_func_output(result)
         return self.builder.get()["main"]
 
     def _bind(self, binding: Any) -> None:
-        value, handle, name = binding.value, binding.var.__chandle__(), binding.var.name
-        if any(variable.__chandle__() in self.computed for variable in variables_of(value)):
-            self.computed.add(handle)
-        if isinstance(value, relax.TupleGetItem) and value.tuple_value.__chandle__() in self.half:
-            self.half[handle] = self.builder.emit(
-                relax.TupleGetItem(self.half[value.tuple_value.__chandle__()], value.index), name
-            )
+        value, variable, name = binding.value, binding.var, binding.var.name
+        if any(read in self.computed for read in variables_of(value)):
+            self.computed.add(variable)
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self.half:
+            self.half[variable] = self.builder.emit(relax.TupleGetItem(self.half[value.tuple_value], value.index), name)
             return
         operator = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
         halved = _is_full(binding.var) and any(self._prefers_half(a) for a in value.args) if operator else False
         if operator in PRODUCTS and _is_full(binding.var):
             operands = [self._in_half(argument) for argument in value.args]
-            self.half[handle] = self.builder.emit(remade(value, *operands, out_dtype=None), name)
+            self.half[variable] = self.builder.emit(remade(value, *operands, out_dtype=None), name)
         elif halved and operator == "relax.add" and (mask := self._mask(binding)) is not None:
             operands = [self._rounded(a) if a.same_as(mask) else self._in_half(a) for a in value.args]
-            self.half[handle] = self.builder.emit(relax.op.add(*operands), name)
+            self.half[variable] = self.builder.emit(relax.op.add(*operands), name)
         elif halved and operator in MOVEMENT | INSIDE:
-            self.half[handle] = self.builder.emit(self._call(value, self._in_half), name)
+            self.half[variable] = self.builder.emit(self._call(value, self._in_half), name)
         elif halved and isinstance(binding.var.ty, relax.TensorType):
             full = self.builder.emit(self._call(value, self._in_full))
-            self.half[handle] = self.builder.emit(relax.op.astype(full, self.dtype), name)
+            self.half[variable] = self.builder.emit(relax.op.astype(full, self.dtype), name)
         else:
-            self.full[handle] = self.builder.emit(self._in_full(value), name)
+            self.full[variable] = self.builder.emit(self._in_full(value), name)
 
     def _mask(self, binding: Any) -> Any:
         """Return what an addition adds to the scores of a softmax, if that is computed from inputs in float32."""
@@ -99,17 +97,16 @@ class _Converter:
         if self.flow.is_result(binding.var) or not all(self.flow.call(r, "nn.softmax") is not None for r in readers):
             return None
         others = [argument for argument in binding.value.args if not self._prefers_half(argument)]
-        found = len(others) == 1 and others[0].__chandle__() in self.computed
+        found = len(others) == 1 and others[0] in self.computed
         return others[0] if found else None
 
     def _rounded(self, mask: Any) -> Any:
         """Return a mask in half precision; what is beyond its range, as the least float32 is, becomes the end of it."""
-        handle = mask.__chandle__()
-        if handle not in self.masks:
+        if mask not in self.masks:
             limit = LARGEST[self.dtype]
             clipped = self.builder.emit(relax.op.clip(self._in_full(mask), -limit, limit))
-            self.masks[handle] = self.builder.emit(relax.op.astype(clipped, self.dtype))
-        return self.masks[handle]
+            self.masks[mask] = self.builder.emit(relax.op.astype(clipped, self.dtype))
+        return self.masks[mask]
 
     def _call(self, call: relax.Call, convert: Any) -> relax.Call:
         return relax.Call(call.op, [convert(argument) for argument in call.args], call.attrs, call.ty_args)
@@ -117,8 +114,7 @@ class _Converter:
     def _prefers_half(self, expr: Any) -> bool:
         if isinstance(expr, relax.Tuple):
             return any(self._prefers_half(field) for field in expr.fields)
-        handle = expr.__chandle__()
-        return handle in self.half and handle not in self.full
+        return expr in self.half and expr not in self.full
 
     def _in_half(self, expr: Any) -> Any:
         """Return an expression with what is float32 in it in half precision."""
@@ -126,18 +122,16 @@ class _Converter:
             return relax.Tuple([self._in_half(field) for field in expr.fields])
         if not isinstance(expr, relax.Var | tvm.ir.GenericConst) or not _is_full(expr):
             return self._in_full(expr)
-        handle = expr.__chandle__()
-        if handle not in self.half:
-            self.half[handle] = self.builder.emit(relax.op.astype(self._in_full(expr), self.dtype))
-        return self.half[handle]
+        if expr not in self.half:
+            self.half[expr] = self.builder.emit(relax.op.astype(self._in_full(expr), self.dtype))
+        return self.half[expr]
 
     def _in_full(self, expr: Any) -> Any:
         """Return an expression over the values in the types that the model has."""
         if isinstance(expr, relax.Var):
-            handle = expr.__chandle__()
-            if handle not in self.full and handle in self.half:
-                self.full[handle] = self._widened(self.half[handle], expr.ty)
-            return self.full.get(handle, expr)
+            if expr not in self.full and expr in self.half:
+                self.full[expr] = self._widened(self.half[expr], expr.ty)
+            return self.full.get(expr, expr)
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._in_full(field) for field in expr.fields])
         if isinstance(expr, relax.TupleGetItem):

@@ -21,6 +21,8 @@ from tvm_ffi import structural_equal, structural_map
 from packager.bundle.arrays import Array
 from packager.bundle.manifest import Dim, Model
 from packager.errors import UsageError
+from packager.graph.dataflow import bindings_of
+from packager.graph.identity import IdentityMap
 from packager.graph.states import state_types
 from packager.ir.model import ImportedModel, ModelSignature
 
@@ -129,7 +131,7 @@ class _Merger:
         builder = relax.BlockBuilder()
         values = [self._bind_parameters(entry, model) for entry, model in self.models.items()]
         inputs = [
-            bound[parameter.__chandle__()]
+            bound[parameter]
             for bound, model in zip(values, self.models.values(), strict=True)
             for parameter in model.module["main"].params[: len(model.signature.inputs)]
         ]
@@ -145,13 +147,13 @@ class _Merger:
         others = dict(function for own in functions.values() for function in own.values())
         return tvm.IRModule({**others, tvm.ir.GlobalVar("main"): builder.get()["main"]})
 
-    def _bind_parameters(self, entry: str, model: ImportedModel) -> dict[int, Any]:
+    def _bind_parameters(self, entry: str, model: ImportedModel) -> IdentityMap[Any]:
         """Return the merged main's parameters by those of the model's; give constants their names."""
         names = self._constant_names(entry, model)
         main = model.module["main"]
-        bound: dict[int, Any] = {}
+        bound: IdentityMap[Any] = IdentityMap()
         for parameter in main.params[: len(model.signature.inputs)]:
-            bound[parameter.__chandle__()] = relax.Var(f"{_identifier(entry)}_{parameter.name}", parameter.ty)
+            bound[parameter] = relax.Var(f"{_identifier(entry)}_{parameter.name}", parameter.ty)
         for parameter, (name, array) in zip(
             main.params[len(model.signature.inputs) :], model.weights.items(), strict=True
         ):
@@ -161,7 +163,7 @@ class _Merger:
                 self.weights[merged] = array
                 if name in model.sources:
                     self.sources[merged] = tuple(names[source] for source in model.sources[name])
-            bound[parameter.__chandle__()] = self.parameters[merged]
+            bound[parameter] = self.parameters[merged]
         self.originals.update({names[name]: array for name, array in model.originals.items()})
         return bound
 
@@ -200,14 +202,14 @@ class _Merger:
         builder: relax.BlockBuilder,
         entry: str,
         model: ImportedModel,
-        bound: dict[int, Any],
+        bound: IdentityMap[Any],
         functions: Mapping[str, tuple[tvm.ir.GlobalVar, Any]],
     ) -> list[Any]:
         """Emit what a model computes, and return its results."""
 
         def renamed(expr: Any) -> Any:
             def variable(var: Any) -> Any:
-                return bound.get(var.__chandle__(), var)
+                return bound.get(var, var)
 
             def function(var: Any) -> Any:
                 return functions[var.name_hint][0] if var.name_hint in functions else var
@@ -215,13 +217,12 @@ class _Merger:
             return structural_map(expr, [(relax.Var, variable), (tvm.ir.GlobalVar, function)])
 
         main = model.module["main"]
-        for block in main.body.blocks:
-            for binding in block.bindings:
-                name = f"{_identifier(entry)}_{binding.var.name}"
-                value = builder.emit(renamed(binding.value), name)
-                bound[binding.var.__chandle__()] = value
-                if binding.var.name in model.nodes:
-                    self.nodes[value.name] = f"{entry}:{model.nodes[binding.var.name]}"
+        for binding in bindings_of(main):
+            name = f"{_identifier(entry)}_{binding.var.name}"
+            value = builder.emit(renamed(binding.value), name)
+            bound[binding.var] = value
+            if binding.var.name in model.nodes:
+                self.nodes[value.name] = f"{entry}:{model.nodes[binding.var.name]}"
         result = renamed(main.body.body)
         if not isinstance(result.ty, relax.TupleType):
             return [result]

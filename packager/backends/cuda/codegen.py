@@ -18,6 +18,7 @@ from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin, find_cuda
 from packager.codegen.templates import render
 from packager.codegen.toolchain import run
 from packager.errors import BackendError
+from packager.graph.identity import IdentityMap
 from packager.graph.symbolic import to_extent
 from packager.ir.primitives import BackendOutput, CudaModule, Kernel, StaticLibrary
 from packager.lower.cuda.kernels import Launch, lower_cuda_kernels
@@ -141,7 +142,7 @@ def _kernel_view(number: int, kernel: Kernel, launch: Launch) -> dict[str, Any]:
     pointers = [f"p{index}" for index in range(len(kernel.parameters))]
     scalars = [f"s{index}" for index in range(len(kernel.scalars))]
     types = ["void *" if parameter.written else "const void *" for parameter in kernel.parameters]
-    names = {scalar.__chandle__(): name for scalar, name in zip(kernel.scalars, scalars, strict=True)}
+    names = IdentityMap(zip(kernel.scalars, scalars, strict=True))
     declared = [f"{type_}{name}" for type_, name in zip(types, pointers, strict=True)]
     declared += [f"int64_t {name}" for name in scalars]
 

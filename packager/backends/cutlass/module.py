@@ -37,6 +37,7 @@ from packager.codegen.templates import MARK, render
 from packager.codegen.toolchain import run
 from packager.errors import BackendError
 from packager.graph.dataflow import Dataflow
+from packager.graph.identity import IdentityMap
 from packager.ir.primitives import BackendOutput, CudaModule, Partition, StaticLibrary
 
 LICENSES = (License("NVIDIA CUTLASS", "BSD-3-Clause"),)
@@ -82,9 +83,8 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
 def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
     """Return the functions of a partition."""
     function = partition.function
-    constants = [function.params[index].__chandle__() for index in partition.constant_arguments]
-    flow = Dataflow(function, constants)
-    arguments = {parameter.__chandle__(): index for index, parameter in enumerate(function.params)}
+    flow = Dataflow(function, [function.params[index] for index in partition.constant_arguments])
+    arguments = IdentityMap((parameter, index) for index, parameter in enumerate(function.params))
     group = GroupDraft(partition.name)
     (composite,) = partition.composites
     for variable in flow.variables:

@@ -32,6 +32,8 @@ from packager.custom_ops.rules import (
     spelled,
 )
 from packager.custom_ops.symbolic import SYMBOLIC
+from packager.graph.dataflow import bindings_of
+from packager.graph.identity import IdentityMap
 from packager.ir.primitives import FunctionGroup, Parameter, Partition, PrimitiveFunction
 
 if TYPE_CHECKING:
@@ -130,17 +132,17 @@ class _Writer:
 
     def _place_tensors(self) -> None:
         """Give every tensor of the operator a pointer parameter; outputs that no one reads go to a workspace."""
-        position = {p.__chandle__(): index for index, p in enumerate(self.partition.function.params)}
+        places = IdentityMap((p, index) for index, p in enumerate(self.partition.function.params))
         for rule, expr in zip(self.operator.inputs, self.call.args[1].fields, strict=True):
             if isinstance(expr, GenericConst):
                 name = f"{self.partition.name}.{rule.name}"
                 self.constants[name] = np.asarray(expr.value.numpy())
                 self._add(rule.name, Parameter("constant", name=name))
             else:
-                self._add(rule.name, Parameter("argument", position[expr.__chandle__()]))
+                self._add(rule.name, Parameter("argument", places[expr]))
         for index, rule in enumerate(self.operator.outputs):
             if index in self.results:
-                argument = len(position) + self.results.index(index)
+                argument = len(places) + self.results.index(index)
                 self._add(rule.name, Parameter("argument", argument, written=True))
             else:
                 nbytes = product(self.tensors[rule.name]) * DTYPES[rule.dtype].itemsize
@@ -235,24 +237,23 @@ def c_int64(value: int) -> str:
 def _call_and_results(function: relax.Function) -> tuple[relax.Call, list[int]]:
     """Return the one call of a partition, and which of the operator's outputs the partition's results are."""
     call = None
-    outputs: dict[int, int | None] = {}  # variable -> number of the output that it is; None: all of them
-    bindings = {}
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            bindings[binding.var.__chandle__()] = value
-            if isinstance(value, relax.Call):
-                call = value
-                outputs[binding.var.__chandle__()] = None if isinstance(binding.var.ty, relax.TupleType) else 0
-            elif isinstance(value, relax.TupleGetItem):
-                outputs[binding.var.__chandle__()] = int(value.index)
-            elif isinstance(value, relax.Var):
-                outputs[binding.var.__chandle__()] = outputs[value.__chandle__()]
+    outputs: IdentityMap[int | None] = IdentityMap()  # variable -> number of the output that it is; None: all of them
+    bindings: IdentityMap[Any] = IdentityMap()
+    for binding in bindings_of(function):
+        value = binding.value
+        bindings[binding.var] = value
+        if isinstance(value, relax.Call):
+            call = value
+            outputs[binding.var] = None if isinstance(binding.var.ty, relax.TupleType) else 0
+        elif isinstance(value, relax.TupleGetItem):
+            outputs[binding.var] = int(value.index)
+        elif isinstance(value, relax.Var):
+            outputs[binding.var] = outputs[value]
     assert call is not None  # of the pattern
     body = function.body.body
-    body = bindings[body.__chandle__()] if isinstance(bindings.get(body.__chandle__()), relax.Tuple) else body
+    body = bindings[body] if isinstance(bindings.get(body), relax.Tuple) else body
     results = []
     for field in body.fields if isinstance(body, relax.Tuple) else [body]:
-        number = outputs[field.__chandle__()]
+        number = outputs[field]
         results += [number] if number is not None else list(range(len(field.ty.fields)))
     return call, results

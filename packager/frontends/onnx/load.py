@@ -31,6 +31,8 @@ from packager.frontends.onnx.importer import Importer, node_name, run_importer
 from packager.frontends.onnx.ops.converters import CONVERTERS
 from packager.frontends.onnx.refused import refuse_strings, refused_use
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
+from packager.graph.dataflow import bindings_of, variables_of
+from packager.graph.identity import IdentitySet
 from packager.ir.model import ImportedModel, ModelSignature
 
 if TYPE_CHECKING:
@@ -209,17 +211,11 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
 
 def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:
     """Raise ModelError where a call takes or gives a value without elements that is used: it cannot be compiled."""
-    used: set[int] = set()
-
-    def note(expr: Any) -> None:
-        if isinstance(expr, relax.Var):
-            used.add(expr.__chandle__())
-
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    for value in (*(binding.value for binding in bindings), main.body.body):
-        relax.analysis.post_order_visit(value, note)
+    bindings = bindings_of(main)
+    values = (*(binding.value for binding in bindings), main.body.body)
+    used = IdentitySet(variable for value in values for variable in variables_of(value))
     for binding in bindings:
-        if not isinstance(binding.value, relax.Call) or binding.var.__chandle__() not in used:
+        if not isinstance(binding.value, relax.Call) or binding.var not in used:
             continue
         for part in (binding.var, *binding.value.args):
             if not _is_empty(part.ty):

@@ -19,6 +19,7 @@ from packager.frontends.dims import DimRequest, make_request, resolve_dims
 from packager.frontends.node_names import tag_bindings
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.frontends.signature import dims_of, fix_dims, input_specs, output_names
+from packager.graph.identity import IdentityMap
 from packager.graph.lift_constants import lift_constants
 from packager.ir.model import ImportedModel, ModelSignature
 from packager.ir.states import State
@@ -100,8 +101,8 @@ def _override(program: Any, overrides: Overrides, torch: Any) -> None:
         store[key] = torch.nn.Parameter(tensor, requires_grad=False) if trained else tensor
 
 
-def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], dict[int, str]]:
-    """Return the module, the node of each variable, and the names of buffers by the handle of their TVM tensor."""
+def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], IdentityMap[str]]:
+    """Return the module, the node of each variable, and the names of buffers by their TVM tensor."""
     from packager.frontends.torch.importer import Importer
     from packager.frontends.torch.ops.program import check_operators, known_values
 
@@ -110,13 +111,13 @@ def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], dict[int, str]]
     check_operators(program, known, importer.converters)
     tensors = {**dict(program.named_buffers()), **program.constants}
     names = {id(value): str(key) for key, value in tensors.items()}
-    handles: dict[int, str] = {}
+    handles: IdentityMap[str] = IdentityMap()
     convert_tensor = importer._convert_pytorch_tensor_to_tvm
 
     def convert(tensor: Any) -> Any:
         converted = convert_tensor(tensor)
         if id(tensor) in names:
-            handles[converted.__chandle__()] = names[id(tensor)]
+            handles[converted] = names[id(tensor)]
         return converted
 
     importer._convert_pytorch_tensor_to_tvm = convert

@@ -19,6 +19,7 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_map
 
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
+from packager.graph.identity import IdentityMap
 
 MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
 # What stands for symbolic extents where views are taken: different primes, so that no two extents are equal by chance.
@@ -113,7 +114,7 @@ def locate(flow: Dataflow, operand: Operand) -> Heads | None:
 
 def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int] | None:
     """Return offset, and the strides of rows and heads, for one choice of the symbolic extents."""
-    numbers: dict[int, int] = {}
+    numbers: IdentityMap[int] = IdentityMap()
 
     def known(extents: Sequence[Any]) -> tuple[int, ...]:
         return tuple(_number(extent, numbers, shift) for extent in extents)
@@ -157,11 +158,11 @@ def _split(array: NDArray[Any], call: Any) -> list[NDArray[Any]]:
     return np.split(array, [int(index) for index in sections], axis)
 
 
-def _number(extent: Any, numbers: dict[int, int], shift: int) -> int:
+def _number(extent: Any, numbers: IdentityMap[int], shift: int) -> int:
     """Return an extent with primes for its variables, the same for the same variable."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, tirx.Var):
-        return numbers.setdefault(extent.__chandle__(), PRIMES[(len(numbers) + shift) % len(PRIMES)])
+        return numbers.setdefault(extent, PRIMES[(len(numbers) + shift) % len(PRIMES)])
     known = structural_map(extent, (tirx.Var, lambda v: tirx.IntImm(str(v.ty.dtype), _number(v, numbers, shift))))
     return int(Analyzer().simplify(known))

@@ -11,6 +11,7 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.evaluate import evaluate_call
+from packager.graph.identity import IdentityMap
 
 LARGEST_MASK = 2**26  # elements
 MASKED = -1e3  # scores below it count as masked out: their weight is 0 in every element type
@@ -27,11 +28,10 @@ def read_mask(flow: Dataflow, mask: Any, queries: Any, keys: Any) -> tuple[Any, 
 
 def _known(flow: Dataflow, variable: Any) -> NDArray[Any] | None:
     """Return the value of a mask that depends on no input, if it is of a known shape and not too large to look at."""
-    values: dict[int, NDArray[Any]] = {}
+    values: IdentityMap[NDArray[Any]] = IdentityMap()
 
     def visit(expr: Any) -> bool:
-        handle = expr.__chandle__()
-        if handle in values or not isinstance(expr, relax.Var):
+        if expr in values or not isinstance(expr, relax.Var):
             return True
         extents = shape_of(expr)
         if extents is None or not all(isinstance(e, int) for e in extents) or math.prod(extents) > LARGEST_MASK:
@@ -40,10 +40,10 @@ def _known(flow: Dataflow, variable: Any) -> NDArray[Any] | None:
         if array is None and isinstance(call, relax.Call) and all(visit(a) for a in call.args):
             array = evaluate_call(call, values)
         if array is not None:
-            values[handle] = array
+            values[expr] = array
         return array is not None
 
-    return values[variable.__chandle__()] if visit(variable) else None
+    return values[variable] if visit(variable) else None
 
 
 def _is_causal(array: NDArray[Any], queries: Any, keys: Any) -> bool:

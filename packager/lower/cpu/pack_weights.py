@@ -15,6 +15,7 @@ from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from packager.graph.dataflow import computed_from_constants
+from packager.graph.identity import IdentitySet
 
 # Vector lengths in elements, best first: two 256-bit registers of floats, or one.
 VECTORS = (16, 8)
@@ -37,7 +38,7 @@ def pack_weights(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
 
 @mutator
 class _Packer(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule, weights: set[int]) -> None:
+    def __init__(self, module: tvm.IRModule, weights: IdentitySet) -> None:
         super().__init__(module)
         self.weights = weights
 
@@ -48,7 +49,7 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
             "relax.matmul": self._matmul,
         }
         rewrite = rewrites.get(getattr(call.op, "name", ""))
-        if rewrite is None or call.args[1].__chandle__() not in self.weights:
+        if rewrite is None or call.args[1] not in self.weights:
             return call
         packed = rewrite(call)
         return call if packed is None else packed

@@ -14,6 +14,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 from tvm_ffi import structural_walk
 
+from packager.graph.identity import IdentitySet
 from packager.lower.cpu.pack_weights import VECTOR_AXIS, VECTORS
 
 # Elements of a vector loop: two 256-bit registers of floats.
@@ -234,14 +235,14 @@ def _row_axis(sch: s_tir.Schedule, block: Any, kinds: list[int]) -> int | None:
     variables = [var.var for var in sch.get(block).iter_vars]
     spatial = [var for var, kind in zip(variables, kinds, strict=True) if kind == tirx.IterVar.DataPar]
     vector = spatial[-1]
-    used_by_vector_loads: set[int] = set()
+    used_by_vector_loads = IdentitySet()
     for region in sch.get(block).reads:
-        found: set[int] = set()
+        found = IdentitySet()
         for axis in region.region:
-            structural_walk(axis.min, [(tirx.Var, lambda var, seen=found: seen.add(var.__chandle__()))])
-        if vector.__chandle__() in found:
+            structural_walk(axis.min, [(tirx.Var, found.add)])
+        if vector in found:
             used_by_vector_loads |= found
     for index in range(len(spatial) - 2, -1, -1):
-        if spatial[index].__chandle__() not in used_by_vector_loads:
+        if spatial[index] not in used_by_vector_loads:
             return index
     return None

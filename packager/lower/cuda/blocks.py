@@ -10,6 +10,8 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 from tvm_ffi import structural_walk
 
+from packager.graph.identity import IdentitySet, position
+
 # The widest load or store of a thread.
 VECTOR_BYTES = 16
 # Bytes of one operand that a thread handles at once, where operands differ in width.
@@ -52,14 +54,13 @@ def extents(sch: s_tir.Schedule, loops: Iterable[Any]) -> list[Any]:
 
 def reads_of(sch: s_tir.Schedule, block: Any) -> list[Any]:
     """Return the buffers that a block reads, each once, but for the one that it writes."""
-    written = {region.source.__chandle__() for region in sch.get(block).writes}
-    found = {region.source.__chandle__(): region.source for region in sch.get(block).reads}
-    return [buffer for handle, buffer in found.items() if handle not in written]
+    written = IdentitySet(region.source for region in sch.get(block).writes)
+    return [buffer for buffer in IdentitySet(r.source for r in sch.get(block).reads) if buffer not in written]
 
 
 def place_of(sch: s_tir.Schedule, block: Any, buffer: Any) -> int:
     """Return which of the buffers that a block reads one is."""
-    return [region.source.__chandle__() for region in sch.get(block).reads].index(buffer.__chandle__())
+    return position((region.source for region in sch.get(block).reads), buffer)
 
 
 def itemsize(buffer: Any) -> int:
@@ -69,10 +70,11 @@ def itemsize(buffer: Any) -> int:
     return (int(tvm.runtime.DataType(buffer.dtype).bits) + 7) // 8
 
 
-def variables(expr: Any) -> set[int]:
-    """Return the handles of the variables in an expression."""
-    found: set[int] = set()
-    structural_walk(expr, [(tirx.Var, lambda var: found.add(var.__chandle__()))])
+def variables(*exprs: Any) -> IdentitySet:
+    """Return the variables in expressions."""
+    found = IdentitySet()
+    for expr in exprs:
+        structural_walk(expr, [(tirx.Var, found.add)])
     return found
 
 
@@ -81,6 +83,11 @@ def loads(node: Any) -> list[Any]:
     found: list[Any] = []
     structural_walk(node, [(tvm.ir.TensorLoad, found.append)])
     return found
+
+
+def loads_of(sch: s_tir.Schedule, block: Any, buffer: Any) -> list[Any]:
+    """Return every load of a buffer in a block."""
+    return [load for load in loads(sch.get(block).body) if load.source.same_as(buffer)]
 
 
 def is_condition(expr: Any) -> bool:
@@ -149,7 +156,7 @@ def _nodes_inlined(sch: s_tir.Schedule, block: Any) -> int:
     sizes = []
     for consumer in sch.get_consumers(block):
         body = sch.get(consumer).body
-        uses = sum(1 for load in loads(body) if load.source.__chandle__() == buffer.__chandle__())
+        uses = sum(1 for load in loads(body) if load.source.same_as(buffer))
         sizes.append(_nodes(body) + uses * own)
     return max(sizes)
 

@@ -21,6 +21,7 @@ from tvm.tirx.buffer import is_buffer_var
 from tvm_ffi import structural_map, structural_walk
 
 from packager.errors import BackendError
+from packager.graph.identity import IdentitySet
 from packager.lower.cuda.blocks import variables
 
 _BFLOAT16 = PrimType("bfloat16")
@@ -46,8 +47,8 @@ def _has_booleans(loop: Any) -> bool:
     for buffer, indices in _accesses(loop):
         if buffer.dtype == "bool":
             found += indices
-    lane = loop.loop_var.__chandle__()
-    return any(lane in variables(expr) for expr in found)
+    lane = loop.loop_var
+    return lane in variables(*found)
 
 
 def _gathers(loop: Any) -> bool:
@@ -66,7 +67,7 @@ def _gathers(loop: Any) -> bool:
         not analyzer.can_prove_equal(place(index, number) - place(index, 0), number)
         for _, indices in _accesses(loop)
         for index in indices
-        if lane.__chandle__() in variables(index)
+        if lane in variables(index)
         for number in range(1, int(loop.extent))
     )
 
@@ -108,22 +109,22 @@ def check_registers(function: tirx.PrimFunc) -> None:
 
     Then one step of a schedule has left there what another thread takes in the next: registers are not shared.
     """
-    threads: set[int] = set()
+    threads = IdentitySet()
 
     def visit(statement: Any) -> None:
         if statement.attr_key == "thread_extent":
-            threads.add(statement.node.var.__chandle__())
+            threads.add(statement.node.var)
 
     structural_walk(function.body, [(st.AttrStmt, visit)])
     for buffer, indices in _accesses(function):
-        if buffer.scope() == "local" and any(threads & variables(index) for index in indices):
+        if buffer.scope() == "local" and threads & variables(*indices):
             raise BackendError(f"threads exchange {buffer.name!r} by their registers")
 
 
 def name_parameters(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the function with parameters whose names are the start of a name in C++."""
     renamed = {
-        parameter.__chandle__(): tirx.decl_buffer(
+        parameter: tirx.decl_buffer(
             parameter.shape,
             parameter.dtype,
             f"_{parameter.name}",
@@ -138,7 +139,7 @@ def name_parameters(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         return primfunc
 
     def replace(variable: Any) -> Any:
-        return renamed.get(variable.__chandle__(), variable)
+        return renamed.get(variable, variable)
 
     body = structural_map(primfunc.body, (tirx.Var, replace))
     return tirx.PrimFunc([replace(p) for p in primfunc.params], body).with_attrs(dict(primfunc.attrs or {}))

@@ -13,6 +13,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
+from packager.graph.identity import IdentitySet
 from packager.lower.cuda.blocks import (
     MAX_WIDE_BYTES,
     VECTOR_BYTES,
@@ -24,6 +25,7 @@ from packager.lower.cuda.blocks import (
     is_spatial,
     itemsize,
     loads,
+    place_of,
     schedule_of,
     variables,
 )
@@ -78,12 +80,13 @@ def _feeds_cheaply(sch: s_tir.Schedule, block: Any) -> bool:
 
 def _overlaps(sch: s_tir.Schedule, reduction: Any) -> bool:
     """Tell whether a reduction reads an element several times, as windows of pooling do."""
-    spatial = [v.var.__chandle__() for v in sch.get(reduction).iter_vars if v.iter_type == tirx.IterVar.DataPar]
-    reduced = [v.var.__chandle__() for v in sch.get(reduction).iter_vars if v.iter_type != tirx.IterVar.DataPar]
+    iters = sch.get(reduction).iter_vars
+    spatial = IdentitySet(v.var for v in iters if v.iter_type == tirx.IterVar.DataPar)
+    reduced = IdentitySet(v.var for v in iters if v.iter_type != tirx.IterVar.DataPar)
     for load in loads(sch.get(reduction).body):
         for index in load.indices:
             used = variables(index)
-            if used & set(spatial) and used & set(reduced):
+            if used & spatial and used & reduced:
                 return True
     return False
 
@@ -104,11 +107,11 @@ def _kept(sch: s_tir.Schedule, block: Any) -> list[Any]:
 def _loops_of(sch: s_tir.Schedule, block: Any, kind: int) -> list[Any]:
     """Return the loops that block variables of a kind move with, outermost first."""
     values = _get_realize(sch, block).iter_values
-    found: set[int] = set()
+    found = IdentitySet()
     for var, value in zip(sch.get(block).iter_vars, values, strict=True):
         if int(var.iter_type) == kind:
             found |= variables(value)
-    return [loop for loop in sch.get_loops(block) if sch.get(loop).loop_var.__chandle__() in found]
+    return [loop for loop in sch.get_loops(block) if sch.get(loop).loop_var in found]
 
 
 def _sizes(sch: s_tir.Schedule, block: Any) -> tuple[int, int]:
@@ -191,12 +194,10 @@ def _width(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
 def _contiguous_operands(sch: s_tir.Schedule, reduction: Any) -> list[Any]:
     """Return the parameters whose last index is the innermost axis that the reduction keeps."""
     kept = [v for v in sch.get(reduction).iter_vars if v.iter_type == tirx.IterVar.DataPar]
-    last = kept[-1].var.__chandle__() if kept else None
-    found = {}
-    for load in loads(sch.get(reduction).body):
-        if load.source.scope() == "global" and load.indices and load.indices[-1].__chandle__() == last:
-            found[load.source.__chandle__()] = load.source
-    return list(found.values())
+    if not kept:
+        return []
+    reads = [load for load in loads(sch.get(reduction).body) if load.source.scope() == "global" and load.indices]
+    return list(IdentitySet(load.source for load in reads if load.indices[-1].same_as(kept[-1].var)))
 
 
 def _accumulate(sch: s_tir.Schedule, reduction: Any, inner: list[Any]) -> None:
@@ -212,8 +213,7 @@ def _accumulate(sch: s_tir.Schedule, reduction: Any, inner: list[Any]) -> None:
         unrolled = reduced[1:]
     sch.reorder(*kept[:-1], *reduced, *kept[-1:])
     for buffer in _contiguous_operands(sch, reduction):
-        regions = [region.source.__chandle__() for region in sch.get(reduction).reads]
-        load = sch.cache_read(reduction, regions.index(buffer.__chandle__()), "local")
+        load = sch.cache_read(reduction, place_of(sch, reduction, buffer), "local")
         sch.compute_at(load, reduced[-1], preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
     for loop in kept[-1:]:

@@ -12,6 +12,7 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
+from packager.graph.identity import IdentitySet, position
 from packager.lower.cuda.blocks import (
     VECTOR_BYTES,
     blocks,
@@ -22,6 +23,7 @@ from packager.lower.cuda.blocks import (
     is_spatial,
     itemsize,
     loads,
+    loads_of,
     place_of,
     schedule_of,
     variables,
@@ -75,8 +77,8 @@ def schedule_windows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 def _operands(sch: s_tir.Schedule, reduction: Any) -> tuple[Any, Any]:
     """Return what a window slides over, and the weights of its places."""
     iters = sch.get(reduction).iter_vars
-    kept = [v.var.__chandle__() for v in iters if v.iter_type == tirx.IterVar.DataPar]
-    reduced = [v.var.__chandle__() for v in iters if v.iter_type == tirx.IterVar.CommReduce]
+    kept = [v.var for v in iters if v.iter_type == tirx.IterVar.DataPar]
+    reduced = IdentitySet(v.var for v in iters if v.iter_type == tirx.IterVar.CommReduce)
     sizes = [int(v.dom.extent) if isinstance(v.dom.extent, tirx.IntImm) else 0 for v in iters]
     if len(kept) != 4 or len(iters) != len(sch.get_loops(reduction)) or not all(sizes[1:]):
         raise ScheduleError("no convolution of a known height and width")
@@ -88,12 +90,12 @@ def _operands(sch: s_tir.Schedule, reduction: Any) -> tuple[Any, Any]:
         raise ScheduleError("no sum of products")
     for image, weights in (factors, factors[::-1]):
         slides = [variables(index) for index in image.indices]
-        fixed = set().union(*(variables(index) for index in weights.indices))
+        fixed = variables(*weights.indices)
         if (
             len(slides) == 4
-            and all(s & {k} for s, k in zip(slides, kept, strict=True))
-            and any(s & set(reduced) for s in slides)
-            and set(kept) & fixed == {kept[-1]}
+            and all(k in s for s, k in zip(slides, kept, strict=True))
+            and any(s & reduced for s in slides)
+            and [k in fixed for k in kept] == [False, False, False, True]
             and all(isinstance(index, tirx.Var) for index in weights.indices)
         ):
             return image.source, weights.source
@@ -107,15 +109,15 @@ def _bare(value: Any) -> Any:
 
 
 def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
-    return bool(sch.get(block).writes[0].source.__chandle__() == buffer.__chandle__())
+    return bool(sch.get(block).writes[0].source.same_as(buffer))
 
 
 def _channels_last(sch: s_tir.Schedule, held: Any, reduction: Any) -> None:
     """Put the axis of the channels last in the copy of the weights."""
-    last = [v.var.__chandle__() for v in sch.get(reduction).iter_vars if v.iter_type == tirx.IterVar.DataPar][-1]
+    last = [v.var for v in sch.get(reduction).iter_vars if v.iter_type == tirx.IterVar.DataPar][-1]
     buffer = sch.get(held).writes[0].source
-    (load,) = [load for load in loads(sch.get(reduction).body) if load.source.__chandle__() == buffer.__chandle__()]
-    axis = [index.__chandle__() for index in load.indices].index(last)
+    (load,) = loads_of(sch, reduction, buffer)
+    axis = position(load.indices, last)
 
     def lie(*index: Any) -> list[Any]:
         return [*index[:axis], *index[axis + 1 :], index[axis]]

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import s_tir, sym, tirx
 from tvm.s_tir import ScheduleError
 
+from packager.graph.identity import same_objects
 from packager.lower.cuda.blocks import (
     MAX_WIDE_BYTES,
     VECTOR_BYTES,
@@ -17,6 +18,7 @@ from packager.lower.cuda.blocks import (
     is_movement,
     itemsize,
     loads,
+    loads_of,
     place_of,
     reads_of,
     variables,
@@ -133,7 +135,7 @@ def vector_width(sch: s_tir.Schedule, block: Any, extent: Any) -> int:
     """Return how many elements along an innermost loop of ``extent`` fill a vector of the narrowest full operand."""
     if not isinstance(extent, int):
         return 1
-    last = sch.get(block).iter_vars[-1].var.__chandle__()
+    last = sch.get(block).iter_vars[-1].var
     written = sch.get(block).writes[0].source
     sizes = [itemsize(written)]
     for load in loads(sch.get(block).body):
@@ -162,16 +164,14 @@ def _move_vectors(sch: s_tir.Schedule, block: Any) -> None:
 def _is_aligned(sch: s_tir.Schedule, block: Any, load: Any, width: int) -> bool:
     """Tell whether a load moves along whole aligned vectors with the innermost loop, or not at all with it."""
     last = sch.get(block).iter_vars[-1].var
-    handle = last.__chandle__()
-    if not any(handle in variables(index) for index in load.indices):
+    if last not in variables(*load.indices):
         return True
     *outer, inner = load.indices
     analyzer = sym.Analyzer()
     offset = analyzer.simplify(inner - last)
     length = load.source.shape[-1]
     return (
-        all(handle not in variables(index) for index in outer)
-        and handle not in variables(offset)
+        last not in variables(*outer, offset)
         and (isinstance(offset, tirx.IntImm) and int(offset) % width == 0)
         and (isinstance(length, tirx.IntImm) and int(length) % width == 0)
     )
@@ -247,14 +247,12 @@ def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:
 
 def _lies_alike(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[int]) -> bool:
     """Tell whether a block reads a buffer in one place, whose innermost axes are those of the loops."""
-    found = [load for load in loads(sch.get(block).body) if load.source.__chandle__() == buffer.__chandle__()]
-    iters = [var.var.__chandle__() for var in sch.get(block).iter_vars]
+    found = loads_of(sch, block, buffer)
+    iters = [var.var for var in sch.get(block).iter_vars]
     if not found or buffer.scope() != "global" or len(buffer.shape) != len(iters) or is_conditional(sch, block):
         return False
     shape = [int(e) if isinstance(e, tirx.IntImm) else 0 for e in buffer.shape]
-    return shape[len(shape) - len(sizes) :] == sizes and all(
-        [index.__chandle__() for index in load.indices] == iters for load in found
-    )
+    return shape[len(shape) - len(sizes) :] == sizes and all(same_objects(load.indices, iters) for load in found)
 
 
 def _threads(sizes: list[Any]) -> int:
@@ -269,9 +267,9 @@ def _threads(sizes: list[Any]) -> int:
 
 def _is_contiguous(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
     """Tell whether the one place where a block reads a buffer moves along its last axis with the innermost loop."""
-    found = [load for load in loads(sch.get(block).body) if load.source.__chandle__() == buffer.__chandle__()]
+    found = loads_of(sch, block, buffer)
     last = sch.get(block).iter_vars[-1].var
-    regions = [r for r in sch.get(block).reads if r.source.__chandle__() == buffer.__chandle__()]
+    regions = [r for r in sch.get(block).reads if r.source.same_as(buffer)]
     if len(regions) != 1 or not found or not regions[0].region or buffer.scope() != "global":
         return False
     *outer, inner = found[0].indices
@@ -279,11 +277,11 @@ def _is_contiguous(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
     return (
         same
         and all(not loads(index) for index in found[0].indices)
-        and inner.__chandle__() == last.__chandle__()
-        and all(last.__chandle__() not in variables(index) for index in outer)
+        and inner.same_as(last)
+        and last not in variables(*outer)
         and not is_conditional(sch, block)
     )
 
 
 def _equal(left: Any, right: Any) -> bool:
-    return all(a.__chandle__() == b.__chandle__() or str(a) == str(b) for a, b in zip(left, right, strict=True))
+    return all(a.same_as(b) or str(a) == str(b) for a, b in zip(left, right, strict=True))

@@ -11,6 +11,7 @@ from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_map, structural_walk
 
+from packager.graph.identity import IdentitySet
 from packager.lower.cuda.blocks import blocks, is_reduction, loads, schedule_of, variables
 from packager.lower.cuda.tensor_intrinsics import load_tensor_intrinsics
 
@@ -82,14 +83,14 @@ def _apply(rule: Any, primfunc: tirx.PrimFunc) -> s_tir.Schedule | None:
 def _fits_tensor_cores(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether a product of float16 is large enough in each direction; tiles of 128 x 128 x 64 are filled up."""
     block = sch.get(block)
-    reads = [r for r in block.reads if r.source.__chandle__() != block.writes[0].source.__chandle__()]
+    reads = [r for r in block.reads if not r.source.same_as(block.writes[0].source)]
     if any(str(region.source.dtype) != "float16" for region in reads):
         return False
-    used = [{handle for axis in region.region for handle in variables(axis.min)} for region in reads]
+    used = [variables(*(axis.min for axis in region.region)) for region in reads]
     sizes: dict[tuple[int, ...], int] = {}  # of rows, columns and the sum; not of what both operands keep, the batch
     for var in block.iter_vars:
         reduced = var.iter_type == tirx.IterVar.CommReduce
-        side = tuple(var.var.__chandle__() in handles for handles in used)
+        side = tuple(var.var in read for read in used)
         extent = int(var.dom.extent) if isinstance(var.dom.extent, tirx.IntImm) else SMALLEST
         if reduced or not all(side):
             sizes[(reduced, *side)] = sizes.get((reduced, *side), 1) * extent
@@ -113,12 +114,14 @@ def _is_product(sch: s_tir.Schedule, block: Any) -> bool:
     if len(left) != 1 or len(right) != 1:
         return False
     iters = sch.get(block).iter_vars
-    used = [{handle for index in load[0].indices for handle in variables(index)} for load in (left, right)]
-    summed = {v.var.__chandle__() for v in iters if v.iter_type == tirx.IterVar.CommReduce}
-    kept = [v.var.__chandle__() for v in iters if v.iter_type == tirx.IterVar.DataPar and not _is_one(v.dom.extent)]
-    in_batch = [handle in used[0] & used[1] for handle in kept]
+    used = [variables(*load[0].indices) for load in (left, right)]
+    summed = IdentitySet(v.var for v in iters if v.iter_type == tirx.IterVar.CommReduce)
+    kept = [v.var for v in iters if v.iter_type == tirx.IterVar.DataPar and not _is_one(v.dom.extent)]
+    in_batch = [var in used[0] and var in used[1] for var in kept]
     batch_first = in_batch == sorted(in_batch, reverse=True)
-    return bool(summed & used[0] & used[1]) and bool(set(kept) & (used[0] ^ used[1])) and batch_first
+    return (
+        bool(summed & used[0] & used[1]) and any((var in used[0]) != (var in used[1]) for var in kept) and batch_first
+    )
 
 
 def _is_one(extent: Any) -> bool:

@@ -10,6 +10,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 from tvm.tirx.buffer import is_buffer_var
 
+from packager.graph.identity import IdentitySet, same_objects
 from packager.lower.cuda.blocks import MAX_WIDE_BYTES, VECTOR_BYTES, extents, itemsize, loads, variables
 
 WARP = 32
@@ -84,11 +85,11 @@ def _one_row(sch: s_tir.Schedule, reduction: Any) -> Rows:
     lead = len(kinds) - trail
     if len(loops) != len(kinds) or kinds != sorted(kinds, key=lambda k: k == tirx.IterVar.CommReduce):
         raise ScheduleError("the reduction is not along the last axes")
-    summed = [var.var.__chandle__() for var in sch.get(reduction).iter_vars[lead:]]
+    summed = [var.var for var in sch.get(reduction).iter_vars[lead:]]
     moving = [load for load in loads(sch.get(reduction).body) if _uses(load, summed)]
     if extents(sch, loops)[-trail:] == [1] * trail:
         raise ScheduleError("nothing to reduce")
-    if not moving or any([index.__chandle__() for index in load.indices][-trail:] != summed for load in moving):
+    if not moving or not all(same_objects(load.indices[-trail:], summed) for load in moving):
         raise ScheduleError("the operand is not contiguous along the reduction")
     sizes = extents(sch, loops)
     long = Rows(lead, trail, 1, MAX_THREADS // 2, 0, 1)
@@ -100,8 +101,8 @@ def _one_row(sch: s_tir.Schedule, reduction: Any) -> Rows:
     return _in_registers(sch, long, sizes[-1])
 
 
-def _uses(load: Any, handles: list[int]) -> bool:
-    return any(variables(index) & set(handles) for index in load.indices)
+def _uses(load: Any, found: list[Any]) -> bool:
+    return bool(variables(*load.indices) & IdentitySet(found))
 
 
 def _sharing_blocks(sch: s_tir.Schedule, reduction: Any, rows: Rows) -> Rows:

@@ -14,7 +14,17 @@ from tvm.ir import Call, TensorLoad
 from tvm.s_tir import ScheduleError
 from tvm_ffi import structural_walk
 
-from packager.lower.cuda.blocks import blocks, extents, inline, is_reduction, is_spatial, loads, schedule_of, variables
+from packager.lower.cuda.blocks import (
+    blocks,
+    extents,
+    inline,
+    is_reduction,
+    is_spatial,
+    loads_of,
+    place_of,
+    schedule_of,
+    variables,
+)
 from packager.lower.cuda.row_layout import Rows, lay_out_rows
 
 # Elements of a row that lies in memory which a thread loads before it uses the first.
@@ -237,7 +247,7 @@ def _keep_own(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
 
 
 def _is_parameter(sch: s_tir.Schedule, buffer: Any) -> bool:
-    return any(buffer.__chandle__() == parameter.__chandle__() for parameter in sch.mod["main"].params)
+    return any(buffer.same_as(parameter) for parameter in sch.mod["main"].params)
 
 
 def _hold_operands(sch: s_tir.Schedule, full: list[Any]) -> list[Any]:
@@ -246,12 +256,11 @@ def _hold_operands(sch: s_tir.Schedule, full: list[Any]) -> list[Any]:
     for parameter in sch.mod["main"].params:
         users = [block for block in full if _reads_row(sch, block, parameter)]
         if users:
-            regions = [region.source.__chandle__() for region in sch.get(users[0]).reads]
-            held.append(sch.cache_read(users[0], regions.index(parameter.__chandle__()), "local", users))
+            held.append(sch.cache_read(users[0], place_of(sch, users[0], parameter), "local", users))
     return held
 
 
 def _reads_row(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
-    last = sch.get(block).iter_vars[-1].var.__chandle__()
-    found = [load for load in loads(sch.get(block).body) if load.source.__chandle__() == buffer.__chandle__()]
-    return bool(found) and all(load.indices and load.indices[-1].__chandle__() == last for load in found)
+    last = sch.get(block).iter_vars[-1].var
+    found = loads_of(sch, block, buffer)
+    return bool(found) and all(load.indices and load.indices[-1].same_as(last) for load in found)

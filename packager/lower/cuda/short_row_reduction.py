@@ -12,6 +12,7 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
+from packager.graph.identity import same_objects
 from packager.lower.cuda.blocks import (
     VECTOR_BYTES,
     blocks,
@@ -74,16 +75,16 @@ def _trail(sch: s_tir.Schedule, reduction: Any) -> int:
 
 def _operand(sch: s_tir.Schedule, reduction: Any) -> Any:
     """Return the one tensor that is reduced, along its last axes."""
-    written = sch.get(reduction).writes[0].source.__chandle__()
-    found = [load for load in loads(sch.get(reduction).body) if load.source.__chandle__() != written]
+    written = sch.get(reduction).writes[0].source
+    found = [load for load in loads(sch.get(reduction).body) if not load.source.same_as(written)]
     iters = sch.get(reduction).iter_vars
-    handles = [v.var.__chandle__() for v in iters]
-    if not found or any([index.__chandle__() for index in load.indices] != handles for load in found):
+    axes = [v.var for v in iters]
+    if not found or not all(same_objects(load.indices, axes) for load in found):
         raise ScheduleError("not a reduction of all that is read in its own order")
     operand = found[0].source
     trail = _trail(sch, reduction)
     sizes = extents(sch, sch.get_loops(reduction))
-    if any(load.source.__chandle__() != operand.__chandle__() for load in found) or len(sizes) != len(handles):
+    if not all(load.source.same_as(operand) for load in found) or len(sizes) != len(axes):
         raise ScheduleError("several operands")
     if any(v.iter_type == tirx.IterVar.CommReduce for v in iters[: len(iters) - trail]) or len(iters) == trail:
         raise ScheduleError("the reduction is not along the last axes")

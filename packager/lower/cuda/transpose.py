@@ -7,6 +7,7 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
+from packager.graph.identity import IdentitySet, position
 from packager.lower.cuda.blocks import extents, is_conditional, is_movement, itemsize, loads, place_of
 
 # A tile of a transpose: TILE x TILE elements through shared memory, TILE x TILE_ROWS threads.
@@ -68,17 +69,19 @@ def _bind_tile(sch: s_tir.Schedule, across: Any, along: Any, width: int) -> None
 
 def _transposed(sch: s_tir.Schedule, block: Any) -> tuple[Any, int]:
     """Return an operand that a block reads along another axis than it writes, and the loop of that axis."""
-    iters = [var.var.__chandle__() for var in sch.get(block).iter_vars]
+    iters = [var.var for var in sch.get(block).iter_vars]
     loops = list(sch.get_loops(block))
     if len(loops) != len(iters) or len(iters) < 2 or is_conditional(sch, block):
         raise ScheduleError("no transpose")
     for load in loads(sch.get(block).body):
-        handles = [index.__chandle__() for index in load.indices]
-        if not handles or handles[-1] not in iters[:-1] or iters[-1] not in handles[:-1]:
+        if not load.indices:
+            continue
+        *outer, inner = load.indices
+        if inner not in IdentitySet(iters[:-1]) or iters[-1] not in IdentitySet(outer):
             continue
         if (
             all(isinstance(index, (tirx.Var, tirx.IntImm)) for index in load.indices)
             and load.source.scope() == "global"
         ):
-            return load.source, iters.index(handles[-1])
+            return load.source, position(iters, inner)
     raise ScheduleError("no transpose")

@@ -9,7 +9,7 @@ values become float32. Conversions that the model itself asks for still round.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import tvm
@@ -19,6 +19,7 @@ from tvm.tirx import stmt as st
 from tvm.tirx.buffer import is_buffer_var
 from tvm_ffi import structural_map, structural_walk
 
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.lower.cuda.fast_math import FUNCTIONS, WIDE, rounded_function
 
 # 16-bit types, and the largest number of each: what reductions to a minimum or maximum start from.
@@ -38,16 +39,16 @@ def widen(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         return primfunc
     primfunc = _accumulate_apart(_join_functions(primfunc))
     root = primfunc.body.block
-    inner = {b.__chandle__(): b for b in root.alloc_buffers if str(b.dtype) in HALVES}
+    inner = IdentitySet(b for b in root.alloc_buffers if str(b.dtype) in HALVES)
     chosen = _computed(primfunc.body, inner)
     wide = any(is_buffer_var(p) and str(p.dtype) == "float32" for p in primfunc.params)
-    return _Widener({handle: _as_wide(inner[handle]) for handle in chosen}, rounded=not wide).function(primfunc)
+    return _Widener(IdentityMap((b, _as_wide(b)) for b in chosen), rounded=not wide).function(primfunc)
 
 
 def _variables(primfunc: tirx.PrimFunc) -> Iterator[Any]:
-    found: dict[int, Any] = {p.__chandle__(): p for p in primfunc.params}
-    structural_walk(primfunc.body, [(tirx.Var, lambda var: found.update({var.__chandle__(): var}))])
-    return iter(found.values())
+    found = IdentitySet(primfunc.params)
+    structural_walk(primfunc.body, [(tirx.Var, found.add)])
+    return iter(found)
 
 
 def _is_plain(body: Any) -> bool:
@@ -87,36 +88,32 @@ def _is_function(value: Any) -> bool:
 def _accumulate_apart(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give reductions that write a 16-bit parameter a buffer of their own, which a copy reads."""
     sch = s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
-    parameters = {p.__chandle__() for p in primfunc.params}
+    parameters = IdentitySet(primfunc.params)
     for block in list(sch.get_child_blocks(sch.get_sblock("root", func_name="main"))):
         stored = sch.get(block).writes
         if sch.get(block).init is None or len(stored) != 1 or str(stored[0].source.dtype) not in HALVES:
             continue
-        if any(stored[0].source.__chandle__() == handle for handle in parameters):
+        if stored[0].source in parameters:
             sch.cache_write(block, 0, "global")
     return sch.mod["main"]
 
 
-def _computed(body: Any, inner: dict[int, Any]) -> set[int]:
+def _computed(body: Any, inner: IdentitySet) -> IdentitySet:
     """Return the buffers that hold values which 16 bits may not hold exactly."""
     stores: list[Any] = []
     structural_walk(body, [(st.BufferStore, stores.append)])
-    chosen: set[int] = set()
+    chosen = IdentitySet()
     while True:
-        more = {
-            store.buffer.__chandle__()
-            for store in stores
-            if store.buffer.__chandle__() in inner and not _is_exact(store.value, chosen)
-        }
+        more = IdentitySet(s.buffer for s in stores if s.buffer in inner and not _is_exact(s.value, chosen))
         if more <= chosen:
             return chosen
         chosen |= more
 
 
-def _is_exact(value: Any, widened: set[int]) -> bool:
+def _is_exact(value: Any, widened: Container[Any]) -> bool:
     """Tell whether a 16-bit value is a constant, or one of those in memory."""
     if isinstance(value, tvm.ir.TensorLoad):
-        return value.source.__chandle__() not in widened
+        return value.source not in widened
     if isinstance(value, tirx.Select):
         return _is_exact(value.true_value, widened) and _is_exact(value.false_value, widened)
     if isinstance(value, tvm.ir.Call) and _name(value) == "if_then_else":
@@ -159,26 +156,26 @@ class _Widener:
     last, also those of float32 arithmetic, as a model or TVM writes softmax.
     """
 
-    def __init__(self, buffers: dict[int, Any], *, rounded: bool) -> None:
+    def __init__(self, buffers: IdentityMap[Any], *, rounded: bool) -> None:
         self.buffers = buffers
         self.rounded = rounded
-        self.parameters: set[int] = set()
+        self.parameters = IdentitySet()
 
     def _may_round(self, expr: Any) -> bool:
         return _is_half(expr) or (self.rounded and str(expr.ty) == "float32")
 
     def function(self, primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-        self.parameters = {parameter.__chandle__() for parameter in primfunc.params}
+        self.parameters = IdentitySet(primfunc.params)
 
         def replace(var: Any, *_kind: Any) -> Any:
-            return self.buffers.get(var.__chandle__(), var)
+            return self.buffers.get(var, var)
 
         callbacks = [(st.BufferStore, self._store), (s_tir.SBlock, self._block), (tirx.Var, replace)]
         return primfunc.with_body(structural_map(primfunc.body, callbacks, order="pre"))
 
     def _store(self, store: Any) -> Any:
-        buffer = self.buffers.get(store.buffer.__chandle__(), store.buffer)
-        exact = str(buffer.dtype) in HALVES and _is_exact(store.value, set(self.buffers))
+        buffer = self.buffers.get(store.buffer, store.buffer)
+        exact = str(buffer.dtype) in HALVES and _is_exact(store.value, self.buffers)
         value = store.value if exact else self._wide(store.value)
         largest = HALVES.get(str(store.buffer.dtype))
         if buffer is not store.buffer and isinstance(value, tirx.FloatImm) and abs(value.value) == largest:
@@ -189,7 +186,7 @@ class _Widener:
         return st.BufferStore(buffer, value, [self._wide(i) for i in store.indices])
 
     def _block(self, block: Any) -> Any:
-        if not any(b.__chandle__() in self.buffers for b in block.alloc_buffers):
+        if not any(b in self.buffers for b in block.alloc_buffers):
             return block
         return s_tir.SBlock(
             block.iter_vars,
@@ -198,7 +195,7 @@ class _Widener:
             block.name_hint,
             block.body,
             block.init,
-            [self.buffers.get(b.__chandle__(), b) for b in block.alloc_buffers],
+            [self.buffers.get(b, b) for b in block.alloc_buffers],
             block.match_buffers,
             block.annotations,
         )
@@ -211,7 +208,7 @@ class _Widener:
         return tirx.Cast(WIDE, expr) if _is_half(expr) else expr
 
     def _load(self, expr: Any) -> Any:
-        buffer = self.buffers.get(expr.source.__chandle__(), expr.source)
+        buffer = self.buffers.get(expr.source, expr.source)
         load = tirx.BufferLoad(buffer, [self._wide(i) for i in expr.indices])
         return tirx.Cast(WIDE, load) if _is_half(load) else load
 
@@ -233,7 +230,7 @@ class _Widener:
         return type(expr)(self._wide(expr.a), self._wide(expr.b))
 
     def _is_computed(self, expr: Any) -> bool:
-        return isinstance(expr, tvm.ir.TensorLoad) and expr.source.__chandle__() not in self.parameters
+        return isinstance(expr, tvm.ir.TensorLoad) and expr.source not in self.parameters
 
     def _select(self, expr: Any) -> Any:
         return tirx.Select(self._wide(expr.condition), self._wide(expr.true_value), self._wide(expr.false_value))

@@ -13,7 +13,8 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from packager.graph.dataflow import computed_from_constants
+from packager.graph.dataflow import bindings_of, computed_from_constants
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import remade, with_main
 from packager.transforms.layout.channel_patterns import VIEWS, find_flattened, find_mean_of_neighbors, find_shuffle
 from packager.transforms.layout.im2col import find_windows
@@ -52,13 +53,13 @@ def to_channels_last(
 
 
 def _calls(main: relax.Function) -> list[Any]:
-    return [b for block in main.body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
+    return [b for b in bindings_of(main) if isinstance(b.value, relax.Call)]
 
 
 class _Converter:
-    """``first`` and ``last`` hold, by the handle of the original variable, its value in each layout, as far as made.
+    """``first`` and ``last`` hold, by the original variable, its value in each layout, as far as made.
 
-    ``made_last`` are those that are computed in NHWC. ``constants`` are the handles of what depends on no input, None
+    ``made_last`` are those that are computed in NHWC. ``constants`` is what depends on no input, None
     where that does not matter. ``filters`` are those of what a product may have as its filters.
     """
 
@@ -67,20 +68,19 @@ class _Converter:
         self.main = main = module["main"]
         self.builder = relax.BlockBuilder()
         self.values = relax.analysis.get_var2val(main)
-        self.first: dict[int, Any] = {}
-        self.last: dict[int, Any] = {}
-        self.made_last: set[int] = set()
+        self.first: IdentityMap[Any] = IdentityMap()
+        self.last: IdentityMap[Any] = IdentityMap()
+        self.made_last = IdentitySet()
         self.constants = None if num_inputs is None else computed_from_constants(main, num_inputs)
-        self.filters = set() if products_after is None else computed_from_constants(main, products_after)
+        self.filters = IdentitySet() if products_after is None else computed_from_constants(main, products_after)
 
     def convert(self) -> tvm.IRModule:
         parameters = list(self.main.params)
-        self.first.update((parameter.__chandle__(), parameter) for parameter in parameters)
+        self.first.update((parameter, parameter) for parameter in parameters)
         with self.builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
             with self.builder.dataflow():
-                for block in self.main.body.blocks:
-                    for binding in block.bindings:
-                        self._bind(binding)
+                for binding in bindings_of(self.main):
+                    self._bind(binding)
                 result = self.builder.emit_output(self._rewritten(self.main.body.body))
             self.builder.emit_func_output(result)
         made = self.builder.get()
@@ -89,23 +89,23 @@ class _Converter:
         return tvm.IRModule({**rewritten.functions, **gathers}, attrs=rewritten.attrs)
 
     def _bind(self, binding: Any) -> None:
-        value, handle = binding.value, binding.var.__chandle__()
+        value, variable = binding.value, binding.var
         converted = self._channels_last(value) if isinstance(value, relax.Call) and _rank(binding.var) else None
         if converted is not None:
-            self.last[handle] = self.builder.emit(converted, binding.var.name)
-            self.made_last.add(handle)
+            self.last[variable] = self.builder.emit(converted, binding.var.name)
+            self.made_last.add(variable)
             return
-        if isinstance(value, relax.Var) and value.__chandle__() in self.last:
-            self.last[handle] = self.last[value.__chandle__()]
+        if isinstance(value, relax.Var) and value in self.last:
+            self.last[variable] = self.last[value]
         rewritten = self._same_in_both(value) if isinstance(value, relax.Call) else None
         rewritten = self._rewritten(value) if rewritten is None else rewritten
-        self.first[handle] = self.builder.emit(rewritten, binding.var.name)
+        self.first[variable] = self.builder.emit(rewritten, binding.var.name)
 
     def _rewritten(self, expr: Any) -> Any:
         """Return an expression that reads the model's own layout."""
 
         def replace(variable: Any) -> Any:
-            known = variable.__chandle__() in self.first or variable.__chandle__() in self.last
+            known = variable in self.first or variable in self.last
             return self._in_first(variable) if known else variable
 
         if isinstance(expr, relax.Var):
@@ -119,16 +119,14 @@ class _Converter:
         return expr
 
     def _in_first(self, variable: Any) -> Any:
-        handle = variable.__chandle__()
-        if handle not in self.first:
-            self.first[handle] = self.builder.emit(_permuted(self.last[handle], TO_FIRST))
-        return self.first[handle]
+        if variable not in self.first:
+            self.first[variable] = self.builder.emit(_permuted(self.last[variable], TO_FIRST))
+        return self.first[variable]
 
     def _in_last(self, variable: Any) -> Any:
-        handle = variable.__chandle__()
-        if handle not in self.last:
-            self.last[handle] = self.builder.emit(_permuted(self._rewritten(variable), TO_LAST))
-        return self.last[handle]
+        if variable not in self.last:
+            self.last[variable] = self.builder.emit(_permuted(self._rewritten(variable), TO_LAST))
+        return self.last[variable]
 
     def _channels_last(self, call: relax.Call) -> Any | None:
         """Return the call over NHWC operands, or None where it stays as it is."""
@@ -184,7 +182,7 @@ class _Converter:
         """Whether an operand is computed in NHWC."""
         if isinstance(argument, relax.Tuple):
             return any(self._prefers_last(field) for field in argument.fields)
-        return argument.__chandle__() in self.made_last
+        return argument in self.made_last
 
     def _made_by(self, operand: Any, *names: str) -> relax.Call | None:
         """Return the call that an operand is bound to, if it is one of these operators."""
@@ -212,7 +210,7 @@ class _Converter:
         attrs = call.attrs
         if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NCHW", "OIHW", "NCHW"):
             return None
-        if self.constants is not None and call.args[1].__chandle__() not in self.constants:
+        if self.constants is not None and call.args[1] not in self.constants:
             return None
         last = self._prefers_last(call.args[0])
         windows = find_windows(call, self.filters, last=last)

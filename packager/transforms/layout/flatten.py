@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, same, shape_of
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import remade, with_main
 
 
@@ -23,15 +24,15 @@ def flatten_as_it_lies(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     """
     main = module["main"]
     flow, constants = Dataflow(main), computed_from_constants(main, num_inputs)
-    products = {
-        variable.__chandle__(): product
+    products = IdentityMap(
+        (variable, product)
         for variable in flow.variables
         if (product := _product(flow, constants, flow.value(variable))) is not None
-    }
+    )
     if not products:
         return module
     blocks = [
-        type(block)([_bound(binding, products.get(binding.var.__chandle__())) for binding in block.bindings])
+        type(block)([_bound(binding, products.get(binding.var)) for binding in block.bindings])
         for block in main.body.blocks
     ]
     body = relax.SeqExpr(blocks, main.body.body)
@@ -43,9 +44,9 @@ def _bound(binding: Any, product: relax.Call | None) -> Any:
     return binding if product is None else relax.VarBinding(binding.var, product)
 
 
-def _product(flow: Dataflow, constants: set[int], call: Any) -> relax.Call | None:
+def _product(flow: Dataflow, constants: IdentitySet, call: Any) -> relax.Call | None:
     """Return a product over what a transpose before the flattening permutes; None for what is no such product."""
-    if operator_of(call) != "matmul" or call.args[1].__chandle__() not in constants:
+    if operator_of(call) != "matmul" or call.args[1] not in constants:
         return None
     flat = flow.call(call.args[0], "reshape")
     moved = None if flat is None else flow.call(flat.args[0], "permute_dims")

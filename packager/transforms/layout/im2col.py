@@ -6,13 +6,13 @@ these one element at a time. One kernel gathers them first; the rows of its resu
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, te, tirx
 
 from packager.graph.dataflow import shape_of
+from packager.graph.identity import IdentitySet
 
 # Convolutions of as many channels read whole vectors by themselves, or nearly so.
 MANY_CHANNELS = 16
@@ -91,16 +91,16 @@ class Windows:
         return builder.emit(relax.op.permute_dims(weight))
 
 
-def find_windows(call: relax.Call, constants: Collection[int], *, last: bool) -> Windows | None:
+def find_windows(call: relax.Call, constants: IdentitySet, *, last: bool) -> Windows | None:
     """Return the windows of a convolution of NCHW by OIHW that is better computed as a product, else None.
 
-    ``constants`` are the handles of what depends on no input, which the filters are; ``last`` says that its data is
+    ``constants`` is what depends on no input, which the filters are; ``last`` says that its data is
     there as NHWC.
     """
     data, weight = call.args
     attrs, image, filters, result = call.attrs, shape_of(data), shape_of(weight), shape_of(call)
     types = {str(value.ty.dtype) for value in (data, weight, call)}
-    if not image or not filters or not result or len(types) != 1 or weight.__chandle__() not in constants:
+    if not image or not filters or not result or len(types) != 1 or weight not in constants:
         return None
     (dtype,) = types
     extents = (*image[1:], *filters, *result[1:])

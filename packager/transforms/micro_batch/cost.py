@@ -11,7 +11,8 @@ from tvm import relax, tirx
 
 from packager.bundle.manifest import Dim
 from packager.graph import symbolic
-from packager.graph.dataflow import operator_of
+from packager.graph.dataflow import bindings_of, operator_of
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.ir.model import ImportedModel
 from packager.ir.shapes import Extent
 from packager.transforms.micro_batch.rules import is_written
@@ -50,10 +51,10 @@ def _weigh(model: ImportedModel, dims: Mapping[str, Dim]) -> tuple[int, int]:
     """Return how many weights there are that are read whole, and elements of activations, at the dims' maxima."""
     main = model.module["main"]
     inputs = main.params[: len(model.signature.inputs)]
-    names: dict[int, Extent] = {}
+    names: IdentityMap[Extent] = IdentityMap()
     for extent in (extent for parameter in inputs for extent in parameter.ty.shape.values):
         if isinstance(extent, tirx.Var):
-            names[extent.__chandle__()] = extent.name
+            names[extent] = extent.name
 
     def elements(ty: Any) -> int:
         if isinstance(ty, relax.TupleType):
@@ -61,9 +62,9 @@ def _weigh(model: ImportedModel, dims: Mapping[str, Dim]) -> tuple[int, int]:
         known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
         return math.prod(symbolic.maximum(extent, names, dims) for extent in ty.shape.values) if known else 0
 
-    calls = [b.value for block in main.body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
-    read = {a.__chandle__() for call in calls if operator_of(call) != TABLE for a in call.args}
+    calls = [b.value for b in bindings_of(main) if isinstance(b.value, relax.Call)]
+    read = IdentitySet(a for call in calls if operator_of(call) != TABLE for a in call.args)
     parameters = zip(main.params[len(inputs) :], model.weights.values(), strict=True)
-    weights = sum(array.size for parameter, array in parameters if parameter.__chandle__() in read)
+    weights = sum(array.size for parameter, array in parameters if parameter in read)
     written = sum(elements(call.ty) for call in calls if is_written(call))
     return weights, written + sum(elements(parameter.ty) for parameter in inputs)

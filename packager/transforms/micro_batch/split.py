@@ -8,7 +8,8 @@ from typing import Any
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from packager.graph.dataflow import operator_of
+from packager.graph.dataflow import bindings_of, operator_of
+from packager.graph.identity import IdentityMap
 from packager.transforms.micro_batch.rules import (
     SHAPED,
     Count,
@@ -32,21 +33,21 @@ def split(main: relax.Function, parted: Sequence[bool], count: Count) -> relax.F
 
 
 class _Splitter:
-    """``parts`` holds, by the handle of a variable, what of its value has parts; ``values`` what stands for it."""
+    """``parts`` holds, by variable, what of its value has parts; ``values`` what stands for it."""
 
     def __init__(self, main: relax.Function, count: Count) -> None:
         self.main = main
         self.count = count
-        self.bindings = [binding for block in main.body.blocks for binding in block.bindings]
-        self.parts: dict[int, Parts] = {}
-        self.values: dict[int, Any] = {}
+        self.bindings = bindings_of(main)
+        self.parts: IdentityMap[Parts] = IdentityMap()
+        self.values: IdentityMap[Any] = IdentityMap()
 
     def find_parts(self, parted: Sequence[bool]) -> None:
         """Find out what has parts. Raises NotSeparableError if not all results have."""
         for parameter, own in zip(self.main.params, parted, strict=True):
-            self.parts[parameter.__chandle__()] = (own,)
+            self.parts[parameter] = (own,)
         for binding in self.bindings:
-            self.parts[binding.var.__chandle__()] = self._parts(binding.value)
+            self.parts[binding.var] = self._parts(binding.value)
         if not all(self._parts(self.main.body.body)):
             raise NotSeparableError("a result is no batch")
 
@@ -58,7 +59,7 @@ class _Splitter:
             with builder.dataflow():
                 for binding in self.bindings:
                     made = builder.emit(self._rewritten(binding.value), binding.var.name)
-                    self.values[binding.var.__chandle__()] = made
+                    self.values[binding.var] = made
                     expected = self._part_of(binding.var)
                     if not structural_equal(made.ty, expected):
                         raise NotSeparableError(f"{binding.var.name} is {made.ty} and not {expected}")
@@ -70,15 +71,15 @@ class _Splitter:
         return made
 
     def _parameter(self, variable: relax.Var) -> relax.Var:
-        parted = any(self.parts[variable.__chandle__()])
+        parted = any(self.parts[variable])
         made = relax.Var(variable.name, self._part_of(variable)) if parted else variable
-        self.values[variable.__chandle__()] = made
+        self.values[variable] = made
         return made
 
     def _parts(self, expr: Any) -> Parts:
         """Return which fields of a value have parts."""
         if isinstance(expr, relax.Var):  # the dims are such, too
-            return self.parts.get(expr.__chandle__(), (False,))
+            return self.parts.get(expr, (False,))
         if isinstance(expr, relax.Tuple):
             return tuple(self._parted(field) for field in expr.fields)
         if isinstance(expr, relax.TupleGetItem):
@@ -95,7 +96,7 @@ class _Splitter:
 
     def _rewritten(self, expr: Any) -> Any:
         if isinstance(expr, relax.Var):
-            return self.values.get(expr.__chandle__(), expr)
+            return self.values.get(expr, expr)
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._rewritten(field) for field in expr.fields])
         if isinstance(expr, relax.TupleGetItem):
@@ -110,7 +111,7 @@ class _Splitter:
 
     def _part_of(self, variable: relax.Var) -> Any:
         """Return the type of a part of a variable's value."""
-        parts, ty = self.parts[variable.__chandle__()], variable.ty
+        parts, ty = self.parts[variable], variable.ty
         if not any(parts):
             return ty
         types = ty.fields if isinstance(ty, relax.TupleType) else [ty]

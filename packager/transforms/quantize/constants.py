@@ -14,6 +14,7 @@ from tvm_ffi import structural_map
 
 from packager.bundle.arrays import Array
 from packager.graph.evaluate import evaluate_call
+from packager.graph.identity import IdentityMap
 from packager.ir.model import NamedArray
 from packager.transforms.quantize.values import merged
 
@@ -23,30 +24,29 @@ MOVEMENT = frozenset(f"relax.{name}" for name in ("reshape", "permute_dims", "ex
 
 
 class Constants:
-    """``known`` are the values of variables by handle, ``sources`` the model's constants that they come from."""
+    """``known`` are the values of variables, ``sources`` the model's constants that they come from."""
 
     def __init__(self, main: relax.Function, num_inputs: int, constants: Mapping[str, NamedArray]) -> None:
         parameters = main.params[num_inputs:]
         self.given = constants
-        self.known: dict[int, Array] = {}
-        self.names: dict[int, str] = {}
-        self.sources: dict[int, tuple[str, ...]] = {}
+        self.known: IdentityMap[Array] = IdentityMap()
+        self.names: IdentityMap[str] = IdentityMap()
+        self.sources: IdentityMap[tuple[str, ...]] = IdentityMap()
         for parameter, (name, constant) in zip(parameters, constants.items(), strict=True):
-            self.known[parameter.__chandle__()] = constant.array
-            self.names[parameter.__chandle__()] = name
-            self.sources[parameter.__chandle__()] = constant.sources
-        self.added: dict[int, tuple[str, NamedArray]] = {}
-        self.tensors: list[Any] = []  # alive, so that handles stay theirs
+            self.known[parameter] = constant.array
+            self.names[parameter] = name
+            self.sources[parameter] = constant.sources
+        self.added: IdentityMap[tuple[str, NamedArray]] = IdentityMap()
 
     def array(self, expr: Any) -> Array | None:
         """Return the value of an expression if that is known."""
         if isinstance(expr, GenericConst):
             return np.asarray(expr.value.numpy())
-        return self.known.get(expr.__chandle__())
+        return self.known.get(expr)
 
     def sources_of(self, *exprs: Any) -> tuple[str, ...]:
         """Return the model's constants that expressions come from."""
-        return merged(*(self.sources.get(expr.__chandle__(), ()) for expr in exprs))
+        return merged(*(self.sources.get(expr, ()) for expr in exprs))
 
     def see(self, variable: Any, call: relax.Call) -> None:
         """Compute what a variable is bound to, if that is small or moves what is known."""
@@ -58,42 +58,40 @@ class Constants:
         size = math.prod(int(extent) for extent in shape.values)
         moves = getattr(call.op, "name", "") in MOVEMENT
         operands = [argument for argument in call.args if isinstance(argument, relax.Var)]
-        known = all(operand.__chandle__() in self.known for operand in operands)
+        known = all(operand in self.known for operand in operands)
         if not known or not operands or not (moves or size <= MAX_ELEMENTS):
             return
         array = evaluate_call(call, self.known)
         if array is not None:
-            self.known[variable.__chandle__()] = array
-            self.sources[variable.__chandle__()] = self.sources_of(*operands)
+            self.known[variable] = array
+            self.sources[variable] = self.sources_of(*operands)
 
     def make(self, array: Array, stem: str, sources: tuple[str, ...]) -> Any:
         """Return an array as an expression: a new constant that comes from ``sources``, or a number."""
         if array.ndim == 0:
             return relax.const(array.item(), array.dtype.name)
         tensor = tvm.runtime.tensor(np.ascontiguousarray(array))
-        self.tensors.append(tensor)
         constant = relax.const(tensor)
-        self.added[constant.value.__chandle__()] = (stem, NamedArray(array, sources))
+        self.added[constant.value] = (stem, NamedArray(array, sources))
         return constant
 
     def lift(self, main: relax.Function) -> tuple[relax.Function, dict[str, NamedArray]]:
         """Return the function with the new constants as parameters after its own, and the values of all of these."""
-        lifted: dict[int, relax.Var] = {}
+        lifted: IdentityMap[relax.Var] = IdentityMap()
         values = dict(self.given)
 
         def visit(constant: GenericConst) -> Any:
-            handle = constant.value.__chandle__()
-            if handle not in self.added:
+            if constant.value not in self.added:
                 return constant
-            if handle not in lifted:
-                stem, value = self.added[handle]
+            if constant.value not in lifted:
+                stem, value = self.added[constant.value]
                 name, count = stem, 1
                 while name in values:
                     count += 1
                     name = f"{stem}_{count}"
                 values[name] = value
-                lifted[handle] = relax.Var(name, relax.TensorType(value.array.shape, value.array.dtype.name))
-            return lifted[handle]
+                lifted[constant.value] = relax.Var(name, relax.TensorType(value.array.shape, value.array.dtype.name))
+            return lifted[constant.value]
 
         body = structural_map(main.body, (GenericConst, visit))
         parameters = [*main.params, *lifted.values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from packager.graph.identity import IdentityMap
 from packager.transforms.quantize.constants import Constants
 from packager.transforms.quantize.values import Joined, Linear, Quantized
 
@@ -13,11 +14,11 @@ Value = Quantized | Linear | Joined
 class Emitter(Protocol):
     """Emits bindings into the rewritten ``main``, and tells what its operands stand for.
 
-    ``real`` maps the handle of an original variable to the expression that computes it, once it is emitted.
+    ``real`` maps an original variable to the expression that computes it, once it is emitted.
     """
 
     constants: Constants
-    real: dict[int, Any]
+    real: IdentityMap[Any]
 
     def emit(self, expr: Any, name: str = "") -> Any:
         """Bind an expression to a new variable, and return that."""

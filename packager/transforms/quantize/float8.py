@@ -15,6 +15,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import with_main
 
 FLOAT8 = "float8_e4m3fn"
@@ -34,13 +35,13 @@ class _Operand:
 def to_float8_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     """Return ``module`` with products of dequantized 8-bit floats in ``main`` as scaled products of these."""
     main = module["main"]
-    flow = Dataflow(main, [parameter.__chandle__() for parameter in main.params[num_inputs:]])
+    flow = Dataflow(main, main.params[num_inputs:])
     if not any(str(getattr(v.ty, "dtype", "")) == FLOAT8 for v in (*flow.variables, *main.params)):
         return module
     builder = relax.BlockBuilder()
     with builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
         with builder.dataflow():
-            made: dict[int, Any] = {}
+            made: IdentityMap[Any] = IdentityMap()
             for variable in flow.variables:
                 value = flow.value(variable)
                 product = _product(flow, variable) if operator_of(value) == "matmul" else None
@@ -48,15 +49,15 @@ def to_float8_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
                     emitted = _emitted(builder, product, made, variable.name)
                 else:
                     emitted = builder.emit(_renamed(value, made), variable.name)
-                made[variable.__chandle__()] = emitted
+                made[variable] = emitted
             result = builder.emit_output(_renamed(main.body.body, made))
         builder.emit_func_output(result)
     return with_main(module, builder.get()["main"])
 
 
-def _renamed(expr: Any, made: dict[int, Any]) -> Any:
+def _renamed(expr: Any, made: IdentityMap[Any]) -> Any:
     if isinstance(expr, relax.Var):
-        return made.get(expr.__chandle__(), expr)
+        return made.get(expr, expr)
     if isinstance(expr, relax.Tuple):
         return relax.Tuple([_renamed(field, made) for field in expr.fields])
     if isinstance(expr, relax.TupleGetItem):
@@ -99,7 +100,7 @@ def _is_number(scale: Any) -> bool:
     return extents is not None and all(extent == 1 for extent in extents)
 
 
-def _emitted(builder: Any, product: tuple[_Operand, _Operand], made: dict[int, Any], name: str) -> Any:
+def _emitted(builder: Any, product: tuple[_Operand, _Operand], made: IdentityMap[Any], name: str) -> Any:
     """Emit a product of 8-bit floats, scaled; return its result."""
     data, weight = product
     right = _renamed(weight.value, made)

@@ -126,5 +126,5 @@ def _corrected(emitter: Emitter, variable: Any, product: _Sums, data: Quantized,
         totals = emitter.constants.make((-product.totals).astype(np.int32), f"{stem}.sum", sources)
         taken = emit(relax.op.multiply(totals, data.zero))
         sums = emit(relax.op.add(emit(product.call), taken), name)
-    emitter.real[variable.__chandle__()] = sums
+    emitter.real[variable] = sums
     return None

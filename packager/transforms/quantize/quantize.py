@@ -24,6 +24,7 @@ from collections.abc import Mapping
 
 import tvm
 
+from packager.graph.dataflow import bindings_of
 from packager.graph.rewrite import with_main
 from packager.ir.model import NamedArray
 from packager.transforms.quantize.constants import Constants
@@ -40,10 +41,7 @@ def to_integers(
     """
     main = module["main"]
     operators = {
-        getattr(binding.value.op, "name", "")
-        for block in main.body.blocks
-        for binding in block.bindings
-        if isinstance(binding.value, tvm.ir.Call)
+        getattr(binding.value.op, "name", "") for binding in bindings_of(main) if isinstance(binding.value, tvm.ir.Call)
     }
     if not operators & MARKS:
         return module, dict(constants)

@@ -11,7 +11,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from packager.bundle.arrays import Array
-from packager.graph.dataflow import operator_of
+from packager.graph.dataflow import bindings_of, operator_of
+from packager.graph.identity import IdentityMap
 from packager.transforms.quantize import arithmetic
 from packager.transforms.quantize.constants import Constants
 from packager.transforms.quantize.emitter import Value
@@ -28,15 +29,15 @@ MAX_TERMS = 4
 
 class Rewriter:
     """``values`` holds what variables stand for, ``real`` the expressions that compute them, as far as made; both by
-    the handle of the original variable."""
+    the original variable."""
 
     def __init__(self, main: relax.Function, constants: Constants) -> None:
         self.main = main
         self.constants = constants
         self.builder = relax.BlockBuilder()
-        self.values: dict[int, Value] = {}
-        self.real: dict[int, Any] = {}
-        self.limits: dict[int, float] = {}  # of magnitudes, by the handle of the original variable
+        self.values: IdentityMap[Value] = IdentityMap()
+        self.real: IdentityMap[Any] = IdentityMap()
+        self.limits: IdentityMap[float] = IdentityMap()  # of magnitudes, by the original variable
         self.operators: dict[str, Callable[[Any, relax.Call], Value | None]] = {
             "dequantize": self._dequantize,
             "astype": self._widen,
@@ -57,35 +58,34 @@ class Rewriter:
     def rewrite(self) -> relax.Function:
         """Return the function; its new constants stand in it."""
         parameters = list(self.main.params)
-        self.real.update((parameter.__chandle__(), parameter) for parameter in parameters)
+        self.real.update((parameter, parameter) for parameter in parameters)
         with self.builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
             with self.builder.dataflow():
-                for block in self.main.body.blocks:
-                    for binding in block.bindings:
-                        self._bind(binding)
+                for binding in bindings_of(self.main):
+                    self._bind(binding)
                 result = self.builder.emit_output(self.computed(self.main.body.body))
             self.builder.emit_func_output(result)
         return self.builder.get()["main"]
 
     def _bind(self, binding: Any) -> None:
-        variable, value, handle = binding.var, binding.value, binding.var.__chandle__()
+        variable, value = binding.var, binding.value
         if isinstance(value, relax.Call):
             self.constants.see(variable, value)
             if operator_of(value) == "quantize" and self._quantize(variable, value):
                 return
             stands_for = self.operators.get(operator_of(value), lambda _variable, _call: None)(variable, value)
             if stands_for is not None:
-                self.values[handle] = stands_for
-            if stands_for is not None or handle in self.real:
+                self.values[variable] = stands_for
+            if stands_for is not None or variable in self.real:
                 return
-        elif isinstance(value, relax.Var) and value.__chandle__() in self.values:
-            self.values[handle] = self.values[value.__chandle__()]
+        elif isinstance(value, relax.Var) and value in self.values:
+            self.values[variable] = self.values[value]
             return
         if isinstance(value, relax.Call):
-            self.limits[handle] = limit_of(value, self.limit, self._least)
+            self.limits[variable] = limit_of(value, self.limit, self._least)
         elif isinstance(value, relax.Var):
-            self.limits[handle] = self.limit(value)
-        self.real[handle] = self.builder.emit(self.computed(value), variable.name)
+            self.limits[variable] = self.limit(value)
+        self.real[variable] = self.builder.emit(self.computed(value), variable.name)
 
     def limit(self, expr: Any) -> float:
         """Return what the magnitude of an operand is at most; infinity if that is not known."""
@@ -98,7 +98,7 @@ class Rewriter:
             return max(arithmetic.largest(part) for part in value.parts)
         if isinstance(value, Linear):
             return min(value.largest, max(abs(bound) for bound in value.bounds))
-        return self.limits.get(expr.__chandle__(), np.inf) if value is None else arithmetic.largest(value)
+        return self.limits.get(expr, np.inf) if value is None else arithmetic.largest(value)
 
     def _least(self, expr: Any) -> float:
         array = self.constants.array(expr)
@@ -108,7 +108,7 @@ class Rewriter:
 
     def value(self, expr: Any) -> Value | None:
         """Return what an operand stands for, None if it is nothing quantized."""
-        return self.values.get(expr.__chandle__())
+        return self.values.get(expr)
 
     def emit(self, expr: Any, name: str = "") -> Any:
         """Add a binding, and return its variable."""
@@ -117,10 +117,9 @@ class Rewriter:
     def computed(self, expr: Any, name: str = "") -> Any:
         """Return an expression over the values as the model has them."""
         if isinstance(expr, relax.Var):
-            handle = expr.__chandle__()
-            if handle not in self.real and handle in self.values:
-                self.real[handle] = self._compute(self.values[handle], name or expr.name)
-            return self.real.get(handle, expr)
+            if expr not in self.real and expr in self.values:
+                self.real[expr] = self._compute(self.values[expr], name or expr.name)
+            return self.real.get(expr, expr)
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self.computed(field) for field in expr.fields])
         if isinstance(expr, relax.TupleGetItem):
@@ -153,7 +152,7 @@ class Rewriter:
         if known is None or stored not in RESULTS or str(source.ty.dtype) != "float32":
             return False
         quantize = arithmetic.Quantizer(self, *known, stored, self.constants.sources_of(*parameters))
-        self.real[variable.__chandle__()] = quantize.apply(self.value(source), source, variable.name)
+        self.real[variable] = quantize.apply(self.value(source), source, variable.name)
         return True
 
     def _parameters(self, call: relax.Call) -> tuple[Array, Array] | None:

@@ -8,7 +8,7 @@ square roots.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_walk
 
-from packager.graph.dataflow import computed_from_constants
+from packager.graph.dataflow import bindings_of, computed_from_constants
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import remade
 
 _OPERATORS = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
@@ -66,37 +67,32 @@ class _Chain:
 
 @mutator
 class _Simplifier(PyExprMutator):  # type: ignore[misc]
-    """``chains`` are those that become shorter, by the handle of the call that ends them, ``powers`` are handles."""
+    """``chains`` are those that become shorter, by the call that ends them, ``powers`` are calls."""
 
     def __init__(self, module: tvm.IRModule, main: relax.Function, num_inputs: int) -> None:
         super().__init__(module)
         self.constants = computed_from_constants(main, num_inputs)
         self.values = relax.analysis.get_var2val(main)
-        bindings = [binding for block in main.body.blocks for binding in block.bindings]
-        self.reads = Counter(handle for binding in bindings for handle in _variables(binding.value))
-        self.reads.update(_variables(main.body.body))
-        links = {b.var.__chandle__(): link for b in bindings if (link := self._link(b.value)) is not None}
-        inner = {
-            link.source.__chandle__()
-            for link in links.values()
-            if link.source.__chandle__() in links and self.reads[link.source.__chandle__()] == 1
-        }
-        ends = [binding for binding in bindings if binding.var.__chandle__() in links.keys() - inner]
-        chains = {binding.value.__chandle__(): self._chain(binding.var, links, inner) for binding in ends}
-        self.powers = {b.value.__chandle__() for b in bindings if _is_three_quarters(b.value)}
-        self.chains = {handle: chain for handle, chain in chains.items() if chain.shortens}
+        bindings = bindings_of(main)
+        self.reads = _count_reads([*(binding.value for binding in bindings), main.body.body])
+        links = IdentityMap((b.var, link) for b in bindings if (link := self._link(b.value)) is not None)
+        inner = IdentitySet(v.source for v in links.values() if v.source in links and self.reads[v.source] == 1)
+        ends = [binding for binding in bindings if binding.var in links and binding.var not in inner]
+        chains = [(binding.value, self._chain(binding.var, links, inner)) for binding in ends]
+        self.powers = IdentitySet(b.value for b in bindings if _is_three_quarters(b.value))
+        self.chains = IdentityMap((call, chain) for call, chain in chains if chain.shortens)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        chain = self.chains.get(call.__chandle__())
+        chain = self.chains.get(call)
         if chain is not None:
             return self._collapsed(chain)
-        if call.__chandle__() in self.powers:
+        if call in self.powers:
             root = self._emit(relax.op.sqrt(self.visit_expr(call.args[0])))
             return relax.op.multiply(root, self._emit(relax.op.sqrt(root)))
         return self.visit_expr_post_order(call)
 
     def _is_constant(self, operand: Any) -> bool:
-        return _number(operand) is not None or operand.__chandle__() in self.constants
+        return _number(operand) is not None or operand in self.constants
 
     def _link(self, value: Any) -> _Link | None:
         operator = str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
@@ -110,16 +106,15 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         same = str(getattr(left.ty, "shape", None)) == str(value.ty.shape)
         return _Link(operator, left, right) if same and _is_float(left) and _is_float(right) else None
 
-    def _chain(self, variable: Any, links: dict[int, _Link], inner: set[int]) -> _Chain:
-        found = [links[variable.__chandle__()]]
-        while (handle := found[0].source.__chandle__()) in inner:
-            found.insert(0, links[handle])
-        source = found[0].source
+    def _chain(self, variable: Any, links: IdentityMap[_Link], inner: IdentitySet) -> _Chain:
+        found = [links[variable]]
+        while (source := found[0].source) in inner:
+            found.insert(0, links[source])
         made = self.values.get(source)
         is_convolution = isinstance(made, relax.Call) and getattr(made.op, "name", "") == CONVOLUTION
         takes_scale = (
             is_convolution
-            and self.reads[source.__chandle__()] == 1
+            and self.reads[source] == 1
             and self._is_constant(made.args[1])
             and (made.attrs.kernel_layout, made.attrs.out_layout) == (OIHW, "NCHW")
             and _is_float(made.args[1])
@@ -164,11 +159,15 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         return self.builder_.emit(value)
 
 
-def _variables(value: Any) -> list[int]:
-    """Return the handles of the variables that a value reads, as often as it does."""
-    found: list[int] = []
-    structural_walk(value, [(relax.Var, lambda variable: found.append(variable.__chandle__()))])
-    return found
+def _count_reads(values: Iterable[Any]) -> IdentityMap[int]:
+    """Return how often the variables in ``values`` are read."""
+    found: list[Any] = []
+    for value in values:
+        structural_walk(value, [(relax.Var, found.append)])
+    counts: IdentityMap[int] = IdentityMap()
+    for variable in found:
+        counts[variable] = counts.get(variable, 0) + 1
+    return counts
 
 
 def _is_float(value: Any) -> bool:

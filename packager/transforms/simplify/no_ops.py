@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
+from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import with_main
 
 # Of one element, that element. TVM's schedules for GPUs may end the process over such a reduction.
@@ -28,25 +29,25 @@ def drop_no_ops(module: tvm.IRModule) -> tvm.IRModule:
     It leaves bindings of variables, which ``CanonicalizeBindings`` removes, and what nothing reads any more.
     """
     main = module["main"]
-    made: dict[int, Any] = {}
+    made: IdentityMap[Any] = IdentityMap()
     blocks = []
     for block in main.body.blocks:
         bindings = []
         for binding in block.bindings:
             kept = _reduced(binding, made)
             bindings.append(kept)
-            made[kept.var.__chandle__()] = kept.value
+            made[kept.var] = kept.value
         blocks.append(type(block)(bindings))
     body = relax.SeqExpr(blocks, main.body.body)
     return with_main(module, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
 
 
-def _reduced(binding: Any, made: dict[int, Any]) -> Any:
+def _reduced(binding: Any, made: IdentityMap[Any]) -> Any:
     call = binding.value
     if not isinstance(binding, relax.VarBinding):
         return binding
     if isinstance(call, relax.TupleGetItem) and int(call.index) == 0 and isinstance(call.tuple_value, relax.Var):
-        made_by: Any = made.get(call.tuple_value.__chandle__())
+        made_by: Any = made.get(call.tuple_value)
         return relax.VarBinding(binding.var, made_by.args[0]) if _operator(made_by) == "relax.nn.dropout" else binding
     if _operator(call) in REDUCTIONS and structural_equal(call.args[0].ty, call.ty):
         return relax.VarBinding(binding.var, call.args[0])
@@ -57,14 +58,14 @@ def _reduced(binding: Any, made: dict[int, Any]) -> Any:
         source = inner
     if structural_equal(source.ty, call.ty):
         return relax.VarBinding(binding.var, source)
-    if source.__chandle__() == call.args[0].__chandle__():
+    if source.same_as(call.args[0]):
         return binding
     return relax.VarBinding(binding.var, relax.Call(call.op, [source, *call.args[1:]], call.attrs, call.ty_args))
 
 
-def _passed_through(call: Any, source: Any, made: dict[int, Any]) -> Any:
+def _passed_through(call: Any, source: Any, made: IdentityMap[Any]) -> Any:
     """Return what an operand is a view or an exact cast of, where ``call`` may as well read that; else None."""
-    inner = made.get(source.__chandle__()) if isinstance(source, relax.Var) else None
+    inner = made.get(source) if isinstance(source, relax.Var) else None
     if isinstance(inner, relax.Var):
         return inner
     if inner is None:

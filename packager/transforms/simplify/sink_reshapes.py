@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 from packager.graph.dataflow import operator_of, same, shape_of
+from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import with_main
 
 ELEMENTWISE = frozenset(
@@ -39,13 +40,13 @@ def sink_reshapes(module: tvm.IRModule) -> tvm.IRModule:
 
 class _Mover:
     def __init__(self) -> None:
-        self.variables: dict[int, relax.Var] = {}  # in place of others
-        self.sources: dict[int, relax.Var] = {}  # of which a variable is a reshape
+        self.variables: IdentityMap[relax.Var] = IdentityMap()  # in place of others
+        self.sources: IdentityMap[relax.Var] = IdentityMap()  # of which a variable is a reshape
 
     def renamed(self, expr: Any) -> Any:
         """Return an expression of variables that are there."""
         if isinstance(expr, relax.Var):
-            return self.variables.get(expr.__chandle__(), expr)
+            return self.variables.get(expr, expr)
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self.renamed(item) for item in expr.fields])
         if isinstance(expr, relax.TupleGetItem):
@@ -60,15 +61,15 @@ class _Mover:
             return [binding]
         variable, call = binding.var, self.renamed(binding.value)
         if operator_of(call) == "reshape" and isinstance(call.args[0], relax.Var):
-            self.sources[variable.__chandle__()] = call.args[0]
+            self.sources[variable] = call.args[0]
         inner = self._inner(variable, call)
         if inner is None:
             return [relax.VarBinding(variable, call)]
         source, operands = inner
         computed = type(variable)(variable.name, relax.TensorType(source.ty.shape, variable.ty.dtype))
         view = type(variable)(f"{variable.name}_view", variable.ty)
-        self.variables[variable.__chandle__()] = view
-        self.sources[view.__chandle__()] = computed
+        self.variables[variable] = view
+        self.sources[view] = computed
         return [
             relax.VarBinding(computed, relax.Call(call.op, operands, call.attrs, call.ty_args)),
             relax.VarBinding(view, relax.op.reshape(computed, variable.ty.shape)),
@@ -88,7 +89,7 @@ class _Mover:
                     return None
                 operands.append(operand)
                 continue
-            found = self.sources.get(operand.__chandle__())
+            found = self.sources.get(operand)
             if found is None or not same(extents, shape):
                 return None
             before, first = shape_of(found), None if source is None else shape_of(source)

@@ -11,10 +11,11 @@ from tvm import tirx
 from packager.bundle import shape_expr
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
+from packager.graph.identity import IdentityMap
 from packager.graph.symbolic import extent_interval, maximum, product, to_extent
 
 N, M = tirx.Var("n", "int64"), tirx.Var("m", "int64")
-NAMES = {N.__chandle__(): "n", M.__chandle__(): "m"}
+NAMES = IdentityMap([(N, "n"), (M, "m")])
 DIMS = {"n": Dim("n", 1, 5), "m": Dim("m", 2, 4)}
 POINTS = [{"n": n, "m": m} for n, m in itertools.product(range(1, 6), range(2, 5))]
 

@@ -13,6 +13,8 @@ from packager.backends.ccompiler.core.attention_match import find_attentions
 from packager.backends.ccompiler.core.expressions import ARITIES
 from packager.backends.ccompiler.core.shapes import Shape, equal_shapes
 from packager.graph.attention.match import Attention
+from packager.graph.dataflow import bindings_of
+from packager.graph.identity import IdentityMap, IdentitySet
 
 ROW_ANCHORS = frozenset({"nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
 MOVES = frozenset({"concat", "permute_dims"})
@@ -93,9 +95,9 @@ class _Reader:
     def __init__(self, function: relax.Function, composites: Iterable[str]) -> None:
         self.function = function
         attentions = find_attentions(function, composites)
-        self.attentions = {attention.result.__chandle__(): attention for attention in attentions}
-        self.covered = {variable.__chandle__() for found in attentions for variable in found.variables}
-        self.values: dict[int, Any] = {}  # variable -> Use, or a list of operands for a tuple
+        self.attentions = IdentityMap((attention.result, attention) for attention in attentions)
+        self.covered = IdentitySet(variable for found in attentions for variable in found.variables)
+        self.values: IdentityMap[Any] = IdentityMap()  # variable -> Use, or a list of operands for a tuple
         self.operations: list[Operation] = []
         self.count = 0
 
@@ -104,14 +106,12 @@ class _Reader:
         for index, parameter in enumerate(self.function.params):
             tensor = self._tensor(parameter.ty, index)
             inputs.append(tensor)
-            self.values[parameter.__chandle__()] = Use(tensor, tensor.shape)
-        for block in self.function.body.blocks:
-            for binding in block.bindings:
-                handle = binding.var.__chandle__()
-                if handle in self.attentions:
-                    self.values[handle] = self._attention(self.attentions[handle])
-                elif handle not in self.covered:
-                    self.values[handle] = self._value(binding.value)
+            self.values[parameter] = Use(tensor, tensor.shape)
+        for binding in bindings_of(self.function):
+            if binding.var in self.attentions:
+                self.values[binding.var] = self._attention(self.attentions[binding.var])
+            elif binding.var not in self.covered:
+                self.values[binding.var] = self._value(binding.value)
         body = self._value(self.function.body.body)
         results = self._results(body if isinstance(body, list) else [body], len(inputs))
         return Graph(
@@ -144,7 +144,7 @@ class _Reader:
 
     def _value(self, expr: Any) -> Any:
         if isinstance(expr, relax.Var):
-            return self.values[expr.__chandle__()]
+            return self.values[expr]
         if isinstance(expr, relax.Tuple):
             return [self._value(item) for item in expr.fields]
         if isinstance(expr, relax.TupleGetItem):
@@ -215,12 +215,8 @@ def _renamed(operation: Operation, place: Tensor) -> Operation:
 
 def _variables(function: relax.Function) -> tuple[tirx.Var, ...]:
     """Return the shape variables of the parameters, in order of appearance."""
-    found: dict[int, tirx.Var] = {}
-    for parameter in function.params:
-        for extent in parameter.ty.shape.values:
-            if isinstance(extent, tirx.Var):
-                found.setdefault(extent.__chandle__(), extent)
-    return tuple(found.values())
+    extents = (extent for parameter in function.params for extent in parameter.ty.shape.values)
+    return tuple(IdentitySet(extent for extent in extents if isinstance(extent, tirx.Var)))
 
 
 def _multiplied(operations: list[Operation], results: list[Tensor]) -> list[Operation]:

@@ -16,6 +16,7 @@ from packager.backends.cutlass.gemm.cost_model import ITEMSIZE, GemmForm, GemmSh
 from packager.backends.cutlass.gemm.problem import numpy_type
 from packager.graph.attention.heads import Heads
 from packager.graph.dataflow import Dataflow
+from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Packing, Parameter
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _is_small(attention: Attention) -> bool:
 
 
 def add_attention(
-    flow: Dataflow, attention: Attention, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions
+    flow: Dataflow, attention: Attention, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions
 ) -> None:
     """Add the functions of an attention to its partition's group."""
     problem = read_problem(attention)
@@ -97,8 +98,7 @@ def add_attention(
         places = [(fused, offset, width, heads.head) for offset, heads in ((0, q), (q.row, k), (q.row + k.row, v))]
     else:
         places = [
-            (Parameter("argument", arguments[heads.source.__chandle__()]), heads.offset, heads.row, heads.head)
-            for heads in (q, k, v)
+            (Parameter("argument", arguments[heads.source]), heads.offset, heads.row, heads.head) for heads in (q, k, v)
         ]
     draft = group.add("attention", rank_attention(attention, options))
     rows = (attention.queries, attention.keys, attention.keys)
@@ -116,7 +116,7 @@ def add_attention(
     else:
         draft.set("o_strides[2]", attention.queries, attention.value_depth)
     if attention.mask is not None:
-        draft.pointer("bias", Parameter("argument", arguments[attention.mask.__chandle__()]))
+        draft.pointer("bias", Parameter("argument", arguments[attention.mask]))
         for index, stride in enumerate(_mask_strides(attention)):
             draft.set(f"bias_strides[{index}]", *stride)
     draft.set("batch", attention.batch)
@@ -129,7 +129,7 @@ def add_attention(
 
 
 def _add_projections(
-    flow: Dataflow, attention: Attention, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions
+    flow: Dataflow, attention: Attention, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions
 ) -> int:
     """Add one product for q, k and v together; return the workspace that they lie in, side by side."""
     chains = attention.projections
@@ -138,7 +138,7 @@ def _add_projections(
     depth, columns = shape_of(matrix) or (0, 0)
     dtype = str(data.ty.dtype)
     total = columns * len(chains)
-    weights = tuple(arguments[flow.value(chain.anchor).args[1].__chandle__()] for chain in chains)
+    weights = tuple(arguments[flow.value(chain.anchor).args[1]] for chain in chains)
     rows = math.prod(extent for extent in extents[:-1] if isinstance(extent, int))
 
     shape = GemmShape(rows, total, depth, 1)
@@ -149,10 +149,10 @@ def _add_projections(
         nbytes = extent * nbytes
     workspace = group.workspace(nbytes)
     draft = group.add("gemm", ranking)
-    draft.pointer("a", Parameter("argument", arguments[data.__chandle__()]))
+    draft.pointer("a", Parameter("argument", arguments[data]))
     draft.pointer("b", group.packed(Packing(weights, "nk3", _side_by_side)))
     if chains[0].bias is not None:
-        biases = tuple(arguments[chain.bias.__chandle__()] for chain in chains)
+        biases = tuple(arguments[chain.bias] for chain in chains)
 
         def join(*arrays: Array) -> Array:
             return np.concatenate([array.reshape(-1) for array in arrays]).astype(numpy_type(dtype))

@@ -10,6 +10,7 @@ from packager.backends.cutlass.core.element_types import shape_of
 from packager.backends.cutlass.core.epilogues import Chain, chains
 from packager.graph.attention.heads import Heads
 from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.identity import IdentitySet
 
 
 def find_projections(flow: Dataflow, operands: Sequence[Heads]) -> tuple[Chain, ...] | None:
@@ -17,9 +18,9 @@ def find_projections(flow: Dataflow, operands: Sequence[Heads]) -> tuple[Chain, 
     found = [chain for heads in operands if (chain := _projection(flow, heads)) is not None]
     if len(found) != len(operands):
         return None
-    data = {flow.value(chain.anchor).args[0].__chandle__() for chain in found}
+    data = IdentitySet(flow.value(chain.anchor).args[0] for chain in found)
     forms = {(shape_of(flow.value(chain.anchor).args[1]), chain.bias is None, chain.scale) for chain in found}
-    anchors = {chain.anchor.__chandle__() for chain in found}
+    anchors = IdentitySet(chain.anchor for chain in found)
     return tuple(found) if (len(data), len(forms), len(anchors)) == (1, 1, len(operands)) else None
 
 

@@ -17,6 +17,7 @@ from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import ITEMSIZE, GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.gemm.problem import bias_parameter
 from packager.graph.dataflow import Dataflow
+from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Parameter
 
 
@@ -90,21 +91,21 @@ def takes_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> 
 
 
 def add_convolution(
-    flow: Dataflow, chain: Chain, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions, flops: int
+    flow: Dataflow, chain: Chain, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
 ) -> None:
-    """Add the function of a chain to its partition's group; ``arguments`` are the arguments' numbers by handle."""
+    """Add the function of a chain to its partition's group; ``arguments`` numbers the arguments."""
     conv = read_convolution(flow, chain)
     assert conv is not None  # the pattern has checked it
     data, weight = flow.value(chain.anchor).args
     rows = most_places(conv, flops)
     draft = group.add("gemm" if conv.is_product else "conv", _rank(conv, chain, options, rows))
     x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
-    draft.pointer(x, Parameter("argument", arguments[data.__chandle__()]))
-    draft.pointer(w, Parameter("argument", arguments[weight.__chandle__()]))
+    draft.pointer(x, Parameter("argument", arguments[data]))
+    draft.pointer(w, Parameter("argument", arguments[weight]))
     if chain.bias is not None:
         draft.pointer("bias", bias_parameter(chain.bias, conv.dtype, arguments, group))
     if chain.residual is not None:
-        draft.pointer(residual, Parameter("argument", arguments[chain.residual.__chandle__()]))
+        draft.pointer(residual, Parameter("argument", arguments[chain.residual]))
     draft.pointer(y, Parameter("argument", len(arguments), written=True))
     set_geometry(draft, conv)
     if conv.is_product:

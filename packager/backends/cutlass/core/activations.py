@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packager.backends.cutlass.core.element_types import FLOATS, only_last_is_read, scalar_of
 from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.identity import IdentityMap
 
 Array = NDArray[np.float64]
 
@@ -63,11 +64,11 @@ def find_activation(flow: Dataflow, source: Any) -> tuple[str, list[Any]] | None
 
     None if nothing is, or ``source`` is used beside it.
     """
-    values: dict[int, Array] = {source.__chandle__(): SAMPLES}
+    values: IdentityMap[Array] = IdentityMap([(source, SAMPLES)])
     members: list[Any] = []
     while len(members) < LONGEST and (step := _next(flow, [source, *members], values)) is not None:
         variable, value = step
-        values[variable.__chandle__()] = value
+        values[variable] = value
         members.append(variable)
         name = _name_of(value)
         if name and only_last_is_read(flow, [source, *members]):
@@ -75,27 +76,27 @@ def find_activation(flow: Dataflow, source: Any) -> tuple[str, list[Any]] | None
     return None
 
 
-def _next(flow: Dataflow, known: Sequence[Any], values: dict[int, Array]) -> tuple[Any, Array] | None:
+def _next(flow: Dataflow, known: Sequence[Any], values: IdentityMap[Array]) -> tuple[Any, Array] | None:
     """Return a variable that is computed from known ones alone, and its value."""
     for variable in known:
         for reader in flow.readers(variable):
-            if reader.__chandle__() not in values:
+            if reader not in values:
                 value = _evaluate(flow.value(reader), values)
                 if value is not None:
                     return reader, value
     return None
 
 
-def _evaluate(value: Any, values: dict[int, Array]) -> Array | None:
+def _evaluate(value: Any, values: IdentityMap[Array]) -> Array | None:
     name = operator_of(value)
     if name in VIEWS:
-        return values.get(value.args[0].__chandle__()) if str(value.ty.dtype) in FLOATS else None
+        return values.get(value.args[0]) if str(value.ty.dtype) in FLOATS else None
     if name == "clip":
-        operand, low, high = values.get(value.args[0].__chandle__()), *map(scalar_of, value.args[1:3])
+        operand, low, high = values.get(value.args[0]), *map(scalar_of, value.args[1:3])
         return None if operand is None or low is None or high is None else np.clip(operand, low, high)
     if name not in FUNCTIONS:
         return None
-    operands = [values.get(argument.__chandle__(), scalar_of(argument)) for argument in value.args]
+    operands = [values.get(argument, scalar_of(argument)) for argument in value.args]
     if any(operand is None for operand in operands):
         return None
     with np.errstate(all="ignore"):

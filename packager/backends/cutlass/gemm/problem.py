@@ -15,6 +15,7 @@ from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import ITEMSIZE, GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.gemm.kernels import TYPES
 from packager.graph.dataflow import Dataflow
+from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Packing, Parameter
 
 if TYPE_CHECKING:
@@ -69,9 +70,9 @@ def takes_product(flow: Dataflow, chain: Chain, options: CutlassOptions) -> bool
 
 
 def add_gemm(
-    flow: Dataflow, chain: Chain, arguments: dict[int, int], group: GroupDraft, options: CutlassOptions, flops: int
+    flow: Dataflow, chain: Chain, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
 ) -> None:
-    """Add the function of a chain to its partition's group; ``arguments`` are the arguments' numbers by handle."""
+    """Add the function of a chain to its partition's group; ``arguments`` numbers the arguments."""
     product = read_product(flow, chain)
     assert product is not None  # the pattern has checked it
     a, b = flow.value(chain.anchor).args
@@ -82,15 +83,15 @@ def add_gemm(
     draft = group.add("gemm", _rank(product, chain, options, most))
     batch = product.batch if isinstance(product.batch, tuple) else (product.batch,)
     m, n, k = product.rows, product.columns, product.depth
-    draft.pointer("a", Parameter("argument", arguments[a.__chandle__()]))
+    draft.pointer("a", Parameter("argument", arguments[a]))
     if product.constant:
-        draft.pointer("b", group.packed(Packing(arguments[b.__chandle__()], "nk", _columns)))
+        draft.pointer("b", group.packed(Packing(arguments[b], "nk", _columns)))
     else:
-        draft.pointer("b", Parameter("argument", arguments[b.__chandle__()]))
+        draft.pointer("b", Parameter("argument", arguments[b]))
     if chain.bias is not None:
         draft.pointer("bias", bias_parameter(chain.bias, product.out, arguments, group))
     if chain.residual is not None:
-        draft.pointer("c", Parameter("argument", arguments[chain.residual.__chandle__()]))
+        draft.pointer("c", Parameter("argument", arguments[chain.residual]))
         draft.set("ldc", n)
         draft.set("batch_c", *m, n)
         draft.set_float("beta", 1.0)
@@ -108,9 +109,9 @@ def add_gemm(
     draft.set_float("alpha", chain.scale)
 
 
-def bias_parameter(bias: Any, dtype: str, arguments: dict[int, int], group: GroupDraft) -> Parameter:
+def bias_parameter(bias: Any, dtype: str, arguments: IdentityMap[int], group: GroupDraft) -> Parameter:
     """Return a bias in the type of the result: a constant is converted at build time."""
-    index = arguments[bias.__chandle__()]
+    index = arguments[bias]
     if str(bias.ty.dtype) == dtype:
         return Parameter("argument", index)
     return group.packed(Packing(index, dtype, lambda array: array.reshape(-1).astype(numpy_type(dtype))))

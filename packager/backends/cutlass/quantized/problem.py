@@ -18,6 +18,7 @@ from packager.backends.cutlass.quantized.cost_model import QuantizedForm, rank_q
 from packager.backends.cutlass.quantized.epilogues import FLOAT8, RANGES, QuantizedChain
 from packager.backends.cutlass.quantized.kernels import QUANTIZED
 from packager.graph.dataflow import Dataflow
+from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Packing, Parameter
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ def takes_quantized(flow: Dataflow, chain: QuantizedChain, options: CutlassOptio
 def add_quantized(
     flow: Dataflow,
     chain: QuantizedChain,
-    arguments: dict[int, int],
+    arguments: IdentityMap[int],
     group: GroupDraft,
     options: CutlassOptions,
     flops: int,
 ) -> None:
-    """Add the function of a chain to its partition's group; ``arguments`` are the arguments' numbers by handle."""
+    """Add the function of a chain to its partition's group; ``arguments`` numbers the arguments."""
     problem = _read(flow, chain)
     assert problem is not None  # the pattern has checked it
     rows = _most_rows(problem, flops)
@@ -50,13 +51,13 @@ def add_quantized(
     data, weight = flow.value(chain.anchor).args
     draft.member = "conv." if convolves else "gemm."
     x, w, residual, y = ("x", "w", "residual", "y") if convolves else ("a", "b", "c", "d")
-    draft.pointer(x, Parameter("argument", arguments[data.__chandle__()]))
+    draft.pointer(x, Parameter("argument", arguments[data]))
     if isinstance(problem, Convolution):
-        draft.pointer(w, Parameter("argument", arguments[weight.__chandle__()]))
+        draft.pointer(w, Parameter("argument", arguments[weight]))
     else:
-        draft.pointer(w, group.packed(Packing(arguments[weight.__chandle__()], "nk", _columns)))
+        draft.pointer(w, group.packed(Packing(arguments[weight], "nk", _columns)))
     if chain.residual is not None:
-        draft.pointer(residual, Parameter("argument", arguments[chain.residual.__chandle__()]))
+        draft.pointer(residual, Parameter("argument", arguments[chain.residual]))
     draft.pointer(y, Parameter("argument", len(arguments), written=True))
     if isinstance(problem, Convolution):
         columns = problem.filters
@@ -73,7 +74,7 @@ def add_quantized(
 
 
 def _set_scales(
-    draft: FunctionDraft, chain: QuantizedChain, columns: int, arguments: dict[int, int], group: GroupDraft
+    draft: FunctionDraft, chain: QuantizedChain, columns: int, arguments: IdentityMap[int], group: GroupDraft
 ) -> None:
     draft.member = "scales."
     for name, row, number, dtype, combine in (
@@ -83,7 +84,7 @@ def _set_scales(
     ):
         if row is not None:
             pack = _row(columns, number, dtype, combine)
-            packing = Packing(arguments[row.__chandle__()], f"{name}{columns}.{number!r}", pack)
+            packing = Packing(arguments[row], f"{name}{columns}.{number!r}", pack)
             draft.pointer(name, group.packed(packing))
         elif name == "offset":
             draft.set("offset_of_all", int(number))

@@ -107,7 +107,7 @@ class Model:
 
     @property
     def flow(self) -> Dataflow:
-        constants = [p.__chandle__() for p in self.function.params if p.name not in ("x", "residual")]
+        constants = [p for p in self.function.params if p.name not in ("x", "residual")]
         return Dataflow(self.function, constants)
 
     def chains(self) -> list[QuantizedChain]:
