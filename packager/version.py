@@ -1,4 +1,4 @@
-"""TODO"""
+"""The version of packager."""
 
 from __future__ import annotations
 

@@ -1,1 +1,7 @@
-"""TODO packager/backends."""
+"""Backends: each compiles the partitions that it takes, or, as a code generator, the kernels that remain.
+
+In: partitions and a Target. Out: ``BackendOutput``: static libraries, primitive functions, named constants.
+
+``base`` (the Protocol), ``registry`` (find one by kind), ``attributes`` (options of Targets), ``contract`` (checks of third
+parties'); then a folder per backend, none of which imports another.
+"""

@@ -1,4 +1,4 @@
-"""The type of a numpy array of any element type, for annotations on both sides."""
+"""Type alias for a numpy array of any element type."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The element types of tensors: one table for the manifest, safetensors, DLPack and numpy.
+"""Element types of tensors: one table for the manifest, safetensors, DLPack and numpy.
 
-Names are those of numpy and of ml_dtypes. numpy is imported only by the functions that return its dtypes.
+Names follow numpy and ml_dtypes. numpy is imported only by the functions that return its dtypes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: its name here, in a safetensors header, and as DLPack's (code, bits)."""
+    """An element type: its numpy name, its safetensors name, and its DLPack (code, bits)."""
 
     name: str
     safetensors: str
@@ -26,7 +26,7 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element: narrow elements have a byte each."""
+        """Bytes per element; sub-byte types are unpacked, one byte each."""
         return (self.bits + 7) // 8
 
 
@@ -50,7 +50,7 @@ PLAIN: dict[str, DType] = {
         DType("bfloat16", "BF16", _BFLOAT, 16),
     )
 }
-# Safetensors lacks the integers of less than 8 bits, and packs float4: their bytes are U8 there.
+# Safetensors has no sub-byte integers, and packs float4: these are stored unpacked, as U8.
 NARROW: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (
@@ -66,17 +66,17 @@ NARROW: dict[str, DType] = {
         DType("uint2", "U8", _UINT, 2),
     )
 }
-"""Types of at most 8 bits that numpy lacks. Each element has a byte of its own, whose low bits count."""
+"""Types of at most 8 bits that numpy lacks. Each element occupies the low bits of one byte."""
 DTYPES = PLAIN | NARROW
-"""What the inputs and outputs of a bundle may be."""
+"""Types of a bundle's inputs and outputs."""
 INSIDE = PLAIN | {"float8_e4m3fn": NARROW["float8_e4m3fn"]}
-"""What tensors within a bundle may be. The other narrow types are bytes there."""
-BY_SAFETENSORS = {dtype.safetensors: dtype for dtype in reversed(DTYPES.values())}  # of those under U8, uint8
+"""Types of tensors inside a bundle; the other narrow types are converted to bytes."""
+BY_SAFETENSORS = {dtype.safetensors: dtype for dtype in reversed(DTYPES.values())}  # U8 -> uint8
 BY_DLPACK = {(dtype.code, dtype.bits): dtype for dtype in DTYPES.values()}
 
 
 def extension_dtype(name: str) -> np.dtype[Any] | None:
-    """Return ml_dtypes' type of this name as a numpy dtype, or None where ml_dtypes is not installed or lacks it."""
+    """Return the ml_dtypes type as a numpy dtype, or None if ml_dtypes is not installed or lacks it."""
     import numpy as np
 
     if importlib.util.find_spec("ml_dtypes") is None:
@@ -86,7 +86,8 @@ def extension_dtype(name: str) -> np.dtype[Any] | None:
 
 
 def storage_dtype(name: str) -> np.dtype[Any]:
-    """Return the little-endian numpy dtype that holds ``name``; raw uint16 or uint8 for what needs ml_dtypes."""
+    """Return the little-endian numpy dtype for ``name``; raw uint16 or uint8 if it needs ml_dtypes and that is
+    absent."""
     import numpy as np
 
     if name == "bfloat16" or name in NARROW:
@@ -95,10 +96,10 @@ def storage_dtype(name: str) -> np.dtype[Any]:
 
 
 def is_raw(dtype: np.dtype[Any], name: str) -> bool:
-    """Whether a numpy dtype holds the bytes of the narrow type ``name``: uint8, or what ``.npz`` files make of it."""
+    """Whether a numpy dtype holds raw bytes of the narrow type ``name``: uint8, or the void type of ``.npz`` files."""
     return name in NARROW and dtype.itemsize == 1 and (dtype.name == "uint8" or dtype.char == "V")
 
 
 def typed(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return the bytes of a narrow type as an array of that type, where ml_dtypes has it; others as they are."""
+    """View raw bytes of a narrow type as that type, if ml_dtypes has it; return other arrays unchanged."""
     return array.view(storage_dtype(name)) if is_raw(array.dtype, name) else array

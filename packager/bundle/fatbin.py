@@ -1,9 +1,9 @@
-"""Reads which GPU code a file holds: the headers of its fatbins, in section ``.nv_fatbin``.
+"""Reads the architectures of a file's GPU code from the fatbin headers in section ``.nv_fatbin``.
 
-NVIDIA does not document the format; this is what nvcc writes since CUDA 11 and what the driver chooses code by. A
-section holds fatbins one after the other, with zeros between them. A fatbin is a header and entries, each a header with
-an architecture and machine code (an ELF file) or PTX, which may be compressed. Code is not looked into. Everything is
-checked against the section's size before it is used; what makes no sense is a BundleError.
+NVIDIA does not document the format; this is what nvcc has written since CUDA 11. A section is a sequence of fatbins
+with zero padding between them. A fatbin is a header and entries; an entry is a header with an architecture, and machine
+code (an ELF file) or PTX, possibly compressed. The code itself is not parsed. Every size is checked against the section
+before use; malformed input raises BundleError.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FATBIN_SECTION = ".nv_fatbin"
 
 _MAGIC, _VERSION = 0xBA55ED50, 1
 _HEADER = struct.Struct("<IHHQ")  # magic, version, bytes of this header, bytes of all entries
-# Kind, version, bytes of this header, bytes of the code with padding, bytes of compressed code, -, version of the code
-# (2), architecture, name (2), flags, -, bytes of the code when it is not compressed.
+# Kind, version, header size, padded code size, compressed size, -, code version (2), architecture, name (2), flags, -,
+# uncompressed size.
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _ENTRY_VERSION = 0x101
 _PTX, _ELF = 1, 2
@@ -35,14 +35,14 @@ _MAX_PADDING = 1 << 12
 
 @dataclass(frozen=True)
 class Fatbin:
-    """One fatbin: the architectures that it has machine code for (``sm_90a``) and PTX for (``compute_80``), sorted."""
+    """The architectures of one fatbin's machine code (``sm_90a``) and PTX (``compute_80``), sorted."""
 
     archs: tuple[str, ...]
     ptx: tuple[str, ...]
 
 
 def fatbins_of(path: Path, section: Section | None) -> tuple[Fatbin, ...]:
-    """Return the fatbins in a section ``.nv_fatbin`` of a file; None has none.
+    """Return the fatbins in a file's section ``.nv_fatbin``; an empty tuple if ``section`` is None.
 
     Raises BundleError, and UsageError if the file cannot be opened.
     """
@@ -55,7 +55,7 @@ def fatbins_of(path: Path, section: Section | None) -> tuple[Fatbin, ...]:
 
 
 def read_fatbins(window: Window) -> tuple[Fatbin, ...]:
-    """Return the fatbins that stand one after the other in a window. Raises BundleError."""
+    """Read the sequence of fatbins in a window. Raises BundleError."""
     found: list[Fatbin] = []
     budget = _MAX_ENTRIES
     offset = _skip_zeros(window, 0)
@@ -76,7 +76,7 @@ def read_fatbins(window: Window) -> tuple[Fatbin, ...]:
 
 
 def _skip_zeros(window: Window, offset: int) -> int:
-    """Return where the next fatbin starts: they are aligned, and the linker fills with zeros."""
+    """Return the offset of the next fatbin: the linker aligns them and pads with zeros."""
     padding = window.read(offset, min(_MAX_PADDING, window.size - offset), "padding between fatbins")
     zeros = len(padding) - len(padding.lstrip(b"\0"))
     if zeros == _MAX_PADDING:
@@ -111,7 +111,7 @@ def _entries(body: Window, budget: int) -> list[str]:
             raise BundleError(f"damaged fatbin: {compressed_size} bytes of compressed code in {size} bytes")
         names.append(_name(kind, number, flags))
         if kind == _ELF and not flags & _COMPRESSED and code.read(0, 4, "machine code") != b"\x7fELF":
-            raise BundleError(f"damaged fatbin: what it has for {names[-1]} is no machine code")
+            raise BundleError(f"damaged fatbin: its code for {names[-1]} is not an ELF file")
         offset += header_size + size
     return names
 

@@ -1,4 +1,4 @@
-"""The types of the manifest's fields, and what texts and numbers they take (``docs/bundle-format.md``)."""
+"""Types of the manifest's fields, with their allowed values (``docs/bundle-format.md``)."""
 
 from __future__ import annotations
 

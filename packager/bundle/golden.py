@@ -1,4 +1,4 @@
-"""TODO"""
+"""The golden section: input/output pairs that a bundle must reproduce, as safetensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packager.errors import BundleError
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """Inputs and expected outputs by name, of an entry or of the only one."""
+    """Inputs and expected outputs by name; ``entry`` is None in a bundle of one model."""
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
@@ -23,9 +23,9 @@ class GoldenCase:
 
 
 def encode_golden(cases: Sequence[GoldenCase], dtypes: Mapping[str, str] | None = None) -> bytes:
-    """Return the golden section: tensors ``<case>.input.<name>`` and ``<case>.output.<name>``.
+    """Encode the golden section: tensors ``<case>.input.<name>`` and ``<case>.output.<name>``.
 
-    ``dtypes`` names the element type of inputs and outputs that numpy cannot (bfloat16 in uint16).
+    ``dtypes`` names the element types that numpy lacks (bfloat16 in uint16).
     """
     tensors: dict[str, Array] = {}
     overrides: dict[str, str] = {}
@@ -40,7 +40,7 @@ def encode_golden(cases: Sequence[GoldenCase], dtypes: Mapping[str, str] | None 
 
 
 def golden_points(manifest: Manifest) -> list[tuple[Entry, Sizes]]:
-    """Return what a seed makes cases for: every model, and of one with buckets every combination of these."""
+    """Return the (entry, bucket sizes) that a seed covers: every entry, with every combination of its buckets."""
     return [
         (entry, sizes)
         for entry in manifest.every_entry()
@@ -49,9 +49,9 @@ def golden_points(manifest: Manifest) -> list[tuple[Entry, Sizes]]:
 
 
 def decode_golden(image: bytes, manifest: Manifest) -> list[GoldenCase]:
-    """Return the cases, in the order of ``golden_points``.
+    """Decode the cases, in the order of ``golden_points``.
 
-    Raises BundleError if the image lacks a tensor of a case or has another.
+    Raises BundleError if the image lacks a tensor of a case or has an unknown one.
     """
     tensors = safetensors.decode(image)
     count = manifest.golden.cases if manifest.golden else 0

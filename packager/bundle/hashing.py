@@ -1,4 +1,4 @@
-"""SHA-256 of values, files, folders and arrays; arrays chunk by chunk, since weights are large views."""
+"""SHA-256 of values, files, folders and arrays; arrays are hashed in chunks, since weights are large views."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
-# What is copied at once, in bytes: small beside any weights that matter, large beside the cost of a call.
+# Bytes per copy: small next to the weights, large enough to hide the cost of a call.
 CHUNK_BYTES = 1 << 24
 
 
 def chunks(array: Array) -> Iterator[memoryview]:
-    """Yield the bytes of ``array``: a contiguous one as it is, of another one copies of up to ``CHUNK_BYTES``."""
+    """Yield the bytes of ``array``: in place if contiguous, else in copies of up to ``CHUNK_BYTES``."""
     import numpy as np  # the deploy side hashes files without it
 
     if array.flags.c_contiguous or array.nbytes <= CHUNK_BYTES:

@@ -1,4 +1,4 @@
-"""Read a manifest strictly: well-formed JSON of the schema, and invariants between its parts."""
+"""Parses a manifest and checks its invariants: cross-references, sizes, offsets, alignment, versions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from packager.bundle.strict_json import MismatchError
 from packager.errors import BundleError
 
 CUDA_KIND = "cuda"
-"""The kind of the Target that every CUDA bundle has."""
+"""Kind of the Target that every CUDA bundle has."""
 
 
 def parse_manifest(text: bytes) -> Manifest:
-    """Return the manifest that ``text`` holds, after checking types, ranges, known keys and all invariants.
+    """Parse a manifest and check types, ranges, keys and all invariants.
 
-    Raises BundleError that names the JSON path, or the version when it is newer than this packager's.
+    Raises BundleError with the JSON path, or with the version if it is newer than this packager's.
     """
     try:
         value = strict_json.parse(text)
@@ -33,9 +33,9 @@ def parse_manifest(text: bytes) -> Manifest:
 
 
 def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
-    """Yield (JSON path, problem) where parts of a well-formed manifest disagree.
+    """Yield (JSON path, problem) for each violated invariant of a well-formed manifest.
 
-    ``alignment`` is that of embedded constants, in bytes.
+    ``alignment`` of embedded constants and states is in bytes.
     """
     yield from _of_tensors(manifest, "$")
     yield from _of_entries(manifest)
@@ -43,14 +43,14 @@ def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, st
     seen: set[str] = set()
     for kind, primitive in manifest.primitives():
         if primitive.symbol in seen:
-            yield "$.backends", f"{kind!r} provides {primitive.symbol}, which stands there twice"
+            yield "$.backends", f"{kind!r} provides {primitive.symbol}, which is listed twice"
         seen.add(primitive.symbol)
     for index, selection in enumerate(manifest.selection):
         path = f"$.selection[{index}]"
         if selection.symbol not in seen:
-            yield path, f"{strict_json.shown(selection.symbol)} is no primitive function"
+            yield path, f"{strict_json.shown(selection.symbol)} is not a primitive function"
         if selection.chosen >= len(selection.candidates):
-            yield f"{path}.chosen", f"is {selection.chosen}, and there are {len(selection.candidates)} candidates"
+            yield f"{path}.chosen", f"is {selection.chosen}, but there are {len(selection.candidates)} candidates"
     requirements = manifest.requirements
     if manifest.form == "shared" and requirements.undefined:
         yield "$.requirements.undefined", "must be empty for a shared library"
@@ -68,7 +68,7 @@ def _of_tensors(model: Manifest | Entry, where: str) -> Iterator[tuple[str, str]
             yield f"{where}.dims[{index}]", f"min {dim.min} is greater than max {dim.max}"
         ends = (*dim.buckets[:1], *dim.buckets[-1:])
         if dim.buckets and (list(dim.buckets) != sorted(dim.buckets) or ends != (dim.min, dim.max)):
-            yield f"{where}.dims[{index}].buckets", f"do not rise from min {dim.min} to max {dim.max}"
+            yield f"{where}.dims[{index}].buckets", f"must increase from min {dim.min} to max {dim.max}"
     for kind, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
         for index, tensor in enumerate(tensors):
             for axis, extent in enumerate(tensor.shape):
@@ -92,7 +92,7 @@ def _of_entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     first = manifest.entries[0]
     for key in ("dims", "inputs", "outputs"):
         if getattr(manifest, key) != getattr(first, key):
-            yield f"$.entries[0].{key}", f"differs from {key}, which are those of the first entry"
+            yield f"$.entries[0].{key}", f"differs from the manifest's {key}"
     states = {state.name for state in manifest.states}
     for index, entry in enumerate(manifest.entries):
         path = f"$.entries[{index}]"
@@ -100,9 +100,9 @@ def _of_entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield from _of_tensors(entry, path)
         for name in entry.states:
             if name not in states:
-                yield f"{path}.states", f"{strict_json.shown(name)} is no state"
+                yield f"{path}.states", f"{strict_json.shown(name)} is not a state"
     for name in sorted(states - {name for entry in manifest.entries for name in entry.states}):
-        yield "$.entries", f"no entry has the state {strict_json.shown(name)}"
+        yield "$.entries", f"no entry uses the state {strict_json.shown(name)}"
 
 
 def _of_states(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
@@ -133,7 +133,7 @@ def _of_states(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
             continue
         constant = constants.get(state.initial)
         if constant is None:
-            yield f"{path}.initial", f"{strict_json.shown(state.initial)} is no constant"
+            yield f"{path}.initial", f"{strict_json.shown(state.initial)} is not a constant"
         elif (constant.dtype, constant.shape) != (state.dtype, state.shape):
             yield f"{path}.initial", f"{strict_json.shown(state.initial)} has another dtype or shape"
 
@@ -142,21 +142,21 @@ def _of_cpu_levels(manifest: Manifest) -> Iterator[tuple[str, str]]:
     requirements = manifest.requirements
     path = "$.requirements.cpu_levels"
     if requirements.cpu_levels and requirements.cuda is not None:
-        yield path, "stand there although the bundle runs on a GPU"
+        yield path, "must be empty for a CUDA bundle"
     below = set(requirements.cpu_features)
     for index, level in enumerate(requirements.cpu_levels):
         if lacking := sorted(below - set(level.cpu_features)):
             what = "the level below" if index else "every session"
-            yield f"{path}[{index}].cpu_features", f"lacks {', '.join(lacking)}, which {what} needs"
+            yield f"{path}[{index}].cpu_features", f"lacks {', '.join(lacking)}, which {what} requires"
         if not index and set(level.cpu_features) - below:
-            yield f"{path}[0].cpu_features", "differs from cpu_features, which are those of the least level"
+            yield f"{path}[0].cpu_features", "differs from cpu_features, which the lowest level must equal"
         below = set(level.cpu_features)
     better = [level.name for level in requirements.cpu_levels[1:]]
     for _, primitive in manifest.primitives():
         if strange := [name for name in primitive.levels if name not in better]:
             yield (
                 "$.backends",
-                f"{primitive.symbol} has a form for {strange[0]}, which is none of the better CPU levels",
+                f"{primitive.symbol} has a clone for {strange[0]}, which is not one of the higher CPU levels",
             )
 
 
@@ -165,12 +165,12 @@ def _of_cuda(manifest: Manifest) -> Iterator[tuple[str, str]]:
     targets = [target for target in manifest.targets if target["kind"] == CUDA_KIND]
     if cuda is None:
         if targets:
-            yield "$.requirements.cuda", f"is null although there is a Target of kind {CUDA_KIND!r}"
+            yield "$.requirements.cuda", f"is null, but there is a Target of kind {CUDA_KIND!r}"
         return
     if not targets:
-        yield "$.requirements.cuda", f"stands there without a Target of kind {CUDA_KIND!r}"
+        yield "$.requirements.cuda", f"is set, but there is no Target of kind {CUDA_KIND!r}"
     if not cuda.archs and not cuda.ptx:
-        return  # nothing but copies
+        return  # the bundle only copies
     for key, attribute, found in (("archs", "arch", cuda.archs), ("ptx", "ptx", cuda.ptx)):
         wanted = {name for target in targets for name in target_names(target, attribute)}
         if set(found) != wanted:
@@ -179,7 +179,7 @@ def _of_cuda(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def target_names(target: Mapping[str, object], attribute: str) -> tuple[str, ...]:
-    """Return the value of a Target's attribute that is a list of texts; anything else is an empty list."""
+    """Return a list-valued attribute of a Target; an empty tuple if it is unset or not a list."""
     value = target.get(attribute)
     return tuple(map(str, value)) if isinstance(value, (list, tuple)) else ()
 
@@ -188,16 +188,16 @@ def _of_constants(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str
     weights = manifest.weights
     external = weights.storage == "external"
     if external != (weights.file is not None) or external != (weights.file_sha256 is not None):
-        yield "$.weights", "file and file_sha256 are for external weights, which need both"
+        yield "$.weights", "file and file_sha256 must both be set for external weights, and null otherwise"
     if weights.storage == "none" and (manifest.constants or weights.bytes):
-        yield "$.weights.storage", "is 'none' but there are constants"
+        yield "$.weights.storage", "is 'none', but there are constants"
     seen: set[str] = set()
     end = 0
     for index, constant in enumerate(manifest.constants):
         path = f"$.constants[{index}]"
         for name in (constant.name, *constant.aliases):
             if name in seen:
-                yield path, f"{strict_json.shown(name)} stands there twice"
+                yield path, f"{strict_json.shown(name)} is listed twice"
             seen.add(name)
         if constant.bytes != math.prod(constant.shape) * DTYPES[constant.dtype].itemsize:
             yield f"{path}.bytes", f"{constant.bytes} bytes do not fit the dtype and the shape"
@@ -213,7 +213,7 @@ def _of_constants(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str
 
 
 def _refuse_newer(value: Any) -> None:
-    """Refuse newer versions by name, before the strict reader complains about a key of theirs."""
+    """Refuse newer versions explicitly, before the strict reader reports one of their keys as unknown."""
     if not isinstance(value, dict):
         return
     for key, what, known in (

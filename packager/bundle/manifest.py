@@ -1,7 +1,7 @@
 """The manifest of a bundle (``docs/bundle-format.md``): its dataclasses and JSON text.
 
-The dataclasses are the definition; ``manifest_schema`` and the strict reader follow from them. Sizes are in
-bytes, shapes in elements.
+The dataclasses are the only definition: ``manifest_schema`` and the strict reader derive from them. Sizes are in bytes,
+shapes in elements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCHEMA_VERSION: Literal[1] = 1
 ABI_VERSION: Literal[1] = 1
 ENTRY_SYMBOL = "packager_bundle_v1"  # of a shared library
 ALIGNMENT = 64
-"""Of each embedded constant and of the data of an external weights file, in bytes."""
+"""Alignment in bytes of each embedded constant, and of the data of an external weights file."""
 
 SECTION_NAME = ".packager.manifest"
 CONSTANTS_SECTION = ".packager.constants"
@@ -29,7 +29,7 @@ SELECTION_SECTION = ".packager.selection"
 
 @dataclass(frozen=True)
 class Model:
-    """The model file that was compiled; ``opset`` maps ONNX domains to versions and is empty for other formats."""
+    """The compiled model file; ``opset`` maps ONNX domains to versions and is empty for other formats."""
 
     name: Name
     format: Name
@@ -40,8 +40,8 @@ class Model:
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbolic dim and its bounds, both inclusive. With ``buckets`` these are the sizes that it can have, in rising
-    order, and each has code of its own."""
+    """A symbolic dim and its inclusive bounds. ``buckets``, if not empty, are its allowed sizes in increasing order,
+    each compiled separately."""
 
     name: Identifier
     min: Count
@@ -51,23 +51,23 @@ class Dim:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A model input or output; each extent is an integer, a dim or (outputs) an expression over dims."""
+    """A model input or output; each extent is an integer, a dim, or (outputs only) an expression over dims."""
 
     name: Name
     dtype: DTypeName
     shape: tuple[Count | str, ...]
 
     def extents(self, dims: dict[str, int]) -> tuple[int, ...]:
-        """Return the shape for these values of the dims. Raises ShapeExpressionError."""
+        """Evaluate the shape for these values of the dims. Raises ShapeExpressionError."""
         return tuple(extent if isinstance(extent, int) else shape_expr.evaluate(extent, dims) for extent in self.shape)
 
 
 @dataclass(frozen=True)
 class StateSpec:
-    """A tensor that a session keeps between runs: the model's input ``name``, of which its output ``output`` is the
-    next value. It lies ``offset`` bytes into the session's memory for states.
+    """A tensor that a session keeps between runs: the model's input ``name``, updated by its output ``output``. It is
+    stored at byte ``offset`` of the session's state memory.
 
-    ``initial`` is the constant that it begins with; null: zeros.
+    ``initial`` names the constant with its initial value; null means zeros.
     """
 
     name: Name
@@ -81,7 +81,7 @@ class StateSpec:
 
 @dataclass(frozen=True)
 class Entry:
-    """One of several models of a bundle; ``states`` are those of the bundle's states that it reads or writes."""
+    """One of several models of a bundle; ``states`` are the bundle's states that it reads or writes."""
 
     name: Name
     model: Model
@@ -93,9 +93,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Primitive:
-    """A primitive function; ``flops`` and bytes are per call, at the maxima of the dims.
+    """A primitive function; ``flops`` and bytes are per call, with the dims at their maxima.
 
-    ``levels`` are the CPU levels, beside the least, that it has a form of its own for.
+    ``levels`` are the CPU levels above the lowest that it has a clone for.
     """
 
     symbol: Symbol
@@ -111,10 +111,10 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Selection:
-    """A primitive function that the bundle has several candidates for, or one that was chosen by measurement.
+    """A primitive function with several candidate kernels in the bundle, or one chosen by measurement.
 
-    Candidate number ``chosen`` is used; this entry's byte of the selection section is that number. ``problem`` and
-    ``revision`` are what measurements are kept by (``docs/tuning.md``).
+    ``chosen`` is the index of the candidate in use, stored as this entry's byte of the selection section. ``problem``
+    and ``revision`` are the key of its measurements (``docs/tuning.md``).
     """
 
     symbol: Symbol
@@ -126,7 +126,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class StaticLibrary:
-    """An object or archive that was linked in; ``members`` are those of the archive that were."""
+    """A linked object or archive; ``members`` are the archive members that were linked."""
 
     name: Name
     sha256: Sha256
@@ -135,7 +135,7 @@ class StaticLibrary:
 
 @dataclass(frozen=True)
 class BackendRecord:
-    """What one backend compiled."""
+    """The primitive functions and libraries that one backend contributed."""
 
     kind: Name
     primitives: tuple[Primitive, ...]
@@ -144,10 +144,10 @@ class BackendRecord:
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant; ``offset`` counts from the start of the constants section or of the external file's data.
+    """A constant; ``offset`` is relative to the start of the constants section or of the external file's data.
 
-    ``sources`` are the model's constants that it, under whichever of its names, comes from: itself, or what it was
-    computed from at build time; empty for what is in no model, such as a backend's table.
+    ``sources`` are the model's constants it derives from at build time: itself, or the inputs of constant folding;
+    empty for constants that no model contains, such as a backend's table.
     """
 
     name: Name
@@ -162,7 +162,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Weights:
-    """Where the constants are; ``bytes`` spans them with padding; the file is named only if external."""
+    """Where the constants are stored; ``bytes`` includes padding; ``file`` is set for external weights only."""
 
     storage: Literal["embedded", "external", "none"]
     bytes: Count
@@ -172,7 +172,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of the whole file, of its executable sections, and of its constants section."""
+    """Sizes in bytes of the whole file, its executable sections, and its constants section."""
 
     file: Count
     code: Count
@@ -181,7 +181,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class License:
-    """A component whose code or data is in the bundle, and its SPDX license expression."""
+    """A component with code or data in the bundle, and its SPDX license expression."""
 
     component: Name
     spdx: Name
@@ -189,7 +189,7 @@ class License:
 
 @dataclass(frozen=True)
 class Golden:
-    """The golden section: ``cases`` input/output pairs that the model must reproduce within the tolerances."""
+    """The golden section: ``cases`` input/output pairs that the bundle must reproduce within the tolerances."""
 
     cases: Annotated[int, Range(1, 2**31 - 1)]
     rtol: Annotated[float, Range(0)]
@@ -200,10 +200,9 @@ class Golden:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that is known about a bundle without executing it.
+    """Describes a bundle completely, without executing it.
 
-    ``dims``, ``inputs`` and ``outputs`` are those of the first of its ``entries``, of which there are none in the
-    bundle of one model.
+    ``dims``, ``inputs`` and ``outputs`` repeat those of the first entry; ``entries`` is empty in a bundle of one model.
     """
 
     schema_version: Literal[1]
@@ -234,7 +233,7 @@ class Manifest:
         return strict_json.canonical(asdict(self))
 
     def every_entry(self) -> tuple[Entry, ...]:
-        """Return the models of the bundle; that of one model is its only entry, by the model's name."""
+        """Return the bundle's entries; a bundle of one model has one, named like the model."""
         states = tuple(state.name for state in self.states)
         return self.entries or (Entry(self.model.name, self.model, self.dims, self.inputs, self.outputs, states),)
 

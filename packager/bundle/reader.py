@@ -1,4 +1,4 @@
-"""Reads a bundle without executing any of it."""
+"""Reads a bundle's manifest and ELF facts without executing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packager.errors import BundleError
 
 @dataclass(frozen=True)
 class BundleFile:
-    """A bundle on disk: its manifest, where the manifest section is, and the facts of its ELF image."""
+    """A bundle on disk: its manifest, the manifest section, and its ELF facts."""
 
     path: Path
     manifest: Manifest
@@ -27,9 +27,9 @@ class BundleFile:
 
 
 def read_bundle(path: str | Path) -> BundleFile:
-    """Read a bundle, shared or static, and check its manifest's hash, but not the rest of the file's.
+    """Read a bundle, shared or static. Checks the manifest's hash, not the hash of the whole file.
 
-    Raises BundleError if it is not a bundle, is damaged or of a newer format; UsageError if it cannot be opened.
+    Raises BundleError if it is not a bundle, is damaged or has a newer format; UsageError if it cannot be opened.
     """
     path = Path(path)
     with _named(path), open_window(path) as window:
@@ -39,9 +39,9 @@ def read_bundle(path: str | Path) -> BundleFile:
 
 
 def read_manifest(path: str | Path) -> tuple[Manifest, bytes]:
-    """Read the manifest alone and return it with its JSON text; raises as read_bundle.
+    """Read only the manifest and return it with its JSON text. Raises like read_bundle.
 
-    The time does not depend on the size of the bundle.
+    Takes constant time, regardless of the bundle's size.
     """
     path = Path(path)
     with _named(path), open_window(path) as window:
@@ -59,7 +59,7 @@ def read_section(bundle: BundleFile, name: str) -> bytes:
 
 
 def check_content(bundle: BundleFile) -> None:
-    """Hash the whole file. Raises BundleError if it is not what was sealed."""
+    """Hash the whole file. Raises BundleError if the hash is not the sealed one."""
     actual = content_sha256(bundle.path, bundle.section.offset, bundle.section.size)
     if actual != bundle.manifest.content_sha256:
         raise BundleError(
@@ -70,7 +70,7 @@ def check_content(bundle: BundleFile) -> None:
 
 
 def inspect(path: str | Path) -> BundleFile:
-    """Read a bundle and check every byte of it against the hashes that it was sealed with; raises as read_bundle."""
+    """Read a bundle and check every byte against the sealed hashes. Raises like read_bundle."""
     bundle = read_bundle(path)
     check_content(bundle)
     return bundle
@@ -78,7 +78,7 @@ def inspect(path: str | Path) -> BundleFile:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Put the path before the message of a BundleError."""
+    """Prefix the message of a BundleError with the path."""
     try:
         yield
     except BundleError as error:

@@ -1,4 +1,4 @@
-"""What a bundle asks of the machine that loads it: the part of the manifest that deployments are gated by."""
+"""The manifest's requirements on the host: machine, libraries, CPU features, GPU. Deployment policies check these."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from packager.bundle.strict_json import Unique
 
 @dataclass(frozen=True)
 class CudaRequirements:
-    """What a CUDA bundle asks of a GPU and its driver; both lists are empty where nothing but copies is run.
+    """Requirements of a CUDA bundle on the GPU and its driver; both lists are empty if the bundle only copies.
 
-    The bundle has machine code for each of ``archs`` and PTX for each of ``ptx``; one that fits the GPU is enough, even
-    if some modules are for particular GPUs alone. ``driver`` is the least version of CUDA that the driver must support.
+    The bundle has machine code for each of ``archs`` and PTX for each of ``ptx``; one compatible item is sufficient.
+    ``driver`` is the minimum CUDA version that the driver must support.
     """
 
     archs: Annotated[tuple[MachineCode, ...], Unique()]
@@ -23,13 +23,13 @@ class CudaRequirements:
     driver: CudaVersion
 
     def describe(self) -> str:
-        """Return the architectures for people."""
+        """Format the architectures for display."""
         return ", ".join((*self.archs, *self.ptx)) or "no architecture: it only copies"
 
 
 @dataclass(frozen=True)
 class CpuLevel:
-    """A CPU that the bundle has code for, by the name that its Target gives it, and all that sessions of it need."""
+    """A CPU level that the bundle has code for: its name in the Target, and all CPU features it requires."""
 
     name: LevelName
     cpu_features: Annotated[tuple[Name, ...], Unique()]
@@ -37,12 +37,11 @@ class CpuLevel:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What the machine and its dynamic linker must provide; ``undefined`` is empty but for static archives, ``cuda``
-    is null for bundles that run on the CPU.
+    """Requirements on the host and its dynamic linker; ``undefined`` is empty except in static archives, ``cuda`` is
+    null in CPU bundles.
 
-    ``cpu_features`` are what every session needs. Of ``cpu_levels``, the least first, a session uses the last that the
-    CPU has all features of; there are none in a CUDA bundle. ``dispatched_features`` are what code uses that asks the
-    CPU for them itself.
+    Every session requires ``cpu_features``. ``cpu_levels`` are in increasing order; a session uses the highest that the
+    CPU supports; CUDA bundles have none. ``dispatched_features`` are used only behind a run-time check of the CPU.
     """
 
     machine: Name
@@ -57,6 +56,6 @@ class Requirements:
     dispatched_features: Annotated[tuple[Name, ...], Unique()] = ()
 
     def best_level(self, cpu_features: Collection[str]) -> CpuLevel | None:
-        """Return the level that a session has on a CPU with these features; None if there is none."""
+        """Return the highest level that a CPU with these features supports, or None."""
         fitting = [level for level in self.cpu_levels if set(level.cpu_features) <= set(cpu_features)]
         return fitting[-1] if fitting else None

@@ -1,6 +1,6 @@
-"""The safetensors format, strictly: a header length (u64), a JSON header, tensor bytes without gaps.
+"""Reads and writes safetensors files, strictly: header length (u64), JSON header, tensor data without gaps.
 
-Element types are those of ``packager.bundle.dtypes``. bfloat16 is held as raw uint16 unless ml_dtypes is installed.
+Element types: ``packager.bundle.dtypes``. bfloat16 is raw uint16 unless ml_dtypes is installed.
 Source of the format: the README of huggingface/safetensors.
 """
 
@@ -29,7 +29,7 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a file; ``offset`` in bytes from the start of the tensor data."""
+    """A tensor of a file; ``offset`` is in bytes from the start of the tensor data."""
 
     name: str
     dtype: str
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before the data, which starts at byte ``data_offset`` of the file."""
+    """The decoded header; the data starts at byte ``data_offset`` of the file."""
 
     entries: tuple[Entry, ...]
     metadata: dict[str, str]
@@ -72,9 +72,9 @@ def encode_header(
     align_header: int = 64,
     dtypes: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return length prefix and JSON header for tensors in this order, blank-padded to a multiple of align_header.
+    """Encode length prefix and JSON header, padded with blanks to a multiple of ``align_header`` bytes.
 
-    ``dtypes`` names the element type of arrays whose numpy dtype does not say it (bfloat16 in uint16).
+    ``dtypes`` names the element types that the arrays' numpy dtypes do not (bfloat16 in uint16).
     Raises ValueError for an element type that the format lacks.
     """
     header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
@@ -100,7 +100,7 @@ def write(
     align_header: int = 64,
     dtypes: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a file, one tensor after the other without a copy of all. Raises ValueError, OSError."""
+    """Stream a file, without copying all tensors at once. Raises ValueError, OSError."""
     stream.write(encode_header(tensors, metadata, align_header=align_header, dtypes=dtypes))
     for _, _, array in _stored(tensors, dtypes):
         for part in chunks(array):
@@ -114,7 +114,7 @@ def encode(
     align_header: int = 64,
     dtypes: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return the image of a file; see encode_header."""
+    """Return the bytes of a file; see encode_header."""
     header = encode_header(tensors, metadata, align_header=align_header, dtypes=dtypes)
     return b"".join([header, *(part for _, _, array in _stored(tensors, dtypes) for part in chunks(array))])
 
@@ -129,7 +129,7 @@ def data_sha256(tensors: Mapping[str, NDArray[Any]]) -> str:
 
 
 def header_size(prefix: bytes, file_size: int) -> int:
-    """Return where the data starts, from the first 8 bytes of a file. Raises BundleError."""
+    """Return the offset of the data, given the first 8 bytes of a file. Raises BundleError."""
     if len(prefix) < _LENGTH.size:
         raise BundleError("not a safetensors file: shorter than its header's length")
     (size,) = _LENGTH.unpack_from(prefix)
@@ -139,7 +139,7 @@ def header_size(prefix: bytes, file_size: int) -> int:
 
 
 def decode_header(header: bytes, file_size: int) -> Header:
-    """Read the header: ``header`` holds the bytes before the data, ``file_size`` is the size of all.
+    """Decode ``header``, the bytes before the data. ``file_size`` is in bytes.
 
     Raises BundleError for unknown keys or dtypes, wrong sizes, gaps, overlaps and missing or surplus bytes.
     """
@@ -192,7 +192,7 @@ def _check_layout(entries: Iterable[Entry], data_bytes: int) -> None:
 
 
 def decode(image: bytes | memoryview) -> dict[str, NDArray[Any]]:
-    """Return the tensors of an image as read-only arrays that share its memory. Raises BundleError."""
+    """Return the tensors of a file's bytes as read-only arrays that share its memory. Raises BundleError."""
     view = memoryview(image)
     data_offset = header_size(bytes(view[:8]), len(view))
     header = decode_header(bytes(view[:data_offset]), len(view))

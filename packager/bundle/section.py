@@ -1,4 +1,4 @@
-"""The ELF section that holds a manifest, and the hash of the file around it (``docs/bundle-format.md``)."""
+"""Encodes the manifest's ELF section, and hashes the file around it (``docs/bundle-format.md``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECTION_MAGIC = b"PKGRMAN1"
 
 
 def encode_section(manifest_json: bytes, capacity: int) -> bytes:
-    """Return the ``capacity`` bytes of the manifest section: header, JSON text, blanks.
+    """Encode the manifest section in ``capacity`` bytes: header, JSON text, blanks.
 
     Raises ValueError if the text does not fit.
     """
@@ -30,7 +30,7 @@ def encode_section(manifest_json: bytes, capacity: int) -> bytes:
 
 
 def decode_section(section: bytes) -> bytes:
-    """Return the JSON text, without padding, of a manifest section. Raises BundleError if a bit is wrong."""
+    """Return the JSON text of a manifest section, without padding. Raises BundleError if any bit is wrong."""
     hint = "copy the bundle again, or rebuild it"
     if len(section) < SECTION_HEADER.size:
         raise BundleError("the manifest section is shorter than its header", hint=hint)
@@ -46,7 +46,7 @@ def decode_section(section: bytes) -> bytes:
 
 
 def write_manifest(path: Path, manifest: Manifest, offset: int, size: int) -> Manifest:
-    """Write a manifest into its section of a file, with the hash of the rest of that; return it with the hash.
+    """Hash the file around its manifest section, write the manifest with that hash, and return it.
 
     Raises OSError, or ValueError if the text does not fit.
     """
@@ -59,9 +59,9 @@ def write_manifest(path: Path, manifest: Manifest, offset: int, size: int) -> Ma
 
 
 def content_sha256(file: Path | bytes, section_offset: int, section_size: int) -> str:
-    """Return the hex SHA-256 of a whole file with the bytes of the manifest section taken as zero.
+    """Return the hex SHA-256 of a whole file, with the manifest section read as zeros.
 
-    Reads in chunks. Raises OSError, or ValueError if the section does not lie in the file.
+    Reads in chunks. Raises OSError, or ValueError if the section is outside the file.
     """
     digest = hashlib.sha256()
     end = section_offset + section_size

@@ -1,7 +1,7 @@
-"""Symbolic extents such as ``2*n+1``: non-negative integers, dim names, ``+ - * // %``, ``min(a, b)``, ``max(a, b)``
-and parentheses.
+"""Parses and evaluates symbolic extents such as ``2*n+1``: non-negative integers, dim names, ``+ - * // %``,
+``min(a, b)``, ``max(a, b)`` and parentheses.
 
-A parser of its own instead of ``eval``: the text comes out of a file that nobody has vouched for yet.
+Not ``eval``: the text comes from an untrusted file.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _TOKEN = re.compile(r"\s*(?:(?P<integer>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)
 
 
 class ShapeExpressionError(ValueError):
-    """The text is not an expression, names a dim that is not given, or divides by zero."""
+    """The text is not an expression, names an unknown dim, or divides by zero."""
 
 
 def evaluate(expression: str, dims: Mapping[str, int]) -> int:
-    """Return the value of ``expression`` for these values of the dims; ``//`` rounds down, ``%`` is what it leaves.
+    """Evaluate ``expression`` for these values of the dims; ``//`` and ``%`` are floor division and its remainder.
 
     Raises ShapeExpressionError.
     """
@@ -52,7 +52,7 @@ def _tokens(expression: str) -> list[tuple[str, str]]:
 
 
 class _Parser:
-    """Recursive descent; with ``dims`` None it only checks the syntax (every name and quotient is 1)."""
+    """Recursive-descent evaluator; if ``dims`` is None it only checks the syntax (every name and quotient is 1)."""
 
     def __init__(self, expression: str, dims: Mapping[str, int] | None) -> None:
         self.expression = expression

@@ -1,8 +1,8 @@
-"""Strict conversion between JSON values and frozen dataclasses, and JSON Schema from the same dataclasses.
+"""Converts JSON values to frozen dataclasses strictly, and dataclasses to JSON Schema.
 
-The dataclass is the only definition of a format: ``read`` accepts exactly what ``schema`` describes. Fields
-without a default are required, unknown keys are refused with the nearest known one, nothing is converted
-silently (only an integer is taken where a float is expected). Rules beyond types stand in ``Annotated``.
+A dataclass is the only definition of a format: ``read`` accepts exactly what ``schema`` describes. Fields without a
+default are required; unknown keys are refused with a suggestion; there are no implicit conversions except integer to
+float. Constraints beyond types are in ``Annotated``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class MismatchError(ValueError):
-    """A value is not what its definition says; ``path`` is its place, ``$.dims[0].min`` for example."""
+    """A value violates its definition; ``path`` is its JSON path, such as ``$.dims[0].min``."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -32,7 +32,7 @@ class MismatchError(ValueError):
 
 @dataclass(frozen=True)
 class Range:
-    """The smallest and largest integer or number allowed."""
+    """Constrains a number to [minimum, maximum]."""
 
     minimum: float
     maximum: float = math.inf
@@ -48,7 +48,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A regular expression that the whole string must match, and what to call it in messages."""
+    """Constrains a string to a full match of ``regex``; ``what`` describes it in messages."""
 
     regex: str
     what: str
@@ -63,7 +63,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class HasKey:
-    """A key that an object must have."""
+    """Requires a key in an object."""
 
     key: str
 
@@ -77,7 +77,7 @@ class HasKey:
 
 @dataclass(frozen=True)
 class Unique:
-    """No two items of the array are equal; with ``key``, no two have the same value of that field."""
+    """Requires distinct items in an array, or with ``key``, distinct values of that field."""
 
     key: str | None = None
 
@@ -86,7 +86,7 @@ class Unique:
         for index, item in enumerate(value):
             identity = getattr(item, self.key) if self.key else item
             if identity in seen:
-                raise MismatchError(f"{path}[{index}]", f"{shown(identity)} stands there twice")
+                raise MismatchError(f"{path}[{index}]", f"{shown(identity)} is listed twice")
             seen.add(identity)
 
     def schema(self) -> dict[str, Any]:
@@ -94,13 +94,13 @@ class Unique:
 
 
 def shown(value: object) -> str:
-    """Return ``value`` for a message, shortened."""
+    """Format ``value`` for a message, truncated."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def parse(text: bytes | str) -> Any:
-    """Return the value of a JSON text; duplicate keys, NaN, bad UTF-8 and absurd nesting raise MismatchError."""
+    """Parse a JSON text. Raises MismatchError, also for duplicate keys, NaN, bad UTF-8 and excessive nesting."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
@@ -118,12 +118,12 @@ def parse(text: bytes | str) -> Any:
 
 
 def canonical(value: Any) -> bytes:
-    """Return the canonical JSON text: sorted keys, no blanks, ASCII."""
+    """Encode as canonical JSON: sorted keys, no whitespace, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
 
 
 def read(cls: type[T], value: Any, path: str = "$") -> T:
-    """Return ``value``, as ``json.loads`` or ``tomllib.loads`` gave it, as an instance of the dataclass ``cls``.
+    """Convert ``value``, from ``json.loads`` or ``tomllib.loads``, to an instance of the dataclass ``cls``.
 
     Raises MismatchError.
     """
@@ -152,7 +152,7 @@ _SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {
 
 
 def _read(hint: Any, value: Any, path: str) -> Any:
-    """Dispatch on the kind of type; every kind that a format may use is in this table, and in _schema's."""
+    """Dispatch on the kind of type. Supports the same kinds as _schema."""
     if hint in _SCALARS:
         return _read_scalar(hint, value, path)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -192,7 +192,7 @@ def _read_annotated(arguments: tuple[Any, ...], value: Any, path: str) -> Any:
 
 
 def _read_literal(arguments: tuple[Any, ...], value: Any, path: str) -> Any:
-    # True equals 1 in Python, and so does 1.0, but not in JSON.
+    # In Python True == 1 == 1.0; in JSON they differ.
     if not any(value == argument and type(value) is type(argument) for argument in arguments):
         expected = ", ".join(map(repr, arguments))
         raise MismatchError(path, f"expected one of {expected}; found {shown(value)}")
@@ -242,7 +242,7 @@ def _json_type(value: Any) -> str:
 
 
 def schema(cls: type, identifier: str) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of what ``read(cls, ...)`` accepts."""
+    """Return the JSON Schema (2020-12) that ``read(cls, ...)`` enforces."""
     definitions: dict[str, Any] = {}
     top = _schema(cls, definitions)
     return {

@@ -1,7 +1,7 @@
-"""Tuning records (``docs/tuning.md``): which candidate of a primitive function was how fast on which GPU or CPU.
+"""Tuning records (``docs/tuning.md``): measured times of a primitive function's candidates on a GPU or CPU.
 
-``packager tune`` writes them, backends read them through their attribute ``tuning``. A record is of a problem, of the
-revision of the code that was measured and of a device; of several with the same three the last one counts.
+``packager tune`` writes them, backends read them through their attribute ``tuning``. The key of a record is (problem,
+code revision, device); of several with one key the last wins.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Microseconds = Annotated[float, Range(0)]
 
 @dataclass(frozen=True)
 class Timing:
-    """A candidate, and the microseconds that a call takes longer with it than with the fastest one, 0 for that one.
+    """A candidate and its slowdown in microseconds per call relative to the fastest, which has 0.
 
-    ``error`` is the standard error of that difference.
+    ``error_us`` is the standard error of that difference.
     """
 
     candidate: Name
@@ -35,9 +35,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Record:
-    """The candidates that were measured for a problem on a device, the chosen one first.
+    """The candidates measured for a problem on a device, the chosen one first.
 
-    The chosen one is the fastest, unless the difference to what was chosen before is within the noise.
+    The chosen one is the fastest, unless its gain over the previous choice is within the noise.
     """
 
     problem: Name
@@ -47,7 +47,7 @@ class Record:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What records are merged by."""
+        """The key by which records are merged."""
         return (self.problem, self.revision, self.device)
 
     @property
@@ -64,18 +64,18 @@ class Records:
     records: tuple[Record, ...]
 
     def to_json(self) -> bytes:
-        """Return the text of the file."""
+        """Encode the file."""
         return (json.dumps(asdict(self), indent=1) + "\n").encode()
 
 
 def make_records(records: Iterable[Record]) -> Records:
-    """Return records sorted, of several with one key the last."""
+    """Sort records and merge them by key; the last of each key wins."""
     merged = {record.key: record for record in records}
     return Records(SCHEMA_VERSION, tuple(merged[key] for key in sorted(merged)))
 
 
 def read_records(paths: Sequence[str | Path]) -> Records:
-    """Read files of records and merge them. Raises UsageError that names the file and the place in it."""
+    """Read and merge files of records. Raises UsageError with the file and the JSON path."""
     return make_records(record for path in paths for record in _read(Path(path)))
 
 
@@ -87,7 +87,9 @@ def _read(path: Path) -> tuple[Record, ...]:
             if not record.timings:
                 raise MismatchError(f"$.records[{index}].timings", "is empty")
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint="packager tune writes such files") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint="`packager tune` writes such files") from None
     except MismatchError as mismatch:
-        raise UsageError(f"{path} is no file of tuning records: {mismatch}", hint="packager tune writes them") from None
+        raise UsageError(
+            f"{path} is not a tuning records file: {mismatch}", hint="`packager tune` writes them"
+        ) from None
     return found.records

@@ -1,1 +1,5 @@
-"""TODO packager/cli."""
+"""The command line: parse, call the function of the same name, print.
+
+``main`` (application, exit codes), ``options`` (shared options), ``build``, ``explain``, ``targets``, ``deploy``, ``tune``;
+``interruption`` (signals), ``hide_torch`` (keeps TVM from importing it), ``atomic_write``; ``reports/`` renders tables.
+"""

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Escape names and strings for C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO"""
+"""The jinja2 environment that renders ``templates/``."""
 
 from __future__ import annotations
 

@@ -1,1 +1,5 @@
-"""TODO packager/custom_ops."""
+"""Libraries of custom operators (``--op-library``).
+
+In: TOML. Out: ``OpLibrary``. ``description`` (read and check), ``rules`` (shape rules), ``symbolic`` (over dims),
+``domains`` (ONNX domains), ``library`` (look up by call).
+"""

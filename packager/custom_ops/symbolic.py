@@ -1,4 +1,4 @@
-"""TODO"""
+"""Arithmetic of shape rules over symbolic dims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Turn the constants of ``main`` into named parameters, so that no pass copies weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO"""
+"""What is linked into a bundle, and what linking gives back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packager.bundle.cpu_levels import form_name
+from packager.bundle.cpu_levels import clone_symbol
 from packager.bundle.manifest import StaticLibrary, Weights
 from packager.bundle.requirements import CpuLevel
 from packager.ir.call_plan import CallPlan
@@ -44,7 +44,7 @@ class PreparedLibrary:
     @property
     def defined(self) -> tuple[str, ...]:
         """The names in the linked file of what it provides, in the order of ``symbols``."""
-        return tuple(form_name(symbol, self.level) for symbol in self.symbols)
+        return tuple(clone_symbol(symbol, self.level) for symbol in self.symbols)
 
 
 @dataclass(frozen=True)

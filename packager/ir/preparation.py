@@ -1,4 +1,4 @@
-"""TODO"""
+"""What backends require of a model before they see it."""
 
 from __future__ import annotations
 

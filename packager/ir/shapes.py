@@ -1,4 +1,4 @@
-"""TODO"""
+"""Extents, conditions on them, and micro-batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Tensors that a session keeps between runs."""
 
 from __future__ import annotations
 

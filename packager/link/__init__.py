@@ -1,1 +1,5 @@
-"""TODO packager/link."""
+"""Link: call plan and objects to one sealed ELF file.
+
+``libraries/`` (check static libraries), ``entrypoint``, ``runs`` and ``header`` (render C), ``weights``, ``linker``,
+``constant_segment``, ``seal`` (write the manifest).
+"""

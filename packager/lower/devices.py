@@ -1,4 +1,4 @@
-"""What lowering does differently for the CPU and for GPUs: layouts, schedules, and whether these lower."""
+"""The steps of lowering that differ per device: layout passes, schedules, and a trial lowering of each schedule."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.legalize.accumulate import accumulate_in_float32
 from packager.transforms.layout.channels_last import to_channels_last
 
-# Whether a schedule lowers does not depend on the CPU or on the GPU's architecture.
+# Whether a schedule lowers does not depend on the CPU level or the GPU architecture.
 TRIAL_CPU = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
 TRIAL_GPU = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
 
 
 @dataclass(frozen=True)
 class Device:
-    """``lay_out(module, num_inputs)`` changes layouts before weights are folded, ``schedules`` are tried in order until
-    ``try_out`` raises nothing."""
+    """The device-specific steps of lowering.
+
+    ``change_layouts(module, num_inputs)`` runs before weights are folded. ``schedules`` are tried in order until
+    ``try_lower`` accepts the kernels.
+    """
 
     name: str
-    lay_out: Callable[[tvm.IRModule, int], tvm.IRModule]
+    change_layouts: Callable[[tvm.IRModule, int], tvm.IRModule]
     schedules: tuple[Callable[[Any], Any], ...]
-    try_out: Callable[[Sequence[Kernel]], object]
+    try_lower: Callable[[Sequence[Kernel]], object]
 
 
-def _one_element_a_thread(primfunc: Any) -> Any:
+def _one_element_per_thread(primfunc: Any) -> Any:
     with TRIAL_GPU:
         module = tvm.IRModule({"main": name_parameters(primfunc)})
         return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(module)["main"]
@@ -56,7 +59,7 @@ _DEVICES = {
     "cuda": Device(
         "cuda",
         lambda module, _num_inputs: to_channels_last(accumulate_in_float32(module)),
-        (lambda primfunc: schedule_cuda(name_parameters(primfunc), TRIAL_GPU), _one_element_a_thread),
+        (lambda primfunc: schedule_cuda(name_parameters(primfunc), TRIAL_GPU), _one_element_per_thread),
         lambda kernels: lower_cuda_kernels(kernels, TRIAL_GPU),
     ),
 }

@@ -1,9 +1,8 @@
-"""From a scheduled PrimFunc to plain C functions, one per loop nest.
+"""Split a scheduled PrimFunc into kernels: one C function per loop nest.
 
-A PrimFunc may hold several loop nests with buffers between them. Each nest becomes a kernel of its own, and each
-buffer between nests a *workspace* that the call plan places in the arena, so that no kernel ever allocates. The
-iterations of a nest's parallel outer loop become a range [begin, end) that the caller chooses: threads stay out of
-the generated code. The resulting functions have the C signature
+A PrimFunc may hold several loop nests with buffers between them. Each nest becomes a kernel, and each buffer between
+nests a *workspace* that the call plan puts into the arena, so kernels never allocate. The parallel outer loop of a nest
+becomes a range [begin, end) that the caller chooses: generated code contains no threading. The C signature is
 ``int32_t symbol(T *..., int64_t shape..., [int64_t begin, int64_t end])``.
 """
 
@@ -24,18 +23,18 @@ from packager.errors import BackendError
 from packager.graph.identity import IdentitySet
 from packager.ir.primitives import FunctionGroup, Kernel, Parameter
 
-# Buffers that one nest alone uses stay on its stack up to this size, in bytes.
+# Buffers used by a single nest stay on its stack up to this size, in bytes.
 STACK_BYTES = 16 * 1024
-# Primitive functions have a name space of their own: TVM names them after operators ("max", "for_each").
+# Avoids clashes with libc: TVM names functions after operators ("max", "for_each").
 SYMBOL_PREFIX = "pkf_"
 
 
 def make_group(name: str, primfunc: tirx.PrimFunc, device: str = "cpu") -> FunctionGroup:
     """Split a scheduled S-TIR PrimFunc into kernels and workspaces.
 
-    On the GPU each nest is a launch, and all global buffers are workspaces.
+    On CUDA each nest is a launch, and all global buffers are workspaces.
 
-    Raises BackendError for a PrimFunc whose body is not a root block of loop nests.
+    Raises BackendError if the body is not a root block of loop nests.
     """
     if not isinstance(primfunc.body, s_tir.SBlockRealize):
         raise BackendError(f"PrimFunc {name!r} is not schedulable S-TIR")
@@ -79,9 +78,9 @@ def _stores(node: Any) -> IdentitySet:
 
 
 def _stays_inside(buffer: Any, device: str) -> bool:
-    """Whether a buffer that one nest alone uses lives on the stack, in registers or in shared memory."""
+    """Tell whether a buffer of a single nest is kept on the stack, in registers or in shared memory."""
     if buffer.scope() not in ("", "global"):
-        return True  # the lowering shrinks it to the tile that an iteration uses; _check_stack looks at the result
+        return True  # lowering shrinks it to the tile of one iteration; _check_stack tests the result
     return device == "cpu" and _static_bytes(buffer) <= STACK_BYTES
 
 
@@ -131,7 +130,7 @@ def _make_kernel(symbol: str, primfunc: Any, nest: Any, workspaces: list[Any], l
 
 
 def _take_range(nest: Any) -> tuple[Any, Any | None]:
-    """Return the nest, and the extent of its outer loop if that is parallel and has more than one iteration."""
+    """Return the nest, and the extent of its outer loop if that is parallel with more than one iteration."""
     if not isinstance(nest, st.For) or int(nest.kind) != st.ForKind.PARALLEL:
         return nest, None
     if isinstance(nest.extent, tirx.IntImm) and int(nest.extent) == 1:
@@ -152,7 +151,7 @@ def _shape_variables(primfunc: Any) -> list[Any]:
 
 
 def _lower_to_libm(name: str) -> None:
-    """Let LLVM call libm for a function that TVM has no rule for, vectors element by element."""
+    """Register a lowering to the LLVM intrinsic, which calls libm per element: TVM has no rule for this function."""
 
     def lower(call: Any) -> Any:
         return tirx.call_llvm_pure_intrin(call.ty, f"llvm.{name}", *call.args)
@@ -165,12 +164,12 @@ for _name in ("sinh", "cosh"):
 
 
 def take_pointers(function: Any) -> tuple[list[Any], list[Any]]:
-    """Return plain pointers in place of a lowered function's buffers, and the statements that declare these by them."""
+    """Return a pointer for each buffer parameter of a lowered function, and the statements that declare the buffers."""
     pointers, declarations = [], []
-    for index, buffer in enumerate(function.params):  # whose names are the model's, and may be any text
+    for index, buffer in enumerate(function.params):  # buffer names come from the model and may be any text
         pointer = tirx.Var(f"p{index}", PointerType(PrimType(str(buffer.dtype)), "global"))
         pointers.append(pointer)
-        if isinstance(buffer.elem_offset, tirx.Var):  # pointers already point at the first element
+        if isinstance(buffer.elem_offset, tirx.Var):  # pointers point at the first element already
             declarations.append(st.Bind(buffer.elem_offset, tirx.const(0, str(buffer.elem_offset.ty))))
         declarations.append(st.DeclBuffer(buffer, data=pointer))
     return pointers, declarations

@@ -1,4 +1,4 @@
-"""Lower what no backend took to a flat sequence of calls of scheduled PrimFuncs, split into kernels."""
+"""Lower the operators that no backend took to a flat sequence of calls of scheduled PrimFuncs, split into kernels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TIDY = [
     clamp_folded_indices,
     _R.FoldConstant(),
     _R.DeadCodeElimination(),
-    _R.CanonicalizeBindings(),  # of variables bound to variables: FuseTIR would drop them, and their sources be lost
+    _R.CanonicalizeBindings(),  # removes aliases: FuseTIR would drop them, and the source nodes with them
 ]
 LEGALIZE = [_R.LegalizeOps(LEGALIZERS), *TIDY]
 FUSE = [
@@ -56,13 +56,13 @@ FLATTEN = [
 
 
 def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
-    """Lay out and fold weights, legalize, fuse and schedule a model for a device; calls of partitions stay as they are.
+    """Pack and fold weights, legalize, fuse and schedule a model for a device; calls of partitions are kept.
 
     Raises UnsupportedOperatorsError for operators that TVM cannot lower to a PrimFunc.
     """
     device = device_named(device_name)
     sites = _sites(model)
-    module = device.lay_out(model.module, len(model.signature.inputs))
+    module = device.change_layouts(model.module, len(model.signature.inputs))
     module, constants = fold_weights(module, model.constants)
     module = apply(LEGALIZE, module)
     _check_legal(module["main"], model.nodes, model.partitions)
@@ -95,20 +95,20 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
 
 
 def _make_kernels(name: str, primfunc: Any, device: Device) -> FunctionGroup:
-    """Schedule a PrimFunc and split it into kernels; where a schedule does not lower, try the next.
+    """Schedule a PrimFunc and split it into kernels, by the first schedule of the device that lowers.
 
-    Raises ModelError for a function that does not lower in any way.
+    Raises ModelError if none does.
     """
     failure = ""
     for schedule in device.schedules:
         try:
             scheduled = schedule(primfunc)
-        except ScheduleError as error:  # it is for functions of another form; anything else is a mistake in it
+        except ScheduleError as error:  # the schedule does not apply; any other exception is a bug in it
             failure = failure or last_line(error)
             continue
         try:
             group = make_group(name, scheduled, device.name)
-            device.try_out([function for function in group.functions if isinstance(function, Kernel)])
+            device.try_lower([function for function in group.functions if isinstance(function, Kernel)])
         except Exception as error:  # TVM raises whatever its C++ side runs into
             failure = failure or last_line(error)
             continue
@@ -117,9 +117,9 @@ def _make_kernels(name: str, primfunc: Any, device: Device) -> FunctionGroup:
 
 
 def _sites(model: PartitionedModel) -> dict[str, Iterator[CallSite]]:
-    """Return the call sites of each partition in the order of main's calls, which no pass changes.
+    """Return the call sites of each partition in the order of main's calls, which all passes keep.
 
-    Names of variables are not kept: LiftTransformParams gives the result of main another.
+    Variable names are not kept: LiftTransformParams renames the result of main.
     """
     sites: dict[str, list[CallSite]] = {name: [] for name in model.partitions}
     for binding in bindings_of(model.module["main"]):
@@ -134,7 +134,7 @@ def _partition_source(part: Partition, site: CallSite) -> CallSource:
 
 
 def _check_legal(main: relax.Function, nodes: Mapping[str, str], partitions: Container[str]) -> None:
-    """Raise UnsupportedOperatorsError if an operator is left that is no call of a PrimFunc or partition and no view."""
+    """Raise UnsupportedOperatorsError if anything but calls of PrimFuncs and partitions, and reshapes, is left."""
     legal = {"relax.call_tir", "relax.call_dps_packed", "relax.reshape"}
     refused: dict[str, list[str]] = {}
     for binding in bindings_of(main):
@@ -152,10 +152,10 @@ def _check_legal(main: relax.Function, nodes: Mapping[str, str], partitions: Con
 
 
 def _sources(unfused: relax.Function, module: tvm.IRModule, nodes: Mapping[str, str]) -> list[CallSource]:
-    """Return the operators and source nodes of each binding of main, those of fused functions included.
+    """Return the operators and source nodes of each binding of main, including those inside fused functions.
 
-    FuseOps keeps the names of the bindings that it moves into a function, but for the last: its value is what the
-    function returns, under a new name. FuseTIR and the passes after it keep main's bindings one to one, in order.
+    FuseOps keeps the names of the bindings that it moves into a function, except the last, whose value the function
+    returns under a new name. FuseTIR and later passes keep main's bindings one to one, in order.
     """
     bindings = bindings_of(module["main"])
     inner = [bindings_of(module[b.value.op]) if _is_fused(b.value) else [] for b in bindings]
@@ -183,6 +183,6 @@ def _is_fused(value: Any) -> bool:
 
 
 def _operator(primfunc: str) -> str:
-    """Return the operator that a legalized PrimFunc stands for: TVM numbers those of equal names (add, add1, ...)."""
+    """Return the operator that a legalized PrimFunc computes: TVM numbers duplicates (add, add1, ...)."""
     name = primfunc.removeprefix("tir_")
     return name if name in ("log2", "log10") else re.sub(r"(?<=[a-z_])\d+$", "", name)

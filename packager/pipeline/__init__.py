@@ -1,1 +1,5 @@
-"""TODO packager/pipeline."""
+"""One request, one published bundle.
+
+``request`` (options), ``publish`` (outputs), ``cache_key``, ``build`` (the stages in order), ``import_models``,
+``make_link_plan``, ``golden``, ``dump`` (work folder), ``explain``, ``doctor``.
+"""

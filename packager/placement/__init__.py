@@ -1,1 +1,6 @@
-"""TODO packager/placement."""
+"""Placement: who compiles what.
+
+In: ``PreparedModel``, Targets in order of precedence. Out: ``PartitionedModel`` and a verdict on every partition.
+
+``preparation`` (what backends require), ``place``, ``match``, ``grouping`` (convexity), ``outline``, ``check_output``, ``table``.
+"""

@@ -1,1 +1,5 @@
-"""TODO packager/plan."""
+"""Plan: calls and memory.
+
+In: ``LoweredModel``. Out: ``CallPlan``. ``planner``, ``calls``, ``tensors``, ``arena``, ``constants`` with ``constant_views``,
+``states`` with ``in_place``, ``entries``, ``buckets``.
+"""

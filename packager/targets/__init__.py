@@ -1,1 +1,4 @@
-"""TODO packager/targets."""
+"""Targets: what a user writes to a canonical ``TargetList``.
+
+``text`` and ``parsed`` (one Target), ``target_list`` (all of them), ``availability`` (which kinds can be used here).
+"""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import packager
-from packager.bundle.cpu_levels import code_section, form_name
+from packager.bundle.cpu_levels import clone_symbol, code_section
 from packager.bundle.manifest import Manifest
 from packager.bundle.requirements import CpuLevel
 from packager.bundle.section import write_manifest
@@ -72,7 +72,7 @@ def test_every_function_has_two_forms_where_they_belong(leveled: Path) -> None:
     for _, item in bundle.manifest.primitives():
         assert item.levels == LEVELS[1:]
         assert bundle.elf.section_of(item.symbol) == ".text"
-        assert bundle.elf.section_of(form_name(item.symbol, LEVELS[1])) == code_section(LEVELS[1])
+        assert bundle.elf.section_of(clone_symbol(item.symbol, LEVELS[1])) == code_section(LEVELS[1])
     assert bundle.elf.exports == ("packager_bundle_v1",)
     assert "%zmm" not in kernel_code(leveled)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packager.bundle.cpu_levels import _LEVELS
+from packager.bundle.cpu_levels import LEVEL_FEATURES
 from packager.bundle.elf.file import read_elf
 from packager.bundle.isa import arm64, x86
 from packager.bundle.isa import features as isa
@@ -226,9 +226,9 @@ def test_names_are_those_of_the_kernel() -> None:
     """``sse3`` is ``pni`` in /proc/cpuinfo, which is what a bundle's requirements are compared with."""
     emitted = set(x86.KERNEL_NAMES.values())
     assert "sse3" not in emitted
-    assert {"pni", "ssse3", "sse4_1", "sse4_2", "popcnt", "cx16"} <= emitted & _LEVELS["x86-64-v2"]
-    assert {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"} <= emitted & _LEVELS["x86-64-v3"]
-    assert emitted & _LEVELS["x86-64-v4"] >= V4
+    assert {"pni", "ssse3", "sse4_1", "sse4_2", "popcnt", "cx16"} <= emitted & LEVEL_FEATURES["x86-64-v2"]
+    assert {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"} <= emitted & LEVEL_FEATURES["x86-64-v3"]
+    assert emitted & LEVEL_FEATURES["x86-64-v4"] >= V4
 
 
 def test_assembler_is_real(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_command_line_golden_run_and_inspect(tmp_path: Path, cli: Cli) -> None:
     ("options", "message"),
     [
         (("--dim", "seq=8,4"), "--dim seq=8,4: 4 comes after 8"),
-        (("--dim", "seq=8,8"), "--dim seq=8,8: size 8 stands there twice"),
+        (("--dim", "seq=8,8"), "--dim seq=8,8: duplicate size 8"),
         (("--dim", "seq=0,8"), "--dim seq=0,8: size 0 is not in 1..2**31-1"),
         (("--dim", "len=4,8", "--dim", "seq=4"), "--dim len: the model has no such dim"),
         (("--dim", "seq=" + ",".join(map(str, range(1, 66)))), "buckets make 65 variants (65 of seq), at most 64"),

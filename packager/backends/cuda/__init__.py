@@ -1,1 +1,1 @@
-"""TODO packager/backends/cuda."""
+"""The ``cuda`` code generator: compiles scheduled PrimFuncs by nvcc. ``backend`` (options), ``codegen``."""

@@ -1,1 +1,1 @@
-"""TODO packager/backends/llvm."""
+"""The ``llvm`` code generator: compiles scheduled PrimFuncs for each CPU level. ``backend`` (options), ``codegen``."""

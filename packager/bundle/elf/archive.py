@@ -1,4 +1,4 @@
-"""The ar format: the members of an archive. A static bundle is one with a single member."""
+"""Reads the members of ar archives. A static bundle is an archive with a single member."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LONG_NAMES = "//"
 
 
 class Member(NamedTuple):
-    """A file in an archive; several may have one name."""
+    """A file in an archive; names need not be unique."""
 
     name: str
     body: Window
 
 
 def members(archive: Window) -> Iterator[Member]:
-    """Yield the members in order, without symbol index and name table. Raises BundleError if it is damaged."""
+    """Yield the members in order, without symbol index and name table. Raises BundleError."""
     long_names = b""
     offset = len(MAGIC)
     while offset < archive.size:
@@ -36,7 +36,7 @@ def members(archive: Window) -> Iterator[Member]:
         name = _text(header[:16].rstrip(b" "))
         if name == _LONG_NAMES:
             long_names = body.read(0, body.size, "archive name table")
-        elif name.startswith("#1/"):  # BSD: the name stands before the content
+        elif name.startswith("#1/"):  # BSD: the name precedes the content
             length = _number(name[3:])
             name = _text(body.read(0, length, "archive member name").rstrip(b"\0"))
             body = body.part(length, size - length, "archive member")
@@ -50,13 +50,13 @@ def members(archive: Window) -> Iterator[Member]:
 def _long_name(table: bytes, offset: int) -> str:
     end = table.find(b"\n", offset)
     if end < 0:
-        raise BundleError("damaged archive: a name lies outside the name table")
+        raise BundleError("damaged archive: a name is outside the name table")
     return _text(table[offset:end])
 
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise BundleError(f"damaged archive: {text!r} is no number")
+        raise BundleError(f"damaged archive: {text!r} is not a number")
     return int(text)
 
 
@@ -65,7 +65,7 @@ def _text(name: bytes) -> str:
 
 
 def single_member(archive: Window) -> Window:
-    """Return the one object of an archive. Raises BundleError."""
+    """Return the only member of an archive. Raises BundleError unless there is exactly one."""
     found: list[Window] = []
     for member in members(archive):
         found.append(member.body)
@@ -77,7 +77,7 @@ def single_member(archive: Window) -> Window:
 
 
 def symbol_index(archive: Window) -> frozenset[str]:
-    """Return the names in the symbol index: all that members define. Raises BundleError if it is damaged."""
+    """Return the names in the symbol index: all definitions of its members. Raises BundleError."""
     header = archive.read(len(MAGIC), _HEADER_SIZE, "archive member header") if archive.size > len(MAGIC) else b""
     name, size_field = header[:16].rstrip(b" "), header[48:58].rstrip(b" ")
     if name not in (b"/", b"/SYM64/"):
@@ -87,5 +87,5 @@ def symbol_index(archive: Window) -> frozenset[str]:
     count = int.from_bytes(index[:width], "big")
     names = index[width * (count + 1) :].split(b"\0")[:count]
     if len(names) < count:
-        raise BundleError("damaged archive: the symbol index has fewer names than it says")
+        raise BundleError("damaged archive: the symbol index has fewer names than its count")
     return frozenset(map(_text, names))

@@ -1,4 +1,4 @@
-"""Facts about an ELF file: a shared library, or a relocatable object, also as the one member of an archive."""
+"""Collects the facts of an ELF file: a shared library, or a relocatable object, possibly in a one-member archive."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _DT_LOADS_OTHERS = (0x6FFFFEFB, 0x6FFFFEFC, 0x7FFFFFFD, 0x7FFFFFFF)  # DEPAUDIT,
 
 @dataclass(frozen=True)
 class ElfImage:
-    """What the file says of itself. In a relocatable object ``exports`` are all global definitions."""
+    """The facts of an ELF file. In a relocatable object ``exports`` are all global definitions."""
 
     machine: str
     type: str
@@ -56,40 +56,40 @@ class ElfImage:
     sections: Mapping[str, Section]
     soname: str | None
     needed: tuple[str, ...]
-    other_libraries: tuple[str, ...]  # filters and auditors, which the dynamic linker would load too
+    other_libraries: tuple[str, ...]  # filters and auditors, which the dynamic linker also loads
     glibc: str | None
-    glibc_private: tuple[str, ...]  # versions such as GLIBC_PRIVATE, which no other release of glibc has to keep
-    version_libraries: tuple[str, ...]  # those that symbol versions are needed of
+    glibc_private: tuple[str, ...]  # versions such as GLIBC_PRIVATE, which are not stable across releases
+    version_libraries: tuple[str, ...]  # the libraries that needed symbol versions belong to
     exports: tuple[str, ...]
-    symbols: Mapping[str, Symbol]  # the definitions of code and data in .symtab
-    functions: frozenset[str]  # those among them that are functions, in executable sections
-    section_names: tuple[str, ...]  # by the index that symbols name a section by
+    symbols: Mapping[str, Symbol]  # definitions of code and data in .symtab
+    functions: frozenset[str]  # the symbols that are functions in executable sections
+    section_names: tuple[str, ...]  # by section index
     undefined: tuple[str, ...]
-    unversioned: tuple[str, ...]  # undefined symbols that name no version, and so no library
+    unversioned: tuple[str, ...]  # undefined symbols without a version, and so without a library
     has_textrel: bool
     relro: str  # "full", "partial" or "none"
     exec_stack: bool
     writable_code: bool
     rpath: str | None
     runpath: str | None
-    init_entries: int  # functions that run when it is loaded
-    fini_entries: int  # functions that run when it is unloaded
+    init_entries: int  # functions that run at load
+    fini_entries: int  # functions that run at unload
     code_bytes: int
 
     def section_of(self, name: str) -> str | None:
-        """Return the name of the section that defines a symbol; None if none does."""
+        """Return the name of the section that defines a symbol, or None."""
         symbol = self.symbols.get(name)
         return self.section_names[symbol.section] if symbol and symbol.section < len(self.section_names) else None
 
 
 def read_elf(path: Path) -> ElfImage:
-    """Read all facts. Raises BundleError if the file is not such an ELF file, UsageError if it cannot be opened."""
+    """Read all facts. Raises BundleError if the file is not a supported ELF file, UsageError if it cannot be opened."""
     with open_window(path) as window:
         return image(read_sections(window), window.size)
 
 
 def image(table: SectionTable, file_size: int) -> ElfImage:
-    """Return all facts of a file whose section table has been read. Raises BundleError."""
+    """Collect all facts, given the section table. Raises BundleError."""
     dynamic = _dynamic(table)
     pool = linked_strings(table, _SHT_DYNAMIC) if dynamic else b""
 
@@ -147,18 +147,18 @@ def image(table: SectionTable, file_size: int) -> ElfImage:
 
 
 def _entries(table: SectionTable, types: tuple[int, ...], declared: int, function: int) -> int:
-    """Return how many functions the dynamic linker would run at load (or unload), or an object brings for that."""
+    """Count the functions that the dynamic linker runs at load (or unload)."""
     size = max(declared, sum(section.size for section in table.sections if section.type in types))
     if size > table.window.size:
-        raise BundleError("damaged ELF file: more constructors than the file has room for")
+        raise BundleError("damaged ELF file: more constructors than fit in the file")
     return size // 8 + (function != 0)
 
 
 def _dynamic(table: SectionTable) -> list[tuple[int, int]]:
     """Return the dynamic tags up to DT_NULL.
 
-    The dynamic linker follows program headers and addresses, this reader section headers: they must agree, or
-    what is verified here would not be what is executed there.
+    The dynamic linker follows program headers, this reader section headers: they must agree, or verification would
+    check other data than what is executed.
     """
     segments = [segment for segment in table.segments if segment[0] == _PT_DYNAMIC]
     header = only(table, _SHT_DYNAMIC)
@@ -181,7 +181,7 @@ def _dynamic(table: SectionTable) -> list[tuple[int, int]]:
 
 
 def _mapped(table: SectionTable, section: tuple[int, ...]) -> bool:
-    """Say whether the program headers map this section's file bytes to its address."""
+    """Whether the program headers map this section's file bytes to its address."""
     address, offset, size = section[3:6]
     return any(
         segment[0] == _PT_LOAD
@@ -193,7 +193,7 @@ def _mapped(table: SectionTable, section: tuple[int, ...]) -> bool:
 
 
 def _exec_stack(table: SectionTable) -> bool:
-    """Say whether the stack would be executable: marked so, or, as for old objects, not marked at all."""
+    """Whether the stack is executable: marked so, or not marked at all, as in old objects."""
     if table.type == "relocatable":
         notes = [section for section in table.sections if section.name == ".note.GNU-stack"]
         return not notes or any(section.flags & SHF_EXECINSTR for section in notes)

@@ -1,6 +1,6 @@
-"""Symbols of an ELF file and the symbol versions that it needs; read as ``elf_tables`` does.
+"""Reads the symbols of an ELF file and the symbol versions it needs, bounds-checked like ``tables``.
 
-The format: System V ABI, chapter 4, and the LSB for symbol versions.
+Format: System V ABI, chapter 4; symbol versions: LSB.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _MAX_SYMBOLS = 1 << 20
 LOCAL, GLOBAL, UNIQUE = 0, 1, 10  # bindings
 DEFAULT, INTERNAL, HIDDEN, PROTECTED = 0, 1, 2, 3  # visibilities
 NOTYPE, OBJECT, FUNCTION, SECTION, IFUNC = 0, 1, 2, 3, 10  # types
-UNDEFINED = 0  # the section of what is not defined
+UNDEFINED = 0  # SHN_UNDEF
 
 
 class Symbol(NamedTuple):
-    """A symbol: ``section`` is the index of the section that defines it, ``value`` an address, or in objects an offset
-    in that section, ``size`` in bytes."""
+    """A symbol: ``section`` is the index of its section; ``value`` is its address, or in objects its offset in the
+    section; ``size`` is in bytes."""
 
     name: str
     binding: int
@@ -42,17 +42,17 @@ class Symbol(NamedTuple):
 
     @property
     def exported(self) -> bool:
-        """Whether it is a definition that other files may bind to."""
+        """Whether other files can bind to this definition."""
         return self.section != UNDEFINED and self.binding != LOCAL and self.visibility in (DEFAULT, PROTECTED)
 
     @property
     def is_function(self) -> bool:
-        """Whether it is a function, or one that is chosen at load."""
+        """Whether it is a function or an ifunc."""
         return self.type in (FUNCTION, IFUNC)
 
 
 class NeededVersion(NamedTuple):
-    """A symbol version that a file needs, and the library that must have it."""
+    """A symbol version that a file needs, and the library that provides it."""
 
     library: str
     name: str
@@ -60,20 +60,20 @@ class NeededVersion(NamedTuple):
 
 @dataclass(frozen=True)
 class NeededVersions:
-    """All versions that a file needs; ``unversioned`` are the undefined symbols that need none, and may be anyone's."""
+    """All versions that a file needs; ``unversioned`` are the undefined symbols that any library may provide."""
 
     versions: tuple[NeededVersion, ...]
     unversioned: tuple[str, ...]
 
     def glibc(self) -> tuple[str | None, tuple[str, ...]]:
-        """Return the highest GLIBC_x.y among them, and the other GLIBC_ ones."""
+        """Return the highest GLIBC_x.y needed, and the other GLIBC_ versions."""
         found: list[str] = []
         private: set[str] = set()
         for _, name in self.versions:
             match = re.fullmatch(r"GLIBC_([0-9]{1,4}(?:\.[0-9]{1,4}){1,2})", name, re.ASCII)
             if match:
                 found.append(match[1])
-            elif name == "GLIBC_ABI_DT_RELR":  # glibc's way to refuse relative relocations before 2.36
+            elif name == "GLIBC_ABI_DT_RELR":  # marks relative relocations, which need glibc 2.36
                 found.append("2.36")
             elif name.startswith("GLIBC_"):
                 private.add(name)
@@ -81,7 +81,7 @@ class NeededVersions:
 
 
 def read_symbols(table: SectionTable, type_: int) -> list[Symbol]:
-    """Return the symbols of the table of a type, its null entry included; none if there is no such table."""
+    """Return the symbols of the symbol table of this section type, with its null entry; empty if there is no table."""
     header = only(table, type_)
     if header is None:
         return []
@@ -112,7 +112,7 @@ def needed_versions(table: SectionTable, dynamic_symbols: list[Symbol]) -> Neede
 
 
 def _version_indexes(table: SectionTable, count: int) -> list[int]:
-    """Return the version index of each dynamic symbol; all 0, which is none, in a file without versions."""
+    """Return the version index of each dynamic symbol; all 0 (no version) in a file without versions."""
     header = only(table, _SHT_VERSYM)
     if header is None:
         return [0] * count
@@ -123,7 +123,7 @@ def _version_indexes(table: SectionTable, count: int) -> list[int]:
 
 
 def _needed(data: bytes, pool: bytes) -> Iterator[tuple[int, NeededVersion]]:
-    """Yield each needed version with the index that symbols name it by."""
+    """Yield (version index, needed version)."""
     try:
         need_at, steps = 0, 0
         while data:
@@ -132,7 +132,7 @@ def _needed(data: bytes, pool: bytes) -> Iterator[tuple[int, NeededVersion]]:
             for _ in range(count):
                 steps += 1
                 if steps > len(data):
-                    raise BundleError("damaged ELF file: symbol versions run in circles")
+                    raise BundleError("damaged ELF file: symbol versions form a cycle")
                 _, _, index, name, aux_step = _VERSION_AUX.unpack_from(data, aux_at)
                 yield index, NeededVersion(string(pool, file), string(pool, name))
                 aux_at += aux_step
@@ -140,9 +140,9 @@ def _needed(data: bytes, pool: bytes) -> Iterator[tuple[int, NeededVersion]]:
                 return
             need_at += following
     except struct.error:
-        raise BundleError("damaged ELF file: symbol versions lie outside their section") from None
+        raise BundleError("damaged ELF file: symbol versions are outside their section") from None
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Return what versions such as ``2.28`` and ``2.2.5`` are compared by."""
+    """Return the sort key of a version such as ``2.28`` or ``2.2.5``."""
     return tuple(int(part) for part in version.split("."))

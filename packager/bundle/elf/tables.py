@@ -1,8 +1,8 @@
-"""The tables of an ELF file: every offset, count and size is checked against the file before it is used.
+"""Reads the header tables of an ELF file; every offset, count and size is checked against the file before use.
 
-Only what packager makes and links is accepted: 64-bit little-endian libraries and objects. All else, and every
-inconsistency, is a BundleError; nothing here can loop or allocate more than the file's size allows. The format: System
-V ABI, chapters 4 and 5.
+Accepts only what packager makes and links: 64-bit little-endian libraries and objects. Anything else, and every
+inconsistency, raises BundleError; loops and allocations are bounded by the file's size. Format: System V ABI,
+chapters 4 and 5.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_NAME = 4096
 
 @dataclass(frozen=True)
 class Section:
-    """A section; ``offset`` counts from the start of the file, also when the ELF is a member of an archive."""
+    """A section; ``offset`` is relative to the start of the file, even if the ELF is a member of an archive."""
 
     name: str
     type: int
@@ -41,7 +41,7 @@ class Section:
 
 @dataclass(frozen=True)
 class SectionTable:
-    """The headers of a file: enough to find its sections, which is all that loading a bundle needs."""
+    """The headers of a file: enough to find its sections, which is all that loading a bundle requires."""
 
     window: Window
     machine: str
@@ -51,7 +51,8 @@ class SectionTable:
     sections: tuple[Section, ...]
 
     def by_name(self) -> dict[str, Section]:
-        """Return the sections by name; of equal names the first. Raises BundleError for two of packager's."""
+        """Return the sections by name, the first of equal names. Raises BundleError for duplicate ``.packager.``
+        names."""
         result: dict[str, Section] = {}
         for section in self.sections:
             if section.name in result and section.name.startswith(".packager."):
@@ -60,7 +61,7 @@ class SectionTable:
         return result
 
     def executable(self, index: int) -> bool:
-        """Say whether the section of this number, as symbols name it, holds code."""
+        """Whether the section with this index holds code."""
         return index < len(self.sections) and bool(self.sections[index].flags & SHF_EXECINSTR)
 
     def content(self, section: Section) -> bytes:
@@ -112,7 +113,7 @@ def entries(window: Window, entry: struct.Struct, offset: int, size: int, what: 
 def strings(window: Window, header: tuple[int, ...]) -> bytes:
     """Return the content of the string table with this section header. Raises BundleError."""
     if header[1] != _SHT_STRTAB:
-        raise BundleError("damaged ELF file: a string table is not one")
+        raise BundleError("damaged ELF file: not a string table")
     return window.read(header[4], header[5], "string table")
 
 
@@ -120,7 +121,7 @@ def string(pool: bytes, offset: int) -> str:
     """Return the string at an offset of a string table's content. Raises BundleError."""
     end = pool.find(b"\0", offset, offset + _MAX_NAME)
     if end < 0:
-        raise BundleError("damaged ELF file: a name lies outside its string table")
+        raise BundleError("damaged ELF file: a name is outside its string table")
     try:
         return pool[offset:end].decode()
     except UnicodeDecodeError:
@@ -128,7 +129,7 @@ def string(pool: bytes, offset: int) -> str:
 
 
 def only(table: SectionTable, type_: int) -> tuple[int, ...] | None:
-    """Return the header of the only section of a type, or None. Raises BundleError if there are several."""
+    """Return the header of the only section of a type, or None if there is none. Raises BundleError for several."""
     found = [header for header in table.headers if header[1] == type_]
     if len(found) > 1:
         raise BundleError(f"damaged ELF file: {len(found)} sections of type {type_}")
@@ -136,7 +137,7 @@ def only(table: SectionTable, type_: int) -> tuple[int, ...] | None:
 
 
 def linked_strings(table: SectionTable, type_: int) -> bytes:
-    """Return the strings that the only section of a type refers to. Raises BundleError."""
+    """Return the content of the string table linked from the only section of a type. Raises BundleError."""
     header = only(table, type_)
     if header is None or header[6] >= len(table.headers):
         raise BundleError("damaged ELF file: a table has no string table")

@@ -1,4 +1,4 @@
-"""Bounds-checked reads from a part of a file."""
+"""Bounds-checked reads from a range of a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Window:
     size: int
 
     def read(self, offset: int, size: int, what: str) -> bytes:
-        """Return ``size`` bytes; raises BundleError, naming ``what``, if they do not all lie in the window."""
+        """Return ``size`` bytes. Raises BundleError, naming ``what``, if they are not all in the window."""
         self._check(offset, size, what)
         data = os.pread(self.descriptor, size, self.base + offset)
         if len(data) != size:
@@ -29,23 +29,23 @@ class Window:
         return data
 
     def part(self, offset: int, size: int, what: str) -> Window:
-        """Return a part of the window. Raises BundleError if it does not lie in the window."""
+        """Return a sub-window. Raises BundleError if it is not inside this one."""
         self._check(offset, size, what)
         return Window(self.descriptor, self.base + offset, size)
 
     def _check(self, offset: int, size: int, what: str) -> None:
         if offset < 0 or size < 0 or offset + size > self.size:
             raise BundleError(
-                f"{what} lies outside the file (bytes {offset} to {offset + size} of {self.size})",
+                f"{what} is outside the file (bytes {offset} to {offset + size} of {self.size})",
                 hint="the file is cut short or damaged: copy it again, or rebuild it",
             )
 
 
 @contextmanager
 def open_window(path: Path) -> Iterator[Window]:
-    """Open a regular file. Raises UsageError if it cannot be opened, BundleError if it is something else."""
+    """Open a regular file. Raises UsageError if it cannot be opened, BundleError if it is not a regular file."""
     try:
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+        # Without O_NONBLOCK, opening a named pipe blocks until there is a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -1,8 +1,7 @@
 """CPU features of aarch64 instructions, from their mnemonics and registers.
 
-The disassembler groups few of them by feature. Source: Arm ARM (DDI 0487), and Linux,
-Documentation/arch/arm64/elf_hwcaps.rst, for the names. Branch target and pointer authentication instructions are hints
-that older CPUs ignore, so they need nothing.
+capstone groups few of them by feature. Source: Arm ARM (DDI 0487); names: Linux,
+Documentation/arch/arm64/elf_hwcaps.rst. BTI and PAC instructions are hints, NOPs on older CPUs, and require nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ FEATURES = (
     (r"(cas|casp|swp|(ld|st)(add|clr|eor|set|[su](max|min)))(a|l|al)?[bh]?", "atomics"),
 )
 _FEATURE_OF = tuple((re.compile(pattern), feature) for pattern, feature in FEATURES)
-# Arithmetic on float16; conversions between it and other floats are of the baseline.
+# Arithmetic on float16; conversions from and to other floats are baseline.
 _FLOAT = re.compile(r"f(?!cvt(l|n|xn)?2?$|ml[as]l)|[su]cvtf")
 _HALF_VECTOR = re.compile(r"\bv\d+\.[48]?h\b")
 _HALF_SCALAR = re.compile(r"\bh\d+\b")
@@ -46,7 +45,7 @@ _SVE_FEATURES = (
     (re.compile(r"bf\w+"), "svebf16"),
     (re.compile(r"fmmla"), "svef32mm"),
 )
-# The decoder gets this much at a time, so that going on after an instruction that it does not know costs little.
+# Decode in small chunks, so that resuming after an unknown instruction is cheap.
 CHUNK_BYTES = 4096
 
 
@@ -60,7 +59,7 @@ DECODER, DETAILED = _disassembler(detail=False), _disassembler(detail=True)
 
 
 def code_features(code: bytes) -> set[str]:
-    """Return the features that the instructions in ``code`` need, looking in detail at one with each key."""
+    """Return the features required by ``code``; decodes one instruction per key in detail."""
     found: set[str] = set()
     seen: set[Hashable] = set()
     at = 0
@@ -80,12 +79,12 @@ def code_features(code: bytes) -> set[str]:
 
 
 def instruction_key(mnemonic: str, operands: str, code: bytes) -> Hashable:
-    """Return what an instruction's features follow from: the numbers in its operands, but for indexes, have no part."""
+    """Return a key that determines an instruction's features: immediates and register numbers are irrelevant."""
     return mnemonic, code[1] & 0xFC, code[2] & 0xE0, code[3], _NUMBERS.sub("", operands)
 
 
 def instruction_features(instruction: Any) -> Iterator[str]:
-    """Yield the features that an instruction of the disassembler needs."""
+    """Yield the features that a decoded instruction requires."""
     mnemonic, operands = instruction.mnemonic, instruction.op_str
     word = int.from_bytes(instruction.bytes, "little")
     if _is_sve(word):
@@ -103,7 +102,7 @@ def instruction_features(instruction: Any) -> Iterator[str]:
 
 
 def _unknown_features(code: bytes) -> tuple[str, ...]:
-    """Return the features of what the disassembler does not know: data, or newer than it."""
+    """Return the features of an unknown word: data, or an instruction newer than the disassembler."""
     word = int.from_bytes(code, "little")
     return ("sve",) if _is_sve(word) and word else ()
 
@@ -117,6 +116,6 @@ def _sve_features(word: int, mnemonic: str) -> Iterator[str]:
     feature = next((name for pattern, name in _SVE_FEATURES if pattern.fullmatch(mnemonic)), None)
     if feature is not None:
         yield feature
-    # These two blocks hold SVE2's integer instructions; of the first SVE they hold dot products alone.
+    # These two encoding blocks hold SVE2's integer instructions; from SVE1 they hold only dot products.
     elif word >> 24 in (0x44, 0x45) and mnemonic not in ("sdot", "udot"):
         yield "sve2"

@@ -1,4 +1,4 @@
-"""Which CPU features machine code uses, found by disassembling it. Names are those of ``/proc/cpuinfo``."""
+"""Finds the CPU features of machine code by disassembly. Names are those of ``/proc/cpuinfo``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ MACHINES = {"x86_64": x86.code_features, "aarch64": arm64.code_features}
 
 
 def cpu_features(path: Path) -> tuple[str, ...]:
-    """Return the features that the executable sections of an ELF file use, sorted.
+    """Return the sorted features used by the executable sections of an ELF file.
 
-    Raises BundleError for a file that is not ELF, BackendError for a machine that is not known.
+    Raises BundleError if the file is not ELF, BackendError for an unknown machine.
     """
     return tuple(sorted(frozenset().union(*features_by_section(read_elf(path), path).values())))
 
 
 def features_by_section(image: ElfImage, path: Path) -> dict[str, frozenset[str]]:
-    """Return the features that each executable section of the ELF file at ``path`` uses; raises as ``cpu_features``."""
+    """Return the features used by each executable section of the ELF file at ``path``. Raises like ``cpu_features``."""
     if image.machine not in MACHINES:
-        raise BackendError(f"machine code for {image.machine!r} cannot be read")
+        raise BackendError(f"cannot disassemble machine code for {image.machine!r}")
     found: dict[str, frozenset[str]] = {}
     with path.open("rb") as file:
         for name, section in image.sections.items():

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Splits the CPU features of a bundle's code by level: baseline, per level, and dispatched at run time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from packager.bundle.elf.file import ElfImage
 
 @dataclass(frozen=True)
 class CodeNeeds:
-    """The features that code uses: what every session may run, what those of each level run besides, and what asks the
-    CPU itself before it uses them."""
+    """The features that code uses: in every session, in sessions of each level, and behind its own check of the CPU."""
 
     every: frozenset[str]
     of_levels: Mapping[str, frozenset[str]]
@@ -22,12 +21,12 @@ class CodeNeeds:
 
 
 def can_read_code() -> bool:
-    """Say whether the disassemblers are installed."""
+    """Whether the disassemblers are installed."""
     return all(importlib.util.find_spec(name) for name in ("iced_x86", "capstone"))
 
 
 def needs_of_code(image: ElfImage, path: Path) -> CodeNeeds:
-    """Disassemble the file at ``path``. Raises BackendError for a machine whose code cannot be read."""
+    """Disassemble the file at ``path``. Raises BackendError for an unsupported machine."""
     from packager.bundle.isa.features import features_by_section
 
     found = features_by_section(image, path)

@@ -1,11 +1,11 @@
-"""CPU features of x86-64 instructions, as the disassembler iced-x86 lists them for each."""
+"""CPU features of x86-64 instructions, from the disassembler iced-x86."""
 
 from __future__ import annotations
 
 from iced_x86 import Code, CpuidFeature, Decoder, Instruction
 
-# The disassembler's names of features beyond the baseline, and those of the kernel. What has a use only in an operating
-# system, or where code asks the CPU first, is left out: XSAVE (so the runtime uses xgetbv), RTM, PKU.
+# iced-x86's feature names -> the kernel's, beyond the baseline. Omits features for operating systems, or used only
+# behind a CPUID check: XSAVE (the runtime uses xgetbv), RTM, PKU.
 KERNEL_NAMES = {
     "SSE3": "pni",
     "LZCNT": "abm",
@@ -26,19 +26,19 @@ KERNEL_NAMES = {
     )
 }
 _NAMES = {number: KERNEL_NAMES[name] for name, number in vars(CpuidFeature).items() if name in KERNEL_NAMES}
-# Starts nothing but EVEX in 64-bit code: what is newer than the disassembler needs AVX-512 at least. All else that is
-# not known counts as data between functions.
+# In 64-bit code this byte only starts EVEX instructions: an unknown one requires AVX-512 at least. Other unknown bytes
+# are data between functions.
 _EVEX = 0x62
 
 
 def code_features(code: bytes) -> set[str]:
-    """Return the features that the instructions in ``code`` need; baseline x86-64 has none."""
+    """Return the features required by ``code`` beyond baseline x86-64."""
     found: set[str] = set()
     seen: set[int] = set()
     decoder, instruction = Decoder(64, code), Instruction()
     while decoder.can_decode:
         decoder.decode_out(instruction)
-        kind = instruction.code  # a line of the manual: features are the same whatever the operands
+        kind = instruction.code  # identifies mnemonic and operand types, which determine the features
         if kind == Code.INVALID:
             if code[decoder.position - instruction.len] == _EVEX:
                 found.add("avx512f")

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Render an explanation as text."""
 
 from __future__ import annotations
 

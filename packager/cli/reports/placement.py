@@ -1,4 +1,4 @@
-"""TODO"""
+"""Render the partition table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Tables with a title, columns and rows, and how they are printed."""
 
 from __future__ import annotations
 

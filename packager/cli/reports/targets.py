@@ -1,4 +1,4 @@
-"""TODO"""
+"""Tables of the kinds of Targets and their attributes."""
 
 from __future__ import annotations
 

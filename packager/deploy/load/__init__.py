@@ -1,1 +1,5 @@
-"""TODO packager/deploy/load."""
+"""Run a bundle in this process, by ctypes and DLPack: ``packager.load``.
+
+``loader``, ``library`` (dlopen, the table of functions), ``abi`` (C structures), ``binding`` (constants), ``session``,
+``tensors``, ``streams``, ``states``, ``selection`` (candidates).
+"""

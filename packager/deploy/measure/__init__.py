@@ -1,1 +1,1 @@
-"""TODO packager/deploy/measure."""
+"""Measure a bundle: ``bench``, ``bench_cuda``, ``profile``, ``tune``; ``random_inputs``, ``cuda_memory``."""

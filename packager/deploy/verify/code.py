@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packager.bundle.cpu_levels import CODE_PREFIX, code_section, form_name
+from packager.bundle.cpu_levels import CODE_PREFIX, clone_symbol, code_section
 from packager.bundle.elf.file import ElfImage
 from packager.bundle.isa.needs import needs_of_code
 from packager.bundle.reader import BundleFile
@@ -43,10 +43,10 @@ def level_findings(bundle: BundleFile) -> Iterator[Finding]:
             hint=_RELINK,
         )
     misplaced = sorted(
-        form_name(item.symbol, level)
+        clone_symbol(item.symbol, level)
         for _, item in bundle.manifest.primitives()
         for level in ("", *item.levels)
-        if not _lies_right(elf, form_name(item.symbol, level), level)
+        if not _lies_right(elf, clone_symbol(item.symbol, level), level)
     )
     if misplaced:
         yield error(

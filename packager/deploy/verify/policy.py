@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packager.bundle import strict_json
-from packager.bundle.cpu_levels import _LEVELS
+from packager.bundle.cpu_levels import LEVEL_FEATURES
 from packager.bundle.elf.symbols import version_key
 from packager.bundle.fields import Count, CudaVersion, GlibcVersion, MachineCode, Name, Ptx
 from packager.bundle.gpu_arch import arch_key
@@ -171,7 +171,7 @@ def _content_violations(manifest: Manifest, policy: Policy) -> Iterator[_Violati
 def _allowed_features(policy: Policy) -> frozenset[str] | None:
     if policy.cpu_level is None and policy.allowed_cpu_features is None:
         return None
-    level = _LEVELS[policy.cpu_level] if policy.cpu_level else frozenset()
+    level = LEVEL_FEATURES[policy.cpu_level] if policy.cpu_level else frozenset()
     return level | frozenset(policy.allowed_cpu_features or ())
 
 

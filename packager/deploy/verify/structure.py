@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from packager.bundle.cpu_levels import form_name
+from packager.bundle.cpu_levels import clone_symbol
 from packager.bundle.elf.tables import SHF_ALLOC, SHF_WRITE, Section
 from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION, Primitive
 from packager.bundle.reader import BundleFile
@@ -290,7 +290,7 @@ def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
 
 
 def _forms(primitive: Primitive) -> list[str]:
-    return [form_name(primitive.symbol, level) for level in ("", *primitive.levels)]
+    return [clone_symbol(primitive.symbol, level) for level in ("", *primitive.levels)]
 
 
 def _size(section: Section | None) -> int:

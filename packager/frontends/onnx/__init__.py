@@ -1,1 +1,3 @@
-"""TODO packager/frontends/onnx."""
+"""Import ONNX: ``load`` (file), ``graph/`` (ONNX-to-ONNX rewrites), ``importer`` and ``ops/`` (ONNX to Relax), ``dims``,
+``refused`` (operators that cannot be imported).
+"""

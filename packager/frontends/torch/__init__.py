@@ -1,1 +1,1 @@
-"""TODO packager/frontends/torch."""
+"""Import ``torch.export`` programs: ``load``, ``importer``, ``shapes``, ``states``; converters in ``ops/``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from packager.bundle.cpu_levels import form_name
+from packager.bundle.cpu_levels import clone_symbol
 from packager.bundle.elf.symbols import INTERNAL, LOCAL, NOTYPE, PROTECTED, UNDEFINED
 from packager.codegen.objects import ObjectFile, is_archive
 from packager.codegen.sysroot import SystemSymbols
@@ -25,7 +25,7 @@ def check_owners(outputs: Sequence[BackendOutput], system: SystemSymbols) -> Non
                 place = (output.kind, library.name)
                 if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", symbol):
                     raise BackendError(f"{output.kind}: {library.name}: {symbol!r} is no C identifier")
-                form = form_name(symbol, library.level)
+                form = clone_symbol(symbol, library.level)
                 if form in owners:
                     raise BackendError(
                         f"{output.kind}: {library.name} provides {symbol}, which {' has in '.join(owners[form])}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from packager.bundle.cpu_levels import DISPATCHED_SECTION, code_section, form_name
+from packager.bundle.cpu_levels import DISPATCHED_SECTION, clone_symbol, code_section
 from packager.bundle.elf.symbols import UNDEFINED
 from packager.codegen.objects import CONSTRUCTOR_SECTIONS, code_sections, forget_uniqueness, is_archive
 from packager.codegen.toolchain import run
@@ -67,7 +67,7 @@ def localize(job: Job, prepared: Path, undefined: frozenset[str]) -> None:
     Code that does not run on every CPU that the bundle runs on goes into a section of its own.
     """
     level = job.library.level
-    forms = {symbol: form_name(symbol, level) for symbol in job.library.symbols}
+    forms = {symbol: clone_symbol(symbol, level) for symbol in job.library.symbols}
     section = code_section(level) if level else DISPATCHED_SECTION if job.library.dispatched_features else ""
     moved = [f"--rename-section={name}={section}" for name in code_sections(prepared)] if section else []
     renames = job.workdir / f"{job.stem}.forms"

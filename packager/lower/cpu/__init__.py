@@ -1,1 +1,1 @@
-"""TODO packager/lower/cpu."""
+"""Lower PrimFuncs for the CPU: pack_weights (layouts), schedule (loop schedules), kernels (kernels -> C functions)."""

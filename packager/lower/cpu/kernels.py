@@ -1,4 +1,4 @@
-"""TODO"""
+"""Lower scheduled kernels to C functions over pointers and integers for TVM's LLVM and C code generators."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _S = s_tir.transform
 
 _T = tirx.transform
 
-# TVM's default pipeline (tvm/s_tir/pipeline.py) without what concerns GPUs and packed functions. LowerTVMBuiltin is
-# left out with intent: it turns stack buffers into run-time allocations.
+# TVM's default pipeline (tvm/s_tir/pipeline.py) without the passes for GPUs and packed functions. LowerTVMBuiltin is
+# left out on purpose: it turns stack buffers into run-time allocations.
 LOWERING = [
     _S.CanonicalizeLoop(),
     _S.LowerInitBlock(),
@@ -49,9 +49,9 @@ LOWERING = [
 
 
 def lower_kernels(kernels: tuple[Kernel, ...], target: tvm.target.Target) -> tvm.IRModule:
-    """Lower kernels to a module of C functions, ready for a code generator of the CPU.
+    """Lower kernels to a module of C functions, ready for a CPU code generator.
 
-    Raises BackendError for a kernel that would need more stack than a thread can be assumed to have.
+    Raises BackendError for a kernel that needs more than STACK_BYTES of stack.
     """
     module = tvm.IRModule({kernel.symbol: kernel.primfunc for kernel in kernels})
     module = _T.BindTarget(target.with_host(target))(module)
@@ -65,7 +65,7 @@ def lower_kernels(kernels: tuple[Kernel, ...], target: tvm.target.Target) -> tvm
 
 
 def _to_c_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> Any:
-    """Give a lowered function pointer and integer parameters: TVM has no MakeUnpackedAPI any more."""
+    """Replace the buffer parameters by pointers and integers: TVM no longer has MakeUnpackedAPI."""
     _check_stack(kernel, function)
     pointers, declarations = take_pointers(function)
     statements = list(function.body.seq) if isinstance(function.body, st.SeqStmt) else [function.body]
@@ -74,7 +74,7 @@ def _to_c_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> 
         begin, end = tirx.Var("begin", "int64"), tirx.Var("end", "int64")
         scalars += [begin, end]
         statements[-1] = _over_range(kernel, statements[-1], begin, end)
-    # Loops that some operators make parallel deep inside would be run by TVM's thread pool.
+    # Nested parallel loops of some operators would call TVM's thread pool.
     statements = [structural_map(statement, (st.For, _serial)) for statement in statements]
     body = st.AttrStmt(0, "device_type", tirx.const(1, "int32"), st.SeqStmt([*declarations, *statements]))
     body = st.AttrStmt(0, "device_id", tirx.const(0, "int32"), body)

@@ -1,8 +1,8 @@
-"""Lay weights out for the CPU's vector units: conv2d and matmul read them packed, one vector of outputs at a time.
+"""Pack the weights of conv2d and matmul for vector units: the output channels of one vector are contiguous.
 
-The packing is written as Relax operators on the weights, so that folding runs it at build time; the computation reads
-``[O / V, I, KH, KW, V]`` (for NHWC ``[O / V, KH, KW, I, V]``) and ``[N / V, K, V]``. Activations keep their layout. A
-block annotation tells the schedule which axis the vectors run along.
+The packing is emitted as Relax operators on the weights, so constant folding runs it at build time. The computation
+reads ``[O / V, I, KH, KW, V]`` (for NHWC ``[O / V, KH, KW, I, V]``) and ``[N / V, K, V]``. Activations keep their
+layout. A block annotation tells the schedule which axis the vectors run along.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from packager.graph.identity import IdentitySet
 # Vector lengths in elements, best first: two 256-bit registers of floats, or one.
 VECTORS = (16, 8)
 VECTOR_AXIS = "packager.vector_axis"
-# Where channels are, by the layouts of data, weights and result.
+# The channel axis, by the layouts of data, weights and result.
 _CHANNEL_AXES = {("NCHW", "OIHW", "NCHW"): 1, ("NHWC", "OHWI", "NHWC"): 3}
-OUT_ELEMENTWISE_FUSABLE = 4  # relay/relax OpPatternKind: elementwise consumers fuse into the result
+OUT_ELEMENTWISE_FUSABLE = 4  # relax OpPatternKind: elementwise consumers fuse into the result
 
 
 def pack_weights(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
@@ -85,8 +85,8 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
             ry = te.reduce_axis((0, height), name="ry")
             rx = te.reduce_axis((0, width), name="rx")
 
-            def product(*place: Any) -> Any:
-                n, f, y, c = place if channel == 1 else (place[0], place[3], *place[1:3])
+            def product(*index: Any) -> Any:
+                n, f, y, c = index if channel == 1 else (index[0], index[3], *index[1:3])
                 at = arrange(n, rc, y * strides[0] + ry * dilation[0], c * strides[1] + rx * dilation[1])
                 inner = (rc, ry, rx) if channel == 1 else (ry, rx, rc)
                 return te.sum(padded[at] * w[(f // vector, *inner, f % vector)], axis=list(inner))

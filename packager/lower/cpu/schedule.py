@@ -1,7 +1,7 @@
-"""Loop schedules for the CPU: inline what is cheap, tile and vectorize reductions, parallelize the outer loop.
+"""CPU loop schedules: inline cheap producers, tile and vectorize reductions, parallelize the outer loop.
 
-One generic rule for every PrimFunc, by the shape of its blocks and not by its name. A transformation that does not
-apply to a function is left out for that function; the result computes the same values either way.
+One generic rule for every PrimFunc, chosen by the shape of its blocks, not by its name. A transformation that does not
+apply to a function is skipped; the result is the same either way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def schedule(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _attempt(sch: s_tir.Schedule, transform: Any, block: Any) -> None:
-    """Apply a transformation, or nothing of it when one of its steps does not apply."""
+    """Apply a transformation, or leave the schedule unchanged if one of its steps does not apply."""
     name = sch.get(block).name_hint
     trial = sch.copy()
     try:
@@ -71,7 +71,7 @@ def _is_scheduled(sch: s_tir.Schedule, block: Any) -> bool:
 
 
 def _inline(sch: s_tir.Schedule) -> None:
-    """Inline blocks whose values have one consumer that is elementwise, and pure data movement into any consumer."""
+    """Inline blocks with one elementwise consumer, and pure data movement into any single consumer."""
     for block in _blocks(sch):
         if not _is_spatial(sch, block) or not sch.get_consumers(block):
             continue
@@ -91,8 +91,8 @@ def _extent(sch: s_tir.Schedule, loop: Any) -> int | None:
 
 
 def _divisor(extent: int | None, most: int) -> int:
-    """Return the largest useful factor of a static extent: ``most`` if it divides, else its largest divisor below."""
-    if not extent:  # symbolic, or of no elements
+    """Return the largest divisor of a static extent that is at most ``most``; 1 if it is symbolic."""
+    if not extent:  # symbolic, or empty
         return 1
     return next(size for size in range(min(most, extent), 0, -1) if extent % size == 0)
 
@@ -121,7 +121,7 @@ def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
 class _Tile:
     """A register tile: ``width`` elements along the vector axis times ``rows`` along the row axis, if there is one.
 
-    ``guarded`` tells that rows do not divide their axis.
+    ``guarded``: ``rows`` does not divide its axis.
     """
 
     vector_axis: int
@@ -168,15 +168,15 @@ def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
         sch.unroll(inner[0])
     _schedule_epilogue(sch, list(sch.get_loops(epilogue))[1:], tile)
     sch.parallel(fused)
-    # Last: the initialization takes over the loops as they are now.
+    # Last, because the initialization copies the loops as they are now.
     sch.decompose_reduction(block, reduction[0])
 
 
 def _schedule_epilogue(sch: s_tir.Schedule, loops: list[Any], tile: _Tile) -> None:
     """Vectorize the loops that write a tile to memory, and unroll them.
 
-    Guarded rows stay loops: unrolled, every element would test an index of its own, which takes LLVM seconds where
-    extents are symbolic.
+    Guarded rows stay loops: unrolled, each element would test its own index, which costs LLVM seconds with symbolic
+    extents.
     """
     rows_innermost = tile.row_axis is not None and tile.row_axis > tile.vector_axis
     if loops and not (tile.guarded and rows_innermost):
@@ -195,7 +195,7 @@ def _choose_tile(sch: s_tir.Schedule, block: Any, spatial: list[Any], kinds: lis
         if row_axis is None:
             return _Tile(vector_axis, width, None, 1, guarded=False)
         extent = _extent(sch, spatial[row_axis])
-        # LLVM unswitches each guard out of each reduction loop: convolutions of symbolic width would take it seconds.
+        # LLVM unswitches each guard out of each reduction loop: seconds for a convolution of symbolic width.
         nested = kinds.count(tirx.IterVar.CommReduce) > 1
         rows = 1 if extent is None and nested else _rows(extent)
         return _Tile(vector_axis, width, row_axis, rows, guarded=extent is None or extent % rows != 0)
@@ -210,7 +210,7 @@ def _choose_tile(sch: s_tir.Schedule, block: Any, spatial: list[Any], kinds: lis
 def _rows(extent: int | None) -> int:
     """Return how many rows of a packed computation share each vector of weights.
 
-    Rows that do not divide the extent are guarded: worth it where only small tiles divide it, or it is symbolic.
+    A tile that does not divide the extent needs guards; used only if the extent is symbolic or has small divisors only.
     """
     if extent is None:
         return MIN_ROWS
@@ -226,12 +226,12 @@ def _epilogue(sch: s_tir.Schedule, block: Any) -> Any | None:
     if not consumers:
         return None
     if len(consumers) != 1 or not _is_spatial(sch, consumers[0]):
-        raise ScheduleError("the result has several consumers, or one that reduces")
+        raise ScheduleError("the result has several consumers, or a reduction as its consumer")
     return consumers[0]
 
 
 def _row_axis(sch: s_tir.Schedule, block: Any, kinds: list[int]) -> int | None:
-    """Return the spatial axis whose iterations reuse a vector operand: one that the vector loads do not depend on."""
+    """Return the innermost spatial axis that no vector load depends on: its iterations reuse the loaded vector."""
     variables = [var.var for var in sch.get(block).iter_vars]
     spatial = [var for var, kind in zip(variables, kinds, strict=True) if kind == tirx.IterVar.DataPar]
     vector = spatial[-1]

@@ -1,4 +1,4 @@
-"""What the schedules for GPUs ask about the blocks of a PrimFunc, and how they inline."""
+"""Queries on blocks, and inlining, for the CUDA schedules."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tvm_ffi import structural_walk
 
 from packager.graph.identity import IdentitySet, position
 
-# The widest load or store of a thread.
+# The widest load or store of a thread, in bytes.
 VECTOR_BYTES = 16
-# Bytes of one operand that a thread handles at once, where operands differ in width.
+# Bytes of one operand that a thread handles at once if operands differ in element size.
 MAX_WIDE_BYTES = 32
-# Grown past this many nodes, an expression is not inlined any further: values used twice in each step double it.
+# Inlining stops above this expression size: a value used twice in each step doubles it each time.
 MAX_NODES = 4096
 
 
 def schedule_of(primfunc: tirx.PrimFunc) -> s_tir.Schedule:
-    """Return a schedule of a PrimFunc, for the functions of this module."""
+    """Return a schedule of a PrimFunc as ``main``."""
     return s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
 
 
@@ -40,7 +40,7 @@ def is_spatial(sch: s_tir.Schedule, block: Any) -> bool:
 
 
 def is_reduction(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether a block reduces, and its loops are its variables one to one."""
+    """Tell whether a block is a reduction whose loops correspond one to one to its block variables."""
     found = kinds(sch, block)
     known = (tirx.IterVar.DataPar, tirx.IterVar.CommReduce)
     return tirx.IterVar.CommReduce in found and all(kind in known for kind in found)
@@ -53,18 +53,18 @@ def extents(sch: s_tir.Schedule, loops: Iterable[Any]) -> list[Any]:
 
 
 def reads_of(sch: s_tir.Schedule, block: Any) -> list[Any]:
-    """Return the buffers that a block reads, each once, but for the one that it writes."""
+    """Return the distinct buffers that a block reads, without the one that it writes."""
     written = IdentitySet(region.source for region in sch.get(block).writes)
     return [buffer for buffer in IdentitySet(r.source for r in sch.get(block).reads) if buffer not in written]
 
 
-def place_of(sch: s_tir.Schedule, block: Any, buffer: Any) -> int:
-    """Return which of the buffers that a block reads one is."""
+def read_index(sch: s_tir.Schedule, block: Any, buffer: Any) -> int:
+    """Return the index of a buffer among those that a block reads."""
     return position((region.source for region in sch.get(block).reads), buffer)
 
 
 def itemsize(buffer: Any) -> int:
-    """Return the bytes of an element; a boolean counts as four: its loads are no vectors, those beside it may be."""
+    """Return the bytes of an element; 4 for bool: bool loads are not vectorized, so they must not limit the others."""
     if buffer.dtype == "bool":
         return 4
     return (int(tvm.runtime.DataType(buffer.dtype).bits) + 7) // 8
@@ -91,12 +91,12 @@ def loads_of(sch: s_tir.Schedule, block: Any, buffer: Any) -> list[Any]:
 
 
 def is_condition(expr: Any) -> bool:
-    """Tell whether an expression computes one of two values, as a condition says."""
+    """Tell whether an expression is a select or if-then-else."""
     return isinstance(expr, tvm.ir.Call) and str(getattr(expr.op, "name", "")).endswith(".if_then_else")
 
 
 def is_conditional(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether loads of a block depend on conditions: outside of those they may be out of bounds."""
+    """Tell whether loads of a block are guarded by conditions, without which they may be out of bounds."""
     found: list[Any] = []
     structural_walk(
         sch.get(block).body, [(tvm.ir.Call, lambda call: found.append(call) if is_condition(call) else None)]
@@ -115,19 +115,19 @@ def is_movement(sch: s_tir.Schedule, block: Any) -> bool:
 
 
 def attempt(sch: s_tir.Schedule, transform: Callable[[s_tir.Schedule, Any], None], block: Any) -> bool:
-    """Apply a transformation to a block, or nothing of it when one of its steps does not apply."""
+    """Apply a transformation to a block; return False, with the schedule unchanged, if a step does not apply."""
     name = sch.get(block).name_hint
     trial = sch.copy()
     try:
         transform(trial, trial.get_sblock(name, func_name="main"))
-    except Exception:  # a step that does not apply: schedules raise whatever their C++ side runs into
+    except Exception:  # TVM's primitives raise errors of many types
         return False
     transform(sch, block)
     return True
 
 
 def inline(sch: s_tir.Schedule, wanted: Callable[[s_tir.Schedule, Any], bool]) -> None:
-    """Inline the spatial blocks that are ``wanted`` into all their consumers, as far as expressions stay small."""
+    """Inline the ``wanted`` spatial blocks into all their consumers, up to MAX_NODES."""
     for block in blocks(sch):
         if not is_spatial(sch, block) or not sch.get_consumers(block) or not wanted(sch, block):
             continue
@@ -135,7 +135,7 @@ def inline(sch: s_tir.Schedule, wanted: Callable[[s_tir.Schedule, Any], bool]) -
             try:
                 sch.compute_inline(block)
             except ScheduleError:
-                continue  # it writes a parameter, or not one element at each step
+                continue  # it writes a parameter, or more than one element per iteration
 
 
 def inline_backwards(sch: s_tir.Schedule, producer: Any) -> None:
@@ -150,7 +150,7 @@ def inline_backwards(sch: s_tir.Schedule, producer: Any) -> None:
 
 
 def _nodes_inlined(sch: s_tir.Schedule, block: Any) -> int:
-    """Return how large the largest consumer of a block would be with the block inlined."""
+    """Return the size of the largest consumer of a block after inlining the block."""
     own = _nodes(sch.get(block).body)
     buffer = sch.get(block).writes[0].source
     sizes = []

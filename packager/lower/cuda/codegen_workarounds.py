@@ -1,10 +1,10 @@
-"""What TVM's CUDA code generator does not write right, and what is written in place of it.
+"""Workarounds for bugs in TVM's CUDA code generator.
 
-- Vectors of booleans: it writes two bytes for each, where memory has one, and has no type for more than four. The
-  conditions of a vector ``Select`` it declares with the type of its values, which nvcc refuses.
-- Vectors of more than four indices: it packs them in half as many registers and then fills these one by one.
-- Infinities of bfloat16: it writes names that CUDA does not have.
-- Names: copies of parameters are named after these, so after the model's tensors, whose names may begin with a digit.
+- Vectors of bool: elements are written as two bytes, but memory has one; there is no type for more than four. The
+  condition of a vector ``Select`` is declared with the type of its values, which nvcc rejects. Both are unrolled.
+- Vectors of more than four indices are packed into half as many registers and filled one by one: unrolled too.
+- Infinities of bfloat16 are written as names that CUDA does not have: cast from float32.
+- Local copies are named after parameters, thus after the model's tensors, whose names may begin with a digit: renamed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from packager.graph.identity import IdentitySet
 from packager.lower.cuda.blocks import variables
 
 _BFLOAT16 = PrimType("bfloat16")
-# What vectors of indices have at most.
+# The longest vector of indices.
 MAX_INDICES = 4
 _CONDITIONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not, tirx.Select)
 
 
-def _unroll_what_makes_no_vectors(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+def _unroll_unsupported_vectors(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
     return function.with_body(structural_map(function.body, (st.For, _unrolled)))
 
 
@@ -41,7 +41,7 @@ def _unrolled(loop: Any) -> Any:
 
 
 def _has_booleans(loop: Any) -> bool:
-    """Whether an element is a boolean, or is chosen by one."""
+    """Tell whether an element is a bool, or is selected by one."""
     found: list[Any] = []
     structural_walk(loop.body, [(kind, found.append) for kind in _CONDITIONS])
     for buffer, indices in _accesses(loop):
@@ -52,7 +52,7 @@ def _has_booleans(loop: Any) -> bool:
 
 
 def _gathers(loop: Any) -> bool:
-    """Whether more than four elements lie somewhere else than side by side."""
+    """Tell whether a vector of more than four elements is gathered from addresses that are not contiguous."""
     if int(loop.extent) <= MAX_INDICES:
         return False
     analyzer = Analyzer()
@@ -73,7 +73,7 @@ def _gathers(loop: Any) -> bool:
 
 
 def _accesses(node: Any) -> list[tuple[Any, Sequence[Any]]]:
-    """Return the buffers that are loaded from and stored to, each time with the indices."""
+    """Return (buffer, indices) of every load and store."""
     found: list[tuple[Any, Sequence[Any]]] = []
     structural_walk(
         node.body,
@@ -86,12 +86,12 @@ def _accesses(node: Any) -> list[tuple[Any, Sequence[Any]]]:
 
 
 unroll_what_makes_no_vectors = tirx.transform.prim_func_pass(
-    _unroll_what_makes_no_vectors, opt_level=0, name="UnrollWhatMakesNoVectors"
+    _unroll_unsupported_vectors, opt_level=0, name="UnrollWhatMakesNoVectors"
 )
 
 
 def _cast_infinities(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
-    """Write what is no number as float32 and cast it."""
+    """Write infinities and NaN as float32 constants with a cast."""
 
     def cast(value: Any) -> Any:
         if value.ty != _BFLOAT16 or math.isfinite(value.value):
@@ -105,9 +105,9 @@ cast_infinities = tirx.transform.prim_func_pass(_cast_infinities, opt_level=0, n
 
 
 def check_registers(function: tirx.PrimFunc) -> None:
-    """Raise BackendError where a thread looks for what it has in registers at a place that depends on its number.
+    """Raise BackendError if a thread indexes its registers by its thread number.
 
-    Then one step of a schedule has left there what another thread takes in the next: registers are not shared.
+    Then one stage of a schedule expects values that another thread computed: registers are not shared.
     """
     threads = IdentitySet()
 
@@ -118,11 +118,11 @@ def check_registers(function: tirx.PrimFunc) -> None:
     structural_walk(function.body, [(st.AttrStmt, visit)])
     for buffer, indices in _accesses(function):
         if buffer.scope() == "local" and threads & variables(*indices):
-            raise BackendError(f"threads exchange {buffer.name!r} by their registers")
+            raise BackendError(f"threads exchange {buffer.name!r} through registers")
 
 
 def name_parameters(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function with parameters whose names are the start of a name in C++."""
+    """Return the function with parameters renamed to valid C++ identifiers."""
     renamed = {
         parameter: tirx.decl_buffer(
             parameter.shape,

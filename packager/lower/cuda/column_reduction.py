@@ -1,7 +1,7 @@
-"""Reductions that keep the innermost axis, pooling, and sums of products that are no matrix product.
+"""Schedules column reductions: reductions that keep the innermost axis, pooling, and sums of products without a GEMM.
 
-Each thread adds up whole vectors of neighboring columns. Where there are many rows to few columns, the threads of a
-block share the rows, and blocks share them too: a first kernel leaves partial results, a second one adds them up.
+Each thread accumulates a vector of adjacent columns. With many rows and few columns, rows are split over the threads of
+a block, and over blocks: a first kernel writes partial results, a second one reduces them.
 """
 
 from __future__ import annotations
@@ -25,61 +25,58 @@ from packager.lower.cuda.blocks import (
     is_spatial,
     itemsize,
     loads,
-    place_of,
+    read_index,
     schedule_of,
     variables,
 )
-from packager.lower.cuda.elementwise import schedule_spatial
+from packager.lower.cuda.elementwise import schedule_elementwise
 
 _get_realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 
-# A block has WARP threads along the columns. As many threads share the rows as a vector has elements, so that they can
-# also finish one column each; that takes a vector of MIN_SHARERS and at least MANY rows.
+# A block has WARP threads along the columns. The rows are split over one thread per vector element, so that in the end
+# each thread can finish one column; this requires vectors of at least MIN_SHARERS elements and at least MANY rows.
 WARP = 32
 MIN_SHARERS = 4
 MANY = 64
-# Threads of a block whose rows are not shared.
+# Threads of a block whose rows are not split.
 THREADS = 128
-# Windows of pooling are unrolled up to this size of a side.
+# Pooling windows are unrolled up to this side length.
 MAX_UNROLLED = 8
-# Blocks that keep a GPU busy; fewer share their rows with others.
+# Blocks that occupy a GPU; with fewer, rows are split over blocks.
 BLOCKS = 1024
-# Rows that a thread loads at once, where they come out even.
+# Rows that a thread loads at once, best first, if they divide the number of rows.
 ROWS = (8, 4, 7, 5, 3, 2)
 
 
-def schedule_columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Bind a function with one reduction, and what is computed elementwise from it, to threads.
-
-    Raises ScheduleError for a function of another form.
-    """
+def schedule_column_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind a reduction and its elementwise epilogue to threads. Raises ScheduleError if the rule does not apply."""
     sch = schedule_of(primfunc)
-    inline(sch, _feeds_cheaply)
+    inline(sch, _is_inlined)
     reductions = [block for block in blocks(sch) if is_reduction(sch, block)]
     if len(reductions) != 1:
-        raise ScheduleError("not one reduction")
+        raise ScheduleError("not a single reduction")
     reduction = reductions[0]
     for block in blocks(sch):
         if is_spatial(sch, block) and _precedes(sch, block, reduction):
-            schedule_spatial(sch, block)
+            schedule_elementwise(sch, block)
     length, columns = _sizes(sch, reduction)
     width = _width(sch, reduction, extents(sch, _kept(sch, reduction)[-1:] or [1])[-1])
     blocks_alone = columns // (WARP * width) if columns else BLOCKS
     if length and length >= 8 * MANY and blocks_alone < BLOCKS:
-        reduction = _share_among_blocks(sch, reduction, length, blocks_alone)
+        reduction = _split_over_blocks(sch, reduction, length, blocks_alone)
         length = extents(sch, [_reduced(sch, reduction)[0]])[0]
     _columns(sch, reduction, length)
     return sch.mod["main"]
 
 
-def _feeds_cheaply(sch: s_tir.Schedule, block: Any) -> bool:
-    """Inline what comes after the reduction, and in front of it what moves values or is used once."""
+def _is_inlined(sch: s_tir.Schedule, block: Any) -> bool:
+    """Inline the epilogue; of the prologue, data movement and values that are used once."""
     consumers = [c for c in sch.get_consumers(block) if is_reduction(sch, c)]
     return not consumers or is_movement(sch, block) or not _overlaps(sch, consumers[0])
 
 
 def _overlaps(sch: s_tir.Schedule, reduction: Any) -> bool:
-    """Tell whether a reduction reads an element several times, as windows of pooling do."""
+    """Tell whether a reduction reads an element several times, as overlapping pooling windows do."""
     iters = sch.get(reduction).iter_vars
     spatial = IdentitySet(v.var for v in iters if v.iter_type == tirx.IterVar.DataPar)
     reduced = IdentitySet(v.var for v in iters if v.iter_type != tirx.IterVar.DataPar)
@@ -105,7 +102,7 @@ def _kept(sch: s_tir.Schedule, block: Any) -> list[Any]:
 
 
 def _loops_of(sch: s_tir.Schedule, block: Any, kind: int) -> list[Any]:
-    """Return the loops that block variables of a kind move with, outermost first."""
+    """Return the loops of the block variables of a kind, outermost first."""
     values = _get_realize(sch, block).iter_values
     found = IdentitySet()
     for var, value in zip(sch.get(block).iter_vars, values, strict=True):
@@ -115,7 +112,7 @@ def _loops_of(sch: s_tir.Schedule, block: Any, kind: int) -> list[Any]:
 
 
 def _sizes(sch: s_tir.Schedule, block: Any) -> tuple[int, int]:
-    """Return how many elements a reduction adds up, and how many results it has; 0 where the shape decides."""
+    """Return the length of a reduction and its number of results; 0 for what is symbolic."""
 
     def product(sizes: list[Any]) -> int:
         result = 1
@@ -126,8 +123,8 @@ def _sizes(sch: s_tir.Schedule, block: Any) -> tuple[int, int]:
     return product(extents(sch, _reduced(sch, block))), product(extents(sch, _kept(sch, block)))
 
 
-def _share_among_blocks(sch: s_tir.Schedule, reduction: Any, length: int, alone: int) -> Any:
-    """Let blocks share the rows; return the reduction of their partial results."""
+def _split_over_blocks(sch: s_tir.Schedule, reduction: Any, length: int, alone: int) -> Any:
+    """Split the rows over blocks; return the reduction of their partial results."""
     parts = BLOCKS // max(alone, 1)
     while parts > 1 and (length % parts or length // parts < MANY):
         parts -= 1
@@ -161,13 +158,13 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     whole = len([e for e in extents(sch, loops) if e != 1]) <= 1 or (
         isinstance(last, int) and not last % (WARP * width)
     )
-    # Of fewer columns than a tile the two halves of the work would have unequal numbers of threads.
+    # With fewer columns than a tile, accumulating and finishing would use different numbers of threads.
     fits = not isinstance(last, int) or last >= WARP * width
     if length >= MANY and whole and fits and width >= MIN_SHARERS:
         tile_outer, tile = sch.split(loops[-1], [None, WARP * width])
         grid = sch.fuse(*loops[:-1], tile_outer)
         sch.bind(grid, "blockIdx.x")
-        _share_among_threads(sch, computed, grid, tile, width)
+        _split_over_threads(sch, computed, grid, tile, width)
         return
     outer, vector = sch.split(loops[-1], [None, width])
     grid, thread = sch.split(sch.fuse(*loops[:-1], outer), [None, THREADS])
@@ -180,7 +177,7 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
 
 
 def _width(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
-    """Return how many columns a thread adds up: what fills a vector of the narrowest operand."""
+    """Return how many columns a thread accumulates: a full vector of the narrowest operand."""
     sizes = [itemsize(buffer) for buffer in _contiguous_operands(sch, reduction)]
     if not sizes or not isinstance(extent, int):
         return 1
@@ -201,7 +198,7 @@ def _contiguous_operands(sch: s_tir.Schedule, reduction: Any) -> list[Any]:
 
 
 def _accumulate(sch: s_tir.Schedule, reduction: Any, inner: list[Any]) -> None:
-    """Order the loops of a tile so that the sum runs outside of the vector, and start it from nothing."""
+    """Move the reduction loop outside of the vector loop, and initialize the accumulators in front of it."""
     kinds = [int(var.iter_type) for var in sch.get(reduction).iter_vars]
     reduced = [lp for lp, kind in zip(inner, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
     kept = [lp for lp, kind in zip(inner, kinds, strict=True) if kind == tirx.IterVar.DataPar]
@@ -213,7 +210,7 @@ def _accumulate(sch: s_tir.Schedule, reduction: Any, inner: list[Any]) -> None:
         unrolled = reduced[1:]
     sch.reorder(*kept[:-1], *reduced, *kept[-1:])
     for buffer in _contiguous_operands(sch, reduction):
-        load = sch.cache_read(reduction, place_of(sch, reduction, buffer), "local")
+        load = sch.cache_read(reduction, read_index(sch, reduction, buffer), "local")
         sch.compute_at(load, reduced[-1], preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
     for loop in kept[-1:]:
@@ -221,11 +218,11 @@ def _accumulate(sch: s_tir.Schedule, reduction: Any, inner: list[Any]) -> None:
     if all(isinstance(size, int) and size <= MAX_UNROLLED for size in extents(sch, unrolled)):
         for loop in unrolled:
             sch.unroll(loop)
-    _start_apart(sch, reduction, reduced[0])
+    _decompose_init(sch, reduction, reduced[0])
 
 
-def _start_apart(sch: s_tir.Schedule, reduction: Any, loop: Any) -> None:
-    """Start a sum in front of its loop. Where TVM cannot tell that it may, the first step of the loop starts it."""
+def _decompose_init(sch: s_tir.Schedule, reduction: Any, loop: Any) -> None:
+    """Decompose the initialization out of the reduction loop; if TVM cannot, the first iteration initializes."""
     with contextlib.suppress(ScheduleError):
         sch.decompose_reduction(reduction, loop)
 
@@ -236,8 +233,8 @@ def _compute_epilogue(sch: s_tir.Schedule, epilogue: list[Any], thread: Any) -> 
         sch.unroll(sch.get_loops(block)[-1])
 
 
-def _share_among_threads(sch: s_tir.Schedule, computed: list[Any], grid: Any, tile: Any, width: int) -> None:
-    """Split the rows among the threads of a block; what they leave in shared memory is added up last."""
+def _split_over_threads(sch: s_tir.Schedule, computed: list[Any], grid: Any, tile: Any, width: int) -> None:
+    """Split the rows over the threads of a block, and reduce their partial results in shared memory."""
     reduction = computed[0]
     kept, reduced = _kept(sch, reduction), _reduced(sch, reduction)
     sch.reorder(*kept, *reduced)
@@ -251,7 +248,7 @@ def _share_among_threads(sch: s_tir.Schedule, computed: list[Any], grid: Any, ti
     sch.bind(column, "threadIdx.x")
     _compute_epilogue(sch, computed[1:], column)
     sch.compute_at(reduction, column, preserve_unit_loops=True)
-    _start_apart(sch, reduction, _reduced_inside(sch, reduction, 3))
+    _decompose_init(sch, reduction, _reduced_inside(sch, reduction, 3))
     sch.compute_at(left, grid, preserve_unit_loops=True)
     share, *others = list(sch.get_loops(left))[1:]
     columns, vector = sch.split(others[-1], [None, width])

@@ -1,8 +1,8 @@
-"""Depthwise convolutions: sums over a window of products, with weights of their own for each channel.
+"""Schedules depthwise convolutions in NHWC.
 
-A thread computes a few neighboring positions of one vector of channels: what it loads of a row serves several windows,
-and registers hold the weights. A block covers neighboring rows, which meet in its cache; its weights lie in shared
-memory, channels innermost, whatever order they come in.
+A thread computes a few adjacent positions of one vector of channels: a loaded row segment serves several windows, and
+weights are held in registers. A block covers adjacent rows, which share its L1 cache; its weights are staged in shared
+memory, channels innermost.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from packager.lower.cuda.blocks import (
     itemsize,
     loads,
     loads_of,
-    place_of,
+    read_index,
     schedule_of,
     variables,
 )
 
-# Vectors of channels side by side in a block: 128 bytes in a row, a line of the cache.
+# Vectors of channels per block: 128 contiguous bytes, one cache line.
 LANES = 8
-# Positions along a row that a thread computes, the best first.
+# Positions along a row that a thread computes, best first.
 POSITIONS = (4, 7, 5, 3, 2, 1)
 # Threads along a row, and in a block.
 ACROSS = 8
 THREADS = 256
-# The largest side of a window that is unrolled.
+# The largest window side that is unrolled.
 MAX_WINDOW = 7
 
 
-def schedule_windows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Bind a depthwise convolution in NHWC, and what is computed elementwise from it, to threads.
+def schedule_depthwise_conv(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind a depthwise convolution and its elementwise epilogue to threads.
 
-    Raises ScheduleError for a function of another form.
+    Raises ScheduleError if the rule does not apply.
     """
     sch = schedule_of(primfunc)
     inline(sch, lambda sch, block: not any(is_reduction(sch, c) for c in sch.get_consumers(block)))
     found = [block for block in blocks(sch) if is_reduction(sch, block)]
     if len(found) != 1:
-        raise ScheduleError("not one reduction")
+        raise ScheduleError("not a single reduction")
     reduction = found[0]
     image, weights = _operands(sch, reduction)
     before = [b for b in blocks(sch) if is_spatial(sch, b) and _writes(sch, b, image)]
     after = list(sch.get_consumers(reduction))
     if any(not is_movement(sch, b) for b in before) or len(before) + len(after) + 1 != len(blocks(sch)):
-        raise ScheduleError("more than padding, a convolution and what follows it")
-    pad = before[0] if before else sch.cache_read(reduction, place_of(sch, reduction, image), "local")
-    held = sch.cache_read(reduction, place_of(sch, reduction, weights), "shared")
+        raise ScheduleError("more than padding, a convolution and its epilogue")
+    pad = before[0] if before else sch.cache_read(reduction, read_index(sch, reduction, image), "local")
+    held = sch.cache_read(reduction, read_index(sch, reduction, weights), "shared")
     _channels_last(sch, held, reduction)
     if after:
         sch.set_scope(reduction, 0, "local")
@@ -75,19 +75,19 @@ def schedule_windows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _operands(sch: s_tir.Schedule, reduction: Any) -> tuple[Any, Any]:
-    """Return what a window slides over, and the weights of its places."""
+    """Return the data and weight operands."""
     iters = sch.get(reduction).iter_vars
     kept = [v.var for v in iters if v.iter_type == tirx.IterVar.DataPar]
     reduced = IdentitySet(v.var for v in iters if v.iter_type == tirx.IterVar.CommReduce)
     sizes = [int(v.dom.extent) if isinstance(v.dom.extent, tirx.IntImm) else 0 for v in iters]
     if len(kept) != 4 or len(iters) != len(sch.get_loops(reduction)) or not all(sizes[1:]):
-        raise ScheduleError("no convolution of a known height and width")
+        raise ScheduleError("not a 2-D window of static size")
     if any(size > MAX_WINDOW for size in sizes[4:]):
-        raise ScheduleError("too large a window")
+        raise ScheduleError("the window is too large")
     value: Any = getattr(sch.get(reduction).body, "value", None)
     factors = loads(value.b) if isinstance(value, tirx.Add) else []
     if len(factors) != 2 or not isinstance(_bare(value.b), tirx.Mul):
-        raise ScheduleError("no sum of products")
+        raise ScheduleError("not a sum of products")
     for image, weights in (factors, factors[::-1]):
         slides = [variables(index) for index in image.indices]
         fixed = variables(*weights.indices)
@@ -99,7 +99,7 @@ def _operands(sch: s_tir.Schedule, reduction: Any) -> tuple[Any, Any]:
             and all(isinstance(index, tirx.Var) for index in weights.indices)
         ):
             return image.source, weights.source
-    raise ScheduleError("no depthwise convolution")
+    raise ScheduleError("not a depthwise convolution")
 
 
 def _bare(value: Any) -> Any:
@@ -113,7 +113,7 @@ def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
 
 
 def _channels_last(sch: s_tir.Schedule, held: Any, reduction: Any) -> None:
-    """Put the axis of the channels last in the copy of the weights."""
+    """Make channels the innermost axis of the staged weights."""
     last = [v.var for v in sch.get(reduction).iter_vars if v.iter_type == tirx.IterVar.DataPar][-1]
     buffer = sch.get(held).writes[0].source
     (load,) = loads_of(sch, reduction, buffer)
@@ -129,12 +129,12 @@ def _bind(sch: s_tir.Schedule, result: Any, size: int) -> tuple[Any, Any]:
     """Tile the result and store it as vectors; return the loops of blocks and of threads."""
     loops = list(sch.get_loops(result))
     if len(loops) != 4:
-        raise ScheduleError("the result has other axes than the convolution")
+        raise ScheduleError("the result's axes differ from the convolution's")
     batch, row, column, channel = loops
     _, height, width, channels = extents(sch, loops)
     vector = VECTOR_BYTES // size
     if channels % vector:
-        raise ScheduleError("channels make no vectors")
+        raise ScheduleError("channels do not fill vectors")
     lanes = _divisor(channels // vector, LANES)
     positions = next(p for p in POSITIONS if not width % p)
     across = _divisor(width // positions, ACROSS)
@@ -157,13 +157,15 @@ def _divisor(number: int, most: int) -> int:
 
 
 def _compute(sch: s_tir.Schedule, reduction: Any, thread: Any, pad: Any, held: Any) -> None:
-    """Sum a window row by row. What it reads of the image is loaded first; of the weights, a row lies in registers."""
+    """Accumulate a window row by row: load its data first, and hold one row of weights in registers."""
     sch.compute_at(reduction, thread, preserve_unit_loops=True)
     inner = list(sch.get_loops(reduction))[2:]
     batch, row, column, channel, *window = inner
     sch.reorder(batch, row, *window, column, channel)
     _load(sch, pad, row)
-    _load(sch, sch.cache_read(reduction, place_of(sch, reduction, sch.get(held).writes[0].source), "local"), window[0])
+    _load(
+        sch, sch.cache_read(reduction, read_index(sch, reduction, sch.get(held).writes[0].source), "local"), window[0]
+    )
     for loop in (*window, column, channel):
         sch.unroll(loop)
     sch.decompose_reduction(reduction, window[0])
@@ -180,7 +182,7 @@ def _load(sch: s_tir.Schedule, block: Any, loop: Any) -> None:
 
 
 def _fill(sch: s_tir.Schedule, held: Any, grid: Any, threads: int) -> None:
-    """Let the threads of a block copy its weights."""
+    """Copy the weights of a block to shared memory with all its threads."""
     sch.compute_at(held, grid, preserve_unit_loops=True)
     loops = list(sch.get_loops(held))[1:]
     _, thread = sch.split(sch.fuse(*loops), [None, threads])

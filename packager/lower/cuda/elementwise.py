@@ -1,4 +1,4 @@
-"""Elementwise work, copies and transposes: as many bytes in flight as a GPU can take, 16 at a time where they fit."""
+"""Schedules elementwise operators and copies for memory bandwidth, with 16-byte loads and stores where possible."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from packager.lower.cuda.blocks import (
     itemsize,
     loads,
     loads_of,
-    place_of,
+    read_index,
     reads_of,
     variables,
 )
 from packager.lower.cuda.transpose import transpose
 
 THREADS = 256
-# Bytes that a thread takes, a block of threads apart, where they make no vectors.
+# Bytes per thread, at a stride of one thread block, if elements do not fill vectors.
 EACH_BYTES = 16
-# Elements that a thread takes at most of rows that make no vectors, a warp apart.
+# The most elements of a row per thread, at a stride of one warp, if rows do not fill vectors.
 WARP = 32
 MAX_STEPS = 32
-# Vectors that a thread takes along several axes.
+# Vectors per thread along several axes.
 VECTORS = 2
-# Blocks that such threads should make.
+# The minimum number of blocks for that.
 MIN_BLOCKS = 512
 
 
-def schedule_spatial(sch: s_tir.Schedule, block: Any) -> None:
+def schedule_elementwise(sch: s_tir.Schedule, block: Any) -> None:
     """Bind the loops of a block without reductions to threads."""
-    attempts = (transpose, _vectorize_flat, _move_vectors, _vectorize, _warp_each, _one_each)
+    attempts = (transpose, _vectorize_flat, _copy_vectors, _vectorize, _warp_per_row, _one_element_per_step)
     if not any(attempt(sch, transform, block) for transform in attempts):
         raise ScheduleError(f"block {sch.get(block).name_hint} cannot be bound to threads")
 
@@ -48,16 +48,16 @@ def _loops(sch: s_tir.Schedule, block: Any) -> list[Any]:
     return list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
 
 
-def _one_each(sch: s_tir.Schedule, block: Any) -> None:
+def _one_element_per_step(sch: s_tir.Schedule, block: Any) -> None:
     loops = _loops(sch, block)
     each = EACH_BYTES // min(itemsize(b) for b in (*reads_of(sch, block), sch.get(block).writes[0].source))
     bind_threads(sch, loops, _threads(extents(sch, loops)), each)
 
 
-def _warp_each(sch: s_tir.Schedule, block: Any) -> None:
-    """Let a warp walk along each of a few rows, which makes no vectors: no thread divides by the length of a row.
+def _warp_per_row(sch: s_tir.Schedule, block: Any) -> None:
+    """Assign a warp to each of a few rows that do not fill vectors: no thread divides by the row length.
 
-    All that a thread takes is loaded before the first of it is stored.
+    A thread loads all its elements before it stores the first.
     """
     *sizes, length = extents(sch, _loops(sch, block))
     if not isinstance(length, int) or not WARP <= length <= MAX_STEPS * WARP or len(sch.get(block).iter_vars) < 2:
@@ -92,10 +92,10 @@ def _warp_each(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def bind_threads(sch: s_tir.Schedule, loops: list[Any], threads: int, each: int = 1) -> Any:
-    """Spread nested loops over blocks of threads; return the loop of threads.
+    """Bind nested loops to blocks and threads; return the thread loop.
 
-    Each takes ``each`` elements where they are many. Extents that only the shape decides stay out of the loops that
-    threads run over: what threads divide is then small, which the compiler sees and divides in 32 bits.
+    A thread handles ``each`` elements if there are many. Loops of symbolic extent stay out of the fused thread loop, so
+    that index divisions have small operands, which the compiler does in 32 bits.
     """
     sizes = extents(sch, loops)
     known = len(sizes)
@@ -121,7 +121,7 @@ def bind_threads(sch: s_tir.Schedule, loops: list[Any], threads: int, each: int 
 
 
 def _bind_tile_of(sch: s_tir.Schedule, outer: list[Any], inner: Any, threads: int, each: int) -> Any:
-    """Cut a loop into tiles for blocks of threads; each takes ``each`` elements; return the loop of threads."""
+    """Split a loop into blocks and threads of ``each`` elements; return the thread loop."""
     tile, several, thread = sch.split(inner, [None, each, threads])
     sch.reorder(tile, thread, several)
     sch.unroll(several)
@@ -132,7 +132,7 @@ def _bind_tile_of(sch: s_tir.Schedule, outer: list[Any], inner: Any, threads: in
 
 
 def vector_width(sch: s_tir.Schedule, block: Any, extent: Any) -> int:
-    """Return how many elements along an innermost loop of ``extent`` fill a vector of the narrowest full operand."""
+    """Return the vector length along an innermost loop of ``extent``: a full vector of the narrowest full operand."""
     if not isinstance(extent, int):
         return 1
     last = sch.get(block).iter_vars[-1].var
@@ -147,14 +147,14 @@ def vector_width(sch: s_tir.Schedule, block: Any, extent: Any) -> int:
     return max(width, 1)
 
 
-def _move_vectors(sch: s_tir.Schedule, block: Any) -> None:
+def _copy_vectors(sch: s_tir.Schedule, block: Any) -> None:
     """Move whole vectors: copies, slices, concatenations, gathers, padding."""
     loops = _loops(sch, block)
     width = vector_width(sch, block, extents(sch, loops)[-1])
     if width == 1 or not is_movement(sch, block):
-        raise ScheduleError("no vectors to move")
+        raise ScheduleError("rows do not fill vectors")
     if not all(_is_aligned(sch, block, load, width) for load in loads(sch.get(block).body)):
-        raise ScheduleError("vectors would straddle")
+        raise ScheduleError("vectors would cross a boundary")
     outer, vector = sch.split(loops[-1], [None, width])
     threads = _threads(extents(sch, [*loops[:-1], outer]))
     bind_threads(sch, [*loops[:-1], outer], threads)
@@ -162,7 +162,7 @@ def _move_vectors(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def _is_aligned(sch: s_tir.Schedule, block: Any, load: Any, width: int) -> bool:
-    """Tell whether a load moves along whole aligned vectors with the innermost loop, or not at all with it."""
+    """Tell whether a load reads aligned vectors along the innermost loop, or does not depend on that loop."""
     last = sch.get(block).iter_vars[-1].var
     if last not in variables(*load.indices):
         return True
@@ -178,9 +178,9 @@ def _is_aligned(sch: s_tir.Schedule, block: Any, load: Any, width: int) -> bool:
 
 
 def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
-    """Load whole vectors into registers, compute element by element, store whole vectors.
+    """Load vectors into registers, compute per element, store vectors.
 
-    Arithmetic stays scalar: the vectors of CUDA C++ have no operators of their own to gain from.
+    Arithmetic stays scalar: CUDA has no vector arithmetic to gain from.
     """
     loops = _loops(sch, block)
     last = extents(sch, loops)[-1]
@@ -196,7 +196,7 @@ def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
     sch.vectorize(vector)
     sch.compute_at(block, thread, preserve_unit_loops=True)
     for buffer in contiguous:
-        load = sch.cache_read(block, place_of(sch, block, buffer), "local")
+        load = sch.cache_read(block, read_index(sch, block, buffer), "local")
         sch.compute_at(load, thread, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
     for loop in sch.get_loops(block)[2:]:
@@ -204,9 +204,9 @@ def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:
-    """Vectorize along the innermost axes together, as the 7 x 7 of NCHW, where the last alone makes no vectors.
+    """Vectorize along the fused innermost axes if the last alone does not fill vectors, such as 7 x 7 in NCHW.
 
-    Registers hold what lies like the result; other operands, such as one number for a channel, are read one by one.
+    Operands with the layout of the result are loaded as vectors; others, such as a per-channel bias, per element.
     """
     loops = _loops(sch, block)
     sizes = extents(sch, loops)
@@ -214,11 +214,11 @@ def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:
     while lead and isinstance(sizes[lead - 1], int):
         lead -= 1
     length = math.prod(sizes[lead:])
-    alike = [b for b in reads_of(sch, block) if _lies_alike(sch, block, b, sizes[lead:])]
+    alike = [b for b in reads_of(sch, block) if _has_result_layout(sch, block, b, sizes[lead:])]
     width = vector_width(sch, block, length)
     if len(sizes) - lead < 2 or not alike or width <= vector_width(sch, block, sizes[-1]):
-        raise ScheduleError("no longer vectors")
-    held = [sch.cache_read(block, place_of(sch, block, buffer), "local") for buffer in alike]
+        raise ScheduleError("fusing axes gives no longer vectors")
+    held = [sch.cache_read(block, read_index(sch, block, buffer), "local") for buffer in alike]
     store = sch.cache_write(block, 0, "local")
 
     def flatten(*index: Any) -> list[Any]:
@@ -245,8 +245,8 @@ def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:
         sch.unroll(loop)
 
 
-def _lies_alike(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[int]) -> bool:
-    """Tell whether a block reads a buffer in one place, whose innermost axes are those of the loops."""
+def _has_result_layout(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[int]) -> bool:
+    """Tell whether a block has one load of a buffer, whose innermost axes are indexed by the innermost loops."""
     found = loads_of(sch, block, buffer)
     iters = [var.var for var in sch.get(block).iter_vars]
     if not found or buffer.scope() != "global" or len(buffer.shape) != len(iters) or is_conditional(sch, block):
@@ -256,7 +256,7 @@ def _lies_alike(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[int]) 
 
 
 def _threads(sizes: list[Any]) -> int:
-    """Return the size of a thread block: smaller for tensors that would not occupy the GPU with large ones."""
+    """Return the thread block size: smaller for tensors that would not occupy the GPU with large blocks."""
     total = 1
     for size in sizes:
         if not isinstance(size, int):
@@ -266,7 +266,7 @@ def _threads(sizes: list[Any]) -> int:
 
 
 def _is_contiguous(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
-    """Tell whether the one place where a block reads a buffer moves along its last axis with the innermost loop."""
+    """Tell whether the block's single load of a buffer runs along its last axis with the innermost loop."""
     found = loads_of(sch, block, buffer)
     last = sch.get(block).iter_vars[-1].var
     regions = [r for r in sch.get(block).reads if r.source.same_as(buffer)]

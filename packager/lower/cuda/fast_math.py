@@ -1,8 +1,7 @@
-"""Functions of real numbers in float32, as cheap as a result that is rounded to 16 bits allows.
+"""Cheap float32 approximations of math functions whose result is rounded to 16 bits.
 
-CUDA's own are right to the last bit or two, and some take more steps for an element than a GPU has while it moves one.
-Here errors stay below 1e-6 (of the largest value for ``erf``, of each value for ``exp``), a five-hundredth of what
-rounding to float16 adds.
+CUDA's libm is accurate to 1-2 ulp, and some of its functions make a memory-bound kernel compute-bound. Errors here stay
+below 1e-6 (absolute for ``erf``, relative for ``exp``), 1/500 of the rounding error of float16.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tvm import tirx
 from tvm.ir import PrimType
 
 WIDE = PrimType("float32")
-# Their argument and result types follow one another.
+# Functions whose argument and result types are equal.
 FUNCTIONS = frozenset(
     [
         "acos",
@@ -60,8 +59,8 @@ FUNCTIONS = frozenset(
         "trunc",
     ]
 )
-# erf(x) / x for |x| < ERF_END as a polynomial of 2 x^2 / ERF_END^2 - 1, which lies between -1 and 1: nothing cancels.
-# A minimax fit; from ERF_END on erf is 1 to 4e-7.
+# erf(x) / x for |x| < ERF_END as a minimax polynomial of 2 x^2 / ERF_END^2 - 1, which is in [-1, 1] (no cancellation).
+# Beyond ERF_END, erf is 1 up to 4e-7.
 ERF_END = 3.6
 ERF = (
     0.3927120268344879,
@@ -81,7 +80,7 @@ ERF = (
 
 
 def rounded_function(name: str, arguments: Sequence[Any]) -> Any | None:
-    """Return a function of float32 arguments whose result is to be rounded; None where CUDA's own serves."""
+    """Return an approximation for a float32 result that will be rounded to 16 bits; None to use CUDA's function."""
     return _CHEAP[name](*arguments) if name in _CHEAP else None
 
 
@@ -90,7 +89,7 @@ def _exp(x: Any) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    """Choose by comparison and not by a minimum, which would lose a NaN."""
+    """Clamp by comparison, not by min, which would drop a NaN."""
     whole, inside, place = (tirx.Var(name, WIDE) for name in ("whole", "inside", "place"))
     end = _number(ERF_END)
     result = _number(ERF[-1])

@@ -1,8 +1,8 @@
-"""From scheduled loop nests to CUDA kernels: C++ source by TVM, and how each kernel is launched.
+"""Lower scheduled loop nests to CUDA device functions and launch dimensions.
 
-A nest whose loops are bound to threads becomes one kernel ``void symbol(T *..., int64_t shape...)``. Its blocks and
-threads are read from the nest, as expressions over the shape variables, so that TVM's own host code, which finds
-kernels by name at each call, is not needed.
+A nest bound to threads becomes one kernel ``void symbol(T *..., int64_t shape...)``. Grid and block dimensions are read
+from the nest as expressions over the shape variables; TVM's host code, which looks kernels up by name at each call, is
+not used.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ DYNAMIC = "shared.dyn"
 
 @dataclass(frozen=True)
 class Launch:
-    """Blocks and threads of a launch by axis (``blockIdx.x``): integers or ``tirx`` expressions; 1 where one is not
-    named. ``shared_bytes`` is dynamic shared memory."""
+    """Launch dimensions by axis (``blockIdx.x``): integers or ``tirx`` expressions; axes not named are 1.
+
+    ``shared_bytes`` is dynamic shared memory.
+    """
 
     extents: Mapping[str, Any]
     shared_bytes: int
@@ -37,9 +39,9 @@ class Launch:
 
 _S = s_tir.transform
 _T = tirx.transform
-# TVM's default pipeline (tvm/s_tir/pipeline.py) up to where it splits host from device code. StorageRewrite is left
-# out: it lets a thread's own buffer share the place of a reduction's result, which LowerThreadAllreduce then moves into
-# memory that all threads share. Registers are nvcc's business, shared memory that of MergeSharedMemoryAllocations.
+# TVM's default pipeline (tvm/s_tir/pipeline.py) up to the split of host and device code. StorageRewrite is left out: it
+# merges thread-local buffers with the result of a reduction, which LowerThreadAllreduce then moves to shared memory.
+# nvcc allocates registers, and MergeSharedMemoryAllocations shared memory.
 LOWERING = [
     _S.CanonicalizeLoop(),
     _S.LowerCrossThreadReduction(),
@@ -48,7 +50,7 @@ LOWERING = [
     _S.ConvertBlocksToOpaque(),
     _S.LiftThreadBinding(),
     _S.ManifestSharedMemoryLocalStage(),
-    # Shows what part of a buffer each thread uses: of (step * 32 + thread) // 32 the step.
+    # Simplifies (step * 32 + thread) // 32 to step, so that buffers shrink to the part that each thread uses.
     _S.StmtSimplify(),
     _S.CompactBufferAllocation(),
     _S.LowerAutoCopy(),
@@ -99,7 +101,7 @@ FINISH = [
 def lower_cuda_kernels(
     kernels: Sequence[Kernel], target: tvm.target.Target
 ) -> tuple[tvm.IRModule, Mapping[str, Launch]]:
-    """Lower kernels to a module of device functions, with how each is launched.
+    """Lower kernels to a module of device functions, and the launch dimensions of each.
 
     Raises BackendError for a nest that is not bound to threads, or whose threads would have to share registers.
     """
@@ -123,7 +125,7 @@ def _thread_extents(kernel: Kernel) -> dict[str, Any]:
         if int(loop.kind) == st.ForKind.THREAD_BINDING:
             tag = str(loop.thread_binding.thread_tag)
             if tag in AXES and _exceeds(loop.extent, found.setdefault(tag, loop.extent)):
-                # The launch has as many as the first loop; TVM guards later loops that have fewer, not those with more.
+                # The launch has the threads of the first loop; TVM guards later loops with fewer, not with more.
                 raise BackendError(f"kernel {kernel.symbol!r} has loops with more threads than its launch")
 
     structural_walk(kernel.primfunc.body, [(st.For, visit)])
@@ -146,7 +148,7 @@ def _dynamic_bytes(name: str, body: Any) -> int:
         size = (int(tvm.runtime.DataType(buffer.dtype).bits) * int(tvm.runtime.DataType(buffer.dtype).lanes) + 7) // 8
         for extent in buffer.shape:
             if not isinstance(extent, tirx.IntImm):
-                raise BackendError(f"kernel {name!r} needs shared memory of a size that depends on the shape")
+                raise BackendError(f"kernel {name!r} needs shared memory of symbolic size")
             size *= int(extent)
         sizes.append(size)
 
@@ -155,7 +157,7 @@ def _dynamic_bytes(name: str, body: Any) -> int:
 
 
 def _to_device_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> Any:
-    """Give a lowered function plain pointer and integer parameters, in the order of the kernel's."""
+    """Replace the buffer parameters by pointers and integers, in the order of the kernel's parameters."""
     pointers, declarations = take_pointers(function)
     statements = list(function.body.seq) if isinstance(function.body, st.SeqStmt) else [function.body]
     device_function = tirx.PrimFunc([*pointers, *kernel.scalars], st.SeqStmt([*declarations, *statements]))

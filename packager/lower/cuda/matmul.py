@@ -1,4 +1,4 @@
-"""Products of matrices, and convolutions that are such products: dlight's schedules, with tensor cores for float16."""
+"""Schedules matmuls, and convolutions that are matmuls, by dlight's rules; float16 uses tensor cores."""
 
 from __future__ import annotations
 
@@ -16,22 +16,19 @@ from packager.lower.cuda.blocks import blocks, is_reduction, loads, schedule_of,
 from packager.lower.cuda.tensor_intrinsics import load_tensor_intrinsics
 
 # dlight reads the architecture as a number, and uses nothing newer than the tensor cores of sm_70.
-# Rows, columns and length of a product from which on tensor cores pay, though most of a tile be padding.
-SMALLEST = 32
-# What the grid may have along its second and third axis.
-MOST_BLOCKS = 65535
+# The minimum M, N and K for which tensor cores pay off, even if most of a tile is padding.
+MIN_SIZE = 32
+# The largest grid dimension along y and z.
+MAX_BLOCKS = 65535
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
 
 
 def schedule_matmul(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Bind a function with one sum of products, and what is computed elementwise from it, to threads.
-
-    Raises ScheduleError for a function of another form.
-    """
+    """Bind a matmul and its elementwise epilogue to threads. Raises ScheduleError if the rule does not apply."""
     sch = schedule_of(primfunc)
     reductions = [block for block in blocks(sch) if is_reduction(sch, block)]
     if len(reductions) != 1 or not _is_product(sch, reductions[0]):
-        raise ScheduleError("the function is no product of matrices")
+        raise ScheduleError("not a matmul")
     rules = [dlight.gpu.GEMV(), dlight.gpu.Matmul()]
     if _fits_tensor_cores(sch, reductions[0]):
         load_tensor_intrinsics()
@@ -41,11 +38,11 @@ def schedule_matmul(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
             found = _apply(rule, primfunc)
         if found is not None:
             return _large_grid(found.mod["main"])
-    raise ScheduleError("no schedule for this product")
+    raise ScheduleError("no dlight rule schedules this matmul")
 
 
 def _large_grid(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Let the axis of the grid that depends on the shape be the first, the only one that may exceed 65,535 blocks."""
+    """Make the symbolic grid axis blockIdx.x, the only one that may exceed 65,535 blocks."""
     extents: dict[str, Any] = {}
 
     def visit(loop: Any) -> None:
@@ -53,8 +50,8 @@ def _large_grid(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
             extents.setdefault(str(loop.thread_binding.thread_tag), loop.extent)
 
     structural_walk(primfunc.body, [(st.For, visit)])
-    large = [tag for tag in ("blockIdx.y", "blockIdx.z") if not _is_at_most(extents.get(tag, 1), MOST_BLOCKS)]
-    if len(large) != 1 or not _is_at_most(extents.get("blockIdx.x", 1), MOST_BLOCKS):
+    large = [tag for tag in ("blockIdx.y", "blockIdx.z") if not _is_at_most(extents.get(tag, 1), MAX_BLOCKS)]
+    if len(large) != 1 or not _is_at_most(extents.get("blockIdx.x", 1), MAX_BLOCKS):
         return primfunc
     swapped = {large[0]: "blockIdx.x", "blockIdx.x": large[0]}
 
@@ -76,31 +73,31 @@ def _is_at_most(extent: Any, most: int) -> bool:
 def _apply(rule: Any, primfunc: tirx.PrimFunc) -> s_tir.Schedule | None:
     try:
         return rule.apply(primfunc, TARGET, False)
-    except Exception:  # a rule that does not apply raises whatever the step raises that it fails in
+    except Exception:  # rules that do not apply raise errors of many types
         return None
 
 
 def _fits_tensor_cores(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether a product of float16 is large enough in each direction; tiles of 128 x 128 x 64 are filled up."""
+    """Tell whether a float16 matmul is large enough in M, N and K; tiles of 128 x 128 x 64 are padded."""
     block = sch.get(block)
     reads = [r for r in block.reads if not r.source.same_as(block.writes[0].source)]
     if any(str(region.source.dtype) != "float16" for region in reads):
         return False
     used = [variables(*(axis.min for axis in region.region)) for region in reads]
-    sizes: dict[tuple[int, ...], int] = {}  # of rows, columns and the sum; not of what both operands keep, the batch
+    sizes: dict[tuple[int, ...], int] = {}  # M, N and K; without the batch axes, which both operands keep
     for var in block.iter_vars:
         reduced = var.iter_type == tirx.IterVar.CommReduce
         side = tuple(var.var in read for read in used)
-        extent = int(var.dom.extent) if isinstance(var.dom.extent, tirx.IntImm) else SMALLEST
+        extent = int(var.dom.extent) if isinstance(var.dom.extent, tirx.IntImm) else MIN_SIZE
         if reduced or not all(side):
             sizes[(reduced, *side)] = sizes.get((reduced, *side), 1) * extent
-    return len(sizes) == 3 and all(size >= SMALLEST for size in sizes.values())
+    return len(sizes) == 3 and all(size >= MIN_SIZE for size in sizes.values())
 
 
 def _is_product(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether a block sums products of two operands that share the axes of the sum, and differ in the others.
+    """Tell whether a block is a matmul: its two operands share the reduction axes and differ in the others.
 
-    What both keep, the batch, has to come first: dlight's products of a vector mix up the axes of the result otherwise.
+    Batch axes, which both keep, must come first: otherwise dlight's GEMV rule mixes up the axes of the result.
     """
     value = getattr(sch.get(block).body, "value", None)
     if not isinstance(value, tirx.Add):

@@ -1,4 +1,4 @@
-"""How the rows of a reduction lie on the threads of a GPU."""
+"""Choose how the rows of a reduction are distributed over threads."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from packager.lower.cuda.blocks import MAX_WIDE_BYTES, VECTOR_BYTES, extents, it
 WARP = 32
 MIN_THREADS = 4
 MAX_THREADS = 1024
-# Elements of one row that a thread keeps of each operand. A warp takes rows of up to 32 times that alone: without
-# barriers.
+# The most elements of a row that a thread holds in registers per operand. A single warp handles rows of up to 32 times
+# that, without barriers.
 MAX_HELD = 32
-# The largest block that leaves room for others on a multiprocessor, which load while it computes.
+# The largest block that leaves room on an SM for others, which load while it computes.
 SEVERAL_THREADS = 512
-# A row that lies in shared memory leaves room there for two others.
+# The largest row in shared memory that leaves room for two others.
 STAGED_BYTES = 72 * 1024
 BLOCK_THREADS = 128
-# Rows that fill a GPU with a warp each. Fewer rows of a length that is known at run time alone get LONG_THREADS.
+# Rows that fill a GPU with one warp each. Fewer rows, of symbolic length, get LONG_THREADS each.
 MANY_ROWS = 4096
 LONG_THREADS = 512
-# Elements that each thread takes of a short row, rather than share it with more threads.
+# The minimum number of elements per thread of a short row.
 SHORT = 4
 
 
 @dataclass(frozen=True)
 class Rows:
-    """How a row lies on threads: ``steps`` times ``threads`` vectors of ``width`` elements; 0 steps: not in registers.
+    """Layout of a row on threads: ``steps`` x ``threads`` vectors of ``width`` elements; 0 steps: not in registers.
 
     The first ``lead`` axes of a block are rows, the next ``trail`` run along a row. ``rows`` rows share a thread block.
-    ``exact`` tells that the vectors fill all threads in all steps; if not, the last step is guarded. ``staged`` tells
-    that a row, too long for registers, lies in shared memory.
+    ``exact``: the vectors fill all threads in all steps; otherwise the last step is guarded. ``staged``: a row is too
+    long for registers and is held in shared memory.
     """
 
     lead: int
@@ -50,14 +50,14 @@ class Rows:
     staged: bool = False
 
     def split(self, *index: Any) -> list[Any]:
-        """Return the index of an element with its last part, the place in a row, split as loops run."""
+        """Return the index of an element with the position in the row split in loop order."""
         *outer, place = index
         if self.exact:
             return self.lie(*index)
         return [*outer, place // self.width, place % self.width] if self.width > 1 else [*index]
 
     def lie(self, *index: Any) -> list[Any]:
-        """Return the index of an element with its last part split by step, thread and element of a vector."""
+        """Return the index of an element with the position in the row split into step, thread and vector element."""
         *outer, place = index
         span = self.threads * self.width
         return [*outer, place // span, place % span // self.width, place % self.width]
@@ -71,9 +71,9 @@ class Rows:
 
 
 def lay_out_rows(sch: s_tir.Schedule, reduction: Any) -> Rows:
-    """Return how the rows that a block reduces lie on threads.
+    """Return the row layout of a reduction block.
 
-    Raises ScheduleError if it does not reduce along the last axes of all that it reads, or rows are too short to share.
+    Raises ScheduleError if it does not reduce along the last axes of all operands, or if rows are too short.
     """
     return _sharing_blocks(sch, reduction, _one_row(sch, reduction))
 
@@ -106,7 +106,7 @@ def _uses(load: Any, found: list[Any]) -> bool:
 
 
 def _sharing_blocks(sch: s_tir.Schedule, reduction: Any, rows: Rows) -> Rows:
-    """Let only as many rows share a block as divide them all, unless rows are one axis: that can be guarded."""
+    """Reduce the rows per block to a divisor of their number, unless rows are a single axis, which can be guarded."""
     leads = [e for e in extents(sch, list(sch.get_loops(reduction))[: rows.lead]) if e != 1]
     if len(leads) <= 1:
         return rows
@@ -142,9 +142,9 @@ def _in_registers(sch: s_tir.Schedule, long: Rows, length: int) -> Rows:
         while threads < vectors:
             threads *= 2
         if threads < MIN_THREADS:
-            raise ScheduleError("a thread takes such a row alone")
+            raise ScheduleError("rows are too short to split over threads")
         return Rows(long.lead, 1, width, threads, 1, BLOCK_THREADS // threads, exact=threads == vectors)
-    # Rows of several warps meet at barriers, which rows past the last one must not skip.
+    # Rows of several warps use barriers, which out-of-range rows must not skip.
     alone = BLOCK_THREADS // WARP
     if not vectors % WARP and length <= WARP * MAX_HELD:
         return Rows(long.lead, 1, width, WARP, vectors // WARP, alone, exact=True)
@@ -164,6 +164,6 @@ def _in_registers(sch: s_tir.Schedule, long: Rows, length: int) -> Rows:
 
 
 def _extents_of(buffer: Any) -> list[Any]:
-    """Return the extents of a parameter, integers where they are known; none of a scalar."""
+    """Return the extents of a parameter, integers if static; empty for a scalar."""
     shape = buffer.shape if is_buffer_var(buffer) else ()
     return [int(e) if isinstance(e, tirx.IntImm) else e for e in shape]

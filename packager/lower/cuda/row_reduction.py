@@ -1,8 +1,8 @@
-"""Softmax, normalizations and other reductions along the last axis: each row is read once and stays in registers.
+"""Schedules row reductions, such as softmax and normalizations: each row is read once and held in registers.
 
-A row is spread over the threads of a warp, or of a block if it is long: thread t holds the vectors t, t + threads, ...
-of each operand. Every reduction, and every value computed in between, then works on registers. A row too long for that
-lies in shared memory; one whose length is known at run time alone is read again, from the cache.
+A row is distributed over the threads of a warp, or of a block if it is long: thread t holds vectors t, t + threads, ...
+of each operand, and all reductions and intermediate values use registers. A row too long for registers is held in
+shared memory; one of symbolic length is read again, from the cache.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from packager.lower.cuda.blocks import (
     is_reduction,
     is_spatial,
     loads_of,
-    place_of,
+    read_index,
     schedule_of,
     variables,
 )
 from packager.lower.cuda.row_layout import Rows, lay_out_rows
 
-# Elements of a row that lies in memory which a thread loads before it uses the first.
+# Elements that a thread loads ahead from a row in global memory.
 UNROLLED = 4
-# Vectors that a thread loads together on their way to shared memory.
+# Vectors that a thread loads at once when staging to shared memory.
 STAGED = 8
-# Asks TVM for one loop over the whole steps, without guards, and one over the rest.
+# Makes TVM split a loop into full steps without guards, and the rest.
 PARTITION = "pragma_loop_partition_hint"
 
 
-def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Bind a function of reductions along the last axes, and what is computed from them, to threads.
+def schedule_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind reductions along the last axes, and the blocks computed from them, to threads.
 
-    Raises ScheduleError for a function of another form.
+    Raises ScheduleError if the rule does not apply.
     """
     sch = schedule_of(primfunc)
     inline(sch, _is_cheap)
@@ -65,41 +65,41 @@ def schedule_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         names = [sch.get(block).name_hint for block in found]
         places = [names.index(sch.get(block).name_hint) for block in full]
         for block in full:
-            _lie_on_threads(sch, block, rows)
-        # The schedule leaves (thread * width + element) // span as it is; what each thread needs is seen when it is 0.
+            _split_on_threads(sch, block, rows)
+        # The schedule does not simplify (thread * width + element) // span to 0, which shows what each thread needs.
         sch = schedule_of(s_tir.transform.StmtSimplify()(sch.mod)["main"])
         found = [sch.get_sblock(name, func_name="main") for name in names]
         full = [found[place] for place in places]
     stage = _stage(sch, first, found) if rows.staged and len(full) > 1 else None
-    row = _place_last(sch, found[-1], rows, full=found[-1] is full[-1])
+    row = _bind_last(sch, found[-1], rows, full=found[-1] is full[-1])
     for block in reversed(found[:-1]):
-        _place(sch, block, row, rows, full=any(block is other for other in full))
+        _compute_at_row(sch, block, row, rows, full=any(block is other for other in full))
     if stage is not None:
         _fill(sch, stage, row, rows)
     if rows.steps > 1 and not rows.exact:
         for block in full:
             _keep_own(sch, block, rows)
-    # Raises where threads cannot reduce together as scheduled.
+    # Raises if the cross-thread reduction cannot be lowered as scheduled.
     s_tir.transform.LowerCrossThreadReduction()(s_tir.transform.CanonicalizeLoop()(sch.mod))
     return sch.mod["main"]
 
 
 def _is_cheap(sch: s_tir.Schedule, block: Any) -> bool:
-    """Inline all but what each row computes once and reads again, as the exponentials of softmax."""
+    """Tell whether to inline: all but values computed once per row and read again, such as softmax's exponentials."""
     body = sch.get(block).body
     reduces = [c for c in sch.get_consumers(block) if is_reduction(sch, c)]
-    dear = bool(reduces) and len(list(sch.get_consumers(block))) > 1 and _calls_a_function(body)
+    dear = bool(reduces) and len(list(sch.get_consumers(block))) > 1 and _calls_math(body)
     return not dear
 
 
-def _calls_a_function(body: Any) -> bool:
+def _calls_math(body: Any) -> bool:
     found: list[Any] = []
     structural_walk(body, [(Call, found.append)])
     return bool(found)
 
 
 def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: Rows) -> None:
-    """Raise ScheduleError unless a block runs over the rows of the first reduction, or over their elements."""
+    """Raise ScheduleError unless a block iterates over the rows of the first reduction, or over their elements."""
     loops, model = list(sch.get_loops(block)), list(sch.get_loops(first))
     analyzer = sym.Analyzer()
     sizes, wanted = extents(sch, loops), extents(sch, model)
@@ -113,7 +113,7 @@ def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: Rows) -> None:
         if not full or sum(kind == tirx.IterVar.CommReduce for kind in found) != rows.trail:
             raise ScheduleError("reductions differ in shape")
     elif not is_spatial(sch, block) or not (full or _only_rows(sch, loops, wanted, rows, analyzer)):
-        raise ScheduleError("a block runs over another shape than the reduction")
+        raise ScheduleError("a block iterates over another shape than the reduction")
     if len(sch.get(block).iter_vars) != len(loops):
         raise ScheduleError("loops and block variables do not correspond")
 
@@ -129,14 +129,14 @@ def _is_full(sch: s_tir.Schedule, block: Any, rows: Rows) -> bool:
     return len(found) == rows.lead + rows.trail and any(e != 1 for e in found[rows.lead :])
 
 
-def _place_last(sch: s_tir.Schedule, block: Any, rows: Rows, *, full: bool) -> Any:
-    """Bind the loops of the block that ends the function; return the loop under which all of a row is computed."""
+def _bind_last(sch: s_tir.Schedule, block: Any, rows: Rows, *, full: bool) -> Any:
+    """Bind the loops of the final block; return the loop under which a whole row is computed."""
     loops = list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
     outer = loops[: -rows.inner] if full else loops
     outer = outer or [sch.add_unit_loop(loops[0])]
     if not rows.steps and len(outer) > 1 and _is_square(sch, outer[-1], loops[len(outer) :]):
-        # Attention: as many rows as elements in a row, so never more than fit this axis of the grid. TVM could not tell
-        # where the fused loops end, and would test it at each element.
+        # Attention scores: rows are as many as elements in a row, so they fit blockIdx.y. Fused with the outer loops,
+        # TVM could not prove the bound, and would test it at each element.
         grid = sch.fuse(*outer[:-1]) if len(outer) > 2 else outer[0]
         second, row = sch.split(outer[-1], [None, rows.rows])
         sch.bind(grid, "blockIdx.x")
@@ -157,14 +157,14 @@ def _place_last(sch: s_tir.Schedule, block: Any, rows: Rows, *, full: bool) -> A
 
 
 def _is_square(sch: s_tir.Schedule, lead: Any, trail: list[Any]) -> bool:
-    """Tell whether the number of rows and their length depend on the same dim."""
+    """Tell whether the number of rows and their length depend on the same symbolic dim."""
     lengths = [e for e in extents(sch, trail) if not isinstance(e, int)]
     count = extents(sch, [lead])[0]
     return not isinstance(count, int) and any(variables(count) & variables(length) for length in lengths)
 
 
 def _spread(sch: s_tir.Schedule, loops: list[Any], rows: Rows, *, vector: bool) -> None:
-    """Spread the loops along a row over threads."""
+    """Distribute the loops along a row over threads."""
     if not rows.steps:
         fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
         length = extents(sch, [fused])[0]
@@ -180,7 +180,7 @@ def _spread(sch: s_tir.Schedule, loops: list[Any], rows: Rows, *, vector: bool) 
     else:
         step, thread = sch.split(loops[0], [rows.steps, rows.threads])
         element = loops[1] if rows.width > 1 else None
-    # TVM wants loops that the reduction does not depend on outside of the threads, those of one iteration too.
+    # TVM requires loops that the reduction does not depend on outside of the thread loop, even if of one iteration.
     sch.reorder(*([thread, step] if rows.steps > 1 else [step, thread]), *([element] if element is not None else []))
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
@@ -190,20 +190,20 @@ def _spread(sch: s_tir.Schedule, loops: list[Any], rows: Rows, *, vector: bool) 
         sch.unroll(element)
 
 
-def _place(sch: s_tir.Schedule, block: Any, row: Any, rows: Rows, *, full: bool) -> None:
-    """Compute what a row needs of a block where the row is computed."""
+def _compute_at_row(sch: s_tir.Schedule, block: Any, row: Any, rows: Rows, *, full: bool) -> None:
+    """Compute the part of a block that a row needs under the loop of that row."""
     if full and is_spatial(sch, block) and not rows.steps:
-        raise ScheduleError("a row is too long to keep what is computed from it")
+        raise ScheduleError("a row is too long to hold intermediate values")
     value = sch.get(block).body.value
     loaded = isinstance(value, TensorLoad) and value.source.scope() == "global"
     sch.set_scope(block, 0, "local")
     sch.compute_at(block, row, preserve_unit_loops=True)
-    if full:  # what a row has one of, each thread computes for itself
+    if full:  # per-row scalars are computed redundantly by each thread
         _spread(sch, list(sch.get_loops(block))[-rows.inner :], rows, vector=loaded)
 
 
-def _lie_on_threads(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
-    """Split the last axis of a block, and of the registers that it writes, by step, thread and element."""
+def _split_on_threads(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
+    """Split the last axis of a block, and of the registers that it writes, into step, thread and element."""
     index_map = tirx.IndexMap.from_func(rows.split, ndim=len(sch.get(block).iter_vars))
     sch.transform_block_layout(block, index_map)
     buffer = sch.get(block).writes[0].source
@@ -213,18 +213,18 @@ def _lie_on_threads(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
 
 
 def _stage(sch: s_tir.Schedule, first: Any, found: list[Any]) -> Any:
-    """Copy the operand that the first reduction reads to shared memory, for all blocks that read its rows."""
+    """Stage the first reduction's operand in shared memory for all blocks that read its rows."""
     regions = [region.source for region in sch.get(first).reads]
     place, operand = next((i, b) for i, b in enumerate(regions) if _is_parameter(sch, b) and len(b.shape) > 1)
     return sch.cache_read(first, place, "shared.dyn", [block for block in found if _reads_row(sch, block, operand)])
 
 
 def _fill(sch: s_tir.Schedule, stage: Any, row: Any, rows: Rows) -> None:
-    """Let the threads of a row copy it as vectors."""
+    """Copy a row to shared memory as vectors with all its threads."""
     sch.compute_at(stage, row, preserve_unit_loops=True)
     place = list(sch.get_loops(stage))[-1]
     steps = -(-extents(sch, [place])[0] // (rows.threads * rows.width))
-    together = next(n for n in range(STAGED, 0, -1) if not steps % n)  # only the last of these is guarded
+    together = next(n for n in range(STAGED, 0, -1) if not steps % n)  # only the last group is guarded
     _, several, thread, vector = sch.split(place, [None, together, rows.threads, rows.width])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(several)
@@ -232,7 +232,7 @@ def _fill(sch: s_tir.Schedule, stage: Any, row: Any, rows: Rows) -> None:
 
 
 def _keep_own(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
-    """Split the vectors in the registers that a block writes by step and thread, so that each thread keeps its own."""
+    """Index the registers that a block writes by step and thread, so that each thread holds only its own vectors."""
     buffer = sch.get(block).writes[0].source
     if not is_spatial(sch, block) or buffer.scope() != "local":
         return
@@ -251,12 +251,12 @@ def _is_parameter(sch: s_tir.Schedule, buffer: Any) -> bool:
 
 
 def _hold_operands(sch: s_tir.Schedule, full: list[Any]) -> list[Any]:
-    """Load each parameter that has a value for every element of a row into registers; return the blocks that load."""
+    """Load each parameter with a value per row element into registers; return the loading blocks."""
     held = []
     for parameter in sch.mod["main"].params:
         users = [block for block in full if _reads_row(sch, block, parameter)]
         if users:
-            held.append(sch.cache_read(users[0], place_of(sch, users[0], parameter), "local", users))
+            held.append(sch.cache_read(users[0], read_index(sch, users[0], parameter), "local", users))
     return held
 
 

@@ -1,7 +1,7 @@
-"""Operators that TVM writes as plain loops, not as blocks with axes: scatter, sums that run along an axis.
+"""Schedules opaque blocks: scatter and scan, which TVM writes as plain loops without block axes.
 
-Such a block runs on one block of threads. Loops that are parallel are spread over the threads, which meet after each;
-other loops are run by all threads alike, and what is in none of the parallel ones by the first thread alone.
+An opaque block runs on one thread block. Parallel loops are distributed over its threads, with a barrier after each;
+serial loops run in all threads alike, and statements outside of parallel loops in thread 0 only.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tvm.tirx import stmt as st
 from tvm_ffi import structural_equal, structural_map, structural_walk
 
 from packager.lower.cuda.blocks import blocks, schedule_of
-from packager.lower.cuda.elementwise import schedule_spatial
+from packager.lower.cuda.elementwise import schedule_elementwise
 
 THREADS = 1024
 _THREAD_INDEX = 1  # tirx.IterVar
 
 
-def schedule_opaque(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Bind a PrimFunc with an opaque block to threads, and the blocks beside it. Raises ScheduleError without one."""
+def schedule_scatter_scan(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind a PrimFunc with an opaque block, and its other blocks, to threads. Raises ScheduleError without one."""
     sch = schedule_of(_with_root(primfunc))
     opaque = [block for block in blocks(sch) if not sch.get(block).iter_vars and not sch.get_loops(block)]
     if not opaque:
@@ -33,7 +33,7 @@ def schedule_opaque(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
             _inline(sch, block)
     for block in blocks(sch):
         if sch.get(block).name_hint not in names:
-            schedule_spatial(sch, block)
+            schedule_elementwise(sch, block)
 
     def bind(realize: Any) -> Any:
         return _bound(realize) if realize.block.name_hint in names else realize
@@ -43,7 +43,7 @@ def schedule_opaque(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _inline(sch: s_tir.Schedule, block: Any) -> None:
-    """Inline a block where that is possible; what reads its result does not say so, being opaque."""
+    """Inline a block if possible; opaque consumers do not declare what they read."""
     try:
         sch.compute_inline(block)
     except ScheduleError:
@@ -51,7 +51,7 @@ def _inline(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def _with_root(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function with a root block around the opaque one, where that is all it has."""
+    """Wrap an opaque block that is the whole body in a root block."""
     block = primfunc.body.block
     if block.name_hint == "root":
         return primfunc
@@ -77,16 +77,16 @@ def _spread(statement: Any, thread: Any) -> Any:
         case st.SeqStmt():
             return st.SeqStmt([_spread(member, thread) for member in statement.seq])
         case st.For() if int(statement.kind) == st.ForKind.PARALLEL or _is_copy(statement):
-            return st.SeqStmt([_shared_out(statement, thread), _meet()])
+            return st.SeqStmt([_distributed(statement, thread), _barrier()])
         case st.For() if _has_parallel(statement):
             body = _spread(statement.body, thread)
             return st.For(statement.loop_var, statement.min, statement.extent, st.ForKind.SERIAL, body)
     first = tirx.EQ(thread, tirx.const(0, "int64"))
-    return st.SeqStmt([st.IfThenElse(first, statement, None), _meet()])
+    return st.SeqStmt([st.IfThenElse(first, statement, None), _barrier()])
 
 
-def _shared_out(loop: Any, thread: Any) -> Any:
-    """Return a loop whose iteration number i is done by thread i modulo the number of threads."""
+def _distributed(loop: Any, thread: Any) -> Any:
+    """Return the loop with iteration i assigned to thread i modulo the number of threads."""
     kind = str(loop.loop_var.ty)
     step = tirx.Var("step", kind)
     place = step * THREADS + tirx.Cast(PrimType(kind), thread)
@@ -97,7 +97,7 @@ def _shared_out(loop: Any, thread: Any) -> Any:
 
 
 def _is_copy(loop: Any) -> bool:
-    """Whether all that a loop does is to store elements of a tensor at their own places in another."""
+    """Tell whether a loop only copies elements of a tensor to the same indices of another."""
     stores: list[Any] = []
     structural_walk(loop.body, [(st.BufferStore, stores.append)])
     value = stores[0].value if len(stores) == 1 and stores[0].same_as(loop.body) else None
@@ -114,5 +114,5 @@ def _has_parallel(loop: Any) -> bool:
     return any(found)
 
 
-def _meet() -> Any:
+def _barrier() -> Any:
     return st.Evaluate(tirx.op.tvm_storage_sync("shared"))

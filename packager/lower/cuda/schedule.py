@@ -1,7 +1,7 @@
-"""Loop schedules for GPUs: which rule serves which PrimFunc.
+"""CUDA loop schedules: try the rules in order.
 
-Every rule binds all loops of the function to threads, or leaves the function alone. The rules look at the shape of the
-blocks and not at names. What none of them takes runs by dlight's fallback: one element a thread.
+A rule binds all loops of the function to threads or raises ScheduleError. Rules match the shape of the blocks, not
+names. If none applies, dlight's fallback computes one element per thread.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from tvm.error import InternalError
 from tvm.s_tir import ScheduleError, dlight
 
 from packager.lower.cuda.blocks import blocks, inline, is_reduction, is_spatial, kinds, schedule_of
-from packager.lower.cuda.column_reduction import schedule_columns
-from packager.lower.cuda.depthwise_conv import schedule_windows
-from packager.lower.cuda.elementwise import schedule_spatial
+from packager.lower.cuda.column_reduction import schedule_column_reduction
+from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
+from packager.lower.cuda.elementwise import schedule_elementwise
 from packager.lower.cuda.matmul import schedule_matmul
-from packager.lower.cuda.row_reduction import schedule_rows
-from packager.lower.cuda.scatter_scan import schedule_opaque
-from packager.lower.cuda.short_row_reduction import schedule_short_rows
+from packager.lower.cuda.row_reduction import schedule_row_reduction
+from packager.lower.cuda.scatter_scan import schedule_scatter_scan
+from packager.lower.cuda.short_row_reduction import schedule_short_row_reduction
 from packager.lower.cuda.widen_float16 import widen
 
 _Rule = Callable[[tirx.PrimFunc], tirx.PrimFunc]
-# What a rule that does not apply raises, and what TVM's primitives raise in one of its steps: their conditions, and the
-# checks of the C++ behind them. Anything else is a mistake in a rule.
+# Raised by a rule that does not apply, or by TVM's schedule primitives (and the C++ checks behind them) in its steps.
+# Any other exception is a bug in a rule.
 _NOT_FOR_THIS = (ScheduleError, InternalError)
 
 
@@ -50,13 +50,13 @@ def _spatial(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         raise ScheduleError("the function reduces")
     inline(sch, lambda _sch, _block: True)
     for block in blocks(sch):
-        schedule_spatial(sch, block)
+        schedule_elementwise(sch, block)
     return sch.mod["main"]
 
 
 def _rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     _check_reductions(schedule_of(primfunc))
-    return schedule_rows(primfunc)
+    return schedule_row_reduction(primfunc)
 
 
 def _columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -65,11 +65,11 @@ def _columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     for block in blocks(sch):
         if is_reduction(sch, block) and len(sch.get_loops(block)) == kinds(sch, block).count(tirx.IterVar.CommReduce):
             raise ScheduleError("the reduction keeps no axis")
-    return schedule_columns(primfunc)
+    return schedule_column_reduction(primfunc)
 
 
 def _check_reductions(sch: s_tir.Schedule) -> None:
-    """Raise ScheduleError for reductions of several values at once, as argmax is one: the rules look at one store."""
+    """Raise ScheduleError for reductions of several values at once, such as argmax: the rules expect one store."""
     if any(is_reduction(sch, b) and not isinstance(sch.get(b).body, tirx.BufferStore) for b in blocks(sch)):
         raise ScheduleError("a reduction of more than one value")
 
@@ -77,7 +77,7 @@ def _check_reductions(sch: s_tir.Schedule) -> None:
 def _reduce_by_dlight(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     try:
         return _dlight(primfunc, dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
-    except Exception as error:  # TVM's own rules also fail by assertions, and by Python's errors
+    except Exception as error:  # TVM's rules also fail by assertions and Python errors
         raise ScheduleError("dlight has no schedule for this reduction") from error
 
 
@@ -90,11 +90,11 @@ def _dlight(primfunc: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
 
 
 _RULES: tuple[_Rule, ...] = (
-    schedule_opaque,
+    schedule_scatter_scan,
     _spatial,
-    schedule_windows,
+    schedule_depthwise_conv,
     schedule_matmul,
-    schedule_short_rows,
+    schedule_short_row_reduction,
     _rows,
     _columns,
     _reduce_by_dlight,
@@ -102,6 +102,6 @@ _RULES: tuple[_Rule, ...] = (
 
 
 def _is_bound(primfunc: tirx.PrimFunc) -> bool:
-    """Tell whether each loop nest at the root is bound to threads."""
+    """Tell whether every loop nest under the root is bound to threads."""
     sch = schedule_of(primfunc)
     return all(any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block)) for block in blocks(sch))

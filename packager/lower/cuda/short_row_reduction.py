@@ -1,7 +1,7 @@
-"""Reductions along short rows that make no vectors, as the 7 x 7 of a pooling in NCHW: a thread takes a row alone.
+"""Schedules reductions of short rows that do not fill vectors, such as 7 x 7 pooling in NCHW: one thread per row.
 
-Neighboring rows lie one after the other, so a block copies many of them to shared memory as whole vectors. Rows of odd
-length then start in different banks.
+Adjacent rows are contiguous, so a block copies many of them to shared memory as vectors. Rows of odd length then start
+in different banks.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from packager.lower.cuda.blocks import (
     is_reduction,
     itemsize,
     loads,
-    place_of,
+    read_index,
     schedule_of,
 )
 
-# Rows of a block, a thread for each.
+# Rows per block, one per thread.
 ROWS = 128
-# Elements of a row.
-SHORTEST = 9
+# The range of row lengths, in elements.
+MIN_LENGTH = 9
 LONGEST = 127
-# Bytes of a block's rows: several blocks share a multiprocessor.
+# Shared memory per block, in bytes, such that several blocks fit an SM.
 SHARED_BYTES = 32 * 1024
 
 
-def schedule_short_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Bind a function with one reduction along short last axes, and what is computed elementwise from it, to threads.
+def schedule_short_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind a reduction along short last axes and its elementwise epilogue to threads.
 
-    Raises ScheduleError for a function of another form.
+    Raises ScheduleError if the rule does not apply.
     """
     sch = schedule_of(primfunc)
     inline(sch, lambda _sch, _block: True)
     found = blocks(sch)
     reduction = found[0]
     if len(found) > 2 or not is_reduction(sch, reduction):
-        raise ScheduleError("not one reduction")
+        raise ScheduleError("not a single reduction")
     operand = _operand(sch, reduction)
     result = found[1] if len(found) == 2 else sch.cache_write(reduction, 0, "global")
     sch.set_scope(reduction, 0, "local")
-    held = sch.cache_read(reduction, place_of(sch, reduction, operand), "shared")
+    held = sch.cache_read(reduction, read_index(sch, reduction, operand), "shared")
     loops = list(sch.get_loops(result))
     tile, thread = sch.split(loops[-1], [None, ROWS])
     grid = sch.fuse(*loops[:-1], tile)
@@ -74,13 +74,13 @@ def _trail(sch: s_tir.Schedule, reduction: Any) -> int:
 
 
 def _operand(sch: s_tir.Schedule, reduction: Any) -> Any:
-    """Return the one tensor that is reduced, along its last axes."""
+    """Return the single tensor that is reduced, along its last axes."""
     written = sch.get(reduction).writes[0].source
     found = [load for load in loads(sch.get(reduction).body) if not load.source.same_as(written)]
     iters = sch.get(reduction).iter_vars
     axes = [v.var for v in iters]
     if not found or not all(same_objects(load.indices, axes) for load in found):
-        raise ScheduleError("not a reduction of all that is read in its own order")
+        raise ScheduleError("the operand is not read in row-major order")
     operand = found[0].source
     trail = _trail(sch, reduction)
     sizes = extents(sch, sch.get_loops(reduction))
@@ -89,8 +89,8 @@ def _operand(sch: s_tir.Schedule, reduction: Any) -> Any:
     if any(v.iter_type == tirx.IterVar.CommReduce for v in iters[: len(iters) - trail]) or len(iters) == trail:
         raise ScheduleError("the reduction is not along the last axes")
     if not all(isinstance(size, int) for size in sizes[-trail - 1 :]) or sizes[-trail - 1] % ROWS:
-        raise ScheduleError("rows do not fill blocks of threads")
+        raise ScheduleError("rows do not fill thread blocks")
     length = math.prod(sizes[-trail:])
-    if not SHORTEST <= length <= LONGEST or length % 2 == 0 or ROWS * length * itemsize(operand) > SHARED_BYTES:
-        raise ScheduleError("rows are too long, or of even length")
+    if not MIN_LENGTH <= length <= LONGEST or length % 2 == 0 or ROWS * length * itemsize(operand) > SHARED_BYTES:
+        raise ScheduleError("rows are too short, too long, or of even length")
     return operand

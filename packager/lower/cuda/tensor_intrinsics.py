@@ -1,4 +1,4 @@
-"""TVM's descriptions of tensor core instructions, loaded in seconds instead of half a minute."""
+"""Import TVM's tensor core intrinsics in seconds instead of half a minute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 def _stack(_context: int = 1) -> list[inspect.FrameInfo]:
-    """Return the frames of the callers, as ``inspect.stack`` does, but for the text of their source lines."""
+    """Return the caller frames as ``inspect.stack`` does, without source lines."""
     frame: FrameType | None = sys._getframe(1)
     found = []
     while frame is not None:
@@ -21,10 +21,10 @@ def _stack(_context: int = 1) -> list[inspect.FrameInfo]:
 
 @functools.cache
 def load_tensor_intrinsics() -> None:
-    """Import the descriptions, once.
+    """Import the intrinsics, once.
 
-    TVM parses some hundred functions and asks for the stack of callers each time, where looking up source lines takes
-    nearly all the time; nothing uses the lines.
+    TVM parses some hundred functions and inspects the call stack each time; looking up the source lines, which nothing
+    uses, takes nearly all of the time.
     """
     original = inspect.stack
     inspect.stack = _stack  # type: ignore[assignment]

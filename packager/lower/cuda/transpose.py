@@ -1,4 +1,4 @@
-"""Transposes: tiles go through shared memory, so that both sides move along their innermost axes."""
+"""Schedules transposes: tiles go through shared memory, so that loads and stores are both coalesced."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
 from packager.graph.identity import IdentitySet, position
-from packager.lower.cuda.blocks import extents, is_conditional, is_movement, itemsize, loads, place_of
+from packager.lower.cuda.blocks import extents, is_conditional, is_movement, itemsize, loads, read_index
 
-# A tile of a transpose: TILE x TILE elements through shared memory, TILE x TILE_ROWS threads.
+# A tile has TILE x TILE elements and TILE x TILE_ROWS threads.
 TILE = 32
 TILE_ROWS = 8
 
 
 def transpose(sch: s_tir.Schedule, block: Any) -> None:
-    """Read tiles along the axis that is innermost in the operand, write them along the one innermost in the result."""
+    """Read tiles along the innermost axis of the operand, write them along the innermost axis of the result."""
     buffer, axis = _transposed(sch, block)
     loops = sch.get_loops(block)
     if not all(isinstance(e, int) for e in extents(sch, [loops[axis], loops[-1]])):
-        raise ScheduleError("TVM allocates no tile that the shape may cut")
+        raise ScheduleError("TVM cannot allocate a tile that a symbolic shape may cut")
     if any(size < TILE // 4 for size in extents(sch, [loops[axis], loops[-1]])):
         raise ScheduleError("too narrow for tiles")
     width = _tile_vector(sch, block, buffer, extents(sch, [loops[axis], loops[-1]]))
@@ -34,7 +34,7 @@ def transpose(sch: s_tir.Schedule, block: Any) -> None:
     sch.reorder(*rest, row_outer, column_outer, row, column)
     tile = sch.fuse(*rest, row_outer, column_outer)
     sch.bind(tile, "blockIdx.x")
-    load = sch.cache_read(block, place_of(sch, block, buffer), "shared")
+    load = sch.cache_read(block, read_index(sch, block, buffer), "shared")
     sch.compute_at(load, tile, preserve_unit_loops=True)
     across, along = _tile_loops(sch, load, buffer)
     _bind_tile(sch, across, along, width)
@@ -46,13 +46,13 @@ def _tile_loops(sch: s_tir.Schedule, load: Any, buffer: Any) -> tuple[Any, Any]:
     inner = list(sch.get_loops(load))[-len(buffer.shape) :]
     wide = [loop for loop in inner[:-1] if extents(sch, [loop]) != [1]]
     if len(wide) != 1:
-        raise ScheduleError("the tile of the operand has not two dimensions")
+        raise ScheduleError("the tile of the operand is not two-dimensional")
     sch.reorder(wide[0], inner[-1])
     return wide[0], inner[-1]
 
 
 def _tile_vector(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[Any]) -> int:
-    """Return how many elements of a row of a tile a thread moves at once: two of 16 bits, where none is left over."""
+    """Return the vector length of a tile row: 2 for 16-bit elements if it divides the row, else 1."""
     even = all(isinstance(size, int) and size % 2 == 0 for size in sizes)
     return 2 if even and itemsize(buffer) == 2 and is_movement(sch, block) else 1
 
@@ -68,7 +68,7 @@ def _bind_tile(sch: s_tir.Schedule, across: Any, along: Any, width: int) -> None
 
 
 def _transposed(sch: s_tir.Schedule, block: Any) -> tuple[Any, int]:
-    """Return an operand that a block reads along another axis than it writes, and the loop of that axis."""
+    """Return an operand whose innermost axis is not that of the result, and the loop of that axis."""
     iters = [var.var for var in sch.get(block).iter_vars]
     loops = list(sch.get_loops(block))
     if len(loops) != len(iters) or len(iters) < 2 or is_conditional(sch, block):

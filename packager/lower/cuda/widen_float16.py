@@ -1,9 +1,8 @@
-"""Compute in float32 what a PrimFunc computes in float16 or bfloat16.
+"""Widen float16 and bfloat16 arithmetic of a PrimFunc to float32.
 
-TVM's legalization adds up, and takes exponentials of, 16-bit numbers in 16 bits. Memory is what a GPU waits for, so
-arithmetic in 32 bits costs nothing there and keeps the rounding error of the result to that of its last conversion.
-Tensors in memory keep their types: loads widen, stores narrow, and only buffers inside the PrimFunc that hold computed
-values become float32. Conversions that the model itself asks for still round.
+TVM's legalization accumulates, and computes exponentials, in 16 bits. Kernels are memory-bound, so float32 arithmetic
+is free and leaves only the rounding of the final conversion. Tensors in memory keep their types: loads widen, stores
+narrow, and only internal buffers of computed values become float32. Casts of the model itself still round.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tvm_ffi import structural_map, structural_walk
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.lower.cuda.fast_math import FUNCTIONS, WIDE, rounded_function
 
-# 16-bit types, and the largest number of each: what reductions to a minimum or maximum start from.
+# 16-bit types and the largest finite value of each, the initial value of TVM's min and max reductions.
 HALVES = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
 WIDE_LARGEST = 3.4028234663852886e38
 
@@ -32,7 +31,7 @@ _BINARY = (ex.BinaryOpExpr, ex.CmpExpr)
 
 
 def widen(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a PrimFunc with the same parameters that computes in float32; one with opaque code comes back as it is."""
+    """Return a PrimFunc with the same parameters that computes in float32; one with opaque blocks is unchanged."""
     root = primfunc.body.block if isinstance(primfunc.body, s_tir.SBlockRealize) else None
     halves = [v for v in _variables(primfunc) if is_buffer_var(v) and str(v.dtype) in HALVES]
     if root is None or not halves or not _is_plain(primfunc.body):
@@ -67,7 +66,7 @@ def _is_plain(body: Any) -> bool:
 
 
 def _join_functions(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Join what TVM splits into blocks: an operand is widened, a function of it taken, and the result rounded."""
+    """Inline the blocks that TVM splits a math function into: widen, compute, round."""
     sch = s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
     blocks = list(sch.get_child_blocks(sch.get_sblock("root", func_name="main")))
     for block in blocks:
@@ -76,7 +75,7 @@ def _join_functions(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         widens = isinstance(value, tirx.Cast) and _is_half(value.value) and all(map(_is_function, consumers))
         rounds = isinstance(value, tvm.ir.Call) and all(isinstance(c, tirx.Cast) and _is_half(c) for c in consumers)
         if consumers and (widens or rounds):
-            with contextlib.suppress(s_tir.ScheduleError):  # it is also a result of the PrimFunc
+            with contextlib.suppress(s_tir.ScheduleError):  # it is an output of the PrimFunc too
                 sch.compute_inline(block)
     return sch.mod["main"]
 
@@ -86,7 +85,7 @@ def _is_function(value: Any) -> bool:
 
 
 def _accumulate_apart(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Give reductions that write a 16-bit parameter a buffer of their own, which a copy reads."""
+    """Let reductions that write a 16-bit parameter accumulate in a separate buffer that is copied out."""
     sch = s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
     parameters = IdentitySet(primfunc.params)
     for block in list(sch.get_child_blocks(sch.get_sblock("root", func_name="main"))):
@@ -99,7 +98,7 @@ def _accumulate_apart(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _computed(body: Any, inner: IdentitySet) -> IdentitySet:
-    """Return the buffers that hold values which 16 bits may not hold exactly."""
+    """Return the buffers of computed values that 16 bits may not represent exactly."""
     stores: list[Any] = []
     structural_walk(body, [(st.BufferStore, stores.append)])
     chosen = IdentitySet()
@@ -111,7 +110,7 @@ def _computed(body: Any, inner: IdentitySet) -> IdentitySet:
 
 
 def _is_exact(value: Any, widened: Container[Any]) -> bool:
-    """Tell whether a 16-bit value is a constant, or one of those in memory."""
+    """Tell whether a 16-bit value is a constant or loaded unchanged from memory."""
     if isinstance(value, tvm.ir.TensorLoad):
         return value.source not in widened
     if isinstance(value, tirx.Select):
@@ -134,7 +133,7 @@ def _is_half(expr: Any) -> bool:
 
 
 def _is_legalized(expr: Any) -> bool:
-    """Tell whether a float32 expression is how TVM writes a 16-bit function that has no 16-bit form, as ``erf``."""
+    """Tell whether a float32 expression is TVM's expansion of a function without a 16-bit form, such as ``erf``."""
     return (
         _is_function(expr)
         and _name(expr) != "if_then_else"
@@ -143,7 +142,7 @@ def _is_legalized(expr: Any) -> bool:
 
 
 def _narrow(value: Any, ty: Any) -> Any:
-    """Convert a float32 value to 16 bits; one that was only widened comes back as it was."""
+    """Convert a float32 value to 16 bits; a widening cast is dropped instead."""
     if isinstance(value, tirx.Cast) and str(value.value.ty) == str(ty):
         return value.value
     return tirx.Cast(ty, value)
@@ -152,8 +151,8 @@ def _narrow(value: Any, ty: Any) -> Any:
 class _Widener:
     """Rewrites the statements of one PrimFunc.
 
-    ``buffers`` maps those that become float32, by handle. ``rounded`` tells that all results are rounded to 16 bits at
-    last, also those of float32 arithmetic, as a model or TVM writes softmax.
+    ``buffers`` maps those that become float32, by handle. ``rounded``: all results are finally rounded to 16 bits,
+    including those of float32 arithmetic, such as TVM's softmax.
     """
 
     def __init__(self, buffers: IdentityMap[Any], *, rounded: bool) -> None:
@@ -179,7 +178,7 @@ class _Widener:
         value = store.value if exact else self._wide(store.value)
         largest = HALVES.get(str(store.buffer.dtype))
         if buffer is not store.buffer and isinstance(value, tirx.FloatImm) and abs(value.value) == largest:
-            # TVM knows a reduction by the value that it starts from.
+            # TVM recognizes a reduction by its initial value.
             value = tirx.FloatImm(WIDE, WIDE_LARGEST if value.value > 0 else -WIDE_LARGEST)
         if str(buffer.dtype) in HALVES and not exact:
             value = _narrow(value, store.value.ty)
@@ -225,7 +224,7 @@ class _Widener:
 
     def _binary(self, expr: Any) -> Any:
         if isinstance(expr, ex.Div) and self._may_round(expr) and self._is_computed(expr.b):
-            # What softmax divides by is one number for a row: it is inverted once, where a division takes ten steps.
+            # Softmax divides by one value per row: its reciprocal saves a division (ten instructions) per element.
             return tirx.Mul(self._wide(expr.a), tirx.Div(tirx.FloatImm(WIDE, 1.0), self._wide(expr.b)))
         return type(expr)(self._wide(expr.a), self._wide(expr.b))
 
@@ -251,7 +250,7 @@ class _Widener:
         return tirx.Cast(WIDE, call) if _is_half(expr) else call
 
     def _function(self, call: Any) -> Any:
-        """Return a function whose result is rounded to 16 bits, before the rounding."""
+        """Return the float32 value of a call whose result is rounded to 16 bits."""
         arguments = [self._wide(a) if isinstance(a, tvm.ir.Expr) else a for a in call.args]
         found = rounded_function(_name(call), arguments)
         return self._rebuilt(call, arguments, WIDE) if found is None else found

@@ -1,4 +1,4 @@
-"""Half precision adds up in float32: products of float16 and bfloat16 are rounded once, at the end."""
+"""Accumulate float16 and bfloat16 in float32: results are rounded once, at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FULL = "float32"
 
 
 def accumulate_in_float32(module: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite matmul and convolutions of ``main`` whose operands are half precision."""
+    """Let half-precision matmuls and convolutions of ``main`` return float32, followed by a cast."""
     return with_main(module, _Accumulator(module).visit_expr(module["main"]))
 
 
@@ -31,7 +31,7 @@ class _Accumulator(PyExprMutator):  # type: ignore[misc]
 
 
 def legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize ``softmax``, of half precision over a float32 core."""
+    """Legalize ``softmax``; half precision is computed in float32."""
     axis, dtype = call.attrs.axis, str(call.ty.dtype)
 
     def compute(x: Any) -> Any:
@@ -43,7 +43,7 @@ def legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 
 
 def legalize_layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize ``layer_norm``, of half precision over a float32 core: TVM has none for bfloat16."""
+    """Legalize ``layer_norm``; half precision is computed in float32. TVM has no version for bfloat16."""
     axes, epsilon, dtype = [int(axis) for axis in call.attrs.axes], call.attrs.epsilon, str(call.ty.dtype)
 
     def compute(*operands: Any) -> Any:

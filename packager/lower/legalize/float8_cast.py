@@ -1,4 +1,4 @@
-"""Conversions from and to float8_e4m3fn, the one narrow type that operators of Relax have: TVM's do not vectorize."""
+"""Cast from and to float8_e4m3fn with integer arithmetic that vectorizes; TVM's casts do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packager.graph.narrow_types import NATIVE, decode, encode
 
 
 def legalize_astype(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize ``astype``; what float8_e4m3fn cannot hold saturates."""
+    """Legalize ``astype``; values outside the range of float8_e4m3fn saturate."""
     source, target = str(call.args[0].ty.dtype), str(call.ty.dtype)
 
     def narrow(value: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Maxima and minima of floats start at infinity: TVM's start at the largest finite number, which rows of infinities,
-such as a mask's, do not have."""
+"""Use +-inf as the identity of float max/min. TVM uses the largest finite value, which is wrong for rows that are all
+-inf (masks)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from tvm import relax, te, tirx, topi
 
 
 def _register(combine: Callable[[Any, Any], Any], identity: float) -> None:
-    """Let threads of a GPU reduce together from infinity, too: they do so for the reductions that TVM has on a list.
+    """Register the reducer with TVM, whose cross-thread reductions accept registered ones only.
 
-    TVM's list is destroyed after Python has ended, when no function of Python can be released: these never are.
+    TVM's registry is destroyed after the Python interpreter, when Python functions can no longer be released; so their
+    reference counts are raised to keep them alive forever.
     """
 
     def combined(left: Any, right: Any) -> list[Any]:
@@ -80,8 +81,8 @@ def _legalize(
 
         def element(*indices: Any) -> Any:
             free = iter(indices if not keepdims else [i for axis, i in enumerate(indices) if axis not in reduced])
-            places = [reduced[axis] if axis in reduced else next(free) for axis in range(rank)]
-            return reducer(data(*places), axis=list(reduced.values()))
+            position = [reduced[axis] if axis in reduced else next(free) for axis in range(rank)]
+            return reducer(data(*position), axis=list(reduced.values()))
 
         result = te.compute(shape, element, name=name)
         return topi.cast(result, "bool") if is_bool else result

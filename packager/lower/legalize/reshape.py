@@ -1,7 +1,7 @@
-"""Calls of kernels that only give a tensor another shape become ``relax.reshape``, which costs nothing.
+"""Replace calls of kernels that only reshape by ``relax.reshape``, which costs nothing at run time.
 
-TVM's pass for it fails on a whole module where it cannot follow the indices of one kernel, as those of a transpose with
-an extent such as ``past + 1``. Then the same is done kernel by kernel, and such kernels stay calls.
+TVM's pass fails for the whole module if it cannot analyze the indices of one kernel, such as a transpose with an extent
+``past + 1``. Then kernels are tested one by one, and those stay calls.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from packager.graph.rewrite import with_main
 
 
 def legalize_reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Leave a reshape as it is where nothing but a condition of the run says that there are as many elements as before.
+    """Keep a reshape whose element counts are equal only by a run-time condition.
 
-    As a kernel it would not be known for a reshape, and its indices are a chain of quotients that LLVM is busy with for
-    minutes.
+    As a kernel it would not be recognized as a reshape, and LLVM spends minutes on its chains of divisions.
     """
     before, after = call.args[0].ty.shape, call.ty.shape
     if isinstance(before, relax.ShapeExpr) and isinstance(after, relax.ShapeExpr):
@@ -62,5 +61,5 @@ class _Reshapes(PyExprMutator):  # type: ignore[misc]
 def _only_reshapes(kernel: Any) -> bool:
     try:
         return isinstance(kernel, tirx.PrimFunc) and bool(has_reshape_pattern(kernel))
-    except tvm.error.InternalError:  # its indices cannot be followed
+    except tvm.error.InternalError:  # the indices cannot be analyzed
         return False

@@ -1,1 +1,1 @@
-"""TODO packager/transforms/layout."""
+"""Layout passes: ``channels_last``, ``channel_patterns``, ``im2col``, ``flatten``."""

@@ -1,1 +1,1 @@
-"""TODO packager/transforms/micro_batch."""
+"""Compute a batch in parts: ``micro_batch``, ``rules`` (which axes are batches), ``split``, ``cost``."""

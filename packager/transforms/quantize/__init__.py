@@ -1,1 +1,3 @@
-"""TODO packager/transforms/quantize."""
+"""QDQ to integer arithmetic: ``quantize``, ``rewrite``, ``values``, ``emitter``, ``products``, ``arithmetic``, ``constants``,
+``limits``; ``float8``.
+"""

@@ -1,1 +1,1 @@
-"""TODO packager/transforms/simplify."""
+"""Algebraic simplifications: ``arithmetic`` (equal but for rounding), ``no_ops``, ``sink_reshapes``."""

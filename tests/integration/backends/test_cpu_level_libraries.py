@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packager.bundle.cpu_levels import form_name
+from packager.bundle.cpu_levels import clone_symbol
 from packager.bundle.elf.file import read_elf
 from packager.codegen.toolchain import find_toolchain
 from packager.errors import BackendError
@@ -78,7 +78,7 @@ def test_forms_have_names_and_sections_of_their_own(folder: Path) -> None:
 def test_linked_together(folder: Path) -> None:
     """Calls between functions of a form stay in it, and its code lies apart from what every session runs."""
     prepared = check(folder, *(form(folder, cpu, bias=bias) for bias, cpu in enumerate(CPUS, start=1)))
-    names = [form_name("acme_two", level) for level in ("", *CPUS[1:])]
+    names = [clone_symbol("acme_two", level) for level in ("", *CPUS[1:])]
     declarations = "".join(f'__attribute__((visibility("hidden"))) int {name}(void);\n' for name in names)
     (folder / "entry.c").write_text(
         declarations + f"int (*const forms[])(void) = {{ {', '.join(names)} }};\n"

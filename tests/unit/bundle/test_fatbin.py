@@ -135,11 +135,11 @@ def entries(content: bytes) -> list[int]:
         (0, "<I", 0x12345678, "none at byte 0"),
         (4, "<H", 2, "version 2"),
         (6, "<H", 8, "header of 8 bytes"),
-        (8, "<Q", 2**63, "lies outside"),
+        (8, "<Q", 2**63, "is outside"),
         (16, "<H", 8, "unknown kind 8"),
         (18, "<H", 0x102, "version 0x102"),
         (20, "<I", 0, "header of 0 bytes"),
-        (24, "<Q", 2**64 - 1, "lies outside"),
+        (24, "<Q", 2**64 - 1, "is outside"),
         (32, "<I", 2**31, "compressed code"),
         (44, "<I", 9, "architecture 9 with"),
         (44, "<I", 1000, "architecture 1000 with"),
@@ -157,7 +157,7 @@ def test_each_field(offset: int, layout: str, value: int, message: str, small: P
 def test_machine_code_is_an_elf_file(small: Path, tmp_path: Path) -> None:
     content = small.read_bytes()
     assert content.count(b"\x7fELF") == 2
-    with pytest.raises(BundleError, match="what it has for sm_80 is no machine code"):
+    with pytest.raises(BundleError, match="its code for sm_80 is not an ELF file"):
         read_bytes(content.replace(b"\x7fELF", b"\x7fELD"), tmp_path / "damaged")
 
 

@@ -82,7 +82,7 @@ def test_entries_that_agree(value: dict[str, Any]) -> None:
     second = ENTRY | {"name": "two", "inputs": [], "outputs": [], "dims": [], "states": ["s"]}
     read = reread(value | {"states": [STATE], "entries": [ENTRY, second]})
     assert [entry.name for entry in read.every_entry()] == ["one", "two"]
-    with pytest.raises(BundleError, match="no entry has the state 's'"):
+    with pytest.raises(BundleError, match="no entry uses the state 's'"):
         reread(value | {"states": [STATE], "entries": [ENTRY]})
 
 
@@ -108,9 +108,9 @@ def test_states_that_agree(value: dict[str, Any]) -> None:
         ("model.opset", {"ai.onnx": "17"}, r"\$\.model\.opset\.ai\.onnx: expected integer"),
         ("dims.0.min", 5, r"\$\.dims\[0\]: min 5 is greater than max 4"),
         ("dims.0.name", "n-1", r"\$\.dims\[0\]\.name: must be a C identifier"),
-        ("dims", [{"name": "n", "min": 1, "max": 4, "buckets": [1, 3]}], r"\$\.dims\[0\]\.buckets: do not rise"),
-        ("dims", [{"name": "n", "min": 1, "max": 4, "buckets": [2, 1, 4]}], r"\$\.dims\[0\]\.buckets: do not rise"),
-        ("dims", [{"name": "n", "min": 1, "max": 4}] * 2, r"\$\.dims\[1\]: 'n' stands there twice"),
+        ("dims", [{"name": "n", "min": 1, "max": 4, "buckets": [1, 3]}], r"\$\.dims\[0\]\.buckets: must increase"),
+        ("dims", [{"name": "n", "min": 1, "max": 4, "buckets": [2, 1, 4]}], r"\$\.dims\[0\]\.buckets: must increase"),
+        ("dims", [{"name": "n", "min": 1, "max": 4}] * 2, r"\$\.dims\[1\]: 'n' is listed twice"),
         ("inputs.0.shape.0", "k", r"\$\.inputs\[0\]\.shape\[0\]: 'k' is not one of the dims"),
         ("inputs.0.shape.0", "n+1", r"not one of the dims"),
         ("inputs.0.shape.0", 1.5, r"\$\.inputs\[0\]\.shape\[0\]: expected integer.*or expected string"),
@@ -119,24 +119,24 @@ def test_states_that_agree(value: dict[str, Any]) -> None:
         ("outputs.0.dtype", "float31", r"\$\.outputs\[0\]\.dtype: expected one of"),
         ("states", [STATE | {"name": "x"}], r"\$\.states\[0\]\.name: 'x' is an input"),
         ("states", [STATE | {"output": "y"}], r"\$\.states\[0\]\.output: 'y' is an output"),
-        ("states", [STATE, STATE | {"offset": 64}], r"\$\.states\[1\]: 's' stands there twice"),
+        ("states", [STATE, STATE | {"offset": 64}], r"\$\.states\[1\]: 's' is listed twice"),
         ("states", [STATE, STATE | {"name": "t", "offset": 64}], r"'n' is the next value of another state"),
         ("states", [STATE, OTHER | {"offset": 0}], r"\$\.states\[1\]\.offset: overlaps the state before, which ends"),
         ("states", [STATE | {"offset": 32}], r"\$\.states\[0\]\.offset: 32 is not a multiple of 64"),
         ("states", [STATE | {"bytes": 12}], r"\$\.states\[0\]\.bytes: 12 bytes do not fit"),
         ("states", [STATE | {"shape": ["n"]}], r"\$\.states\[0\]\.shape\[0\]: expected integer"),
-        ("states", [STATE | {"initial": "w"}], r"\$\.states\[0\]\.initial: 'w' is no constant"),
+        ("states", [STATE | {"initial": "w"}], r"\$\.states\[0\]\.initial: 'w' is not a constant"),
         ("states", [STATE | {"initial": "scale"}], r"\$\.states\[0\]\.initial: 'scale' has another dtype or shape"),
         ("entries", [ENTRY | {"inputs": []}], r"\$\.entries\[0\]\.inputs: differs from inputs, which are"),
-        ("entries", [ENTRY, ENTRY], r"\$\.entries\[1\]: 'one' stands there twice"),
-        ("entries", [ENTRY | {"states": ["s"]}], r"\$\.entries\[0\]\.states: 's' is no state"),
+        ("entries", [ENTRY, ENTRY], r"\$\.entries\[1\]: 'one' is listed twice"),
+        ("entries", [ENTRY | {"states": ["s"]}], r"\$\.entries\[0\]\.states: 's' is not a state"),
         ("entries", [ENTRY, ENTRY | {"name": "b", "dims": []}], r"\$\.entries\[1\]\.inputs\[0\]\.shape\[0\]: 'n'"),
         ("targets.0", {"mcpu": "x"}, r"\$\.targets\[0\]: lacks the key 'kind'"),
         ("backends.0.primitives.0.flops", "1", r"\$\.backends\[0\]\.primitives\[0\]\.flops: expected integer"),
         ("backends.0.static_libraries.0.members", [1], r"\$\.backends\[0\]\.static_libraries\[0\]\.members\[0\]"),
         ("constants.0.bytes", 63, r"\$\.constants\[0\]\.bytes: 63 bytes do not fit"),
         ("constants.0.offset", 32, r"\$\.constants\[0\]\.offset: 32 is not a multiple of 64"),
-        ("constants.0.aliases", ["scale"], r"\$\.constants\[0\]: 'scale' stands there twice"),
+        ("constants.0.aliases", ["scale"], r"\$\.constants\[0\]: 'scale' is listed twice"),
         ("constants.0.sha256", "0" * 63, r"\$\.constants\[0\]\.sha256: must be 64 lower-case hex digits"),
         ("weights.bytes", 1, r"\$\.weights\.bytes"),
         ("weights.storage", "none", r"\$\.weights\.storage"),
@@ -151,9 +151,9 @@ def test_states_that_agree(value: dict[str, Any]) -> None:
             [{"name": "v3", "cpu_features": ["sse2"]}, {"name": "v4", "cpu_features": ["avx"]}],
             r"cpu_levels\[1\]\.cpu_features: lacks sse2, which the level below needs",
         ),
-        ("requirements.cpu_levels", [{"name": "v3", "cpu_features": ["sse2"]}] * 2, r"'v3' stands there twice"),
+        ("requirements.cpu_levels", [{"name": "v3", "cpu_features": ["sse2"]}] * 2, r"'v3' is listed twice"),
         ("requirements.cpu_levels", [{"name": "a/b", "cpu_features": ["sse2"]}], r"must be a CPU's name"),
-        ("backends.0.primitives.0.levels", ["v4"], r"pk_scale has a form for v4, which is none of the better CPU"),
+        ("backends.0.primitives.0.levels", ["v4"], r"pk_scale has a clone for v4, which is not one of the higher CPU"),
         ("golden.rtol", -1, r"\$\.golden\.rtol"),
         ("golden.cases", 0, r"\$\.golden\.cases"),
         ("form", "both", r"\$\.form: expected one of 'shared', 'static'"),
@@ -171,7 +171,7 @@ def test_reader_is_strict(value: dict[str, Any], path: str, new: Any, message: s
 
 def test_a_function_has_one_provider(value: dict[str, Any]) -> None:
     (backend,) = value["backends"]
-    with pytest.raises(BundleError, match=r"\$\.backends: 'other' provides pk_scale, which stands there twice"):
+    with pytest.raises(BundleError, match=r"\$\.backends: 'other' provides pk_scale, which is listed twice"):
         reread(value | {"backends": [backend, backend | {"kind": "other"}]})
 
 

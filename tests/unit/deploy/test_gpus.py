@@ -100,7 +100,7 @@ def test_names_of_architectures() -> None:
     ordered = ["sm_90", "sm_90a", "sm_100", "sm_120", "compute_80", "compute_100f"]
     assert sorted(names, key=arch_key) == ordered
     for name in ("sm_9", "sm_90b", "SM_90", "90", "sm_1000", "sm_90a ", ""):
-        with pytest.raises(ValueError, match="is no GPU architecture"):
+        with pytest.raises(ValueError, match="is not a GPU architecture"):
             parse_arch(name)
 
 
@@ -224,11 +224,11 @@ def test_a_second_section(fatbin: Path, tmp_path: Path, machine: Machine) -> Non
 @pytest.mark.parametrize(
     ("patch", "message"),
     [
-        (lambda m: replace(m, targets=(*m.targets, {"kind": "cuda", "arch": ("sm_80",)})), "cuda: is null although"),
-        (lambda m: replace(cuda()(m), targets=m.targets), "stands there without a Target of kind 'cuda'"),
+        (lambda m: replace(m, targets=(*m.targets, {"kind": "cuda", "arch": ("sm_80",)})), "cuda: is null, but"),
+        (lambda m: replace(cuda()(m), targets=m.targets), "is set, but there is no Target of kind 'cuda'"),
         (with_targets(cuda(), archs=("sm_80",)), r"cuda\.archs: differs from the Target's -arch, which is sm_80"),
         (cuda(["sm_8"], []), r"cuda\.archs\[0\]: must be a GPU architecture"),
-        (cuda(["sm_80", "sm_80"], []), r"cuda\.archs\[1\]: 'sm_80' stands there twice"),
+        (cuda(["sm_80", "sm_80"], []), r"cuda\.archs\[1\]: 'sm_80' is listed twice"),
         (cuda([], ["sm_80"]), r"cuda\.ptx\[0\]: must be a virtual GPU architecture"),
         (cuda(driver="13"), r"cuda\.driver: must be a version of CUDA"),
     ],

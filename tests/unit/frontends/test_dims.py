@@ -80,7 +80,7 @@ def test_buckets() -> None:
     ("text", "problem"),
     [
         ("seq=256,128", "128 comes after 256"),
-        ("seq=128,128", "size 128 stands there twice"),
+        ("seq=128,128", "duplicate size 128"),
         ("seq=0,128", "size 0 is not in 1"),
         (f"seq=1,{2**31}", f"size {2**31} is not in"),
     ],

@@ -1,4 +1,4 @@
-"""TODO"""
+"""The vector unit that C is rendered for, and the instructions that depend on it."""
 
 from __future__ import annotations
 

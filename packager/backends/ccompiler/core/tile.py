@@ -1,4 +1,4 @@
-"""TODO"""
+"""Register tiles of GEMM: rows by vectors of columns, for an element type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO"""
+"""The sliding window of a convolution or pooling: kernel, strides, padding, dilation."""
 
 from __future__ import annotations
 

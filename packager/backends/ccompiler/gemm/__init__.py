@@ -1,1 +1,3 @@
-"""TODO packager/backends/ccompiler/gemm."""
+"""GEMM and convolution as GEMM: ``tiles`` (register tiles), ``blocks`` (cache blocking), ``loop_nest``, ``row_windows``
+(convolution windows read in place, without im2col).
+"""

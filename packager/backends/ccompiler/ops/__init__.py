@@ -1,1 +1,1 @@
-"""TODO packager/backends/ccompiler/ops."""
+"""One file per family of operators, each of which describes a loop nest for a template of ``templates/ccompiler/``."""

@@ -1,1 +1,1 @@
-"""TODO packager/backends/cutlass/attention."""
+"""Fused attention: ``match``, ``problem``, ``projections`` (q, k and v from one GEMM), ``kernels``."""

@@ -1,1 +1,1 @@
-"""TODO packager/backends/cutlass/conv."""
+"""Implicit-GEMM convolution: ``problem``, ``kernels``, ``cost_model``."""

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Analytical cost model of convolutions: rank tiles without a GPU."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""TODO packager/backends/cutlass/gemm."""
+"""Matrix products: ``problem``, ``tiles`` (the portfolio), ``kernels``, ``cost_model`` (ranks tiles without a GPU)."""

@@ -1,1 +1,4 @@
-"""TODO packager/frontends/onnx/ops."""
+"""Converters from ONNX operators to Relax, a file per family.
+
+``operands`` (what converters share) and ``converters`` (the table) first; ``nn/`` and ``quantization/`` are folders.
+"""

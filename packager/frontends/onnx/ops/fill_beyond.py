@@ -1,4 +1,4 @@
-"""TODO"""
+"""FillBeyond: overwrite the elements of a bounded-size tensor beyond its count."""
 
 from __future__ import annotations
 

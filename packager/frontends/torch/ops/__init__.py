@@ -1,1 +1,1 @@
-"""TODO packager/frontends/torch/ops."""
+"""Converters from ATen operators to Relax: ``elementwise``, ``nn``, ``reductions``, ``views``, ``updates``, ``program``."""

@@ -1,1 +1,1 @@
-"""TODO packager/frontends/onnx/ops/nn."""
+"""Converters of neural network operators: pooling, normalization, activations, attention, recurrent nets, resize."""

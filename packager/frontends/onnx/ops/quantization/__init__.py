@@ -1,1 +1,1 @@
-"""TODO packager/frontends/onnx/ops/quantization."""
+"""Converters of quantized operators: QDQ, blocked and float8 quantization, integer math, narrow element types."""
