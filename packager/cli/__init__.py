@@ -1,5 +1,6 @@
 """The command line: parse, call the function of the same name, print.
 
-``main`` (application, exit codes), ``options`` (shared options), ``build``, ``explain``, ``targets``, ``deploy``, ``tune``;
-``interruption`` (signals), ``hide_torch`` (keeps TVM from importing it), ``atomic_write``; ``reports/`` renders tables.
+``main`` (application, exit codes), ``options`` (shared options), ``build``, ``explain``, ``targets``,
+``deploy``, ``tune``; ``interruption`` (signals), ``hide_torch`` (keeps TVM from importing it),
+``atomic_write``; ``reports/`` renders tables.
 """

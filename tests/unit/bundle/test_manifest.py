@@ -127,7 +127,7 @@ def test_states_that_agree(value: dict[str, Any]) -> None:
         ("states", [STATE | {"shape": ["n"]}], r"\$\.states\[0\]\.shape\[0\]: expected integer"),
         ("states", [STATE | {"initial": "w"}], r"\$\.states\[0\]\.initial: 'w' is not a constant"),
         ("states", [STATE | {"initial": "scale"}], r"\$\.states\[0\]\.initial: 'scale' has another dtype or shape"),
-        ("entries", [ENTRY | {"inputs": []}], r"\$\.entries\[0\]\.inputs: differs from inputs, which are"),
+        ("entries", [ENTRY | {"inputs": []}], r"\$\.entries\[0\]\.inputs: differs from the manifest's inputs"),
         ("entries", [ENTRY, ENTRY], r"\$\.entries\[1\]: 'one' is listed twice"),
         ("entries", [ENTRY | {"states": ["s"]}], r"\$\.entries\[0\]\.states: 's' is not a state"),
         ("entries", [ENTRY, ENTRY | {"name": "b", "dims": []}], r"\$\.entries\[1\]\.inputs\[0\]\.shape\[0\]: 'n'"),
@@ -149,7 +149,7 @@ def test_states_that_agree(value: dict[str, Any]) -> None:
         (
             "requirements.cpu_levels",
             [{"name": "v3", "cpu_features": ["sse2"]}, {"name": "v4", "cpu_features": ["avx"]}],
-            r"cpu_levels\[1\]\.cpu_features: lacks sse2, which the level below needs",
+            r"cpu_levels\[1\]\.cpu_features: lacks sse2, which the level below requires",
         ),
         ("requirements.cpu_levels", [{"name": "v3", "cpu_features": ["sse2"]}] * 2, r"'v3' is listed twice"),
         ("requirements.cpu_levels", [{"name": "a/b", "cpu_features": ["sse2"]}], r"must be a CPU's name"),

@@ -1,1 +1,3 @@
-"""Converters from ATen operators to Relax: ``elementwise``, ``nn``, ``reductions``, ``views``, ``updates``, ``program``."""
+"""Converters from ATen operators to Relax: ``elementwise``, ``nn``, ``reductions``, ``views``, ``updates``,
+``program``.
+"""
