@@ -17,7 +17,7 @@ from tvm import relax
 from benchmarks.cutlass.problems import HALF, Attention, Conv, Problem, Product
 from packager.backends.base import Context, Target
 from packager.backends.cutlass.attention.match import Attention as Found
-from packager.backends.cutlass.attention.problem import rank_attention
+from packager.backends.cutlass.attention.problem import rank_attention, read_attention
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass
 from packager.backends.cutlass.core.drafts import SM90A, KernelConfig, Ranking
@@ -139,7 +139,9 @@ def _of_attention(problem: Attention) -> Ranking:
         *(problem.batch, problem.heads, problem.length, problem.length, problem.depth, problem.depth),
         problem.depth**-0.5,
     )
-    return rank_attention(found, OPTIONS)
+    known = read_attention(found)
+    assert known is not None
+    return rank_attention(known, OPTIONS)
 
 
 def _of_convolution(problem: Conv) -> Ranking:

@@ -87,14 +87,15 @@ class Context:
 class Match:
     """A part of the model that a pattern has matched, before its backend takes it.
 
-    ``calls`` are its operators (``relax.Call``) in the model's order, the last the one that the pattern is rooted at.
-    ``annotated`` are the expressions that named sub-patterns have matched. ``constants`` are the variables that
-    hold constants.
+    ``calls`` are its operators (``relax.Call``) in the model's order, the last the one that the pattern is rooted at,
+    and ``variables`` what they are bound to. ``annotated`` are the expressions that named sub-patterns have matched.
+    ``constants`` are the variables that hold constants.
     """
 
     calls: tuple[Any, ...]
     annotated: Mapping[str, Any]
     constants: Set[Any]
+    variables: tuple[Any, ...] = ()
 
     def is_constant(self, expr: Any) -> bool:
         """Whether an operand is one of the model's constants, and not computed from its inputs."""
@@ -106,7 +107,8 @@ class Pattern:
     """Something that a backend can take, under the name that composites get (``acme.conv2d_bias_relu``).
 
     ``pattern`` is a ``tvm.relax.dpl.DFPattern`` that is rooted at a call of an operator, ``annotations`` names parts
-    of it for ``check``, which sees every match and may refuse it. With ``taps`` a match may have values that are used
+    of it for ``check``, which sees every match and may refuse it. ``problem`` returns what a match computes, as a value
+    that ``compile`` gets with the composite (see Composite). With ``taps`` a match may have values that are used
     outside too: they become further results of the partition, before the last. Where matches merge, a partition holds
     one ``anchor`` at most: an operator with a loop nest of its own, around which others are fused.
     """
@@ -115,8 +117,20 @@ class Pattern:
     pattern: Any
     annotations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     check: Callable[[Match], bool] = lambda _match: True
+    problem: Callable[[Match], Any] = lambda _match: None
     taps: bool = False
     anchor: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search takes together: the variables whose bindings become one partition, and what these compute.
+
+    ``problem`` is handed to ``compile`` with the composite (see Composite).
+    """
+
+    variables: Sequence[Any]
+    problem: Any = None
 
 
 @dataclass(frozen=True)
@@ -124,14 +138,13 @@ class Search:
     """Something that a backend can take, found by Python: where operators are optional, or constants say what it is.
 
     ``find`` is shown every call of ``operator`` (``nn.softmax``), by the variable that it is bound to, in the model's
-    ``graph.dataflow.Dataflow``. It yields what it takes together, best first, each as the variables whose bindings
-    become one partition; a value that is used outside may be one of them at most. The backend, given the partition,
-    can search in the same way in its function.
+    ``graph.dataflow.Dataflow``. It yields what it takes together, best first; one of the variables at most may be used
+    outside.
     """
 
     name: str
     operator: str
-    find: Callable[[Dataflow, Any], Iterable[Sequence[Any]]]
+    find: Callable[[Dataflow, Any], Iterable[Found]]
     anchor: bool = False
 
 

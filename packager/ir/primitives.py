@@ -120,10 +120,16 @@ class FunctionGroup:
 
 @dataclass(frozen=True)
 class Composite:
-    """A match of one of a backend's patterns: the pattern's name, and its operators in order (``nn.conv2d``)."""
+    """A match of one of a backend's patterns: the pattern's name, its operators in order (``nn.conv2d``), its problem.
+
+    The problem is what the pattern or search has found there, as a value of the backend's own: None, or a frozen
+    dataclass of plain facts, Relax variables, extents, and tuples and dataclasses of these. Variables and extents, of
+    the model when it was found, are those of the partition's function here. Facts compare with ``==``.
+    """
 
     name: str
     ops: tuple[str, ...]
+    problem: Any = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,9 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Partition:
-    """A part of the model that one backend compiles; structurally equal parts are one partition with several sites.
+    """A part of the model that one backend compiles; equal parts are one partition with several sites.
+
+    Equal are parts of the same structure whose composites have the same names and the same facts in their problems.
 
     ``function`` is a Relax function whose parameters are the arguments, in order, and whose body is one dataflow
     block; it returns a tensor, or a tuple of them. Arguments ``constant_arguments`` are constants at every site.

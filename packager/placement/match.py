@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,11 +70,12 @@ def _names_function(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A match: the bindings that it covers, by number, and the name of the pattern."""
+    """A match: the bindings that it covers, by number, its pattern, and the problem that the pattern says it is."""
 
     nodes: frozenset[int]
     pattern: Pattern | Search
     match: Match
+    problem: Any = None
 
 
 def find_candidates(graph: FlatMain, patterns: Sequence[Pattern | Search]) -> list[Candidate]:
@@ -119,15 +120,23 @@ def _root_operator(pattern: Any) -> str | None:
 def _search(graph: FlatMain, index: int, search: Search) -> list[Candidate]:
     """Return what a search finds around a binding."""
     candidates = []
-    for variables in search.find(graph.dataflow, graph.bindings[index].var):
-        nodes = {graph.number[variable] for variable in variables}
+    for found in search.find(graph.dataflow, graph.bindings[index].var):
+        nodes = {graph.number[variable] for variable in found.variables}
         members = frozenset(nodes | {field for node in nodes for field in _fields(graph, node)})
         if is_closed(graph, members) and sum(graph.used_outside(node, members) for node in members) == 1:
-            calls = [graph.bindings[node].value for node in sorted(members)]
-            operators = tuple(value for value in calls if isinstance(value, relax.Call))
-            match = Match(operators, {}, graph.dataflow.constants)
-            candidates.append(Candidate(members, search, match))
+            candidates.append(Candidate(members, search, _match_of(graph, members, {}), found.problem))
     return candidates
+
+
+def _match_of(graph: FlatMain, members: frozenset[int], annotated: Mapping[str, Any]) -> Match:
+    bindings = [graph.bindings[node] for node in sorted(members)]
+    calls = [binding for binding in bindings if isinstance(binding.value, relax.Call)]
+    return Match(
+        calls=tuple(binding.value for binding in calls),
+        annotated=annotated,
+        constants=graph.dataflow.constants,
+        variables=tuple(binding.var for binding in calls),
+    )
 
 
 def _match(graph: FlatMain, index: int, pattern: Pattern) -> list[Candidate]:
@@ -158,14 +167,9 @@ def _match_at(graph: FlatMain, index: int, pattern: Pattern) -> Candidate | None
     taps = [node for node in nodes if node != index and graph.used_outside(node, members)]
     if taps and not pattern.taps:
         return None
-    calls = [graph.bindings[node].value for node in sorted(members)]
     annotated = {name: by_part.get(part) for name, part in pattern.annotations.items()}
-    match = Match(
-        calls=tuple(value for value in calls if isinstance(value, relax.Call)),
-        annotated=annotated,
-        constants=graph.dataflow.constants,
-    )
-    return Candidate(members, pattern, match) if pattern.check(match) else None
+    match = _match_of(graph, members, annotated)
+    return Candidate(members, pattern, match, pattern.problem(match)) if pattern.check(match) else None
 
 
 def _fields(graph: FlatMain, node: int) -> set[int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import relax
 from tvm_ffi import structural_equal, structural_hash, structural_map
 
 from packager.bundle.manifest import Dim
+from packager.errors import BackendError
 from packager.graph.cost import estimate_function
 from packager.graph.dataflow import bindings_of
 from packager.graph.identity import IdentityMap
@@ -18,6 +19,7 @@ from packager.graph.symbolic import to_extent
 from packager.ir.primitives import CallSite, Composite, Cost, Partition
 from packager.ir.shapes import Extent
 from packager.placement.match import ArgumentDims, Candidate, FlatMain, external_reads, is_tensor
+from packager.placement.problems import facts_of, renamed
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Cut:
-    """Bindings as a function of their own: what they read in ``main``, the dims of that, and the function."""
+    """Bindings as a function of their own: what they read in ``main``, the dims of that, and the function.
+
+    ``renaming`` says which variable of the function each of main's is: those that are read, then those that are bound.
+    """
 
     reads: Sequence[relax.Var]
     dims: ArgumentDims
     function: Any
+    renaming: Sequence[tuple[relax.Var, relax.Var]]
 
     @property
     def has_shapes(self) -> bool:
@@ -67,7 +73,7 @@ def outline(
     names: Mapping[Any, Extent],
     dims: Mapping[str, Dim],
 ) -> list[Outlined]:
-    """Return the partitions of ``groups``: structurally equal groups are one partition.
+    """Return the partitions of ``groups``: groups that are equal, as Partition says, are one.
 
     They are named after the backend's ``kind`` and numbered, without the names in ``taken``.
     ``constants`` gives the names of main's constant parameters, ``nodes`` the source node of each variable,
@@ -77,7 +83,10 @@ def outline(
     by_hash: dict[int, list[_Found]] = {}
     for group, part in groups:
         site_constants = {i: constants[variable] for i, variable in enumerate(part.reads) if variable in constants}
-        new = _Found(part.function, frozenset(site_constants), _composites(group))
+        composites = _composites(group)
+        numbers = IdentityMap((before, number) for number, (before, _) in enumerate(part.renaming))
+        facts = tuple((one.name, one.ops, facts_of(one.problem, numbers)) for one in composites)
+        new = _Found(part, frozenset(site_constants), composites, facts)
         alike = by_hash.setdefault(int(structural_hash(part.function)), [])
         entry = next((known for known in alike if known.equals(new)), None)
         if entry is None:
@@ -89,42 +98,58 @@ def outline(
         own = [(dim, to_extent(expression, names)) for expression, dim in part.dims.expressions]
         entry.costs.append(estimate_function(part.function, IdentityMap([*names.items(), *own]), dims))
     free = (name for name in (f"{kind}_{number}" for number in itertools.count()) if name not in taken)
-    return [
-        Outlined(
-            Partition(
-                name=name,
-                composites=entry.composites,
-                function=relax.utils.copy_with_new_vars(entry.function),
-                constant_arguments=entry.constant_arguments,
-                sites=tuple(entry.sites),
-                cost=max(entry.costs, key=lambda cost: (cost.flops, cost.bytes_read)),
-            ),
-            tuple(entry.groups),
-        )
-        for name, entry in zip(free, found, strict=False)
-    ]
+    named = zip(free, found, strict=False)
+    return [Outlined(_partition(kind, name, entry), tuple(entry.groups)) for name, entry in named]
 
 
 @dataclass
 class _Found:
-    """A partition while its call sites are found."""
+    """A partition while its call sites are found. Its problems are those of the first of them, in terms of ``main``."""
 
-    function: Any
+    part: Cut
     constant_arguments: frozenset[int]
     composites: tuple[Composite, ...]
+    facts: Any
     groups: list[Group] = field(default_factory=list)
     sites: list[CallSite] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
 
     def equals(self, other: _Found) -> bool:
         """Whether both can be one partition."""
-        alike = (self.constant_arguments, self.composites) == (other.constant_arguments, other.composites)
-        return alike and bool(structural_equal(self.function, other.function))
+        alike = (self.constant_arguments, self.facts) == (other.constant_arguments, other.facts)
+        return alike and bool(structural_equal(self.part.function, other.part.function))
+
+
+def _partition(kind: str, name: str, found: _Found) -> Partition:
+    function = relax.utils.copy_with_new_vars(found.part.function)
+    copies = IdentityMap(zip(_variables(found.part.function), _variables(function), strict=True))
+    renaming = [(before, copies[inner]) for before, inner in found.part.renaming]
+    try:
+        composites = tuple(replace(one, problem=renamed(one.problem, renaming)) for one in found.composites)
+    except KeyError as error:
+        raise BackendError(f"{kind}: the problem of {name} has {error.args[0]!r}, which its match has not") from None
+    return Partition(
+        name=name,
+        composites=composites,
+        function=function,
+        constant_arguments=found.constant_arguments,
+        sites=tuple(found.sites),
+        cost=max(found.costs, key=lambda cost: (cost.flops, cost.bytes_read)),
+    )
+
+
+def _variables(function: relax.Function) -> list[relax.Var]:
+    """Return the parameters of a function, then the variables that it binds."""
+    return [*function.params, *(binding.var for binding in bindings_of(function))]
 
 
 def _composites(group: Group) -> tuple[Composite, ...]:
     return tuple(
-        Composite(candidate.pattern.name, tuple(_operator(call, candidate) for call in candidate.match.calls))
+        Composite(
+            candidate.pattern.name,
+            tuple(_operator(call, candidate) for call in candidate.match.calls),
+            candidate.problem,
+        )
         for candidate in sorted(group.candidates, key=lambda c: max(c.nodes))
     )
 
@@ -171,10 +196,6 @@ def cut(graph: FlatMain, nodes: frozenset[int]) -> Cut:
     """
     reads = external_reads(graph, nodes)
     dims = ArgumentDims(reads)
-    return Cut(reads, dims, _function(graph, nodes, reads, dims))
-
-
-def _function(graph: FlatMain, nodes: frozenset[int], reads: Sequence[relax.Var], dims: ArgumentDims) -> relax.Function:
     replaced: IdentityMap[relax.Var] = IdentityMap()
     parameters = []
     for variable in reads:
@@ -188,12 +209,13 @@ def _function(graph: FlatMain, nodes: frozenset[int], reads: Sequence[relax.Var]
                 binding = graph.bindings[node]
                 value = _with_dims(binding.value, dims)
                 value = structural_map(value, (relax.Var, lambda v: replaced.get(v, v)))
-                replaced[binding.var] = builder.emit(value)
-            results = [replaced[result] for result in results_of(graph, nodes)]
-            outputs = [builder.emit_output(result) for result in results]
+                emit = builder.emit_output if graph.used_outside(node, nodes) else builder.emit
+                replaced[binding.var] = emit(value)
+            outputs = [replaced[result] for result in results_of(graph, nodes)]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-    module = relax.transform.CanonicalizeBindings()(builder.get())
-    return module["main"].without_attr("global_symbol")
+    function = builder.get()["main"].without_attr("global_symbol")
+    before = [*reads, *(graph.bindings[node].var for node in sorted(nodes))]
+    return Cut(reads, dims, function, [(variable, replaced[variable]) for variable in before])
 
 
 def _shape(ty: Any, dims: ArgumentDims) -> relax.ShapeExpr:

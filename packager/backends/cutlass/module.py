@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from packager.backends.base import Context, Target
-from packager.backends.cutlass.attention.match import find_attention
-from packager.backends.cutlass.attention.problem import add_attention
+from packager.backends.cutlass.attention.problem import AttentionProblem, add_attention
 from packager.backends.cutlass.candidates import Shipping, ship
-from packager.backends.cutlass.conv.problem import add_convolution
+from packager.backends.cutlass.conv.problem import ConvProblem, add_convolution
 from packager.backends.cutlass.core.compile_kernels import (
     HEADER_FOLDERS,
     KernelObject,
@@ -22,21 +19,17 @@ from packager.backends.cutlass.core.compile_kernels import (
     templates_digest,
 )
 from packager.backends.cutlass.core.drafts import SM90A, ZEROS, GroupDraft, KernelConfig
-from packager.backends.cutlass.core.epilogues import chains
 from packager.backends.cutlass.core.kernel_source import KernelSource
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.kernels import BARRIER_BYTES
-from packager.backends.cutlass.gemm.problem import add_gemm
-from packager.backends.cutlass.patterns import CAUSAL, UNMASKED
-from packager.backends.cutlass.quantized.epilogues import quantized_chains
-from packager.backends.cutlass.quantized.problem import add_quantized
+from packager.backends.cutlass.gemm.problem import GemmProblem, add_gemm
+from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized
 from packager.bundle.manifest import License
 from packager.bundle.tuning_records import read_records
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.templates import MARK, render
 from packager.codegen.toolchain import run
 from packager.errors import BackendError
-from packager.graph.dataflow import Dataflow
 from packager.graph.identity import IdentityMap
 from packager.ir.primitives import BackendOutput, CudaModule, Partition, StaticLibrary
 
@@ -82,35 +75,21 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
 
 def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
     """Return the functions of a partition."""
-    function = partition.function
-    flow = Dataflow(function, [function.params[index] for index in partition.constant_arguments])
-    arguments = IdentityMap((parameter, index) for index, parameter in enumerate(function.params))
-    group = GroupDraft(partition.name)
+    arguments = IdentityMap((parameter, index) for index, parameter in enumerate(partition.function.params))
+    group, flops = GroupDraft(partition.name), partition.cost.flops
     (composite,) = partition.composites
-    for variable in flow.variables:
-        if flow.call(variable, "nn.softmax") is not None:
-            found = next((a for a in find_attention(flow, variable) if _covers(a.variables, flow)), None)
-            if found is not None:
-                if composite.name in (CAUSAL, UNMASKED):  # the mask's value is known to the pattern alone
-                    found = replace(found, mask=None, causal=composite.name == CAUSAL)
-                add_attention(flow, found, arguments, group, options)
-                return group
-    for variable in flow.variables:
-        if flow.call(variable, "matmul", "nn.conv2d") is not None:
-            quantized = next((c for c in quantized_chains(flow, variable) if _covers(c.variables, flow)), None)
-            if quantized is not None:
-                add_quantized(flow, quantized, arguments, group, options, partition.cost.flops)
-                return group
-            chain = next((c for c in chains(flow, variable) if _covers(c.variables, flow)), None)
-            if chain is not None:
-                add = add_gemm if flow.call(variable, "matmul") is not None else add_convolution
-                add(flow, chain, arguments, group, options, partition.cost.flops)
-                return group
-    raise BackendError(f"cutlass: {partition.name} ({composite.name}) is no part of a model that the backend takes")
-
-
-def _covers(variables: Sequence[Any], flow: Dataflow) -> bool:
-    return len(variables) == len(flow.variables)
+    match composite.problem:
+        case AttentionProblem() as problem:
+            add_attention(problem, arguments, group, options)
+        case GemmProblem() as problem:
+            add_gemm(problem, arguments, group, options, flops)
+        case ConvProblem() as problem:
+            add_convolution(problem, arguments, group, options, flops)
+        case QuantizedProblem() as problem:
+            add_quantized(problem, arguments, group, options, flops)
+        case _:
+            raise BackendError(f"cutlass: {partition.name} ({composite.name}) has no problem of this backend's")
+    return group
 
 
 def _kernels(drafts: Sequence[GroupDraft], shipping: Shipping, archs: Sequence[str]) -> list[tuple[KernelSource, int]]:

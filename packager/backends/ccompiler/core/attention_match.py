@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax
 
-from packager.backends.base import Search
+from packager.backends.base import Found, Search
 from packager.graph.attention.match import Attention, find_core
 from packager.graph.dataflow import Dataflow, same, shape_of
 
@@ -25,11 +25,11 @@ def make_searches() -> list[Search]:
     return [Search(name, "nn.softmax", _finder(*form), anchor=True) for name, form in wanted.items()]
 
 
-def _finder(causal: bool, masked: bool) -> Callable[[Dataflow, Any], Iterator[Sequence[Any]]]:
-    def find(flow: Dataflow, softmax: Any) -> Iterator[Sequence[Any]]:
+def _finder(causal: bool, masked: bool) -> Callable[[Dataflow, Any], Iterator[Found]]:
+    def find(flow: Dataflow, softmax: Any) -> Iterator[Found]:
         found = find_core(flow, softmax, widely=True)
         if found is not None and takes(found) and (found.causal, found.mask is not None) == (causal, masked):
-            yield found.variables
+            yield Found(found.variables)
 
     return find
 

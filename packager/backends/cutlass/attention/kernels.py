@@ -32,7 +32,7 @@ SM80_MEGABYTES = 600
 
 
 @dataclass(frozen=True)
-class AttentionProblem:
+class AttentionForm:
     """What is known of an attention when its kernel is chosen.
 
     ``alignment`` is what divides the offset and all strides of q, k, v and o, in elements; ``bias_alignment`` the same
@@ -72,10 +72,10 @@ class _Kernel(ABC):
         """How much of a problem's workspace is zero before a launch: there is none."""
         return 0
 
-    def takes(self, problem: AttentionProblem) -> bool:
-        """Whether the kernel solves a problem."""
-        is_alike = problem.dtype == self.dtype and problem.causal == self.causal
-        return is_alike and self._takes_bias(problem) and self._takes_heads(problem)
+    def takes(self, form: AttentionForm) -> bool:
+        """Whether the kernel solves problems of a form."""
+        is_alike = form.dtype == self.dtype and form.causal == self.causal
+        return is_alike and self._takes_bias(form) and self._takes_heads(form)
 
     def _render(self, **own: Any) -> str:
         return render(
@@ -101,10 +101,10 @@ class _Kernel(ABC):
         """The bias as a part of the name, empty for none."""
 
     @abstractmethod
-    def _takes_bias(self, problem: AttentionProblem) -> bool: ...
+    def _takes_bias(self, form: AttentionForm) -> bool: ...
 
     @abstractmethod
-    def _takes_heads(self, problem: AttentionProblem) -> bool:
+    def _takes_heads(self, form: AttentionForm) -> bool:
         """Whether depths and alignment are the kernel's."""
 
 
@@ -135,12 +135,12 @@ class Sm90Attention(_Kernel):
     def _bias_mark(self) -> str:
         return f"bias_{self.bias}" if self.bias != "none" else ""
 
-    def _takes_bias(self, problem: AttentionProblem) -> bool:
-        return problem.bias == self.bias or (problem.bias, self.bias) == ("keys", "dense")
+    def _takes_bias(self, form: AttentionForm) -> bool:
+        return form.bias == self.bias or (form.bias, self.bias) == ("keys", "dense")
 
-    def _takes_heads(self, problem: AttentionProblem) -> bool:
-        fits = problem.depth == problem.value_depth <= self.depth
-        return fits and problem.depth % 8 == 0 and problem.alignment % 8 == 0
+    def _takes_heads(self, form: AttentionForm) -> bool:
+        fits = form.depth == form.value_depth <= self.depth
+        return fits and form.depth % 8 == 0 and form.alignment % 8 == 0
 
 
 @dataclass(frozen=True)
@@ -173,13 +173,13 @@ class Sm80Attention(_Kernel):
     def _bias_mark(self) -> str:
         return "bias" if self.bias else ""
 
-    def _takes_bias(self, problem: AttentionProblem) -> bool:
+    def _takes_bias(self, form: AttentionForm) -> bool:
         vector = 4 if self.dtype == "float32" else 8
-        return problem.bias == "none" or (self.bias and problem.bias_alignment % vector == 0)
+        return form.bias == "none" or (self.bias and form.bias_alignment % vector == 0)
 
-    def _takes_heads(self, problem: AttentionProblem) -> bool:
-        numbers = (problem.depth, problem.value_depth, problem.alignment)
-        fits = max(problem.depth, problem.value_depth) <= self.depth
+    def _takes_heads(self, form: AttentionForm) -> bool:
+        numbers = (form.depth, form.value_depth, form.alignment)
+        fits = max(form.depth, form.value_depth) <= self.depth
         return fits and all(number % self.alignment == 0 for number in numbers)
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packager.backends.cutlass.attention.projections import find_projections
-from packager.backends.cutlass.core.epilogues import Chain
+from packager.backends.cutlass.attention.projections import Projection, find_projections, read_projection
 from packager.graph.attention import match as attention
 from packager.graph.attention.match import find_core
 from packager.graph.dataflow import Dataflow, in_order, only_last_is_read
@@ -15,9 +14,9 @@ from packager.graph.dataflow import Dataflow, in_order, only_last_is_read
 
 @dataclass(frozen=True)
 class Attention(attention.Attention):
-    """``projections`` are the products that make q, k and v, where they are covered too."""
+    """``projection`` is the product that makes q, k and v, where it is covered too."""
 
-    projections: tuple[Chain, ...] = ()
+    projection: Projection | None = None
 
 
 def find_attention(flow: Dataflow, softmax: Any) -> Iterator[Attention]:
@@ -33,11 +32,11 @@ def find_attention(flow: Dataflow, softmax: Any) -> Iterator[Attention]:
 
 def _with_projections(flow: Dataflow, found: Attention) -> Attention | None:
     """Return the attention with the products that make its operands, None where it cannot cover these."""
-    projections = find_projections(flow, (found.q, found.k, found.v))
-    if projections is None:
+    chains = find_projections(flow, (found.q, found.k, found.v))
+    if chains is None:
         return None
-    made = [variable for chain in projections for variable in chain.variables]
+    made = [variable for chain in chains for variable in chain.variables]
     variables = in_order(flow, [*found.variables, *made])
     if not only_last_is_read(flow, variables):
         return None
-    return replace(found, variables=variables, projections=projections)
+    return replace(found, variables=variables, projection=read_projection(flow, chains))

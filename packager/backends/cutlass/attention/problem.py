@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packager.backends.cutlass.attention.kernels import AttentionKernel, AttentionProblem, Bias, Family, portfolio
+from packager.backends.cutlass.attention.kernels import AttentionForm, AttentionKernel, Bias, Family, portfolio
 from packager.backends.cutlass.attention.match import Attention
+from packager.backends.cutlass.attention.projections import Projection
 from packager.backends.cutlass.core.drafts import GroupDraft, Ranking, rank
 from packager.backends.cutlass.core.element_types import same, shape_of
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import ITEMSIZE, GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.gemm.problem import numpy_type
 from packager.graph.attention.heads import Heads
-from packager.graph.dataflow import Dataflow
 from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Packing, Parameter
 
@@ -23,8 +24,16 @@ if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
 
-def read_problem(attention: Attention) -> AttentionProblem | None:
-    """Return what is known of an attention, or None if it is none that a kernel solves."""
+@dataclass(frozen=True)
+class AttentionProblem:
+    """An attention, with the product that makes q, k and v where it is covered, and the form of its kernels."""
+
+    attention: Attention
+    form: AttentionForm
+
+
+def read_attention(attention: Attention) -> AttentionProblem | None:
+    """Return the problem that an attention is, or None if it is none that a kernel solves."""
     sources = [heads.source for heads in (attention.q, attention.k, attention.v)]
     types = {str(source.ty.dtype) for source in (*sources, attention.result)}
     bias = _bias(attention)
@@ -35,7 +44,7 @@ def read_problem(attention: Attention) -> AttentionProblem | None:
         return None
     strides = [number for heads in (attention.q, attention.k, attention.v) for number in _numbers(heads)]
     keys = attention.keys if isinstance(attention.keys, int) else None
-    return AttentionProblem(
+    form = AttentionForm(
         dtype,
         attention.depth,
         attention.value_depth,
@@ -44,18 +53,17 @@ def read_problem(attention: Attention) -> AttentionProblem | None:
         bias,
         math.gcd(keys, 8) if keys else 1,
     )
+    return AttentionProblem(attention, form)
 
 
-def rank_attention(attention: Attention, options: CutlassOptions) -> Ranking:
+def rank_attention(problem: AttentionProblem, options: CutlassOptions) -> Ranking:
     """Return the kernels for an attention; empty if there is none for some GPU of the bundle."""
-    problem = read_problem(attention)
-    if problem is None:
-        return Ranking("attention", ())
-    depth = max(problem.depth, problem.value_depth)
+    attention, form = problem.attention, problem.form
+    depth = max(form.depth, form.value_depth)
 
     def fitting(family: Family) -> list[AttentionKernel]:
-        found = portfolio(family, problem.dtype, depth, problem.causal, problem.bias)
-        return [kernel for kernel in found if kernel.takes(problem)]
+        found = portfolio(family, form.dtype, depth, form.causal, form.bias)
+        return [kernel for kernel in found if kernel.takes(form)]
 
     newest, plain = fitting("sm90"), fitting("sm80")
     size = " ".join(
@@ -67,9 +75,9 @@ def rank_attention(attention: Attention, options: CutlassOptions) -> Ranking:
             ("keys", attention.keys),
         )
     )
-    depths = f"depth {problem.depth}x{problem.value_depth} aligned {problem.alignment}"
-    mask = f"{'causal' if problem.causal else 'full'} mask {problem.bias}"
-    text = f"attention {problem.dtype} {size} {depths} {mask}"
+    depths = f"depth {form.depth}x{form.value_depth} aligned {form.alignment}"
+    mask = f"{'causal' if form.causal else 'full'} mask {form.bias}"
+    text = f"attention {form.dtype} {size} {depths} {mask}"
     return rank(text, options.arch, newest if _is_small(attention) else newest[::-1], plain)
 
 
@@ -85,22 +93,21 @@ def _is_small(attention: Attention) -> bool:
 
 
 def add_attention(
-    flow: Dataflow, attention: Attention, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions
+    problem: AttentionProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions
 ) -> None:
     """Add the functions of an attention to its partition's group."""
-    problem = read_problem(attention)
-    assert problem is not None  # the pattern has checked it
+    attention = problem.attention
     q, k, v = attention.q, attention.k, attention.v
-    size = ITEMSIZE[problem.dtype]
-    if attention.projections:
-        fused = Parameter("workspace", _add_projections(flow, attention, arguments, group, options))
+    size = ITEMSIZE[problem.form.dtype]
+    if attention.projection is not None:
+        fused = Parameter("workspace", _add_projection(attention.projection, arguments, group, options))
         width = q.row + k.row + v.row
         places = [(fused, offset, width, heads.head) for offset, heads in ((0, q), (q.row, k), (q.row + k.row, v))]
     else:
         places = [
             (Parameter("argument", arguments[heads.source]), heads.offset, heads.row, heads.head) for heads in (q, k, v)
         ]
-    draft = group.add("attention", rank_attention(attention, options))
+    draft = group.add("attention", rank_attention(problem, options))
     rows = (attention.queries, attention.keys, attention.keys)
     for name, (parameter, offset, row, head), count in zip("qkv", places, rows, strict=True):
         draft.pointer(name, parameter, offset, size)
@@ -128,45 +135,40 @@ def add_attention(
     draft.set_float("scale", attention.scale)
 
 
-def _add_projections(
-    flow: Dataflow, attention: Attention, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions
+def _add_projection(
+    projection: Projection, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions
 ) -> int:
     """Add one product for q, k and v together; return the workspace that they lie in, side by side."""
-    chains = attention.projections
-    data, matrix = flow.value(chains[0].anchor).args
-    extents = shape_of(data) or ()
-    depth, columns = shape_of(matrix) or (0, 0)
-    dtype = str(data.ty.dtype)
-    total = columns * len(chains)
-    weights = tuple(arguments[flow.value(chain.anchor).args[1]] for chain in chains)
-    rows = math.prod(extent for extent in extents[:-1] if isinstance(extent, int))
-
+    depth, columns, dtype = projection.depth, projection.columns, projection.dtype
+    total = columns * len(projection.weights)
+    weights, biases = (
+        tuple(arguments[operand] for operand in operands) for operands in (projection.weights, projection.biases)
+    )
+    rows = math.prod(extent for extent in projection.rows if isinstance(extent, int))
     shape = GemmShape(rows, total, depth, 1)
     ranking = rank_gemm(shape, GemmForm(dtype, dtype), math.gcd(depth, columns), options)
-    size = ITEMSIZE[dtype]
-    nbytes: Any = total * size
-    for extent in extents[:-1]:
+    nbytes: Any = total * ITEMSIZE[dtype]
+    for extent in projection.rows:
         nbytes = extent * nbytes
     workspace = group.workspace(nbytes)
     draft = group.add("gemm", ranking)
-    draft.pointer("a", Parameter("argument", arguments[data]))
+    draft.pointer("a", Parameter("argument", arguments[projection.data]))
     draft.pointer("b", group.packed(Packing(weights, "nk3", _side_by_side)))
-    if chains[0].bias is not None:
-        biases = tuple(arguments[chain.bias] for chain in chains)
+    if biases:
 
         def join(*arrays: Array) -> Array:
             return np.concatenate([array.reshape(-1) for array in arrays]).astype(numpy_type(dtype))
 
         draft.pointer("bias", group.packed(Packing(biases, f"{dtype}3", join)))
     draft.pointer("d", Parameter("workspace", workspace, written=True))
-    draft.set("m", *extents[:-1])
+    draft.set("m", *projection.rows)
     draft.set("n", total)
     draft.set("k", depth)
     draft.set("batch", 1)
     draft.set("lda", depth)
     draft.set("ldb", depth)
     draft.set("ldd", total)
-    draft.set_float("alpha", chains[0].scale)
+    draft.set_float("alpha", projection.scale)
     return workspace
 
 

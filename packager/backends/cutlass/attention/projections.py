@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from tvm import relax
 
@@ -11,6 +13,38 @@ from packager.backends.cutlass.core.epilogues import Chain, chains
 from packager.graph.attention.heads import Heads
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.identity import IdentitySet
+
+
+@dataclass(frozen=True)
+class Projection:
+    """``scale * data weight + bias`` for q, k and v each: ``data`` [rows, depth], ``weights`` [depth, columns].
+
+    ``rows`` are extents whose product is the number of rows. ``biases`` has one for each of the weights, or none.
+    """
+
+    data: Any
+    weights: tuple[Any, ...]
+    biases: tuple[Any, ...]
+    rows: tuple[Any, ...]
+    depth: int
+    columns: int
+    scale: float
+
+    @property
+    def dtype(self) -> str:
+        """The element type of all."""
+        return str(self.data.ty.dtype)
+
+
+def read_projection(flow: Dataflow, chains: Sequence[Chain]) -> Projection:
+    """Return what the products that make q, k and v compute together."""
+    first = chains[0]
+    data = flow.value(first.anchor).args[0]
+    weights = tuple(flow.value(chain.anchor).args[1] for chain in chains)
+    biases = tuple(chain.bias for chain in chains if chain.bias is not None)
+    rows = (shape_of(data) or ())[:-1]
+    depth, columns = shape_of(weights[0]) or (0, 0)
+    return Projection(data, weights, biases, rows, depth, columns, first.scale)
 
 
 def find_projections(flow: Dataflow, operands: Sequence[Heads]) -> tuple[Chain, ...] | None:

@@ -42,18 +42,30 @@ class Convolution:
         return self.window == self.stride == (1, 1) and self.padding == (0, 0)
 
 
-def read_convolution(flow: Dataflow, chain: Chain) -> Convolution | None:
-    """Return the convolution of a chain, or None if it is none that a kernel solves."""
+@dataclass(frozen=True)
+class ConvProblem:
+    """A convolution of ``x`` with ``w``, and what ``chain`` does to it."""
+
+    x: Any
+    w: Any
+    chain: Chain
+    conv: Convolution
+
+
+def read_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> ConvProblem | None:
+    """Return the problem that a chain is, or None if there are no kernels for it."""
     conv = read_geometry(flow, chain.anchor)
     if conv is None or conv.dtype not in ITEMSIZE:
         return None
     others = [chain.result] if chain.residual is None else [chain.result, chain.residual]
-    types = {str(other.ty.dtype) for other in (flow.value(chain.anchor).args[1], *others)}
+    x, w = flow.value(chain.anchor).args
+    types = {str(other.ty.dtype) for other in (w, *others)}
     if types != {conv.dtype} or chain.scale != 1.0 or len(shape_of(chain.result) or ()) != 4:
         return None
     if chain.bias is not None and str(chain.bias.ty.dtype) != conv.dtype and not flow.is_constant(chain.bias):
         return None
-    return conv
+    problem = ConvProblem(x, w, chain, conv)
+    return problem if _rank(problem, options, 1) else None
 
 
 def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
@@ -84,24 +96,16 @@ def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
     )
 
 
-def takes_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> bool:
-    """Whether there are kernels for a chain."""
-    conv = read_convolution(flow, chain)
-    return conv is not None and bool(_rank(conv, chain, options, 1))
-
-
 def add_convolution(
-    flow: Dataflow, chain: Chain, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
+    problem: ConvProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
 ) -> None:
-    """Add the function of a chain to its partition's group; ``arguments`` numbers the arguments."""
-    conv = read_convolution(flow, chain)
-    assert conv is not None  # the pattern has checked it
-    data, weight = flow.value(chain.anchor).args
-    rows = most_places(conv, flops)
-    draft = group.add("gemm" if conv.is_product else "conv", _rank(conv, chain, options, rows))
+    """Add the function of a problem to its partition's group; ``arguments`` numbers the arguments."""
+    conv, chain = problem.conv, problem.chain
+    ranking = _rank(problem, options, most_places(conv, flops))
+    draft = group.add("gemm" if conv.is_product else "conv", ranking)
     x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
-    draft.pointer(x, Parameter("argument", arguments[data]))
-    draft.pointer(w, Parameter("argument", arguments[weight]))
+    draft.pointer(x, Parameter("argument", arguments[problem.x]))
+    draft.pointer(w, Parameter("argument", arguments[problem.w]))
     if chain.bias is not None:
         draft.pointer("bias", bias_parameter(chain.bias, conv.dtype, arguments, group))
     if chain.residual is not None:
@@ -144,7 +148,8 @@ def most_places(conv: Convolution, flops: int) -> int:
     return batch * math.prod(conv.result)
 
 
-def _rank(conv: Convolution, chain: Chain, options: CutlassOptions, rows: int) -> Ranking:
+def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:
+    conv, chain = problem.conv, problem.chain
     activation, residual = chain.activation or "none", chain.residual is not None
     if conv.is_product:
         shape = GemmShape(rows, conv.filters, conv.channels, 1)

@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Product:
-    """``[batch, rows, depth] x [batch, depth, columns]``; ``batch`` 1 with the same matrix for all rows."""
+class GemmProblem:
+    """``a`` [batch, rows, depth] times ``b`` [batch, depth, columns], and what ``chain`` does to it.
 
+    ``batch`` is 1 with the same matrix for all rows. ``constant`` says that b is one, with known extents.
+    """
+
+    a: Any
+    b: Any
+    chain: Chain
     dtype: str
     out: str
     batch: Any
@@ -35,8 +41,8 @@ class Product:
     constant: bool
 
 
-def read_product(flow: Dataflow, chain: Chain) -> Product | None:
-    """Return the product of a chain, or None if it is none that a kernel solves."""
+def read_gemm(flow: Dataflow, chain: Chain, options: CutlassOptions) -> GemmProblem | None:
+    """Return the problem that a chain is, or None if there are no kernels for it."""
     a, b = flow.value(chain.anchor).args
     left, right, result = shape_of(a), shape_of(b), shape_of(chain.result)
     dtype, out = str(a.ty.dtype), str(chain.result.ty.dtype)
@@ -55,7 +61,8 @@ def read_product(flow: Dataflow, chain: Chain) -> Product | None:
     rows = left[:-1] if shared else left[-2:-1]
     batch: Any = 1 if shared else left[:-2]
     constant = flow.is_constant(b) and all(isinstance(extent, int) for extent in right) and shared
-    return Product(dtype, out, batch, rows, right[-1], left[-1], constant)
+    problem = GemmProblem(a, b, chain, dtype, out, batch, rows, right[-1], left[-1], constant)
+    return problem if _rank(problem, options, most_rows=1) else None
 
 
 def _converted(flow: Dataflow, chain: Chain, operand: Any) -> bool:
@@ -63,33 +70,25 @@ def _converted(flow: Dataflow, chain: Chain, operand: Any) -> bool:
     return chain.bias is operand and flow.is_constant(operand)
 
 
-def takes_product(flow: Dataflow, chain: Chain, options: CutlassOptions) -> bool:
-    """Whether there are kernels for a chain."""
-    product = read_product(flow, chain)
-    return product is not None and bool(_rank(product, chain, options, most_rows=1))
-
-
 def add_gemm(
-    flow: Dataflow, chain: Chain, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
+    problem: GemmProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
 ) -> None:
-    """Add the function of a chain to its partition's group; ``arguments`` numbers the arguments."""
-    product = read_product(flow, chain)
-    assert product is not None  # the pattern has checked it
-    a, b = flow.value(chain.anchor).args
-    factors = (*product.rows, product.columns, product.depth)
+    """Add the function of a problem to its partition's group; ``arguments`` numbers the arguments."""
+    chain = problem.chain
+    factors = (*problem.rows, problem.columns, problem.depth)
     known = math.prod(extent for extent in factors if isinstance(extent, int))
-    rows = math.prod(extent for extent in product.rows if isinstance(extent, int))
+    rows = math.prod(extent for extent in problem.rows if isinstance(extent, int))
     most = rows if all(isinstance(e, int) for e in factors) else max(1, rows * flops // max(1, 2 * known))
-    draft = group.add("gemm", _rank(product, chain, options, most))
-    batch = product.batch if isinstance(product.batch, tuple) else (product.batch,)
-    m, n, k = product.rows, product.columns, product.depth
-    draft.pointer("a", Parameter("argument", arguments[a]))
-    if product.constant:
-        draft.pointer("b", group.packed(Packing(arguments[b], "nk", _columns)))
+    draft = group.add("gemm", _rank(problem, options, most))
+    batch = problem.batch if isinstance(problem.batch, tuple) else (problem.batch,)
+    m, n, k = problem.rows, problem.columns, problem.depth
+    draft.pointer("a", Parameter("argument", arguments[problem.a]))
+    if problem.constant:
+        draft.pointer("b", group.packed(Packing(arguments[problem.b], "nk", _columns)))
     else:
-        draft.pointer("b", Parameter("argument", arguments[b]))
+        draft.pointer("b", Parameter("argument", arguments[problem.b]))
     if chain.bias is not None:
-        draft.pointer("bias", bias_parameter(chain.bias, product.out, arguments, group))
+        draft.pointer("bias", bias_parameter(chain.bias, problem.out, arguments, group))
     if chain.residual is not None:
         draft.pointer("c", Parameter("argument", arguments[chain.residual]))
         draft.set("ldc", n)
@@ -101,7 +100,7 @@ def add_gemm(
     draft.set("k", k)
     draft.set("batch", *batch)
     draft.set("lda", k)
-    draft.set("ldb", k if product.constant else n)
+    draft.set("ldb", k if problem.constant else n)
     draft.set("ldd", n)
     draft.set("batch_a", *m, k)
     draft.set("batch_b", n, k)
@@ -131,18 +130,17 @@ def _columns(array: Array) -> Array:
     return array.reshape(array.shape[-2:]).transpose()
 
 
-def _rank(product: Product, chain: Chain, options: CutlassOptions, most_rows: int) -> Ranking:
-    numbers = [product.depth, product.columns]
+def _rank(problem: GemmProblem, options: CutlassOptions, most_rows: int) -> Ranking:
+    numbers = [problem.depth, problem.columns]
     known = [extent for extent in numbers if isinstance(extent, int)]
     divisor = math.gcd(*known) if len(known) == len(numbers) else 1
-    batch = product.batch if isinstance(product.batch, tuple) else (product.batch,)
+    batch = problem.batch if isinstance(problem.batch, tuple) else (problem.batch,)
     shape = GemmShape(
         most_rows,
-        product.columns if isinstance(product.columns, int) else 512,
-        product.depth if isinstance(product.depth, int) else 512,
+        problem.columns if isinstance(problem.columns, int) else 512,
+        problem.depth if isinstance(problem.depth, int) else 512,
         math.prod(extent if isinstance(extent, int) else 8 for extent in batch),
     )
-    form = GemmForm(
-        product.dtype, product.out, not product.constant, chain.activation or "none", chain.residual is not None
-    )
+    activation, residual = problem.chain.activation or "none", problem.chain.residual is not None
+    form = GemmForm(problem.dtype, problem.out, not problem.constant, activation, residual)
     return rank_gemm(shape, form, divisor, options)

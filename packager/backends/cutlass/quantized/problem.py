@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,47 +25,61 @@ from packager.ir.primitives import Packing, Parameter
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
-Problem = tuple[tuple[Any, ...], int, int] | Convolution
-"""The extents whose product is a matrix product's rows, its columns and its depth; or a convolution."""
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product; its rows are the product of extents."""
+
+    rows: tuple[Any, ...]
+    columns: int
+    depth: int
 
 
-def takes_quantized(flow: Dataflow, chain: QuantizedChain, options: CutlassOptions) -> bool:
-    """Whether there are kernels for a chain."""
-    problem = _read(flow, chain)
-    return problem is not None and bool(_rank(flow, problem, chain, options, 1))
+@dataclass(frozen=True)
+class QuantizedProblem:
+    """A product or convolution of ``data`` with ``weight``, 8 bits each, and what ``chain`` does to its sums."""
+
+    data: Any
+    weight: Any
+    chain: QuantizedChain
+    size: Product | Convolution
+
+
+def read_quantized(flow: Dataflow, chain: QuantizedChain, options: CutlassOptions) -> QuantizedProblem | None:
+    """Return the problem that a chain is, or None if there are no kernels for it."""
+    size = _read_size(flow, chain)
+    if size is None:
+        return None
+    data, weight = flow.value(chain.anchor).args
+    problem = QuantizedProblem(data, weight, chain, size)
+    return problem if _rank(problem, options, 1) else None
 
 
 def add_quantized(
-    flow: Dataflow,
-    chain: QuantizedChain,
-    arguments: IdentityMap[int],
-    group: GroupDraft,
-    options: CutlassOptions,
-    flops: int,
+    problem: QuantizedProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
 ) -> None:
-    """Add the function of a chain to its partition's group; ``arguments`` numbers the arguments."""
-    problem = _read(flow, chain)
-    assert problem is not None  # the pattern has checked it
-    rows = _most_rows(problem, flops)
-    convolves = isinstance(problem, Convolution) and not problem.is_product
-    draft = group.add("quantized_conv" if convolves else "quantized_gemm", _rank(flow, problem, chain, options, rows))
-    data, weight = flow.value(chain.anchor).args
+    """Add the function of a problem to its partition's group; ``arguments`` numbers the arguments."""
+    chain, size = problem.chain, problem.size
+    convolves = isinstance(size, Convolution) and not size.is_product
+    ranking = _rank(problem, options, _most_rows(size, flops))
+    draft = group.add("quantized_conv" if convolves else "quantized_gemm", ranking)
     draft.member = "conv." if convolves else "gemm."
     x, w, residual, y = ("x", "w", "residual", "y") if convolves else ("a", "b", "c", "d")
-    draft.pointer(x, Parameter("argument", arguments[data]))
-    if isinstance(problem, Convolution):
-        draft.pointer(w, Parameter("argument", arguments[weight]))
+    draft.pointer(x, Parameter("argument", arguments[problem.data]))
+    weight = arguments[problem.weight]
+    if isinstance(size, Convolution):
+        draft.pointer(w, Parameter("argument", weight))
     else:
-        draft.pointer(w, group.packed(Packing(arguments[weight], "nk", _columns)))
+        draft.pointer(w, group.packed(Packing(weight, "nk", _columns)))
     if chain.residual is not None:
         draft.pointer(residual, Parameter("argument", arguments[chain.residual]))
     draft.pointer(y, Parameter("argument", len(arguments), written=True))
-    if isinstance(problem, Convolution):
-        columns = problem.filters
-        set_geometry(draft, problem)
+    if isinstance(size, Convolution):
+        columns = size.filters
+        set_geometry(draft, size)
     else:
-        factors, columns, depth = problem
-        draft.set("m", *factors)
+        columns, depth = size.columns, size.depth
+        draft.set("m", *size.rows)
         draft.set("n", columns)
         draft.set("k", depth)
         draft.set("batch", 1)
@@ -118,8 +133,8 @@ def _columns(array: Array) -> Array:
     return columns if array.dtype == np.int8 else np.ascontiguousarray(columns).view(np.uint8)
 
 
-def _read(flow: Dataflow, chain: QuantizedChain) -> Problem | None:
-    """Return what a chain is a problem of, or None if it is none that a kernel solves."""
+def _read_size(flow: Dataflow, chain: QuantizedChain) -> Product | Convolution | None:
+    """Return the product or convolution of a chain, or None if it is none that a kernel solves."""
     data, weight = flow.value(chain.anchor).args
     dtype, out = str(data.ty.dtype), chain.dtype
     wanted = FLOAT8 if dtype == FLOAT8 else "int8"
@@ -140,27 +155,26 @@ def _read(flow: Dataflow, chain: QuantizedChain) -> Problem | None:
     known = all(isinstance(extent, int) for extent in right)
     if not known or any(not same(extent, 1) for extent in right[:-2]) or 0 in (*left, *right):
         return None
-    return left[:-1], right[-1], right[-2]
+    return Product(left[:-1], right[-1], right[-2])
 
 
-def _most_rows(problem: Problem, flops: int) -> int:
-    if isinstance(problem, Convolution):
-        return most_places(problem, flops)
-    factors, columns, depth = problem
-    if all(isinstance(extent, int) for extent in factors):
-        return math.prod(factors)
-    return max(1, flops // (2 * columns * depth))
+def _most_rows(size: Product | Convolution, flops: int) -> int:
+    if isinstance(size, Convolution):
+        return most_places(size, flops)
+    if all(isinstance(extent, int) for extent in size.rows):
+        return math.prod(size.rows)
+    return max(1, flops // (2 * size.columns * size.depth))
 
 
-def _rank(flow: Dataflow, problem: Problem, chain: QuantizedChain, options: CutlassOptions, rows: int) -> Ranking:
-    dtype = str(flow.value(chain.anchor).args[0].ty.dtype)
+def _rank(problem: QuantizedProblem, options: CutlassOptions, rows: int) -> Ranking:
+    chain, size = problem.chain, problem.size
+    dtype = str(problem.data.ty.dtype)
     # Bounds do what ReLU does where there are any.
     activation = "none" if chain.activation == "relu" and chain.dtype in RANGES else chain.activation or "none"
     form = QuantizedForm(dtype, chain.dtype, activation, chain.residual is not None)
-    if not isinstance(problem, Convolution):
-        _, columns, depth = problem
-        return rank_quantized_gemm(GemmShape(rows, columns, depth, 1), form, options)
-    if problem.is_product:
-        return rank_quantized_gemm(GemmShape(rows, problem.filters, problem.channels, 1), form, options)
-    extents = (problem.window, problem.padding, problem.stride, problem.dilation)
-    return rank_quantized_conv(ConvShape(rows, problem.channels, problem.filters, *extents), form, options)
+    if isinstance(size, Product):
+        return rank_quantized_gemm(GemmShape(rows, size.columns, size.depth, 1), form, options)
+    if size.is_product:
+        return rank_quantized_gemm(GemmShape(rows, size.filters, size.channels, 1), form, options)
+    extents = (size.window, size.padding, size.stride, size.dilation)
+    return rank_quantized_conv(ConvShape(rows, size.channels, size.filters, *extents), form, options)

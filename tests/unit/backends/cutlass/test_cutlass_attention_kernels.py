@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from packager.backends.cutlass.attention.kernels import (
+    AttentionForm,
     AttentionKernel,
-    AttentionProblem,
     Bias,
     Family,
     Sm90Attention,
@@ -49,35 +49,35 @@ def test_a_name_says_all_that_the_code_depends_on() -> None:
 def test_the_portfolio_takes_what_it_is_asked_for(family: Family, depth: int, bias: Bias, causal: bool) -> None:
     kernels = portfolio(family, "bfloat16", depth, causal, bias)
     assert kernels
-    problem = AttentionProblem("bfloat16", depth, depth, causal, 8, bias, 8)
+    form = AttentionForm("bfloat16", depth, depth, causal, 8, bias, 8)
     for kernel in kernels:
-        assert kernel.takes(problem)
-        assert not kernel.takes(replace(problem, causal=not causal))
-        assert not kernel.takes(replace(problem, dtype="float16"))
-        assert not kernel.takes(replace(problem, depth=136, value_depth=136))
-        assert not kernel.takes(replace(problem, alignment=2))
+        assert kernel.takes(form)
+        assert not kernel.takes(replace(form, causal=not causal))
+        assert not kernel.takes(replace(form, dtype="float16"))
+        assert not kernel.takes(replace(form, depth=136, value_depth=136))
+        assert not kernel.takes(replace(form, alignment=2))
 
 
 def test_tensors_off_sixteen_bytes_take_the_other_form() -> None:
-    problem = AttentionProblem("float16", 36, 36, False, 4)
+    form = AttentionForm("float16", 36, 36, False, 4)
     assert portfolio("sm90", "float16", 36, False) == ()
     (kernel,) = portfolio("sm80", "float16", 36, False)
-    assert kernel.takes(problem)
+    assert kernel.takes(form)
     assert "align4" in kernel.name
 
 
 def test_a_bias_of_any_alignment_needs_sm_90a() -> None:
-    problem = AttentionProblem("float16", 64, 64, False, 8, "dense", 1)
-    assert all(kernel.takes(problem) for kernel in portfolio("sm90", "float16", 64, False, "dense"))
-    assert not any(kernel.takes(problem) for kernel in portfolio("sm80", "float16", 64, False, "dense"))
+    form = AttentionForm("float16", 64, 64, False, 8, "dense", 1)
+    assert all(kernel.takes(form) for kernel in portfolio("sm90", "float16", 64, False, "dense"))
+    assert not any(kernel.takes(form) for kernel in portfolio("sm80", "float16", 64, False, "dense"))
 
 
 def test_a_dense_bias_includes_one_of_keys() -> None:
-    problem = AttentionProblem("float16", 64, 64, False, 8, "keys", 1)
+    form = AttentionForm("float16", 64, 64, False, 8, "keys", 1)
     dense, *_ = portfolio("sm90", "float16", 64, False, "dense")
-    assert dense.takes(problem)
+    assert dense.takes(form)
     keys, *_ = portfolio("sm90", "float16", 64, False, "keys")
-    assert not keys.takes(replace(problem, bias="dense"))
+    assert not keys.takes(replace(form, bias="dense"))
 
 
 @pytest.mark.parametrize("head_dim", [136, 256, 30])
@@ -89,5 +89,5 @@ def test_other_head_dims_have_no_kernel(head_dim: int) -> None:
 def test_float32_has_kernels_of_one_form() -> None:
     assert not portfolio("sm90", "float32", 64, False)
     (kernel,) = portfolio("sm80", "float32", 64, False)
-    assert kernel.takes(AttentionProblem("float32", 64, 64, False, 4))
-    assert not kernel.takes(AttentionProblem("float32", 64, 64, False, 2))
+    assert kernel.takes(AttentionForm("float32", 64, 64, False, 4))
+    assert not kernel.takes(AttentionForm("float32", 64, 64, False, 2))

@@ -11,7 +11,9 @@ import onnx
 import onnx.parser
 import pytest
 
+from packager.backends.cutlass.attention.problem import AttentionProblem
 from packager.graph.dataflow import operator_of
+from packager.ir.model import PartitionedModel
 from packager.pipeline.build import import_model, place
 from packager.pipeline.request import make_build_request
 from tests.stages import placed as placed_model
@@ -36,6 +38,22 @@ def taken(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], **options:
     options = {"precision": "fp16", "targets": TARGETS, **options}
     table = place(path, **options)
     return [(part["composite"], part["operators"]) for part in table["partitions"]]
+
+
+def partitioned(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], **options: Any) -> PartitionedModel:
+    """Return the placed model."""
+    path = tmp_path / "model.onnx"
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(tensors)
+    onnx.save(model, path)
+    request = make_build_request(path, **{"targets": TARGETS, "precision": "fp16", **options})
+    return placed_model(import_model(request), request.targets.specialized, device="cuda").model
+
+
+def problems(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], **options: Any) -> list[Any]:
+    """Return the problems of the partitions."""
+    found = partitioned(tmp_path, text, tensors, **options).partitions.values()
+    return [composite.problem for placed in found for composite in placed.partition.composites]
 
 
 GELU = {
@@ -161,8 +179,8 @@ def test_keys_that_are_transposed_twice(tmp_path: Path) -> None:
 def test_a_causal_mask_is_known_by_its_value(tmp_path: Path) -> None:
     mask = np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1)[None, None]
     tensors = [*PARTS, onnx.numpy_helper.from_array(mask, "mask")]
-    ((name, _),) = taken(tmp_path, attention("a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"), tensors)
-    assert name == "cutlass.attention_causal"
+    (problem,) = problems(tmp_path, attention("a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"), tensors)
+    assert (problem.form.causal, problem.form.bias) == (True, "none")
 
 
 PADDING = "one = Constant <value_float = 1.0> () low = Constant <value_float = -3.4028235e38> () z = Sub(one, keep)"
@@ -174,8 +192,8 @@ PADDED = f"{PADDING} mask = Mul(z, low) a = MatMul(q, k) b = Div(a, root) s = Ad
 def test_a_mask_that_is_computed_from_an_input(tmp_path: Path, precision: str, rows: int) -> None:
     """As BERT's padding, float32 whatever the model computes in."""
     mask_input = f", float[{BATCH},1,{rows},{LENGTH}] keep"
-    ((name, _),) = taken(tmp_path, attention(PADDED, mask_input=mask_input), PARTS, precision=precision)
-    assert name == "cutlass.attention_masked"
+    (problem,) = problems(tmp_path, attention(PADDED, mask_input=mask_input), PARTS, precision=precision)
+    assert (problem.form.causal, problem.form.bias) == (False, "keys" if rows == 1 else "dense")
 
 
 @pytest.mark.parametrize("change", ["weak", "wrong"])
@@ -186,8 +204,8 @@ def test_other_masks_are_not_causal(tmp_path: Path, change: str) -> None:
     else:
         mask[..., 3, 0] = -1e9
     tensors = [*PARTS, onnx.numpy_helper.from_array(mask, "mask")]
-    found = taken(tmp_path, attention("a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"), tensors)
-    assert "cutlass.attention_causal" not in [name for name, _ in found]
+    found = problems(tmp_path, attention("a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"), tensors)
+    assert not any(isinstance(problem, AttentionProblem) and problem.form.causal for problem in found)
 
 
 @pytest.mark.parametrize(
@@ -288,12 +306,7 @@ net (float[n,3,32,32] x) => (float[n,4,32] y) {
 
 def operators_of(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], dims: dict[str, Any]) -> list[str]:
     """Return the operators that the placed model calls; partitions by their composites."""
-    path = tmp_path / "model.onnx"
-    model = onnx.parser.parse_model(text)
-    model.graph.initializer.extend(tensors)
-    onnx.save(model, path)
-    request = make_build_request(path, targets=TARGETS, precision="fp16", dims=dims)
-    placed = placed_model(import_model(request), request.targets.specialized, device="cuda").model
+    placed = partitioned(tmp_path, text, tensors, dims=dims)
     calls = [b.value for block in placed.module["main"].body.blocks for b in block.bindings]
     names = {name: part.partition.composites[0].name for name, part in placed.partitions.items()}
     return [names[c.args[0].global_symbol] if operator_of(c) == "call_dps_packed" else operator_of(c) for c in calls]

@@ -29,7 +29,7 @@ from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, Sm80Tile, Sm90Ti
 from packager.backends.cutlass.quantized.cost_model import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
 from packager.backends.cutlass.quantized.epilogues import RANGES, QuantizedChain, quantized_chains
 from packager.backends.cutlass.quantized.kernels import FULL, QUANTIZED, QuantizedConfig, full_of, portfolio
-from packager.backends.cutlass.quantized.problem import takes_quantized
+from packager.backends.cutlass.quantized.problem import read_quantized
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.graph.dataflow import Dataflow
 from packager.pipeline.build import place
@@ -113,7 +113,7 @@ class Model:
     def chains(self) -> list[QuantizedChain]:
         flow = self.flow
         (anchor,) = [v for v in flow.variables if flow.call(v, "matmul", "nn.conv2d") is not None]
-        return [chain for chain in quantized_chains(flow, anchor) if takes_quantized(flow, chain, HOPPER)]
+        return [chain for chain in quantized_chains(flow, anchor) if read_quantized(flow, chain, HOPPER) is not None]
 
     def run(self) -> Any:
         """What TVM computes on this machine."""
