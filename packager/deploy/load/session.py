@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 
 from packager.bundle.suggestions import suggestion, valid_names
 from packager.deploy.load import tensors
-from packager.deploy.load.abi import ARGUMENT, BUSY, CONSTANT, GRAPH_MODES, HINTS, DLTensor, ProfileReport
+from packager.deploy.load.abi import ARGUMENT, CONSTANT, GRAPH_MODES, DLTensor, ProfileReport
 from packager.deploy.load.binding import Tensors, borrow_all, ordered, pointers
+from packager.deploy.load.exclusive import exclusively
 from packager.deploy.load.library import EntryTable, Library, Settings
 from packager.deploy.load.selection import choose
 from packager.deploy.load.states import States, reset
 from packager.deploy.load.streams import stream_handle
-from packager.errors import RunError, UsageError
+from packager.errors import UsageError
 
 
 class Step(NamedTuple):
-    """A call of a primitive function in a run: nanoseconds from the start of the run, and how long it took."""
+    """A call of a primitive function: its start, from that of the run, and its duration."""
 
     symbol: str
     start_ns: int
@@ -123,7 +124,7 @@ class Session:
 
         Raises RunError with the status of the C ABI for what does not fit; UsageError after ``close``.
         """
-        with _exclusive(self._running, "the session is running in another thread"):
+        with exclusively(self._running, "the session is running in another thread"):
             self._ensure_open()
             model = self._library.entry(entry)
             call = self._call(model, inputs, outputs, stream)
@@ -135,9 +136,7 @@ class Session:
     def profile(self, inputs: Tensors, *, outputs: Tensors | None = None, entry: str | None = None) -> list[Step]:
         """Run a model once as ``run`` does and measure each primitive function; return them in order.
 
-        Every call of a CUDA bundle is timed by itself, on the GPU, which makes the run as a whole slower. On the
-        CPU the clock is read between calls, which takes some twenty nanoseconds.
-
+        Each call of a CUDA bundle is timed by itself, which makes the run slower; on the CPU that takes 20 ns a call.
         Raises RunError as ``run`` does, and for a CPU bundle of before its profiles.
         """
         steps: list[Step] = []
@@ -145,7 +144,7 @@ class Session:
         def report(_: int | None, symbol: bytes, start: int, duration: int) -> None:
             steps.append(Step(symbol.decode(), start, duration))
 
-        with _exclusive(self._running, "the session is running in another thread"):
+        with exclusively(self._running, "the session is running in another thread"):
             self._ensure_open()
             if not self._library.table.session_profile:
                 raise tensors.refuse(ARGUMENT, "the bundle cannot measure itself", "build it again, with this packager")
@@ -192,7 +191,7 @@ class Session:
         For measurements: it takes no lock, so neither the session nor the bundle may be closed meanwhile. The tensors
         are kept alive by the function. It raises RunError.
         """
-        with _exclusive(self._running, "the session is running in another thread"):
+        with exclusively(self._running, "the session is running in another thread"):
             self._ensure_open()
             model = self._library.entry(entry)
             call = self._call(model, inputs, outputs, stream)
@@ -235,7 +234,7 @@ class Session:
             whole = None if value is None else tensors.borrow(value, name, infos[name].dtype, writable=False)
             borrowed.append(whole)
         names = (c_char_p * max(len(values), 1))(*(name.encode() for name in values))
-        with _exclusive(self._setting, "another thread is setting constants of the session"):
+        with exclusively(self._setting, "another thread is setting constants of the session"):
             self._ensure_open()
             pointers = (POINTER(DLTensor) * max(len(values), 1))()
             for index, item in enumerate(borrowed):
@@ -258,7 +257,7 @@ class Session:
     @contextmanager
     def _own(self) -> Iterator[tuple[c_void_p, tensors.Gpu | None]]:
         """Take the session for something that is no run: its handle, and where tensors may lie."""
-        with _exclusive(self._running, "the session is running in another thread"):
+        with exclusively(self._running, "the session is running in another thread"):
             self._ensure_open()
             on_cuda = self._library.on_cuda
             yield self._handle, tensors.Gpu(self._device, self._stream or tensors.NO_SYNC) if on_cuda else None
@@ -266,8 +265,8 @@ class Session:
     def close(self) -> None:
         """Destroy the session. Raises RunError while another thread is running it or setting constants."""
         with (
-            _exclusive(self._running, "the session is running in another thread"),
-            _exclusive(self._setting, "another thread is setting constants of the session"),
+            exclusively(self._running, "the session is running in another thread"),
+            exclusively(self._setting, "another thread is setting constants of the session"),
         ):
             if self._handle:
                 self._library.destroy_session(self._handle)
@@ -290,16 +289,6 @@ class Session:
     def __del__(self) -> None:
         if self._handle and not sys.is_finalizing():
             self.close()
-
-
-@contextmanager
-def _exclusive(lock: threading.Lock, message: str) -> Iterator[None]:
-    if not lock.acquire(blocking=False):
-        raise RunError(message, status=BUSY, name="PACKAGER_ERROR_BUSY", hint=HINTS[BUSY])
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _check_level(library: Library, wanted: str) -> None:

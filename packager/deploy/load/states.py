@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
 from ctypes import byref, c_void_p
 from typing import Any
 
@@ -12,10 +11,8 @@ from numpy.typing import NDArray
 from packager.bundle.suggestions import suggestion
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import ARGUMENT
+from packager.deploy.load.exclusive import Exclusive
 from packager.deploy.load.library import Library
-
-# Gives the handle of an open session that nobody else uses meanwhile, and where its tensors may lie.
-Exclusive = Callable[[], AbstractContextManager[tuple[c_void_p, tensors.Gpu | None]]]
 
 
 class States(Mapping[str, NDArray[Any]]):

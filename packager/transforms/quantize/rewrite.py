@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tvm.ir import GenericConst
 from packager.bundle.arrays import Array
 from packager.graph.dataflow import bindings_of, operator_of
 from packager.graph.identity import IdentityMap
-from packager.transforms.quantize import arithmetic
+from packager.transforms.quantize import arithmetic, movement
 from packager.transforms.quantize.constants import Constants
 from packager.transforms.quantize.emitter import Value
 from packager.transforms.quantize.limits import limit_of
@@ -47,12 +48,12 @@ class Rewriter:
             "clip": self._clip_call,
             "maximum": lambda _, call: self._bound(call, upper=False),
             "minimum": lambda _, call: self._bound(call, upper=True),
-            "concat": self._concat,
-            "nn.pad": self._pad,
+            "concat": partial(movement.concat, self),
+            "nn.pad": partial(movement.pad, self),
             "nn.conv2d": lambda variable, call: conv2d(self, variable, call),
             "matmul": lambda variable, call: matmul(self, variable, call),
-            **dict.fromkeys(("reshape", "permute_dims", "expand_dims", "squeeze"), self._move),
-            **dict.fromkeys(("broadcast_to", "take", "strided_slice", "nn.max_pool2d"), self._select),
+            **dict.fromkeys(("reshape", "permute_dims", "expand_dims", "squeeze"), partial(movement.move, self)),
+            **dict.fromkeys(("broadcast_to", "take", "strided_slice", "nn.max_pool2d"), partial(movement.select, self)),
         }
 
     def rewrite(self) -> relax.Function:
@@ -256,58 +257,3 @@ class Rewriter:
                 number = float(array.item())
                 return self._clip(source, -np.inf, number) if upper else self._clip(source, number, np.inf)
         return None
-
-    def _move(self, variable: Any, call: relax.Call) -> Value | None:
-        """What moves elements moves integers."""
-        value = self.value(call.args[0])
-        if not isinstance(value, Quantized) or not isinstance(value.zero, np.ndarray):
-            return None
-        if not value.is_uniform and value.array is None:
-            return None
-        moved = self.emit(relax.Call(call.op, [value.value, *call.args[1:]], call.attrs, call.ty_args), variable.name)
-        if value.array is None:
-            return replace(value, value=moved)
-        arrays = [value.array, value.scale, value.zero]
-        results = [self._moved(array, value.array.shape, call) for array in arrays]
-        return replace(value, value=moved, array=results[0], scale=compact(results[1]), zero=compact(results[2]))
-
-    def _moved(self, array: Any, shape: tuple[int, ...], call: relax.Call) -> Any:
-        whole = array if array.shape == shape else np.broadcast_to(array, shape)
-        if operator_of(call) == "permute_dims":
-            return whole.transpose(None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes])
-        if array.size == 1 and array.shape != shape:
-            return array.reshape(())
-        return whole.reshape([int(extent) for extent in call.ty.shape.values])
-
-    def _select(self, variable: Any, call: relax.Call) -> Value | None:
-        """What copies elements, or takes the largest, does so with integers of one scale."""
-        value = self.value(call.args[0])
-        if not isinstance(value, Quantized) or not value.is_uniform or value.dtype != "float32":
-            return None
-        if call.op.name == "relax.nn.max_pool2d" and (value.scale.item() <= 0 or value.stored not in ("int8", "uint8")):
-            return None
-        others = [self.computed(argument) for argument in call.args[1:]]
-        made = self.emit(relax.Call(call.op, [value.value, *others], call.attrs, call.ty_args), variable.name)
-        return replace(value, value=made, array=None)
-
-    def _pad(self, variable: Any, call: relax.Call) -> Value | None:
-        """What pads with zeros pads with the integer that stands for zero."""
-        value, attrs = self.value(call.args[0]), call.attrs
-        plain = str(attrs.pad_mode) == "constant" and float(attrs.pad_value) == 0.0
-        if not plain or not isinstance(value, Quantized) or not value.is_uniform or value.array is not None:
-            return None
-        width = [int(extent) for extent in attrs.pad_width]
-        padded = relax.op.nn.pad(value.value, width, pad_value=float(value.zero.item()))
-        return replace(value, value=self.emit(padded, variable.name))
-
-    def _concat(self, variable: Any, call: relax.Call) -> Value | None:
-        fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
-        parts = [self.value(field) for field in fields]
-        uniform = [p for p in parts if isinstance(p, Quantized) and p.is_uniform and p.array is None]
-        if not parts or len(uniform) != len(parts) or any(part.dtype != "float32" for part in uniform):
-            return None
-        first, axis = uniform[0], int(call.attrs.axis)
-        if all(part.same_numbers(first.scale, first.zero, first.stored) for part in uniform):
-            joined = self.emit(relax.op.concat([part.value for part in uniform], axis), variable.name)
-            return replace(first, value=joined, sources=merged(*(part.sources for part in uniform)))
-        return Joined(tuple(uniform), axis)

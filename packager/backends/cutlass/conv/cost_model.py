@@ -17,8 +17,8 @@ from packager.backends.cutlass.gemm.cost_model import (
     SMS,
     GemmShape,
     _estimate,
+    ceil_div,
     multiplied,
-    up,
 )
 from packager.backends.cutlass.gemm.kernels import TYPES
 
@@ -102,8 +102,8 @@ def rank_conv(
 def _conv_microseconds(config: ConvConfig, shape: ConvShape) -> float:
     m, n, k = config.tile.shape
     product, slices = shape.product, config.tile.slices
-    waves = up(up(product.rows, m) * up(product.columns, n) * slices, SMS)
-    steps = up(up(product.depth, k), slices)
+    waves = ceil_div(ceil_div(product.rows, m) * ceil_div(product.columns, n) * slices, SMS)
+    steps = ceil_div(ceil_div(product.depth, k), slices)
     times = CONV_TIMES.get(config.tile.name)
     if times is not None:
         read = shape.rows * math.prod(shape.stride) * shape.channels

@@ -27,7 +27,7 @@ SMS = 132  # of an H100 or H200
 MOST_SMS = 192  # of any GPU that kernels which split K run on
 # Microseconds of each sm90 tile on an H200: to start, for a wave of blocks, for 128 bytes of K in a wave, and for a
 # megabyte of operands and result, which waves cannot be faster than. Fitted to 74 sizes of 16-bit products, linear and
-# batched, from 1 to 100352 rows (benchmarks/gpu_cutlass.py, all tiles): over these the choice is 0.9 % slower than the
+# batched, from 1 to 100352 rows (benchmarks/cutlass/fp16.py, all tiles): over these the choice is 0.9 % slower than the
 # best one (geometric mean; at most 9 %).
 TIMES = {
     "64x128x64_c2x1_pingpong": (2.04, 0.831, 0.2102, 0.307),
@@ -132,15 +132,15 @@ def microseconds(tile: Tile, shape: GemmShape, itemsize: int) -> float:
     """Estimate the time that a product takes with a tile: waves of blocks, each so many steps along K."""
     m, n, _ = tile.shape
     if isinstance(tile, Sm80Tile):
-        waves = up(up(shape.rows, m) * up(shape.columns, n) * shape.batch, SMS)
+        waves = ceil_div(ceil_div(shape.rows, m) * ceil_div(shape.columns, n) * shape.batch, SMS)
         # Narrow tiles read more for each product.
         rate = SM80_RATE * min(m, n, 64) / 64 * 2 / itemsize
         return SM80_START + waves * (SM80_WAVE + m * n * shape.depth / rate)
     (cm, cn) = tile.cluster
     if tile.swapped:
         m, n, cm, cn = n, m, cn, cm
-    blocks = up(up(shape.rows, m), cm) * cm * up(up(shape.columns, n), cn) * cn * shape.batch
-    waves = up(blocks, SMS * tile.blocks) * tile.blocks if blocks > SMS else 1
+    blocks = ceil_div(ceil_div(shape.rows, m), cm) * cm * ceil_div(ceil_div(shape.columns, n), cn) * cn * shape.batch
+    waves = ceil_div(blocks, SMS * tile.blocks) * tile.blocks if blocks > SMS else 1
     m, n, k = shape.rows, shape.columns, shape.depth
     nbytes = shape.batch * (m * k + n * k + m * n) * itemsize
     return _estimate(TIMES[_key(tile, itemsize)], waves, k * itemsize / 128, nbytes)
@@ -151,6 +151,6 @@ def _key(tile: Sm90Tile, itemsize: int) -> str:
     return replace(tile, shape=(*tile.shape[:2], tile.shape[2] * itemsize // 2)).name
 
 
-def up(a: int, b: int) -> int:
-    """Return how many times b it takes for a."""
+def ceil_div(a: int, b: int) -> int:
+    """Return ``a / b``, rounded up."""
     return -(-a // b)

@@ -14,8 +14,8 @@ from packager.backends.cutlass.gemm.cost_model import (
     SM80_WAVE,
     SMS,
     GemmShape,
+    ceil_div,
     microseconds,
-    up,
 )
 from packager.backends.cutlass.gemm.kernels import Sm90Tile
 from packager.backends.cutlass.quantized.kernels import LARGEST_WINDOW, QuantizedConfig, portfolio
@@ -76,5 +76,5 @@ def rank_quantized_conv(shape: ConvShape, form: QuantizedForm, options: CutlassO
 def _conv_microseconds(kernel: QuantizedConfig, shape: GemmShape) -> float:
     m, n, k = kernel.tile.shape
     rate = 2 * SM80_RATE * (_SM90_RATE if isinstance(kernel.tile, Sm90Tile) else 1.0)
-    waves = up(up(shape.rows, m) * up(shape.columns, n), SMS)
-    return SM80_START + waves * (SM80_WAVE + up(shape.depth, k) * max(m * n * k / rate, 0.12))
+    waves = ceil_div(ceil_div(shape.rows, m) * ceil_div(shape.columns, n), SMS)
+    return SM80_START + waves * (SM80_WAVE + ceil_div(shape.depth, k) * max(m * n * k / rate, 0.12))
