@@ -11,6 +11,7 @@ from tvm import relax
 from packager.bundle.manifest import TensorSpec
 from packager.errors import ModelError, UsageError
 from packager.frontends.dims import DimRequest
+from packager.graph.dataflow import shape_of
 
 
 def fix_dims(module: tvm.IRModule, dims: Mapping[str, DimRequest]) -> tvm.IRModule:
@@ -28,12 +29,13 @@ def input_specs(main: relax.Function, names: list[str]) -> tuple[TensorSpec, ...
 
 
 def _spec(name: str, ty: Any) -> TensorSpec:
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+    extents = shape_of(ty)
+    if extents is None:
         raise ModelError(f"input {name!r} is not a tensor with a known rank", hint="give the input a shape")
     shape: list[int | str] = []
-    for axis, extent in enumerate(ty.shape.values):
-        if isinstance(extent, tvm.tirx.IntImm):
-            shape.append(int(extent))
+    for axis, extent in enumerate(extents):
+        if isinstance(extent, int):
+            shape.append(extent)
         elif isinstance(extent, tvm.tirx.Var):
             shape.append(str(extent.name))
         else:

@@ -20,7 +20,7 @@ from tvm_ffi import structural_walk
 
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
-from packager.graph.dataflow import bindings_of
+from packager.graph.dataflow import bindings_of, extents_of
 from packager.graph.identity import IdentityMap
 from packager.graph.symbolic import to_extent
 from packager.ir.model import ImportedModel
@@ -93,18 +93,13 @@ def _names(*expressions: Any) -> IdentityMap[Any]:
     return IdentityMap((variable, variable.name) for variable in found)
 
 
-def _shape(value: Any) -> list[Any] | None:
-    shape = getattr(getattr(value, "ty", None), "shape", None)
-    return list(shape.values) if isinstance(shape, relax.ShapeExpr) else None
-
-
 def _known(function: Callable[..., Iterator[Demand]]) -> Callable[[relax.Call], Iterator[Demand]]:
     """Return a rule on a call, for one on its attributes and the shapes of its result and arguments."""
 
     def rule(call: relax.Call) -> Iterator[Demand]:
         arguments = [part for a in call.args for part in (a.fields if isinstance(a, relax.Tuple) else [a])]
-        shapes = [_shape(argument) for argument in arguments if isinstance(argument.ty, relax.TensorType)]
-        result = _shape(call)
+        shapes = [extents_of(argument) for argument in arguments if isinstance(argument.ty, relax.TensorType)]
+        result = extents_of(call)
         if result is not None and all(shape is not None for shape in shapes):
             yield from function(call.attrs, result, *shapes)
 

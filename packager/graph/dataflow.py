@@ -83,12 +83,23 @@ def variables_of(value: Any) -> list[relax.Var]:
     return list(found)
 
 
-def shape_of(expr: Any) -> tuple[Any, ...] | None:
-    """Return the extents of a tensor, integers where they are known; None if its rank is not."""
-    ty = getattr(expr, "ty", None)
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-        return None
-    return tuple(int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in ty.shape.values)
+def extents_of(value: Any) -> tuple[Any, ...] | None:
+    """Return the extents of a tensor or of a tensor's type, as TVM has them; None for others, and without a rank."""
+    ty = getattr(value, "ty", value)
+    known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+    return tuple(ty.shape.values) if known else None
+
+
+def shape_of(value: Any) -> tuple[Any, ...] | None:
+    """Return the same as ``extents_of``, integers where extents are known."""
+    extents = extents_of(value)
+    return extents and tuple(int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in extents)
+
+
+def static_shape_of(value: Any) -> tuple[int, ...] | None:
+    """Return the same as ``shape_of``; None also where an extent is symbolic."""
+    shape = shape_of(value)
+    return shape if shape is not None and all(isinstance(extent, int) for extent in shape) else None
 
 
 def same(a: Any, b: Any) -> bool:

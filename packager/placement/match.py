@@ -13,7 +13,7 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_walk
 
 from packager.backends.base import Match, Pattern, Search
-from packager.graph.dataflow import Dataflow, bindings_of, variables_of
+from packager.graph.dataflow import Dataflow, bindings_of, extents_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class FlatMain:
                 self.readers[variable].add(index)
         self.results = {self.number[variable] for variable in variables_of(main.body.body)}
         self.bound = {index for index, binding in enumerate(self.bindings) if _names_function(binding.value)}
-        self.no_tensors = {index for index, variable in enumerate(self.variables) if not is_tensor(variable.ty)}
+        self.no_tensors = {index for index, variable in enumerate(self.variables) if extents_of(variable) is None}
         stated = ((index, own_extents(binding.value)) for index, binding in enumerate(self.bindings))
         self.own_extents = {index: extents for index, extents in stated if extents}
 
@@ -225,7 +225,7 @@ def own_extents(value: Any) -> list[Any]:
         return []
     shapes = [argument for argument in value.args if isinstance(argument, relax.ShapeExpr)]
     types = [field for ty in value.ty_args for field in (ty.fields if isinstance(ty, relax.TupleType) else [ty])]
-    shapes += [ty.shape for ty in types if is_tensor(ty)]
+    shapes += [ty.shape for ty in types if extents_of(ty) is not None]
     scalars = [a for a in value.args if is_prim_expr(a)]
     extents = (*(extent for shape in shapes for extent in shape.values), *scalars)
     return [extent for extent in extents if not isinstance(extent, tirx.IntImm)]
@@ -235,8 +235,3 @@ def external_reads(graph: FlatMain, nodes: frozenset[int]) -> list[relax.Var]:
     """Return the variables that these bindings read and do not define, in order of first use."""
     found = dict.fromkeys(number for node in sorted(nodes) for number in graph.reads[node] if number not in nodes)
     return [graph.variables[number] for number in found]
-
-
-def is_tensor(ty: Any) -> bool:
-    """Whether a type is that of a tensor whose shape is known, symbolically at least."""
-    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)

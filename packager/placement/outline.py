@@ -13,12 +13,12 @@ from tvm_ffi import structural_equal, structural_hash, structural_map
 from packager.bundle.manifest import Dim
 from packager.errors import BackendError
 from packager.graph.cost import estimate_function
-from packager.graph.dataflow import bindings_of
+from packager.graph.dataflow import bindings_of, extents_of
 from packager.graph.identity import IdentityMap
 from packager.graph.symbolic import to_extent
 from packager.ir.primitives import CallSite, Composite, Cost, Partition
 from packager.ir.shapes import Extent
-from packager.placement.match import ArgumentDims, Candidate, FlatMain, external_reads, is_tensor
+from packager.placement.match import ArgumentDims, Candidate, FlatMain, external_reads
 from packager.placement.problems import facts_of, renamed
 
 
@@ -51,7 +51,7 @@ class Cut:
         """
         types = [binding.var.ty for binding in bindings_of(self.function)]
         fields = [field for ty in types for field in (ty.fields if isinstance(ty, relax.TupleType) else [ty])]
-        return all(is_tensor(field) for field in fields)
+        return all(extents_of(field) is not None for field in fields)
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _with_dims(value: Any, dims: ArgumentDims) -> Any:
 def _type(ty: Any, dims: ArgumentDims) -> Any:
     if isinstance(ty, relax.TupleType):
         return relax.TupleType([_type(field, dims) for field in ty.fields])
-    return relax.TensorType(_shape(ty, dims), ty.dtype) if is_tensor(ty) else ty
+    return relax.TensorType(_shape(ty, dims), ty.dtype) if extents_of(ty) is not None else ty
 
 
 def _operator(call: relax.Call, candidate: Candidate) -> str:

@@ -15,7 +15,7 @@ from packager.bundle.dtypes import DTYPES, INSIDE
 from packager.bundle.manifest import Dim, Selection, TensorSpec
 from packager.errors import BackendError, ModelError
 from packager.graph import symbolic
-from packager.graph.dataflow import called_function
+from packager.graph.dataflow import called_function, extents_of
 from packager.graph.identity import IdentityMap
 from packager.ir.call_plan import CallPlan, Operand
 from packager.ir.model import CallSource, LoweredModel, ModelSignature
@@ -116,11 +116,12 @@ class _Planner:
             self.values[parameter] = tensor
 
     def _tensor(self, operand: Operand | None, ty: Any) -> PlannedTensor:
-        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        extents = extents_of(ty)
+        if extents is None:
             raise ModelError(f"a tensor of type {ty} has no static form", hint="shapes that depend on data are refused")
         if str(ty.dtype) not in INSIDE:
             raise ModelError(f"a tensor has the element type {ty.dtype}", hint="supported: " + ", ".join(INSIDE))
-        return PlannedTensor(operand, tuple(ty.shape.values), str(ty.dtype))
+        return PlannedTensor(operand, extents, str(ty.dtype))
 
     def _value(self, expr: Any) -> Any:
         if isinstance(expr, relax.Tuple):

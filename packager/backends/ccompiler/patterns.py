@@ -13,6 +13,7 @@ from packager.backends.base import Match, Pattern, Search
 from packager.backends.ccompiler.core.attention_match import make_searches
 from packager.backends.ccompiler.core.expressions import ARITIES, DTYPES
 from packager.backends.ccompiler.core.operations import VIEWS
+from packager.graph.dataflow import extents_of
 
 # Element types that the operators other than elementwise ones are rendered for.
 FLOATS = ("float32", "float16")
@@ -106,14 +107,6 @@ def _layer_norm() -> list[Pattern]:
     ]
 
 
-def shape_of(expr: Any) -> tuple[Any, ...] | None:
-    """Return the extents of a tensor, or None if its rank is not known."""
-    ty = getattr(expr, "ty", None)
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-        return None
-    return tuple(ty.shape.values)
-
-
 def _is_static(extents: Sequence[Any]) -> bool:
     return all(isinstance(extent, tirx.IntImm) for extent in extents)
 
@@ -124,18 +117,18 @@ def _dtypes(call: Any) -> set[str]:
 
 def _is_elementwise(match: Match) -> bool:
     """Whether shapes are known, element types have a C type, and it computes more than a number from numbers."""
-    if not shape_of(match.calls[-1]):
+    if not extents_of(match.calls[-1]):
         return False
     for call in match.calls:
         tensors = [arg for arg in call.args if isinstance(arg.ty, relax.TensorType)]
-        if any(shape_of(tensor) is None for tensor in (*tensors, call)) or not _dtypes(call) <= DTYPES.keys():
+        if any(extents_of(tensor) is None for tensor in (*tensors, call)) or not _dtypes(call) <= DTYPES.keys():
             return False
     return not _is_integer_power(match.calls[-1]) and not _is_copy(match.calls[-1])
 
 
 def _is_copy(call: Any) -> bool:
     """Whether it does nothing: worth no loop of its own, nor a further result of a partition."""
-    same = call.op.name == "relax.broadcast_to" and str(shape_of(call)) == str(shape_of(call.args[0]))
+    same = call.op.name == "relax.broadcast_to" and str(extents_of(call)) == str(extents_of(call.args[0]))
     return same or (call.op.name == "relax.astype" and len(_dtypes(call)) == 1)
 
 
@@ -149,14 +142,14 @@ def _is_sum_of_tensors(match: Match) -> bool:
     stack, total = match.calls[-2:]
     axes = [int(axis) for axis in total.attrs.axis or ()]
     fields = stack.args[0].fields if isinstance(stack.args[0], relax.Tuple) else ()
-    shapes = {str(shape_of(field)) for field in fields}
-    same = len(shapes) == 1 and shape_of(total) is not None and shapes == {str(shape_of(total))}
+    shapes = {str(extents_of(field)) for field in fields}
+    same = len(shapes) == 1 and extents_of(total) is not None and shapes == {str(extents_of(total))}
     return bool(same and axes == [0] and int(stack.attrs.axis or 0) == 0 and _dtypes(total) <= {"float32", "int32"})
 
 
 def _is_dense(match: Match) -> bool:
     (call,) = match.calls
-    left, right = (shape_of(arg) for arg in call.args)
+    left, right = (extents_of(arg) for arg in call.args)
     if not left or not right or len(left) < 2 or len(right) < 2 or not _is_product(call):
         return False
     if all(isinstance(extent, tirx.IntImm) and int(extent) == 1 for extent in right[:-2]):
@@ -176,19 +169,19 @@ def _is_product(call: Any) -> bool:
 def _is_conv2d(match: Match) -> bool:
     (call,) = match.calls
     data, weight = call.args
-    attrs, extents = call.attrs, shape_of(weight)
+    attrs, extents = call.attrs, extents_of(weight)
     last = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NHWC", "OHWI", "NHWC")
     if not last or extents is None or not _is_static(extents) or not match.is_constant(weight):
         return False
-    channels = (shape_of(data) or (None,))[-1]
-    return _is_product(call) and isinstance(channels, tirx.IntImm) and shape_of(call) is not None
+    channels = (extents_of(data) or (None,))[-1]
+    return _is_product(call) and isinstance(channels, tirx.IntImm) and extents_of(call) is not None
 
 
 def _is_concat(match: Match) -> bool:
     """Whether it makes rows of known length of such rows."""
     (call,) = match.calls
     fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
-    shapes = [shape_of(value) for value in (*fields, call)]
+    shapes = [extents_of(value) for value in (*fields, call)]
     if len(fields) < 2 or not all(isinstance(field, relax.Var) for field in fields):
         return False
     if not all(shape and len(shape) > 1 and _is_static(shape[-1:]) for shape in shapes):
@@ -200,7 +193,7 @@ def _is_concat(match: Match) -> bool:
 def _is_interleaving(match: Match) -> bool:
     """Whether it swaps groups of channels and the channels of a group, as shuffles do, and groups are few."""
     (call,) = match.calls
-    shape, axes = shape_of(call), list(map(int, call.attrs.axes or ()))
+    shape, axes = extents_of(call), list(map(int, call.attrs.axes or ()))
     if not shape or len(shape) != 5 or not _is_static(shape[-2:]) or not _dtypes(call) <= DTYPES.keys():
         return False
     return axes == [0, 1, 2, 4, 3] and 1 < int(shape[-1]) <= MOST_GROUPS
@@ -209,7 +202,7 @@ def _is_interleaving(match: Match) -> bool:
 def _is_channels_last(match: Match) -> bool:
     """Whether it makes NHWC of few planes."""
     (call,) = match.calls
-    shape, axes = shape_of(call), list(map(int, call.attrs.axes or ()))
+    shape, axes = extents_of(call), list(map(int, call.attrs.axes or ()))
     if not shape or not _is_static(shape[-1:]) or not _dtypes(call) <= DTYPES.keys():
         return False
     return axes == [0, 2, 3, 1] and int(shape[-1]) <= MOST_GROUPS
@@ -218,9 +211,9 @@ def _is_channels_last(match: Match) -> bool:
 def _is_mean_of_neighbors(match: Match) -> bool:
     """Whether it is along rows, and all neighbors count, those beyond the ends too."""
     call = match.calls[-1]
-    attrs, shape = call.attrs, shape_of(call)
+    attrs, shape = call.attrs, extents_of(call)
     plain = attrs.layout == "NCW" and int(attrs.strides[0]) == 1 and int(attrs.dilation[0]) == 1
-    same = shape is not None and str(shape) == str(shape_of(call.args[0])) and _is_static(shape[1:])
+    same = shape is not None and str(shape) == str(extents_of(call.args[0])) and _is_static(shape[1:])
     counted = attrs.count_include_pad or not any(map(int, attrs.padding))
     return plain and same and int(shape[1]) == 1 and counted and _dtypes(call) == {"float32"}  # type: ignore[index]
 
@@ -229,7 +222,7 @@ def _is_pool2d(match: Match) -> bool:
     (call,) = match.calls
     attrs = call.attrs
     last = attrs.layout == "NHWC" and attrs.out_layout in ("", "NHWC")
-    shapes = (shape_of(call.args[0]), shape_of(call))
+    shapes = (extents_of(call.args[0]), extents_of(call))
     taken = {*NUMBERS, "uint8"} if call.op.name == "relax.nn.max_pool2d" else set(NUMBERS)
     return last and None not in shapes and _has_channels(shapes[0]) and _dtypes(call) <= taken
 
@@ -241,21 +234,21 @@ def _has_channels(shape: tuple[Any, ...] | None) -> bool:
 
 def _is_global_pool(match: Match) -> bool:
     (call,) = match.calls
-    shape = shape_of(call)
+    shape = extents_of(call)
     size = [int(extent) for extent in shape[1:3] if isinstance(extent, tirx.IntImm)] if shape else []
     return size == [1, 1] and call.attrs.layout == "NHWC" and _has_channels(shape) and _dtypes(call) <= set(FLOATS)
 
 
 def _is_spatial_mean(match: Match) -> bool:
     (call,) = match.calls
-    shape = shape_of(call.args[0])
+    shape = extents_of(call.args[0])
     axes = sorted(int(axis) % 4 for axis in call.attrs.axis or ())
     return _has_channels(shape) and len(shape or ()) == 4 and axes == [1, 2] and _dtypes(call) <= set(FLOATS)
 
 
 def _is_softmax(match: Match) -> bool:
     (call,) = match.calls
-    shape = shape_of(call)
+    shape = extents_of(call)
     if not shape or not _dtypes(call) <= set(FLOATS):
         return False
     inner = shape[int(call.attrs.axis) % len(shape) + 1 :]
@@ -264,7 +257,7 @@ def _is_softmax(match: Match) -> bool:
 
 def _is_layer_norm(match: Match) -> bool:
     (call,) = match.calls
-    shape = shape_of(call)
+    shape = extents_of(call)
     axes = sorted(int(axis) % len(shape) for axis in call.attrs.axes) if shape else []
     return bool(shape and axes == list(range(len(shape) - len(axes), len(shape))) and _dtypes(call) <= set(FLOATS))
 
@@ -272,7 +265,7 @@ def _is_layer_norm(match: Match) -> bool:
 def _is_decomposed_layer_norm(match: Match) -> bool:
     """Whether both means are over the last axis and keep it, and the square and epsilon are what they should be."""
     division = match.calls[-1]
-    rank = len(shape_of(division) or ())
+    rank = len(extents_of(division) or ())
     for call in match.calls:
         if call.op.name == "relax.mean":
             axes = [int(axis) % rank for axis in call.attrs.axis or ()] if rank else []

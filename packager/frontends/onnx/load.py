@@ -31,7 +31,7 @@ from packager.frontends.onnx.importer import Importer, node_name, run_importer
 from packager.frontends.onnx.ops.converters import CONVERTERS
 from packager.frontends.onnx.refused import refuse_strings, refused_use
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
-from packager.graph.dataflow import bindings_of, variables_of
+from packager.graph.dataflow import bindings_of, extents_of, variables_of
 from packager.graph.identity import IdentitySet
 from packager.ir.model import ImportedModel, ModelSignature
 
@@ -197,7 +197,8 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
             continue  # the plan judges shapes and nested tuples
         declared = onnx_frontend.get_type(tensor.elem_type)
         extents = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
-        found = list(ty.shape.values) if isinstance(ty.shape, relax.ShapeExpr) else extents
+        known = extents_of(ty)
+        found = extents if known is None else known
         fits = len(found) == len(extents) and all(
             want is None or not isinstance(have, tvm.tirx.IntImm) or int(have) == want
             for want, have in zip(extents, found, strict=True)

@@ -22,6 +22,7 @@ from packager.frontends.torch.ops.reductions import REDUCTIONS
 from packager.frontends.torch.ops.updates import UPDATES
 from packager.frontends.torch.ops.views import VIEWS
 from packager.frontends.torch.shapes import Symbols, is_extent
+from packager.graph.dataflow import extents_of
 
 Converter = Callable[["Importer", Any], Any]
 CONVERTERS: Mapping[str, Converter] = {**OPERATORS, **REDUCTIONS, **VIEWS, **UPDATES, **NETWORK}
@@ -103,14 +104,14 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         ty = getattr(result, "ty", None)
         if isinstance(ty, relax.TupleType) and len(ty.fields) and operator_of(node) != "getitem":
             return  # of a converter that gives more results than torch wants; each is checked when it is taken
-        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        got = extents_of(ty)
+        if got is None:
             raise ValueError("the shape of the result is not known")
-        if str(ty.dtype) != self.dtype(node):
-            raise ValueError(f"the result would be {ty.dtype}, which torch has as {self.dtype(node)}")
+        if str(result.ty.dtype) != self.dtype(node):
+            raise ValueError(f"the result would be {result.ty.dtype}, which torch has as {self.dtype(node)}")
         wanted = self.symbols.shape(meta)
-        got = list(ty.shape.values)
         if len(got) != len(wanted) or not all(map(_may_be_equal, got, wanted)):
-            raise ValueError(f"the result would be of shape {got}, which torch has as {wanted}")
+            raise ValueError(f"the result would be of shape {list(got)}, which torch has as {wanted}")
 
     # What converters use.
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx, topi
+from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from packager.graph.dataflow import computed_from_constants
+from packager.graph.dataflow import computed_from_constants, extents_of, static_shape_of
 from packager.graph.identity import IdentitySet
 
 # Vector lengths in elements, best first: two 256-bit registers of floats, or one.
@@ -58,7 +58,7 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
         data, weight = call.args
         attrs = call.attrs
         layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
-        shape = _static_shape(weight)
+        shape = static_shape_of(weight)
         if shape is None or layouts not in _CHANNEL_AXES or attrs.groups != 1 or call.ty.dtype != data.ty.dtype:
             return None
         channel = _CHANNEL_AXES[layouts]
@@ -98,8 +98,8 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
 
     def _matmul(self, call: relax.Call) -> relax.Expr | None:
         data, weight = call.args
-        shape = _static_shape(weight)
-        rank = len(data.ty.shape.values) if isinstance(data.ty.shape, relax.ShapeExpr) else 0
+        shape = static_shape_of(weight)
+        rank = len(extents_of(data) or ())
         vector = _vector(shape[1]) if shape and len(shape) == 2 else 0
         if not shape or not vector or rank < 2 or call.ty.dtype != data.ty.dtype:
             return None
@@ -126,10 +126,3 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
 
 def _vector(extent: int) -> int:
     return next((vector for vector in VECTORS if extent % vector == 0), 0) if extent else 0
-
-
-def _static_shape(value: relax.Expr) -> tuple[int, ...] | None:
-    shape = value.ty.shape
-    if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(e, tirx.IntImm) for e in shape.values):
-        return None
-    return tuple(int(e) for e in shape.values)

@@ -16,6 +16,7 @@ from tvm.relax.analysis import has_reshape_pattern
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
+from packager.graph.dataflow import extents_of
 from packager.graph.rewrite import with_main
 
 
@@ -24,9 +25,9 @@ def legalize_reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 
     As a kernel it would not be recognized as a reshape, and LLVM spends minutes on its chains of divisions.
     """
-    before, after = call.args[0].ty.shape, call.ty.shape
-    if isinstance(before, relax.ShapeExpr) and isinstance(after, relax.ShapeExpr):
-        counts = [reduce(operator.mul, shape.values, tirx.IntImm("int64", 1)) for shape in (before, after)]
+    before, after = extents_of(call.args[0]), extents_of(call)
+    if before is not None and after is not None:
+        counts = [reduce(operator.mul, extents, tirx.IntImm("int64", 1)) for extents in (before, after)]
         if not Analyzer().can_prove_equal(*counts):
             return call
     return tvm.ir.Op.get("relax.reshape").get_attr("FLegalize")(builder, call)

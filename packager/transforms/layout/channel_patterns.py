@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 
 from packager.graph.dataflow import same, shape_of
 
@@ -84,6 +84,4 @@ def find_mean_of_neighbors(call: relax.Call, made_by: MadeBy) -> NeighborMean | 
 
 def _names(value: Any) -> Sequence[str]:
     """Return the extents of a tensor as text, to compare them; none if they are not known."""
-    shape = getattr(value.ty, "shape", None)
-    extents = shape.values if isinstance(shape, relax.ShapeExpr) else ()
-    return [str(int(extent)) if isinstance(extent, tirx.IntImm) else str(extent) for extent in extents]
+    return [str(extent) for extent in shape_of(value) or ()]

@@ -7,13 +7,12 @@ change ranks between convolutions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
-from packager.graph.dataflow import bindings_of, computed_from_constants
+from packager.graph.dataflow import bindings_of, computed_from_constants, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import remade, with_main
 from packager.transforms.layout.channel_patterns import VIEWS, find_flattened, find_mean_of_neighbors, find_shuffle
@@ -260,12 +259,12 @@ def _reduced_axes(call: relax.Call) -> list[int]:
 
 def _permuted(data: Any, axes: list[int]) -> Any:
     """Return a tensor in the other layout: what has one channel or one place is the same in both, and costs nothing."""
-    shape = data.ty.shape
-    if isinstance(shape, relax.ShapeExpr):
-        extents = [shape.values[axis] for axis in axes]
+    shape = shape_of(data)
+    if shape is not None:
+        extents = [shape[axis] for axis in axes]
         channels, places = ([3], [1, 2]) if axes == TO_LAST else ([1], [2, 3])
         for ones in (channels, places):
-            if all(isinstance(extents[axis], tirx.IntImm) and int(extents[axis]) == 1 for axis in ones):
+            if all(isinstance(extents[axis], int) and extents[axis] == 1 for axis in ones):
                 return relax.op.reshape(data, extents)
     return relax.op.permute_dims(data, axes)
 
@@ -277,11 +276,10 @@ def _rank(variable: Any) -> bool:
 
 def _how(argument: Any) -> str:
     """Say how an operand of an elementwise operator follows its result to NHWC."""
-    ty = argument.ty
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-        return "as it is" if not isinstance(ty, relax.TensorType) else "no"
-    extents: Sequence[Any] = ty.shape.values
-    if all(isinstance(extent, tirx.IntImm) and int(extent) == 1 for extent in extents) and len(extents) < 4:
+    extents = shape_of(argument)
+    if extents is None:
+        return "as it is" if not isinstance(argument.ty, relax.TensorType) else "no"
+    if all(isinstance(extent, int) and extent == 1 for extent in extents) and len(extents) < 4:
         return "as it is"
     if len(extents) == 4 and isinstance(argument, relax.Var):
         return "last"

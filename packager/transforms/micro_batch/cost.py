@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from packager.bundle.manifest import Dim
 from packager.graph import symbolic
-from packager.graph.dataflow import bindings_of, operator_of
+from packager.graph.dataflow import bindings_of, extents_of, operator_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.ir.model import ImportedModel
 from packager.ir.shapes import Extent
@@ -59,8 +59,8 @@ def _weigh(model: ImportedModel, dims: Mapping[str, Dim]) -> tuple[int, int]:
     def elements(ty: Any) -> int:
         if isinstance(ty, relax.TupleType):
             return sum(map(elements, ty.fields))
-        known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
-        return math.prod(symbolic.maximum(extent, names, dims) for extent in ty.shape.values) if known else 0
+        extents = extents_of(ty)
+        return 0 if extents is None else math.prod(symbolic.maximum(extent, names, dims) for extent in extents)
 
     calls = [b.value for b in bindings_of(main) if isinstance(b.value, relax.Call)]
     read = IdentitySet(a for call in calls if operator_of(call) != TABLE for a in call.args)

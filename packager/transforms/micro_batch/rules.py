@@ -15,7 +15,7 @@ from tvm import relax, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal, structural_map
 
-from packager.graph.dataflow import operator_of
+from packager.graph.dataflow import extents_of, operator_of
 
 # How many parts there are: an int, or the batch itself, a dim's tirx.Var; then a part is one row of it.
 Count = Any
@@ -46,11 +46,12 @@ def fields_of(ty: Any) -> int:
     return len(ty.fields) if isinstance(ty, relax.TupleType) else 1
 
 
-def extents_of(ty: Any) -> tuple[Any, ...]:
-    """Return the extents of a tensor. Raises NotSeparableError where they are not known."""
-    if isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
-        return tuple(ty.shape.values)
-    raise NotSeparableError("a tensor of a shape that is not known")
+def known_extents(value: Any) -> tuple[Any, ...]:
+    """Return the extents of a tensor or of its type. Raises NotSeparableError where they are not known."""
+    extents = extents_of(value)
+    if extents is None:
+        raise NotSeparableError("a tensor of a shape that is not known")
+    return extents
 
 
 def part_of(extent: Any, count: Count) -> Any:
@@ -70,18 +71,18 @@ def _demand(holds: bool, call: relax.Call) -> None:
 
 def _rank(expr: Any) -> int:
     """Return the number of axes; 0 for a number."""
-    return len(extents_of(expr.ty)) if isinstance(expr.ty, relax.TensorType) else 0
+    return len(known_extents(expr)) if isinstance(expr.ty, relax.TensorType) else 0
 
 
 def _elementwise(call: relax.Call, arguments: Sequence[bool], _parts: Count) -> Parts:
     """Arguments with parts have the result's first axis; the others have none there, or are the same along it."""
-    first, *_ = extents = extents_of(call.ty)
+    first, *_ = extents = known_extents(call)
     for argument, parted in zip(call.args, arguments, strict=True):
         if parted:
-            own = extents_of(argument.ty)
+            own = known_extents(argument)
             _demand(len(own) == len(extents) and bool(structural_equal(own[0], first)), call)
         else:
-            _demand(_rank(argument) < len(extents) or _is_one(extents_of(argument.ty)[0]), call)
+            _demand(_rank(argument) < len(extents) or _is_one(known_extents(argument)[0]), call)
     return (True,)
 
 
@@ -91,7 +92,7 @@ def _is_one(extent: Any) -> bool:
 
 def _reshape(call: relax.Call, _arguments: Sequence[bool], count: Count) -> Parts:
     """A reshape keeps the order of elements, and parts are stretches of these."""
-    extents = extents_of(call.ty)
+    extents = known_extents(call)
     _demand(bool(extents) and part_of(extents[0], count) is not None, call)
     return (True,)
 
@@ -100,8 +101,8 @@ def _is_repeated(call: relax.Call, count: Count) -> bool:
     """Whether a result is the same for each row of a batch that is a dim: nothing else has that as an extent."""
     if isinstance(count, int) or operator_of(call) not in SHAPED - {"reshape"}:
         return False
-    extents = extents_of(call.ty)
-    sources = [a for a in call.args if _rank(a) == len(extents) and not _is_one(extents_of(a.ty)[0])]
+    extents = known_extents(call)
+    sources = [a for a in call.args if _rank(a) == len(extents) and not _is_one(known_extents(a)[0])]
     return not sources and bool(extents) and part_of(extents[0], count) is not None
 
 
@@ -150,7 +151,7 @@ def _matmul(call: relax.Call, arguments: Sequence[bool], _parts: Count) -> Parts
         if parted:
             _demand(rank == _rank(call), call)
         elif rank == _rank(call) and rank > 2:
-            _demand(_is_one(extents_of(argument.ty)[0]), call)
+            _demand(_is_one(known_extents(argument)[0]), call)
     _demand(not arguments[1] or ranks[1] > 2, call)
     return (True,)
 

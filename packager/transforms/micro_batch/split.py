@@ -15,8 +15,8 @@ from packager.transforms.micro_batch.rules import (
     Count,
     NotSeparableError,
     Parts,
-    extents_of,
     fields_of,
+    known_extents,
     part_of,
     parts_of_call,
 )
@@ -122,7 +122,7 @@ class _Splitter:
         return relax.TupleType(made) if isinstance(ty, relax.TupleType) else made[0]
 
     def _extents(self, ty: Any) -> list[Any]:
-        first, *others = extents_of(ty)
+        first, *others = known_extents(ty)
         part = part_of(first, self.count)
         if part is None:
             raise NotSeparableError(f"{first} rows are not {self.count} parts")

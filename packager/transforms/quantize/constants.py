@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import GenericConst
 from tvm_ffi import structural_map
 
 from packager.bundle.arrays import Array
+from packager.graph.dataflow import static_shape_of
 from packager.graph.evaluate import evaluate_call
 from packager.graph.identity import IdentityMap
 from packager.ir.model import NamedArray
@@ -50,12 +51,10 @@ class Constants:
 
     def see(self, variable: Any, call: relax.Call) -> None:
         """Compute what a variable is bound to, if that is small or moves what is known."""
-        shape = getattr(variable.ty, "shape", None)
-        if not isinstance(shape, relax.ShapeExpr) or getattr(call.op, "name", "") == "relax.dequantize":
+        shape = static_shape_of(variable)
+        if shape is None or getattr(call.op, "name", "") == "relax.dequantize":
             return
-        if not all(isinstance(extent, tirx.IntImm) for extent in shape.values):
-            return
-        size = math.prod(int(extent) for extent in shape.values)
+        size = math.prod(shape)
         moves = getattr(call.op, "name", "") in MOVEMENT
         operands = [argument for argument in call.args if isinstance(argument, relax.Var)]
         known = all(operand in self.known for operand in operands)

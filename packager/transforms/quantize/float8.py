@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import GenericConst
 
-from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.dataflow import Dataflow, operator_of, static_shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import with_main
 
@@ -72,14 +72,14 @@ def _product(flow: Dataflow, variable: Any) -> tuple[_Operand, _Operand] | None:
     data, weight = (_operand(flow, argument) for argument in flow.value(variable).args)
     if data is None or weight is None or str(variable.ty.dtype) != "float32" or data.transposed:
         return None
-    shape = _extents(weight.value)
+    shape = static_shape_of(weight.value)
     if shape is None or len(shape) != 2 or any(extent % ALIGNMENT for extent in shape):
         return None
     if not flow.is_constant(weight.value):
         return None
     columns = 0 if weight.transposed else 1
     along = {(shape[columns],), (1, shape[1])} if columns else {(shape[0], 1)}
-    if not _is_number(data.scale) or not (_is_number(weight.scale) or _extents(weight.scale) in along):
+    if not _is_number(data.scale) or not (_is_number(weight.scale) or static_shape_of(weight.scale) in along):
         return None
     known = all(flow.is_constant(_source(flow, o.scale)) for o in (data, weight) if isinstance(o.scale, relax.Var))
     return (data, weight) if known else None
@@ -96,7 +96,7 @@ def _is_number(scale: Any) -> bool:
     """Whether a scale is one for all elements; None is 1."""
     if scale is None:
         return True
-    extents = _extents(scale)
+    extents = static_shape_of(scale)
     return extents is not None and all(extent == 1 for extent in extents)
 
 
@@ -111,7 +111,7 @@ def _emitted(builder: Any, product: tuple[_Operand, _Operand], made: IdentityMap
         scale = operand.scale
         if scale is None:
             continue
-        if not isinstance(scale, GenericConst) and _extents(scale) != ():
+        if not isinstance(scale, GenericConst) and static_shape_of(scale) != ():
             scale = builder.emit(relax.op.reshape(_renamed(scale, made), (-1,)))
         result = builder.emit(relax.op.multiply(result, _renamed(scale, made)), name)
     return result
@@ -135,10 +135,3 @@ def _widened(flow: Dataflow, expr: Any) -> Any:
     """Return the 8-bit floats that are converted to what ``expr`` is, None if none are."""
     call = flow.call(expr, "astype") if isinstance(expr, relax.Var) else None
     return call.args[0] if call is not None and str(call.args[0].ty.dtype) == FLOAT8 else None
-
-
-def _extents(variable: Any) -> tuple[int, ...] | None:
-    shape = getattr(variable.ty, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(e, tirx.IntImm) for e in shape.values):
-        return None
-    return tuple(int(extent) for extent in shape.values)

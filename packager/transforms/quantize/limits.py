@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import relax
 
-from packager.graph.dataflow import operator_of
+from packager.graph.dataflow import operator_of, shape_of
 
 ONE = frozenset(("erf", "tanh", "sigmoid", "sin", "cos", "nn.softmax"))
 # Of these the result is no larger than the first operand.
@@ -44,10 +44,10 @@ def limit_of(call: relax.Call, limit: Callable[[Any], float], least: Callable[[A
         return _finite(limit(call.args[0]) * limit(call.args[1]))
     if name == "divide" and least(call.args[1]) > 0:
         return _finite(limit(call.args[0]) / least(call.args[1]))
-    if name == "nn.layer_norm" and isinstance(call.ty.shape, relax.ShapeExpr):
-        extents = [call.ty.shape.values[int(axis)] for axis in call.attrs.axes]
-        if all(hasattr(extent, "value") for extent in extents):
-            width = math.prod(int(extent) for extent in extents)
+    if name == "nn.layer_norm" and (shape := shape_of(call)) is not None:
+        extents = [shape[int(axis)] for axis in call.attrs.axes]
+        if all(isinstance(extent, int) for extent in extents):
+            width = math.prod(extents)
             return _finite(math.sqrt(width) * limit(call.args[1]) + limit(call.args[2]))
     return math.inf
 

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from packager.bundle.arrays import Array
-from packager.graph.dataflow import bindings_of, operator_of
+from packager.graph.dataflow import bindings_of, extents_of, operator_of, static_shape_of
 from packager.graph.identity import IdentityMap
 from packager.transforms.quantize import arithmetic, movement
 from packager.transforms.quantize.constants import Constants
@@ -160,14 +160,10 @@ class Rewriter:
         """Return scale and zero point, shaped to go with the operand, if they are known and so is its rank."""
         source, *parameters = call.args
         scale, zero = (self.constants.array(parameter) for parameter in parameters)
-        if (
-            scale is None
-            or zero is None
-            or scale.dtype != np.float32
-            or not isinstance(source.ty.shape, relax.ShapeExpr)
-        ):
+        extents = extents_of(source)
+        if scale is None or zero is None or scale.dtype != np.float32 or extents is None:
             return None
-        rank, axis = len(source.ty.shape.values), int(call.attrs.axis)
+        rank, axis = len(extents), int(call.attrs.axis)
         return along(scale, axis, rank), along(zero.astype(np.int32), axis, rank)
 
     def _widen(self, _: Any, call: relax.Call) -> Value | None:
@@ -175,7 +171,7 @@ class Rewriter:
         source = call.args[0]
         if str(source.ty.dtype) not in ("int8", "uint8") or str(call.ty.dtype) != "int32":
             return None
-        if not isinstance(source.ty.shape, relax.ShapeExpr):
+        if extents_of(source) is None:
             return None
         one, none = np.ones((), np.float32), np.zeros((), np.int32)
         array = self.constants.array(source)
@@ -196,8 +192,8 @@ class Rewriter:
             shaped = compact(array.astype(np.int32).reshape((1,) * missing + array.shape))
             sources = merged(data.sources, self.constants.sources_of(zero))
             return replace(data, zero=shaped, sources=sources)
-        extents = zero.ty.shape.values if isinstance(zero.ty.shape, relax.ShapeExpr) else None
-        if extents is None or any(getattr(extent, "value", 0) != 1 for extent in extents) or data.array is not None:
+        extents = static_shape_of(zero)
+        if extents is None or any(extent != 1 for extent in extents) or data.array is not None:
             return None
         return replace(data, zero=self.computed(zero))
 

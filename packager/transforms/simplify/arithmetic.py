@@ -8,16 +8,17 @@ square roots.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_walk
 
-from packager.graph.dataflow import bindings_of, computed_from_constants
+from packager.graph.dataflow import bindings_of, computed_from_constants, static_shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import remade
 
@@ -151,7 +152,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         """Return a convolution whose weights have been multiplied by a scale of its results."""
         data, weight = map(self.visit_expr, convolution.args)
         channels = int(weight.ty.shape.values[0])
-        extents = (channels if _size(scale) == channels else 1, 1, 1, 1)
+        extents = (channels if math.prod(static_shape_of(scale) or (1,)) == channels else 1, 1, 1, 1)
         column = self._emit(relax.op.reshape(scale, extents))
         return remade(convolution, data, self._emit(relax.op.multiply(weight, column)))
 
@@ -187,22 +188,10 @@ def _is_three_quarters(value: Any) -> bool:
     return exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 0.75
 
 
-def _size(value: Any) -> int:
-    shape = value.ty.shape
-    size = 1
-    for extent in shape.values:
-        size *= int(extent) if isinstance(extent, tirx.IntImm) else 0
-    return size
-
-
 def _is_per_channel(constant: Any, convolution: Any) -> bool:
     """Whether a constant has one element, or one for each channel of NCHW."""
-    shape = constant.ty.shape
-    weight = convolution.args[1].ty.shape
-    if not isinstance(shape, relax.ShapeExpr) or not isinstance(weight, relax.ShapeExpr):
+    extents, weight = static_shape_of(constant), static_shape_of(convolution.args[1])
+    if extents is None or weight is None:
         return False
-    if not all(isinstance(extent, tirx.IntImm) for extent in (*shape.values, *weight.values)):
-        return False
-    extents = [int(extent) for extent in shape.values]
-    padded = [1] * (4 - len(extents)) + extents
-    return len(padded) == 4 and padded[0] == padded[2] == padded[3] == 1 and padded[1] in (1, int(weight.values[0]))
+    padded = (1,) * (4 - len(extents)) + extents
+    return len(padded) == 4 and padded[0] == padded[2] == padded[3] == 1 and padded[1] in (1, weight[0])

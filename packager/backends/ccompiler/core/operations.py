@@ -13,7 +13,7 @@ from packager.backends.ccompiler.core.attention_match import find_attentions
 from packager.backends.ccompiler.core.expressions import ARITIES
 from packager.backends.ccompiler.core.shapes import Shape, equal_shapes
 from packager.graph.attention.match import Attention
-from packager.graph.dataflow import bindings_of
+from packager.graph.dataflow import bindings_of, extents_of
 from packager.graph.identity import IdentityMap, IdentitySet
 
 ROW_ANCHORS = frozenset({"nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
@@ -123,10 +123,11 @@ class _Reader:
         )
 
     def _tensor(self, ty: Any, argument: int | None = None) -> Tensor:
-        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        extents = extents_of(ty)
+        if extents is None:
             raise CannotRender(f"a value of type {ty}")
         self.count += 1
-        return Tensor(self.count, Shape(ty.shape.values), str(ty.dtype), argument)
+        return Tensor(self.count, Shape(extents), str(ty.dtype), argument)
 
     def _results(self, uses: list[Any], first: int) -> list[Tensor]:
         """Give what is returned its place among the arguments."""

@@ -29,6 +29,7 @@ from packager.custom_ops.rules import (
 )
 from packager.custom_ops.symbolic import SYMBOLIC
 from packager.errors import ModelError
+from packager.graph.dataflow import extents_of
 
 ATTRIBUTE_TYPES = {
     onnx.AttributeProto.INT: "int",
@@ -204,10 +205,10 @@ def _given(custom: CustomNode, index: int, expr: Any) -> Given:
             f"{custom.place} leaves out input {index}",
             hint="inputs of custom operators are not optional: describe an overload with fewer inputs",
         )
-    ty = expr.ty
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+    extents = extents_of(expr)
+    if extents is None:
         raise ModelError(f"{custom.place}: input {index} is no tensor of a known shape")
-    return Given(str(ty.dtype), tuple(ty.shape.values))
+    return Given(str(expr.ty.dtype), extents)
 
 
 def _choose(

@@ -13,6 +13,7 @@ from tvm import relax, tirx
 
 from packager.frontends.onnx.ops.operands import text
 from packager.graph.conditions import Relations, einsum_demands
+from packager.graph.dataflow import extents_of, static_shape_of
 
 BROADCASTING = {
     *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual"),
@@ -24,10 +25,9 @@ def agree(
     builder: Any, relations: Relations, node: str, name: str, operands: Sequence[Any], attributes: Mapping[str, Any]
 ) -> list[Any]:
     """Return the operands of a node with extents that agree; ``relations`` notes what that demands."""
-    shapes = [_shape(operand) for operand in operands]
-    if any(shape is None for shape in shapes) or all(_static(shape or []) for shape in shapes):
+    if any(extents_of(o) is None for o in operands) or all(static_shape_of(o) is not None for o in operands):
         return [*operands]
-    known = [shape or [] for shape in shapes]
+    known = [extents_of(operand) or () for operand in operands]
     if name == "Einsum":
         for left, relation, right in einsum_demands(text(attributes, "equation", ""), known):
             relations.demand(left, relation, right, node)
@@ -35,7 +35,7 @@ def agree(
     return [_with_extents(builder, relations, node, *each) for each in zip(operands, known, wanted, strict=True)]
 
 
-def _wanted(name: str, shapes: list[list[Any]], attributes: Mapping[str, Any]) -> list[list[Any]]:
+def _wanted(name: str, shapes: Sequence[Sequence[Any]], attributes: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
     """Return the shapes that the operator wants of its operands."""
     if name in BROADCASTING:
         return _aligned(shapes)
@@ -74,15 +74,6 @@ def _with_extents(
             relations.demand(extent, "==", chosen, node)
             changed = True
     return builder.emit(relax.op.reshape(operand, [*wanted])) if changed else operand
-
-
-def _shape(operand: Any) -> list[Any] | None:
-    shape = getattr(getattr(operand, "ty", None), "shape", None)
-    return list(shape.values) if isinstance(shape, relax.ShapeExpr) else None
-
-
-def _static(shape: Sequence[Any]) -> bool:
-    return all(isinstance(extent, tirx.IntImm) for extent in shape)
 
 
 def _is_one(extent: Any) -> bool:

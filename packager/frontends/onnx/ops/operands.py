@@ -10,14 +10,15 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from packager.bundle.arrays import Array
+from packager.graph.dataflow import shape_of
 
 
 def extents(data: Any) -> list[Any]:
     """Return the extents of a tensor: integers, and expressions for symbolic ones. Raises ValueError without a rank."""
-    shape = getattr(data.ty, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr):
+    shape = shape_of(data)
+    if shape is None:
         raise ValueError("an input has no known rank")
-    return [int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in shape.values]
+    return list(shape)
 
 
 def static_extents(data: Any, what: str = "an input", first: int = 0) -> list[int]:

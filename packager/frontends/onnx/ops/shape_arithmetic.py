@@ -20,6 +20,7 @@ from tvm.ir import GenericConst
 from tvm.sym import Analyzer
 
 from packager.frontends.onnx.ops.operands import constant
+from packager.graph.dataflow import shape_of
 
 # Elements are Python integers and expressions of TVM.
 Known = NDArray[Any]
@@ -76,8 +77,8 @@ def compute(
 def _shape_of(value: Any) -> Known | None:
     if isinstance(value, relax.ShapeExpr):
         return np.array([len(value.values)], dtype=object)
-    shape = getattr(getattr(value, "ty", None), "shape", None)
-    return _objects(shape.values) if isinstance(shape, relax.ShapeExpr) else None
+    shape = shape_of(value)
+    return None if shape is None else _objects(shape)
 
 
 def _objects(values: Sequence[Any]) -> Known:
