@@ -34,6 +34,8 @@ def test_lock_pins_every_dependency_within_its_range(lock: str) -> None:
     extras = [text for extra in LOCKS[lock] for text in PROJECT["optional-dependencies"][extra]]
     for text in [*PROJECT["dependencies"], *extras]:
         requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"platform_machine": "x86_64"}):  # as the locks are
+            continue
         name = canonicalize_name(requirement.name)
         assert name in locked, f"{lock} does not pin {name}"
         assert requirement.specifier.contains(locked[name], prereleases=True), f"{text}, locked {locked[name]}"
