@@ -1,4 +1,4 @@
-"""The description of a library of custom operators, as TOML has it: its keys, and what they may say together."""
+"""The TOML schema of a library of custom operators: keys, and checks across them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packager.custom_ops import rules
 from packager.custom_ops.domains import CONTRIB_DOMAINS, STANDARD_DOMAINS
 from packager.custom_ops.rules import LIST_TYPES, Argument, AttributeRule, AttributeValue, Operator, TensorRule, spelled
 
-# What the attributes of one type look like in a description.
+# The TOML type of an attribute's default, by attribute type.
 _ATTRIBUTE_FORMS: Mapping[str, Any] = {
     "int": int,
     "float": float,
@@ -85,7 +85,7 @@ class _Description:
 
 
 def read_description(document: dict[str, Any]) -> tuple[LibraryTable, tuple[Operator, ...]]:
-    """Return what a parsed description says of the library and of its operators. Raises MismatchError."""
+    """Return the library table and the operators of a parsed description. Raises MismatchError."""
     description = strict_json.read(_Description, _with_defaults(document))
     operators = tuple(_operator(table, f"$.operator[{i}]") for i, table in enumerate(description.operator))
     _refuse_repeated(operators)
@@ -93,7 +93,7 @@ def read_description(document: dict[str, Any]) -> tuple[LibraryTable, tuple[Oper
 
 
 def _with_defaults(document: dict[str, Any]) -> dict[str, Any]:
-    """Add the tables that may be left out and whose default is not a plain value."""
+    """Add optional tables whose default is not a plain value."""
     operators = document.get("operator")
     for table in operators if isinstance(operators, list) else ():
         if isinstance(table, dict):
@@ -102,11 +102,11 @@ def _with_defaults(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operator(table: _OperatorTable, place: str) -> Operator:
-    """Return an operator whose names and expressions all make sense. Raises MismatchError."""
+    """Return an operator whose names and expressions are checked. Raises MismatchError."""
     if table.domain in STANDARD_DOMAINS or table.op_type in CONTRIB_DOMAINS.get(table.domain, ()):
         raise MismatchError(
             f"{place}.domain",
-            f"{table.domain or 'ai.onnx'}::{table.op_type} is not for libraries: packager compiles it",
+            f"{table.domain or 'ai.onnx'}::{table.op_type} cannot come from a library: packager compiles it",
         )
     attributes = tuple(_attribute(name, entry, f"{place}.attributes") for name, entry in table.attributes.items())
     inputs = tuple(
@@ -152,7 +152,7 @@ def _attribute(name: str, table: _AttributeTable, place: str) -> AttributeRule:
 
 
 def _as_float32(value: float, place: str) -> float:
-    """Return the nearest value that ONNX can hold, so that a default equals what a model can say."""
+    """Round to float32, ONNX's attribute type, so that a default equals the same value given by a model."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:
@@ -164,7 +164,9 @@ def _output(table: _OutputTable, scope: _Scope) -> TensorRule:
     if isinstance(table.shape, str):
         match = _LIKE.fullmatch(table.shape)
         if match is None or match[1] not in {rule.name for rule in scope.inputs}:
-            raise MismatchError(f"{scope.place}.{place}", f"shape {shown(table.shape)} is no list and no like:INPUT")
+            raise MismatchError(
+                f"{scope.place}.{place}", f"shape {shown(table.shape)} is neither a list nor like:INPUT"
+            )
         return TensorRule(table.name, table.dtype, None, match[1])
     extents = tuple(map(str, table.shape))
     for extent in extents:
@@ -173,7 +175,7 @@ def _output(table: _OutputTable, scope: _Scope) -> TensorRule:
 
 
 class _Scope:
-    """The names that one operator's expressions may use. Raises MismatchError for names that clash."""
+    """The names that an operator's expressions may use. Raises MismatchError for clashes."""
 
     def __init__(
         self, place: str, inputs: tuple[TensorRule, ...], outputs: tuple[str, ...], attributes: Sequence[AttributeRule]
@@ -189,10 +191,10 @@ class _Scope:
                 raise MismatchError(f"{place}.inputs", f"the extent {shown(dim)} is neither a number nor a name")
         seen = set(_RESERVED)
         for name in (*self.tensors, *self.dims, *self.attributes):
-            # Expressions are read with Python's parser, which takes no keyword for a name.
+            # Expressions are parsed as Python, where keywords are not names.
             unusable = keyword.iskeyword(name) and self.attributes.get(name, "int") == "int"
             if name in seen or unusable or name.startswith(("numel_", "len_")):
-                raise MismatchError(place, f"the name {name!r} stands for two things, or is reserved")
+                raise MismatchError(place, f"the name {name!r} is used twice or reserved")
             seen.add(name)
 
     def check_expression(self, text: str, where: str, *, with_outputs: bool) -> None:
@@ -209,7 +211,7 @@ class _Scope:
         for name in sorted(used - known):
             raise MismatchError(
                 f"{self.place}.{where}",
-                f"{shown(text)} uses {name!r}, which is no dim of an input and no int attribute"
+                f"{shown(text)} uses {name!r}, which is neither a dim of an input nor an int attribute"
                 f"{suggestion(name, known)}",
             )
 
@@ -246,5 +248,5 @@ def _refuse_repeated(operators: Sequence[Operator]) -> None:
     for index, operator in enumerate(operators):
         key = (operator.name, operator.since, tuple((rule.dtype, rule.shape) for rule in operator.inputs))
         if key in seen:
-            raise MismatchError(f"$.operator[{index}]", f"{operator.name} ({operator.takes}) stands there twice")
+            raise MismatchError(f"$.operator[{index}]", f"{operator.name} ({operator.takes}) is described twice")
         seen.add(key)

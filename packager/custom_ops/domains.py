@@ -1,4 +1,4 @@
-"""The ONNX operator sets that packager compiles by itself."""
+"""ONNX operator sets that packager compiles without a library."""
 
 from __future__ import annotations
 

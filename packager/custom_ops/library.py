@@ -1,7 +1,6 @@
-"""``--op-library FILE.toml``: operators of the user's own, in static libraries that were compiled elsewhere.
+"""``--op-library FILE.toml``: custom operators in precompiled static libraries (``docs/custom-operators.md``).
 
-See ``docs/custom-operators.md``. The description is read and checked here, without TVM; the code in the archives is
-looked at by the ``external`` backend.
+The description is read and checked here, without TVM; the ``external`` backend checks the code in the archives.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from packager.custom_ops.rules import AttributeValue, Operator
 from packager.errors import UsageError
 
 CALL_PREFIX = "packager.external:"
-"""What the names of the functions that stand for calls of custom operators start with in a Relax module."""
+"""Prefix of the names of extern functions that encode calls of custom operators in a Relax module."""
 
 
 @dataclass(frozen=True)
 class OpLibrary:
-    """A library of operators: ``path`` of its description, ``archives`` of its code, all files that a build reads."""
+    """A library of operators: ``path`` of its description and ``archives`` of its code."""
 
     path: Path
     name: str
@@ -34,26 +33,26 @@ class OpLibrary:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file that a build depends on."""
+        """All files that a build depends on."""
         return (self.path, *self.archives)
 
 
 def load_op_libraries(paths: Sequence[Path]) -> tuple[OpLibrary, ...]:
-    """Read descriptions of libraries. Raises UsageError, also for two of the same name."""
+    """Read the descriptions of libraries. Raises UsageError, also for duplicate names."""
     libraries: dict[str, OpLibrary] = {}
     for path in paths:
         library = load_op_library(path)
         if library.name in libraries:
             raise UsageError(
-                f"two libraries of operators are called {library.name!r}: {libraries[library.name].path} and {path}",
-                hint="give each library once, and each a name of its own",
+                f"two operator libraries are named {library.name!r}: {libraries[library.name].path} and {path}",
+                hint="give each library once, with a unique name",
             )
         libraries[library.name] = library
     return tuple(libraries.values())
 
 
 def load_op_library(path: Path) -> OpLibrary:
-    """Read the description of one library. Raises UsageError that names the file and the place in it."""
+    """Read the description of one library. Raises UsageError with the file and the key."""
     try:
         library, operators = read_description(tomllib.loads(path.read_bytes().decode()))
     except OSError as failure:
@@ -61,7 +60,9 @@ def load_op_library(path: Path) -> OpLibrary:
             f"cannot use the operator library {path}: {failure.strerror}", hint="name the TOML file that describes it"
         ) from None
     except (ValueError, RecursionError) as failure:  # TOMLDecodeError, MismatchError, bad UTF-8: ValueErrors
-        reason = "it is no TOML file (TOML is UTF-8 text)" if isinstance(failure, UnicodeDecodeError) else str(failure)
+        reason = (
+            "it is not a TOML file (TOML is UTF-8 text)" if isinstance(failure, UnicodeDecodeError) else str(failure)
+        )
         raise UsageError(
             f"cannot use the operator library {path}: {reason}", hint="docs/custom-operators.md shows all keys"
         ) from None
@@ -71,7 +72,7 @@ def load_op_library(path: Path) -> OpLibrary:
         if not archive.is_file():
             raise UsageError(
                 f"operator library {library.name!r}: {archive} is not a file",
-                hint=f"the archive of {path} is looked for beside it; build the library first",
+                hint=f"paths of archives are relative to {path}; build the library first",
             )
     return OpLibrary(
         path=path,
@@ -85,7 +86,7 @@ def load_op_library(path: Path) -> OpLibrary:
 
 
 def encode_call(library: OpLibrary, operator: Operator, attributes: Mapping[str, AttributeValue]) -> str:
-    """Return the name of the function that stands for a call of ``operator`` in a Relax module."""
+    """Return the extern function name that encodes a call of ``operator`` in a Relax module."""
     call = {
         "name": operator.name,
         "library": library.name,
@@ -98,7 +99,7 @@ def encode_call(library: OpLibrary, operator: Operator, attributes: Mapping[str,
 def decode_call(
     name: str, libraries: Sequence[OpLibrary]
 ) -> tuple[OpLibrary, Operator, dict[str, AttributeValue]] | None:
-    """Return what ``encode_call`` was given, or None for another name, or one of a library that is not here."""
+    """Invert ``encode_call``; None for other names, and for libraries not in ``libraries``."""
     if not name.startswith(CALL_PREFIX):
         return None
     call = json.loads(name.removeprefix(CALL_PREFIX))
@@ -112,5 +113,5 @@ def decode_call(
 
 
 def called_operator(name: str) -> str:
-    """Return the operator (``com.acme::Swish``) that a function stands for, or the name that is none of ours."""
+    """Return the operator (``com.acme::Swish``) that a function name encodes; other names are returned unchanged."""
     return str(json.loads(name.removeprefix(CALL_PREFIX))["name"]) if name.startswith(CALL_PREFIX) else name

@@ -1,6 +1,6 @@
-"""What a custom operator takes and gives: the rule of its types, shapes and attributes, and how it fits a node.
+"""The signature of a custom operator (types, shapes, attributes): matching it to a node, and shape inference.
 
-Extents are whatever the caller counts in: integers, ``tirx`` expressions, or None where nothing is known.
+Extents are of the caller's type: integers, ``tirx`` expressions, or None if unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COUNT = re.compile(r"\b(numel|len)\s*\(\s*([A-Za-z_]\w*)\s*\)", re.ASCII)
 
 @dataclass(frozen=True)
 class TensorRule:
-    """An input or output: ``shape`` are integer expressions; None is any rank, or as the input ``like``."""
+    """An input or output. ``shape`` holds integer expressions; None: any rank, or the shape of the input ``like``."""
 
     name: str
     dtype: str
@@ -34,7 +34,7 @@ class TensorRule:
 
 @dataclass(frozen=True)
 class AttributeRule:
-    """An attribute; one without a default must be given by every node."""
+    """An attribute; required if it has no default."""
 
     name: str
     type: AttributeType
@@ -43,8 +43,8 @@ class AttributeRule:
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of the C function: a ``tensor`` or ``attribute`` by name, the ``workspace``, or a ``size``, which
-    is an integer expression."""
+    """One argument of the C function: a ``tensor`` or ``attribute`` by name, the ``workspace``, or a ``size`` given as
+    an integer expression."""
 
     kind: Literal["tensor", "attribute", "workspace", "size"]
     text: str
@@ -52,7 +52,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Operator:
-    """One implementation of an operator; several of the same name are overloads, told apart by their inputs.
+    """One implementation of an operator; those of the same name are overloads, selected by their inputs.
 
     Expressions may use the inputs' dims, the ``int`` attributes, ``numel(tensor)`` and ``len(attribute)``.
     """
@@ -71,41 +71,41 @@ class Operator:
 
     @property
     def name(self) -> str:
-        """``com.acme::Swish``: how messages, partitions and the manifest call it."""
+        """``com.acme::Swish``, as used in messages, partitions and the manifest."""
         return f"{self.domain}::{self.op_type}"
 
     @property
     def takes(self) -> str:
-        """The inputs for messages: ``x float32[n, k], scale float32[k]``."""
+        """The input types for messages: ``x float32[n, k], scale float32[k]``."""
         return ", ".join(f"{rule.name} {describe(rule.dtype, rule.shape)}" for rule in self.inputs)
 
 
 @dataclass(frozen=True)
 class Given:
-    """The type of a node's input; ``shape`` is None where not even the rank is known."""
+    """The type of a node's input; ``shape`` is None if the rank is unknown."""
 
     dtype: str
     shape: tuple[Any, ...] | None
 
 
 class NoFitError(ValueError):
-    """The operator does not take these inputs; the text says why."""
+    """The operator does not accept these inputs; the message says why."""
 
 
 def describe(dtype: str, shape: Sequence[object] | None) -> str:
-    """Return a tensor's type for messages; ``...`` is any rank."""
+    """Return a tensor type for messages; ``...`` stands for any rank."""
     return f"{dtype}[{'...' if shape is None else ', '.join(map(str, shape))}]"
 
 
 def spelled(expression: str) -> str:
-    """Return an expression with ``numel(x)`` and ``len(a)`` as the plain names that it is evaluated with."""
+    """Replace ``numel(x)`` and ``len(a)`` by the plain names under which they are evaluated."""
     return _COUNT.sub(r"\1_\2", expression)
 
 
 def bind(operator: Operator, given: Sequence[Given], same: Callable[[Any, Any], bool]) -> dict[str, Any]:
     """Return the extents of the dims, and ``numel`` of the inputs, by name. Raises NoFitError.
 
-    ``same`` says whether two extents are certainly equal.
+    ``same`` tells whether two extents are provably equal.
     """
     if len(given) != len(operator.inputs):
         raise NoFitError(f"takes {len(operator.inputs)} inputs")
@@ -130,18 +130,18 @@ def _bind_shape(
         expected: Any = int(wanted) if wanted.isdigit() else extents.setdefault(wanted, extent)
         if expected is not extent and not same(expected, extent):
             known = wanted if wanted.isdigit() else f"{wanted}, which is {expected}"
-            raise NoFitError(f"axis {axis} of input {rule.name} must be {known}, and is {extent}")
+            raise NoFitError(f"axis {axis} of input {rule.name} must be {known}, but is {extent}")
 
 
 def product(extents: Sequence[Any]) -> Any:
-    """Return the product of extents, None if one of them is."""
+    """Return the product of extents; None if one of them is None."""
     if any(extent is None for extent in extents):
         return None
     return functools.reduce(lambda a, b: a * b, extents, 1)
 
 
 def output_shapes(operator: Operator, given: Sequence[Given], values: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
-    """Return the shapes of all outputs, None for one whose rank is not known. ``values``: of names in expressions."""
+    """Return the shapes of all outputs, None if the rank is unknown. ``values`` holds the names in expressions."""
     like = {rule.name: actual.shape for rule, actual in zip(operator.inputs, given, strict=True)}
     shapes = []
     for rule in operator.outputs:
@@ -153,7 +153,7 @@ def output_shapes(operator: Operator, given: Sequence[Given], values: Mapping[st
 
 
 def counts(operator: Operator, attributes: Mapping[str, AttributeValue]) -> dict[str, int]:
-    """Return what attributes give to expressions: the integers by name, and ``len`` of the lists."""
+    """Return the values that attributes provide to expressions: integers by name, and ``len`` of lists."""
     values: dict[str, int] = {}
     for rule in operator.attributes:
         value = attributes[rule.name]
@@ -167,9 +167,9 @@ def counts(operator: Operator, attributes: Mapping[str, AttributeValue]) -> dict
 def complete_attributes(
     operator: Operator, given: Mapping[str, tuple[str, AttributeValue]], node: str
 ) -> dict[str, AttributeValue]:
-    """Return the value of every attribute. ``given`` are a node's: name -> (type, value).
+    """Return the value of every attribute, with defaults. ``given`` are a node's: name -> (type, value).
 
-    Raises ModelError for one that the operator does not have, one of another type and one that is missing.
+    Raises ModelError for an unknown attribute, one of the wrong type, and a missing one.
     """
     rules = {rule.name: rule for rule in operator.attributes}
     where = f"node {node!r} of operator {operator.name}"
@@ -198,9 +198,9 @@ def complete_attributes(
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How expressions are computed: ``number`` makes an extent of an integer, the others are the operators.
+    """Evaluates expressions over extents: ``number`` converts an integer, the other fields are operators.
 
-    ``+ - *`` are the extents' own.
+    ``+ - *`` are those of the extents' type.
     """
 
     number: Callable[[int], Any]
@@ -210,10 +210,7 @@ class Arithmetic:
     maximum: Callable[[Any, Any], Any]
 
     def evaluate(self, expression: str, values: Mapping[str, Any]) -> Any:
-        """Return the value of an expression that ``shape_expr`` has checked; None if it needs one that is None.
-
-        Raises ZeroDivisionError.
-        """
+        """Return the value of a checked ``shape_expr``; None if it uses an unknown extent. Raises ZeroDivisionError."""
         return self._visit(ast.parse(spelled(expression).strip(), mode="eval").body, values)
 
     def _visit(self, node: ast.expr, values: Mapping[str, Any]) -> Any:
@@ -230,7 +227,7 @@ class Arithmetic:
                 if a is None or b is None:
                     return None
                 return self.minimum(a, b) if name == "min" else self.maximum(a, b)
-        raise AssertionError(ast.dump(node))  # shape_expr takes nothing else
+        raise AssertionError(ast.dump(node))  # shape_expr accepts no other node
 
     def _apply(self, op: type[ast.operator], left: Any, right: Any) -> Any:
         if left is None or right is None:

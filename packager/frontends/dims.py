@@ -1,4 +1,4 @@
-"""Symbolic dims: what ``--dim`` asks for, and how it meets the dims that a model has."""
+"""Symbolic dims: parse ``--dim`` and apply it to the dims of a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packager.errors import UnboundedDimsError, UsageError
 
 
 class UnknownDimError(UsageError):
-    """A model does not have dims that are asked for: ``names``."""
+    """``--dim`` names dims (``names``) that the model does not have."""
 
     def __init__(self, names: Sequence[str], have: str) -> None:
         super().__init__(f"--dim {names[0]}: the model has no such dim", hint=f"its symbolic dims: {have}")
@@ -28,11 +28,11 @@ class DimRequest:
 
     @property
     def fixed(self) -> bool:
-        """Whether the dim has one size only."""
+        """Whether the bounds are equal."""
         return self.min == self.max
 
 
-# What the API takes for a dim: a size, bounds, or sizes with code of their own.
+# A dim in the API: a size, bounds, or bucketed sizes.
 DimArgument = int | tuple[int, int] | DimRequest | Buckets
 
 
@@ -53,7 +53,7 @@ def parse_dims(texts: Sequence[str]) -> dict[str, DimRequest | Buckets]:
 
 
 def check_argument(name: str, argument: DimArgument) -> DimRequest | Buckets:
-    """Return what an argument asks of dim ``name``; a single bucket fixes it. Raises UsageError."""
+    """Convert an argument for dim ``name``; a single bucket fixes the dim. Raises UsageError."""
     if isinstance(argument, Buckets):
         argument.check(name)
         return argument if len(argument.sizes) > 1 else DimRequest(*argument.sizes * 2)
@@ -69,7 +69,7 @@ def check_argument(name: str, argument: DimArgument) -> DimRequest | Buckets:
 
 
 def make_request(name: str, low: int, high: int) -> DimRequest:
-    """Return checked bounds. Raises UsageError unless 1 <= low <= high < 2**31, or both are 0."""
+    """Check bounds. Raises UsageError unless 1 <= low <= high < 2**31, or both are 0."""
     if not 1 <= low <= high < 2**31 and (low, high) != (0, 0):
         raise UsageError(f"--dim {name}={low}:{high}: bounds must satisfy 1 <= MIN <= MAX < 2**31")
     return DimRequest(low, high)
@@ -80,9 +80,9 @@ def resolve_dims(
 ) -> tuple[Dim, ...]:
     """Return the model's symbolic dims with bounds, without those that a request fixes.
 
-    ``found`` maps each dim of the model to a place where it stands, for messages ("input 'x', axis 0"); ``declared``
-    holds bounds that the model itself carries (torch.export), which a request may narrow.
-    Raises UsageError for a request of a dim that the model does not have, and for dims without bounds.
+    ``found`` maps each dim of the model to its first occurrence, for messages ("input 'x', axis 0"). ``declared`` holds
+    bounds from the model itself (torch.export), which a request may narrow.
+    Raises UsageError for a request for an unknown dim, and for dims without bounds.
     """
     unknown = sorted(set(requests) - set(found))
     if unknown:

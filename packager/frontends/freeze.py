@@ -1,4 +1,4 @@
-"""``--freeze``: inputs of an ONNX model that become constants, so that what depends on them is known at build time."""
+"""``--freeze``: turn inputs of an ONNX model into constants, so that what depends on them is folded at build time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parse_frozen(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def frozen_arrays(values: Mapping[str, ArrayLike]) -> dict[str, Array]:
-    """Return the values as arrays. Raises UsageError for what is none, such as rows of unequal length."""
+    """Convert the values to arrays. Raises UsageError if that fails, such as for rows of unequal length."""
     if not values:
         return {}
     import numpy as np
@@ -45,18 +45,18 @@ def frozen_arrays(values: Mapping[str, ArrayLike]) -> dict[str, Array]:
         try:
             array = np.asarray(value)
         except ValueError as error:
-            raise UsageError(f"--freeze {name}: is no array: {error}", hint=HINT) from None
+            raise UsageError(f"--freeze {name}: not an array: {error}", hint=HINT) from None
         if array.dtype.kind not in "biufV":
-            raise UsageError(f"--freeze {name}: {value!r} is no number or list of numbers", hint=HINT)
+            raise UsageError(f"--freeze {name}: {value!r} is not a number or list of numbers", hint=HINT)
         arrays[name] = array
     return arrays
 
 
 def freeze_inputs(graph: onnx.GraphProto, frozen: Mapping[str, Array]) -> None:
-    """Make initializers of the inputs in ``frozen``.
+    """Replace the inputs in ``frozen`` by initializers.
 
-    Raises UsageError for a name that is no input, a shape other than the model's, and a value that the input's element
-    type cannot hold.
+    Raises UsageError for a name that is not an input, for a wrong shape, and for a value out of range of the element
+    type.
     """
     import numpy as np
     import onnx
@@ -77,7 +77,9 @@ def freeze_inputs(graph: onnx.GraphProto, frozen: Mapping[str, Array]) -> None:
             cast = array.astype(dtype)
             exact = array.dtype == dtype or np.array_equal(cast.astype(array.dtype), array, equal_nan=False)
         if not exact and (dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))):
-            raise UsageError(f"--freeze {name}: {array.tolist()} are no values of {dtype.name}, the input's type")
+            raise UsageError(
+                f"--freeze {name}: {array.tolist()} cannot be represented as {dtype.name}, the input's type"
+            )
         graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(cast, order="C"), name))
     remaining = [value for value in graph.input if value.name not in frozen]
     del graph.input[:]

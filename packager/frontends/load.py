@@ -1,5 +1,4 @@
-"""Frontends: one module per file format, each with ``load(path, dims, name) -> ImportedModel``; ONNX takes libraries of
-custom operators too."""
+"""Load a model with the frontend of its file format."""
 
 from __future__ import annotations
 
@@ -28,13 +27,13 @@ def load_model(
     overrides: Overrides | None = None,
     frozen: Mapping[str, Array] | None = None,
 ) -> ImportedModel:
-    """Read a model file; its suffix decides how. ``op_libraries`` implement ONNX operators of other domains.
+    """Read a model file by its suffix. ``op_libraries`` implement ONNX operators of other domains.
 
-    ``entry`` names the function of a Relax module that is the model, ``main`` if it is None. ``overrides`` replace
-    constants of the model. ``frozen`` are inputs of an ONNX model that become constants.
+    ``entry`` names the function of a Relax module to import (default ``main``). ``overrides`` replace constants of the
+    model. ``frozen`` are inputs of an ONNX model that become constants.
 
-    Raises UsageError for a missing file, an unknown suffix, a wrong ``--dim`` or overrides that do not fit; ModelError
-    for a file that cannot be read, and UnsupportedOperatorsError.
+    Raises UsageError for a missing file, an unknown suffix, a wrong ``--dim`` or overrides of the wrong type or shape;
+    ModelError for a file that cannot be read; UnsupportedOperatorsError.
     """
     from packager.frontends.overrides import NO_OVERRIDES
 
@@ -42,18 +41,19 @@ def load_model(
     overrides = overrides or NO_OVERRIDES
     name = name or path.stem
     if entry is not None and path.suffix != ".json":
-        raise UsageError(f"{path}: --entry {entry} names a function of a Relax module, and this is none")
+        raise UsageError(f"{path}: --entry {entry} names a function of a Relax module, but this is not one")
     if path.suffix == ".onnx":
         from packager.frontends.onnx import load as onnx_file
 
         return onnx_file.load(path, dims, name, op_libraries, overrides, frozen or {})
     if frozen:
         raise UsageError(
-            f"{path}: --freeze is for inputs of ONNX models, and this is none", hint="make it a constant in the export"
+            f"{path}: --freeze is for inputs of ONNX models, but this is not one",
+            hint="make it a constant in the export",
         )
     if op_libraries:
         raise UsageError(
-            f"{path}: operator libraries implement operators of ONNX models, and this is none",
+            f"{path}: operator libraries implement operators of ONNX models, but this is not one",
             hint="export the model to ONNX, or leave out --op-library",
         )
     if path.suffix == ".pt2":

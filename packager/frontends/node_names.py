@@ -1,7 +1,7 @@
-"""Source nodes: which node of the source graph each Relax binding stands for.
+"""Map Relax bindings to nodes of the source graph.
 
-Passes keep the names of Relax variables but not their spans, so every binding of ``main`` gets a name that occurs
-nowhere else, and a table from these names to source nodes travels with the module.
+Passes keep the names of Relax variables but not their spans, so every binding of ``main`` gets a unique name, and a
+table from these names to source nodes accompanies the module.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PREFIX = "node_"
 def tag_bindings(module: IRModule, node_of_variable: Mapping[str, str]) -> tuple[IRModule, dict[str, str]]:
     """Return ``module`` with a unique name on every binding of ``main``, and the table from these names to nodes.
 
-    ``node_of_variable`` says which node the variables of the importer stand for. What takes a tuple apart belongs to
-    the tuple's node. Other bindings without a node of their own belong to the next binding that has one, since a
-    converter emits its intermediate values first, or at the end of the function to the last.
+    ``node_of_variable`` maps variables of the importer to nodes. A TupleGetItem belongs to the node of its tuple. Other
+    bindings without a node belong to the node of the next binding that has one, since a converter emits intermediate
+    values first; at the end of the function, to the last node.
     """
     main = module["main"]
     renamed: IdentityMap[relax.Var] = IdentityMap()

@@ -1,6 +1,6 @@
-"""``--constants``: other data for constants of the model, by name, from a ``.safetensors`` or ``.npz`` file.
+"""``--constants``: replace constants of the model, by name, with data from a ``.safetensors`` or ``.npz`` file.
 
-Frontends put them into the model that they have read, before anything is computed from its constants.
+Frontends apply them right after reading the model, before constants are folded.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Overrides:
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
     def check_names(self, known: Iterable[str]) -> None:
-        """Raise UsageError if there is an array for a name that is no constant of the model."""
+        """Raise UsageError if an array names no constant of the model."""
         names = set(known)
         for name in self.arrays:
             if name not in names:
                 raise UsageError(
                     f"--constants {self.path}: the model has no constant {name!r}{suggestion(name, names)}",
-                    hint="constants go by the names that the model's file gives them",
+                    hint="use the names of the constants in the model file",
                 )
 
     def find(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array | None:
-        """Return what replaces constant ``name``, compact, or None. Raises UsageError if it does not fit."""
+        """Return the contiguous array for constant ``name``, or None. Raises UsageError for a wrong type or shape."""
         array = self.arrays.get(name)
         if array is None:
             return None
@@ -49,7 +49,7 @@ class Overrides:
             given, wanted = _described(array.dtype.name, array.shape), _described(dtype, shape)
             raise UsageError(
                 f"--constants {self.path}: {name!r} is {given}, in the model it is {wanted}",
-                hint="give it the shape and the type that it has in the model; nothing is cast or reshaped",
+                hint="use the shape and type of the model; arrays are neither cast nor reshaped",
             )
         return np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
 
@@ -81,8 +81,8 @@ def _read_npz(path: Path) -> dict[str, Array]:
         raise UsageError(
             f"--constants {path}: holds one array without a name", hint="write it with numpy.savez(file, name=array)"
         )
-    if start[:2] != b"PK":  # else numpy takes it for a pickle, and says so
-        raise ValueError("it is no .npz file")
+    if start[:2] != b"PK":  # numpy would report a pickle
+        raise ValueError("it is not an .npz file")
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 

@@ -1,4 +1,4 @@
-"""Relax: a ``.json`` file that ``tvm.ir.save_json`` wrote of an IRModule with a Relax function ``main``."""
+"""Load Relax: a ``.json`` file written by ``tvm.ir.save_json`` of an IRModule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load(
     entry: str = MAIN,
     overrides: Overrides = NO_OVERRIDES,
 ) -> ImportedModel:
-    """Read a Relax module whose function ``entry`` is the model. Raises ModelError and UsageError."""
+    """Read the function ``entry`` of a Relax module. Raises ModelError and UsageError."""
     module = _with_entry(path, _read(path), entry)
     inputs = [str(parameter.name) for parameter in module["main"].params]
     resolved = resolve_dims(dims_of(input_specs(module["main"], inputs)), dims)
@@ -41,7 +41,7 @@ def load(
         other = overrides.find(key, array.dtype.name, array.shape)
         constants[key] = array if other is None else other
     module["main"] = module["main"].with_attr("num_input", len(inputs))
-    # The module names no source nodes: its own variables are the best names that there are.
+    # Without source nodes, variables are reported under their own names.
     own = {b.var.name: b.var.name for b in bindings_of(module["main"])}
     module, nodes = tag_bindings(module, own)
     return ImportedModel(
@@ -61,11 +61,11 @@ def _read(path: Path) -> tvm.IRModule:
     hint = "write it with tvm.ir.save_json of an IRModule that holds the model as a Relax function"
     try:
         text = path.read_text(encoding="utf-8")
-        json.loads(text)  # TVM's own reader aborts on some malformed texts
+        json.loads(text)  # TVM's reader aborts on some malformed texts
         module = tvm.ir.load_json(text)
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ModelError(f"{path}: is not JSON", detail=str(error), hint=hint) from None
-    except Exception as error:  # TVM raises whatever its reader runs into
+    except Exception as error:  # TVM's reader raises errors of many types
         raise ModelError(f"{path}: is not a module that TVM can read", detail=str(error)[:400], hint=hint) from None
     if not isinstance(module, tvm.IRModule):
         raise ModelError(f"{path}: holds no IRModule", hint=hint)
@@ -73,7 +73,7 @@ def _read(path: Path) -> tvm.IRModule:
 
 
 def _with_entry(path: Path, module: tvm.IRModule, entry: str) -> tvm.IRModule:
-    """Return the module with ``entry`` as its ``main``, and what it does not call left out."""
+    """Rename ``entry`` to ``main`` and drop the functions that it does not call."""
     functions = {variable.name_hint: function for variable, function in module.functions.items()}
     models = sorted(name for name, function in functions.items() if isinstance(function, relax.Function))
     if entry not in models:

@@ -1,4 +1,4 @@
-"""What the frontends share once they have a Relax module: lift constants to parameters, and fix dims."""
+"""Read the signature of an imported Relax module: input specs, output names, dims; fix dims to sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packager.graph.dataflow import shape_of
 
 
 def fix_dims(module: tvm.IRModule, dims: Mapping[str, DimRequest]) -> tvm.IRModule:
-    """Replace the dims that a request fixes by their sizes. Raises UsageError for a size of 0."""
+    """Substitute sizes for the dims that a request fixes. Raises UsageError for a size of 0."""
     sizes = {name: request.min for name, request in dims.items() if request.fixed}
     for name, size in sizes.items():
         if size == 0:
@@ -41,20 +41,20 @@ def _spec(name: str, ty: Any) -> TensorSpec:
         else:
             raise ModelError(
                 f"input {name!r}: axis {axis} is the expression {extent}",
-                hint="axes of inputs must be numbers or plain dims",
+                hint="extents of inputs must be numbers or plain dims",
             )
     return TensorSpec(name, str(ty.dtype), tuple(shape))  # type: ignore[arg-type]
 
 
 def output_names(main: relax.Function, first: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return names for the outputs of a format that names none, after those of the ``first``."""
+    """Return names for the outputs of a format without output names; ``first`` names the leading ones."""
     ty = main.ret_ty
     count = (len(ty.fields) if isinstance(ty, relax.TupleType) else 1) - len(first)
     return (*first, *(("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))))
 
 
 def dims_of(specs: tuple[TensorSpec, ...]) -> dict[str, str]:
-    """Return the dims of inputs, and where each stands."""
+    """Return the dims of inputs, each with its first occurrence."""
     found: dict[str, str] = {}
     for spec in specs:
         for axis, extent in enumerate(spec.shape):

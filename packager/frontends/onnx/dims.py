@@ -1,4 +1,4 @@
-"""The symbolic dims of an ONNX model's inputs: named so that they can stand in expressions, and fixed on request."""
+"""Name the symbolic dims of an ONNX model's inputs with identifiers, and fix dims to sizes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import onnx
 
 from packager.errors import ModelError
 
-# Names of dims stand in shape expressions, whose length the manifest limits.
+# The manifest limits the length of shape expressions, which contain dim names.
 MAX_DIM_NAME = 64
 
 
 def name_dims(graph: onnx.GraphProto) -> dict[str, str]:
-    """Give every symbolic dim of the inputs an identifier as its name; return name -> where it stands."""
+    """Rename every symbolic dim of the inputs to an identifier; return name -> first occurrence."""
     found: dict[str, str] = {}
-    names: dict[object, str] = {}  # as the file spells them, or where they stand -> as identifiers
+    names: dict[object, str] = {}  # name in the file, or position if unnamed -> identifier
     for value in graph.input:
         kind = value.type.WhichOneof("value")
         if kind != "tensor_type" or not value.type.tensor_type.HasField("shape"):
@@ -37,7 +37,7 @@ def name_dims(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def _identifier(spelled: str, taken: set[str]) -> str:
-    """Return an ASCII identifier for a dim, other than those of dims that are spelled otherwise."""
+    """Return a unique ASCII identifier for a dim."""
     name = re.sub(r"[^A-Za-z0-9_]+", "_", spelled).strip("_")[:MAX_DIM_NAME] or "dim"
     if name[0].isdigit() or keyword.iskeyword(name):
         name = f"dim_{name}"
@@ -49,7 +49,7 @@ def _identifier(spelled: str, taken: set[str]) -> str:
 
 
 def fix_dims(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:
-    """Give the dims of the inputs that are in ``sizes`` these sizes. Raises ModelError for a 0 beside symbolic dims."""
+    """Fix the input dims in ``sizes``. Raises ModelError for an extent of 0 beside symbolic ones."""
     for value in graph.input:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in sizes:
@@ -58,5 +58,5 @@ def fix_dims(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:
         if any(dim.dim_param for dim in dims) and any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in dims):
             raise ModelError(
                 f"input {value.name!r} has an extent of 0 beside symbolic ones",
-                hint="fix its other dims with --dim: values without elements need extents that are known",
+                hint="fix its other dims with --dim: empty tensors must have static shapes",
             )

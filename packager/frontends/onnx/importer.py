@@ -1,4 +1,4 @@
-"""TVM's importer of ONNX graphs, with operators, shapes and constants of our own."""
+"""TVM's ONNX importer, extended with packager's converters, symbolic shapes and constants."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from packager.graph.lift_constants import stays_inline
 
 
 def node_name(node: onnx.NodeProto, index: int = 0) -> str:
-    """Return the name of a node for messages; most exporters give none, then it is that of its first output."""
+    """Return the name of a node for messages; if it has none, the name of its first output."""
     return node.name or (node.output[0] if node.output else f"{node.op_type}_{index}")
 
 
-# Operators whose one output is a sequence or an optional: a tuple of Relax.
+# Operators whose single output is a sequence or optional, represented as a Relax tuple.
 WHOLE_TUPLES = {
     *("Optional", "OptionalGetElement", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
     *("ConcatFromSequence", "SplitToSequence"),
@@ -39,9 +39,9 @@ WHOLE_TUPLES = {
 
 
 class Parameters(dict[str, tuple[relax.Var, Any]]):
-    """The constants that are parameters: the variable of each, and its value as a tensor of TVM.
+    """Constants that are function parameters: the variable of each, and its value as a TVM tensor.
 
-    That is a copy, made when the value is asked for, which TVM's converters do for those that decide shapes.
+    The value is copied on access, which TVM's converters do only for constants that determine shapes.
     """
 
     def __init__(self, arrays: Callable[[str], Array]) -> None:
@@ -50,11 +50,11 @@ class Parameters(dict[str, tuple[relax.Var, Any]]):
         self._unread = tvm.runtime.tensor(np.empty(0, np.uint8))
 
     def add(self, name: str, variable: relax.Var) -> None:
-        """Add a constant that ``variable`` stands for."""
+        """Add a constant with its variable."""
         self[name] = (variable, self._unread)
 
     def variable(self, name: str) -> relax.Var:
-        """Return what stands for a constant."""
+        """Return the variable of a constant."""
         return super().__getitem__(name)[0]
 
     def __getitem__(self, name: str) -> tuple[relax.Var, Any]:
@@ -62,25 +62,25 @@ class Parameters(dict[str, tuple[relax.Var, Any]]):
 
 
 class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer, which here also tells which variable stands for which node, inlines small constants, calls custom
-    operators, and computes with symbolic shapes."""
+    """TVM's importer, extended to map variables to nodes, inline small constants, call custom operators, and evaluate
+    symbolic shape arithmetic."""
 
     def __init__(self, custom: Mapping[str, CustomNode], dims: Sequence[Dim], arrays: Callable[[str], Array]) -> None:
         super().__init__(None, "float32", keep_params_in_input=True)
         self._params = Parameters(arrays)
         self.custom = custom
         self.bounds = {dim.name: dim for dim in dims}
-        self.analyzer = Analyzer()  # which learns the bounds of the dims from the inputs
+        self.analyzer = Analyzer()  # bound to the ranges of the input dims
         self.relations = Relations(self.analyzer)
         self.node_of_variable: dict[str, str] = {}
         self.current_node = ""
 
     def _check_for_unsupported_ops(self, _graph: onnx.GraphProto) -> None:
-        """Do nothing: ``load`` has checked the operators, and knows more of them than the importer."""
+        """Do nothing: ``load`` has checked the operators, including those that TVM does not know."""
 
     def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
         super()._parse_graph_input(graph)
-        for value in graph.input:  # TVM's importer takes an extent of 0 for one that is not known
+        for value in graph.input:  # TVM's importer treats an extent of 0 as unknown
             extents = [dim.dim_value for dim in value.type.tensor_type.shape.dim if dim.HasField("dim_value")]
             if 0 in extents and len(extents) == len(value.type.tensor_type.shape.dim):
                 old = self._inputs[value.name]
@@ -98,7 +98,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             if stays_inline(array):
                 self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
                 continue
-            # Under their own names: TVM's importer drops the prefix onnx:: of a name.
+            # Keep the name: TVM's importer drops the prefix onnx::.
             variable = self._new_var(tensor.name, shape=array.shape, dtype=array.dtype.name)
             self._nodes[tensor.name] = variable
             self._params.add(tensor.name, variable)
@@ -145,7 +145,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         def convert_standard(name: str, operands: Any, attributes: Any) -> Any:
             complete = onnx_frontend.onnx_input(
                 operands
-            )  # TVM's list of inputs, where those left out at the end are None
+            )  # TVM's list of inputs, in which omitted trailing inputs are None
             return super(Importer, self)._convert_operator(name, complete, attributes, opset)
 
         try:
@@ -157,7 +157,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
                 result = convert_standard(op_name, inputs, attrs)
         except ModelError:
             raise
-        except Exception as error:  # the importer raises whatever its converters run into
+        except Exception as error:  # converters raise errors of many types
             raise ModelError(
                 f"node {self.current_node!r} of operator {op_name} cannot be imported",
                 detail=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
@@ -166,7 +166,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return self._bound(result)
 
     def _bound(self, result: Any) -> Any:
-        """Bind the result of the current node to a variable that stands for it."""
+        """Bind the result to a variable, and record the current node as its source."""
         if isinstance(result, relax.Call):
             result = self.bb.emit(result, name_hint=f"source_{len(self.node_of_variable)}")
             self.node_of_variable[result.name] = self.current_node
@@ -179,14 +179,14 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
 def run_importer(importer: Importer, graph: onnx.GraphProto, opset: int) -> tvm.IRModule:
     """Return the module of a graph. Raises ModelError."""
-    # The importer prints before it raises, and warns when it renames; neither is for our users.
+    # The importer prints before it raises, and warns when it renames: noise for users.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return importer.from_onnx(graph, opset)
         except ModelError:
             raise
-        except Exception as error:  # the importer raises whatever it runs into
+        except Exception as error:  # TVM raises errors of many types
             raise ModelError(
                 f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
             ) from error

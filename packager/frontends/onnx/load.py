@@ -1,4 +1,4 @@
-"""ONNX: read and check the file, simplify the graph in numpy, and hand it to TVM's importer."""
+"""Load ONNX: read and check the file, simplify the graph with numpy, and run TVM's importer."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.freeze import freeze_inputs
 from packager.frontends.node_names import tag_bindings
 from packager.frontends.onnx.dims import fix_dims, name_dims
-from packager.frontends.onnx.graph.bounded_sizes import add_counts
+from packager.frontends.onnx.graph.bounded_sizes import bound_sizes
 from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
-from packager.frontends.onnx.graph.external_data import all_tensors, is_declared, read_external, take_large
+from packager.frontends.onnx.graph.external_data import all_tensors, detach_large, is_declared, read_external
 from packager.frontends.onnx.graph.narrow_types import store_narrow
 from packager.frontends.onnx.graph.simplify import simplify
 from packager.frontends.onnx.importer import Importer, node_name, run_importer
@@ -47,7 +47,7 @@ def load(
     overrides: Overrides = NO_OVERRIDES,
     frozen: Mapping[str, Array] | None = None,
 ) -> ImportedModel:
-    """Read an ``.onnx`` file, external data too. Raises ModelError, UnsupportedOperatorsError and UsageError."""
+    """Read an ``.onnx`` file and its external data. Raises ModelError, UnsupportedOperatorsError and UsageError."""
     model, arrays = _read(path)
     model = inline_functions(model, op_libraries)
     sha256 = sha256_of_file(path)
@@ -61,7 +61,7 @@ def load(
     fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
     custom = take_custom_nodes(model, op_libraries)
     inferred, constants = simplify(model, custom, arrays)
-    add_counts(graph, inferred, constants)
+    bound_sizes(graph, inferred, constants)
     narrow = store_narrow(graph, inferred.types, constants)
     _check_operators(graph, inferred.types, custom)
     importer = Importer(custom, resolved, constants.array)
@@ -97,7 +97,7 @@ def load(
 
 
 def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """Return the model, and the large initializers, whose data are not in it any more. Raises ModelError."""
+    """Return the model, and the large initializers, whose data are removed from it. Raises ModelError."""
     try:
         model = onnx.load(path, load_external_data=False)
     except (DecodeError, ValueError, OSError) as error:
@@ -105,10 +105,10 @@ def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Array]]:
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path}: holds no ONNX graph", hint="is the file complete?")
     try:
-        arrays = take_large(model.graph)
+        arrays = detach_large(model.graph)
     except ValueError as error:
         raise ModelError(f"{path}: is not a valid ONNX model", detail=str(error)) from None
-    if arrays:  # a message keeps the memory of what was in it
+    if arrays:  # a protobuf message does not free the memory of cleared fields
         model, large = onnx.ModelProto(), model
         model.CopyFrom(large)
         del large
@@ -119,20 +119,20 @@ def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Array]]:
         raise ModelError(
             f"{path}: its external data cannot be read",
             detail=str(error),
-            hint="external data files must lie beside the model, under the names that it gives",
+            hint="external data files must be in the model's folder, under the names used in the model",
         ) from None
     return model, arrays
 
 
 def _check(path: Path, model: onnx.ModelProto) -> None:
-    """Raise ModelError unless the model is valid, its external data aside, which is not read yet."""
+    """Raise ModelError unless the model is valid. External data is not read yet, so not checked."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
-    # The checker wants a shape for every output; runtimes do not, and neither do we: it follows from the graph.
+    # The checker requires a shape for every output, which shape inference makes unnecessary.
     for value in bare.graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
-    # It also looks for external data, in the current folder: an empty tensor needs none.
+    # It also opens external data, relative to the current folder: replaced by an empty tensor.
     for tensor in filter(is_declared, all_tensors(bare)):
         tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
     try:
@@ -142,7 +142,7 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _drop_initializer_inputs(graph: onnx.GraphProto) -> None:
-    """Before IR version 4 initializers stand among the inputs too; only real inputs may stay there."""
+    """Remove initializers from the inputs, where IR versions before 4 list them too."""
     initialized = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in initialized]
     del graph.input[:]
@@ -150,7 +150,7 @@ def _drop_initializer_inputs(graph: onnx.GraphProto) -> None:
 
 
 def _override(graph: onnx.GraphProto, overrides: Overrides, arrays: dict[str, Array]) -> None:
-    """Replace initializers, those in ``arrays`` too, and values of Constant nodes. Raises UsageError."""
+    """Replace initializers, including those in ``arrays``, and values of Constant nodes. Raises UsageError."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
@@ -186,15 +186,15 @@ def _check_operators(graph: onnx.GraphProto, types: Mapping[str, int], custom: M
 
 
 def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
-    """Raise ModelError where the importer gives an output another type than the model declares: it ignores some uses
-    of operators (training mode, secondary outputs) instead of refusing them."""
+    """Raise ModelError if an output's imported type differs from the declared one: TVM's importer silently ignores some
+    uses of operators (training mode, secondary outputs)."""
     types = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     for value, ty in zip(graph.output, types, strict=True):
         if value.type.WhichOneof("value") != "tensor_type":
             raise ModelError(f"output {value.name!r} is not a tensor", hint="sequences and optionals are not supported")
         tensor = value.type.tensor_type
         if not isinstance(ty, relax.TensorType):
-            continue  # the plan judges shapes and nested tuples
+            continue  # the planner checks shapes and nested tuples
         declared = onnx_frontend.get_type(tensor.elem_type)
         extents = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
         known = extents_of(ty)
@@ -211,7 +211,7 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
 
 
 def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:
-    """Raise ModelError where a call takes or gives a value without elements that is used: it cannot be compiled."""
+    """Raise ModelError if a call takes or returns an empty tensor that is used: it cannot be compiled."""
     bindings = bindings_of(main)
     values = (*(binding.value for binding in bindings), main.body.body)
     used = IdentitySet(variable for value in values for variable in variables_of(value))
@@ -224,7 +224,7 @@ def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:
             node = nodes.get(binding.var.name, "")
             raise ModelError(
                 f"a value of {f'node {node!r}' if node else 'the model'} has no elements: its shape is {part.ty.shape}",
-                hint="values without elements are supported where all extents are known",
+                hint="empty tensors are supported if all extents are static",
             )
 
 

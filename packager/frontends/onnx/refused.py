@@ -1,7 +1,6 @@
-"""Uses of ONNX operators that TVM's importer takes and computes wrongly: refused by name instead.
+"""Refuse uses of ONNX operators that TVM's importer accepts but computes wrongly.
 
-Found by running onnx's own operator cases (``onnx.backend.test.case.node``) through packager. Each entry says what is
-wrong with TVM 0.27.
+Found by running onnx's operator test cases (``onnx.backend.test.case.node``). Entries are for TVM 0.27.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ STRINGS_HINT = "bundles compute with numbers: turn strings into numbers before, 
 
 
 class NodeFacts:
-    """What a limit looks at: the attributes of a node, the element types of its inputs, and its constant inputs."""
+    """The properties of a node that refusals test: attributes, element types of inputs, and constant inputs."""
 
     def __init__(self, node: onnx.NodeProto, types: Mapping[str, int], constants: Mapping[str, Any]) -> None:
         self.attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -31,7 +30,7 @@ class NodeFacts:
         return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _trains(facts: NodeFacts) -> bool:
+def _is_training(facts: NodeFacts) -> bool:
     if facts.attributes.get("training_mode", 0):
         return True
     if len(facts.inputs) < 3 or not facts.inputs[2]:
@@ -39,14 +38,14 @@ def _trains(facts: NodeFacts) -> bool:
     return bool(facts.constants.get(facts.inputs[2], True))  # not constant: it may be true
 
 
-# Operator -> (what is refused, whether a node is such a use).
+# Operator -> (the refused use, a predicate of it).
 LIMITS: dict[str, tuple[str, Callable[[NodeFacts], bool]]] = {
-    "Dropout": ("in training mode", _trains),
+    "Dropout": ("in training mode", _is_training),
 }
 
 
 def refused_use(node: onnx.NodeProto, types: Mapping[str, int], constants: Mapping[str, Any]) -> str | None:
-    """Return how a node uses its operator if that use is computed wrongly, else None.
+    """Return the refused use of an operator by a node, else None.
 
     ``types`` are ONNX element types of values by name, ``constants`` the values of small initializers.
     """
@@ -58,7 +57,7 @@ def refused_use(node: onnx.NodeProto, types: Mapping[str, int], constants: Mappi
 
 
 def refuse_strings(graph: onnx.GraphProto) -> None:
-    """Raise ModelError for inputs, outputs and initializers of strings: bundles have numbers only."""
+    """Raise ModelError for inputs, outputs and initializers of strings, which bundles do not support."""
     for kind, values in (("input", graph.input), ("output", graph.output)):
         for value in values:
             if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:

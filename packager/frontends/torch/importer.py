@@ -1,7 +1,7 @@
-"""TVM's importer of ExportedPrograms, with packager's converters in front of its own.
+"""TVM's ExportedProgram importer, with packager's converters taking precedence.
 
-TVM's converters guess element types and lose symbolic extents. torch says of every node what it computes, so packager's
-converters take shapes and types from there, and the result of any converter is held against them.
+TVM's converters guess element types and lose symbolic extents. torch annotates every node with its shape and type:
+packager's converters use the annotation, and the result of every converter is checked against it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from packager.graph.dataflow import extents_of
 Converter = Callable[["Importer", Any], Any]
 CONVERTERS: Mapping[str, Converter] = {**OPERATORS, **REDUCTIONS, **VIEWS, **UPDATES, **NETWORK}
 
-# TVM imports them as something else: random numbers as zeros, dropout as nothing, sparse tensors as dense ones.
+# TVM imports these wrongly: random numbers as zeros, dropout as a no-op, sparse tensors as dense.
 REFUSED = (
     "_sparse_addmm.default",
     "_sparse_mm.default",
@@ -42,7 +42,10 @@ REFUSED = (
 
 
 class Importer(ExportedProgramImporter):  # type: ignore[misc]
-    """``known`` holds the values of nodes that need no conversion; ``node_of_variable`` is filled by the import."""
+    """Imports one program.
+
+    ``known`` holds precomputed values of nodes; ``node_of_variable`` is filled by the import.
+    """
 
     def __init__(self, known: Mapping[Any, torch.Tensor]) -> None:
         self.known = known
@@ -52,14 +55,14 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         super().__init__()
 
     def create_convert_map(self) -> Mapping[str, Callable[[Any], Any]]:
-        """Return a table that sends every operator to ``_convert``; fill ``converters``, packager's before TVM's."""
+        """Return a table that maps every operator to ``_convert``; fill ``converters``, packager's overriding TVM's."""
         theirs = super().create_convert_map()
-        self.converters = {name: _of_tvm(convert) for name, convert in theirs.items() if name not in REFUSED}
+        self.converters = {name: _wrap_tvm(convert) for name, convert in theirs.items() if name not in REFUSED}
         self.converters.update(CONVERTERS)
-        return _Every(self._convert)
+        return _SameForEvery(self._convert)
 
     def create_input_vars(self, exported_program: Any) -> Any:
-        """Do what TVM does, and remember the shape variables of its symbols."""
+        """Create the input variables, and record the shape variables of torch's symbols."""
         parameters, inputs, constraints = super().create_input_vars(exported_program)
         for node in exported_program.graph.find_nodes(op="placeholder"):
             if node.name in inputs:
@@ -69,7 +72,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return parameters, inputs, constraints
 
     def _check_unsupported_func_type(self, nodes: Any) -> None:
-        """``check_operators`` has done so, for nodes that are converted alone."""
+        """Do nothing: ``check_operators`` has checked the nodes that are converted."""
 
     def _convert(self, node: Any) -> Any:
         if node in self.known:
@@ -86,7 +89,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             self._check(node, result)
         except PackagerError:
             raise
-        except Exception as error:  # converters of TVM raise whatever they run into
+        except Exception as error:  # TVM's converters raise errors of many types
             raise ModelError(
                 f"{name} ({node.name}) cannot be imported",
                 detail=last_line(error),
@@ -97,46 +100,46 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return result
 
     def _check(self, node: Any, result: Any) -> None:
-        """Raise ValueError for a tensor of another type, rank or extents than torch says."""
+        """Raise ValueError for a tensor whose type, rank or extents differ from torch's."""
         meta = node.meta.get("val")
         if not isinstance(meta, torch.Tensor):
             return
         ty = getattr(result, "ty", None)
         if isinstance(ty, relax.TupleType) and len(ty.fields) and operator_of(node) != "getitem":
-            return  # of a converter that gives more results than torch wants; each is checked when it is taken
+            return  # more results than torch's operator has; each is checked by its getitem
         got = extents_of(ty)
         if got is None:
-            raise ValueError("the shape of the result is not known")
+            raise ValueError("the shape of the result is unknown")
         if str(result.ty.dtype) != self.dtype(node):
-            raise ValueError(f"the result would be {result.ty.dtype}, which torch has as {self.dtype(node)}")
+            raise ValueError(f"the result would be {result.ty.dtype}, in torch it is {self.dtype(node)}")
         wanted = self.symbols.shape(meta)
         if len(got) != len(wanted) or not all(map(_may_be_equal, got, wanted)):
-            raise ValueError(f"the result would be of shape {list(got)}, which torch has as {wanted}")
+            raise ValueError(f"the result would be of shape {list(got)}, in torch it is {wanted}")
 
-    # What converters use.
+    # Used by converters.
 
     def emit(self, expr: Any) -> Any:
         """Bind an expression to a variable."""
         return self.block_builder.emit(expr)
 
     def shape(self, node: Any) -> list[Any]:
-        """Return the extents of a node's tensor, as torch has them."""
+        """Return torch's shape of a node's tensor."""
         return self.symbols.shape(node.meta["val"])
 
     def dtype(self, node: Any) -> str:
-        """Return the element type of a node's tensor, as torch has it."""
+        """Return torch's element type of a node's tensor."""
         return self.element_type(node.meta["val"].dtype)
 
     def element_type(self, dtype: Any) -> str:
-        """Return TVM's name of a type of torch's."""
+        """Return TVM's name of a torch dtype."""
         return str(self._convert_data_type(dtype))
 
     def value(self, argument: Any) -> Any:
-        """Return what an argument of a node is: an expression for a node, anything else as it stands."""
+        """Return the expression of a node; other arguments unchanged."""
         return self._retrieve_args(argument)
 
     def tensor(self, argument: Any, dtype: str | None = None) -> Any:
-        """Return an argument as a tensor of ``dtype``; a number becomes a constant, an extent a tensor of rank 0."""
+        """Return an argument as a tensor of ``dtype``; numbers become constants, extents tensors of rank 0."""
         value = self.value(argument)
         if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
             return value if dtype is None else self.cast(value, dtype)
@@ -147,7 +150,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         raise ValueError(f"an operand is {type(value).__name__}, which is not supported")
 
     def cast(self, value: Any, dtype: str) -> Any:
-        """Return a tensor with its elements in another type."""
+        """Cast a tensor to ``dtype``."""
         have = str(value.ty.dtype)
         if have == dtype:
             return value
@@ -156,13 +159,13 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return self.emit(relax.op.astype(value, dtype))
 
     def extents(self, values: list[Any]) -> Any:
-        """Return one extent as an int64 tensor of ``[1]``: a sequence of length one that starts there."""
+        """Return one extent as an int64 tensor of shape [1], made by an arange of length 1."""
         (value,) = values
         return self.emit(relax.op.arange(value, value + 1, 1, "int64"))
 
 
-class _Every(dict[str, Callable[[Any], Any]]):
-    """The same converter for every operator."""
+class _SameForEvery(dict[str, Callable[[Any], Any]]):
+    """A table with the same converter for every key."""
 
     def __init__(self, convert: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -172,11 +175,11 @@ class _Every(dict[str, Callable[[Any], Any]]):
         return self.convert
 
 
-def _of_tvm(convert: Callable[[Any], Any]) -> Converter:
+def _wrap_tvm(convert: Callable[[Any], Any]) -> Converter:
     return lambda _importer, node: convert(node)
 
 
 def _may_be_equal(a: Any, b: Any) -> bool:
-    """Whether two extents are equal as far as can be seen: those with symbols may be in ways that TVM cannot prove."""
+    """Tell whether two extents are not provably different; symbolic ones may be equal without a proof."""
     a, b = (int(extent) if isinstance(extent, int | tvm.tirx.IntImm) else extent for extent in (a, b))
     return a == b if isinstance(a, int) and isinstance(b, int) else True

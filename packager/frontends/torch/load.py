@@ -1,4 +1,4 @@
-"""torch.export: a ``.pt2`` file of an ExportedProgram. torch is imported when one is loaded, and nowhere else."""
+"""Load torch.export: a ``.pt2`` file of an ExportedProgram. torch is imported here, when a file is loaded."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def _read(path: Path, torch: Any) -> Any:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of its own deprecated calls
+            warnings.simplefilter("ignore")  # torch warns about deprecated calls of its own
             program = torch.export.load(path)
             check_inputs(program)
             return decompose(program)
     except PackagerError:
         raise
-    except Exception as error:  # torch raises whatever its archive reader runs into
+    except Exception as error:  # torch's archive reader raises errors of many types
         raise ModelError(
             f"{path}: cannot be read as a torch.export program",
             detail=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
@@ -102,7 +102,7 @@ def _override(program: Any, overrides: Overrides, torch: Any) -> None:
 
 
 def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], IdentityMap[str]]:
-    """Return the module, the node of each variable, and the names of buffers by their TVM tensor."""
+    """Return the module, the source node of each variable, and buffer names by their TVM tensor."""
     from packager.frontends.torch.importer import Importer
     from packager.frontends.torch.ops.program import check_operators, known_values
 
@@ -125,7 +125,7 @@ def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], IdentityMap[str
         module = importer.from_exported_program(program, True, True, False, None)
     except PackagerError:
         raise
-    except Exception as error:  # the importer raises whatever its converters run into
+    except Exception as error:  # converters raise errors of many types
         raise ModelError(
             "the program cannot be imported",
             detail=last_line(error),
@@ -135,7 +135,7 @@ def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], IdentityMap[str
 
 
 def _parameters(program: Any, torch: Any) -> dict[str, Array]:
-    """Return the parameters under their names in the module, in the order of main's parameters."""
+    """Return the parameters by their names in the module, in the order of main's parameters."""
     kind = torch.export.graph_signature.InputKind.PARAMETER
     targets = [spec.target for spec in program.graph_signature.input_specs if spec.kind is kind]
     return {target: _numpy(program.state_dict[target], torch) for target in targets}

@@ -1,4 +1,4 @@
-"""Extents of torch's tensors as TVM's: torch writes those that are no numbers as sympy expressions over symbols."""
+"""Convert torch extents (integers, or sympy expressions over symbols) to TVM expressions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from packager.errors import ModelError
 
 
 class Symbols:
-    """``variables`` maps the names of torch's symbols to the shape variables of the function's inputs."""
+    """Converts extents. ``variables`` maps the names of torch's symbols to shape variables of the function's inputs."""
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
         self.variables = dict(variables)
 
     def shape(self, meta: Any) -> list[Any]:
-        """Return the extents of a tensor that torch describes: integers, or expressions over ``variables``."""
+        """Return the extents of a torch tensor: integers, or expressions over ``variables``."""
         return [self.extent(extent) for extent in meta.shape]
 
     def extent(self, value: Any) -> Any:
-        """Return an int for an int, an expression for a SymInt. Raises ModelError for what depends on data."""
+        """Return an int for an int, an expression for a SymInt. Raises ModelError if it depends on data."""
         if isinstance(value, int):
             return value
         return self._convert(sympy.sympify(value.node.expr))
@@ -45,10 +45,10 @@ class Symbols:
             return _reduce("Mul", [self._convert(expr.base)] * int(expr.exp))
         if name in _FOLDS:
             return _reduce(name, [self._convert(argument) for argument in expr.args])
-        raise ModelError(f"a shape is computed by {expr}, which is not supported")
+        raise ModelError(f"a shape contains {expr}, which is not supported")
 
     def _product(self, expr: Any) -> Any:
-        """Return a product; torch writes exact quotients as products with fractions."""
+        """Return a product; torch writes exact division as multiplication by a fraction."""
         numerator, denominator = expr.as_numer_denom()
         if denominator == 1:
             return _reduce("Mul", [self._convert(argument) for argument in expr.args])
@@ -87,5 +87,5 @@ def _reduce(name: str, values: Sequence[Any]) -> Any:
 
 
 def is_extent(value: Any) -> bool:
-    """Whether a value is an extent: an integer, or an expression of TVM."""
+    """Tell whether a value is an integer or a TVM expression."""
     return (isinstance(value, int) and not isinstance(value, bool)) or is_prim_expr(value)

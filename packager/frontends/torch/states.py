@@ -1,4 +1,4 @@
-"""Buffers that a program changes, a KV-cache for example: states of the session, with the buffer's value at first."""
+"""Turn buffers that a program mutates, such as a KV-cache, into session states initialized with the buffer's value."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from packager.errors import ModelError
 
 
 def buffers_to_states(program: Any) -> dict[str, torch.Tensor]:
-    """Make user inputs and outputs of the buffers that a functional program changes.
+    """Turn the mutated buffers of a functional program into user inputs and outputs.
 
-    Returns what they hold before the first run, by the names of the inputs, in the order of the outputs, which stand in
-    front of the program's own. Raises ModelError for
-    a program that changes parameters or inputs: what it leaves behind would be lost.
+    Returns the initial values by input name, in the order of the new outputs, which precede the program's own. Raises
+    ModelError for a program that mutates parameters or inputs: the new values would be lost.
     """
     signature = program.graph_signature
     changed = {}
@@ -30,7 +29,7 @@ def buffers_to_states(program: Any) -> dict[str, torch.Tensor]:
         if spec.kind in (OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION):
             what = "parameter" if spec.kind is OutputKind.PARAMETER_MUTATION else "input"
             raise ModelError(
-                f"the program changes its {what} {str(spec.target)!r}, which is not supported",
+                f"the program mutates its {what} {str(spec.target)!r}, which is not supported",
                 hint="make it a buffer, or let the program take the old value and return the new one",
             )
         if spec.kind is OutputKind.BUFFER_MUTATION:
@@ -50,7 +49,7 @@ def buffers_to_states(program: Any) -> dict[str, torch.Tensor]:
     outputs = [OutputSpec(OutputKind.USER_OUTPUT, spec.arg, None) for spec in changed.values()]
     own = [spec for spec in signature.output_specs if spec.kind is not OutputKind.BUFFER_MUTATION]
     program._graph_signature = ExportGraphSignature(inputs, [*outputs, *own])
-    # TVM's importer would take what is no input of a program for the value of another one.
+    # Removed from the program: TVM's importer would confuse a constant that is no input with another one.
     initial = {target: _take(program, target) for target in changed}
     return {name: initial[target] for target in changed for name in states if states[name] == target}
 
@@ -62,7 +61,7 @@ def _take(program: Any, buffer: str) -> torch.Tensor:
 
 
 def _rename(placeholders: dict[str, Any], old: str, buffer: str) -> str:
-    """Name an input after its buffer, without the prefix that torch gives it; return the name that it gets."""
+    """Rename an input after its buffer, without torch's prefix; return the new name."""
     wanted = buffer.replace(".", "_")
     if wanted in placeholders:
         return old

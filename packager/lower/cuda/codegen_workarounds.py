@@ -58,13 +58,13 @@ def _gathers(loop: Any) -> bool:
     analyzer = Analyzer()
     lane = loop.loop_var
 
-    def place(index: Any, number: int) -> Any:
+    def substituted(index: Any, number: int) -> Any:
         return structural_map(
             index, (tirx.Var, lambda var: tirx.const(number, str(lane.ty)) if var.same_as(lane) else var)
         )
 
     return any(
-        not analyzer.can_prove_equal(place(index, number) - place(index, 0), number)
+        not analyzer.can_prove_equal(substituted(index, number) - substituted(index, 0), number)
         for _, indices in _accesses(loop)
         for index in indices
         if lane in variables(index)

@@ -119,10 +119,10 @@ def _channels_last(sch: s_tir.Schedule, held: Any, reduction: Any) -> None:
     (load,) = loads_of(sch, reduction, buffer)
     axis = position(load.indices, last)
 
-    def lie(*index: Any) -> list[Any]:
+    def to_layout(*index: Any) -> list[Any]:
         return [*index[:axis], *index[axis + 1 :], index[axis]]
 
-    sch.transform_layout(held, ("write", 0), tirx.IndexMap.from_func(lie, ndim=len(buffer.shape)))
+    sch.transform_layout(held, ("write", 0), tirx.IndexMap.from_func(to_layout, ndim=len(buffer.shape)))
 
 
 def _bind(sch: s_tir.Schedule, result: Any, size: int) -> tuple[Any, Any]:

@@ -68,11 +68,11 @@ def _warp_per_row(sch: s_tir.Schedule, block: Any) -> None:
     few = all(isinstance(size, int) for size in sizes) and math.prod(sizes) * length < MIN_BLOCKS * THREADS
     count = 1 if few else max(MAX_STEPS // steps, 1)
 
-    def lie(*index: Any) -> list[Any]:
-        *before, line, place = index
-        return [*before, line // count, line % count, place // WARP, place % WARP]
+    def to_layout(*index: Any) -> list[Any]:
+        *before, line, position = index
+        return [*before, line // count, line % count, position // WARP, position % WARP]
 
-    index_map = tirx.IndexMap.from_func(lie, ndim=rank)
+    index_map = tirx.IndexMap.from_func(to_layout, ndim=rank)
     *outer, rows, column = list(sch.get_loops(store))
     tile, row, several = sch.split(rows, [None, THREADS // WARP, count])
     grid = sch.fuse(*outer, tile) if outer else tile
@@ -214,18 +214,18 @@ def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:
     while lead and isinstance(sizes[lead - 1], int):
         lead -= 1
     length = math.prod(sizes[lead:])
-    alike = [b for b in reads_of(sch, block) if _has_result_layout(sch, block, b, sizes[lead:])]
+    same_layout = [b for b in reads_of(sch, block) if _has_result_layout(sch, block, b, sizes[lead:])]
     width = vector_width(sch, block, length)
-    if len(sizes) - lead < 2 or not alike or width <= vector_width(sch, block, sizes[-1]):
+    if len(sizes) - lead < 2 or not same_layout or width <= vector_width(sch, block, sizes[-1]):
         raise ScheduleError("fusing axes gives no longer vectors")
-    held = [sch.cache_read(block, read_index(sch, block, buffer), "local") for buffer in alike]
+    held = [sch.cache_read(block, read_index(sch, block, buffer), "local") for buffer in same_layout]
     store = sch.cache_write(block, 0, "local")
 
     def flatten(*index: Any) -> list[Any]:
-        place = index[lead]
+        position = index[lead]
         for size, part in zip(sizes[lead + 1 :], index[lead + 1 :], strict=True):
-            place = place * size + part
-        return [*index[:lead], place]
+            position = position * size + part
+        return [*index[:lead], position]
 
     index_map = tirx.IndexMap.from_func(flatten, ndim=len(sizes))
     for each in (*held, block):

@@ -51,16 +51,16 @@ class Rows:
 
     def split(self, *index: Any) -> list[Any]:
         """Return the index of an element with the position in the row split in loop order."""
-        *outer, place = index
+        *outer, position = index
         if self.exact:
-            return self.lie(*index)
-        return [*outer, place // self.width, place % self.width] if self.width > 1 else [*index]
+            return self.thread_index(*index)
+        return [*outer, position // self.width, position % self.width] if self.width > 1 else [*index]
 
-    def lie(self, *index: Any) -> list[Any]:
+    def thread_index(self, *index: Any) -> list[Any]:
         """Return the index of an element with the position in the row split into step, thread and vector element."""
-        *outer, place = index
+        *outer, position = index
         span = self.threads * self.width
-        return [*outer, place // span, place % span // self.width, place % self.width]
+        return [*outer, position // span, position % span // self.width, position % self.width]
 
     @property
     def inner(self) -> int:

@@ -63,13 +63,13 @@ def schedule_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
             found, full = [*found, store], [*full, store]
         found, full = [*held, *found], [*held, *full]
         names = [sch.get(block).name_hint for block in found]
-        places = [names.index(sch.get(block).name_hint) for block in full]
+        indices = [names.index(sch.get(block).name_hint) for block in full]
         for block in full:
             _split_on_threads(sch, block, rows)
         # The schedule does not simplify (thread * width + element) // span to 0, which shows what each thread needs.
         sch = schedule_of(s_tir.transform.StmtSimplify()(sch.mod)["main"])
         found = [sch.get_sblock(name, func_name="main") for name in names]
-        full = [found[place] for place in places]
+        full = [found[index] for index in indices]
     stage = _stage(sch, first, found) if rows.staged and len(full) > 1 else None
     row = _bind_last(sch, found[-1], rows, full=found[-1] is full[-1])
     for block in reversed(found[:-1]):
@@ -215,17 +215,17 @@ def _split_on_threads(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
 def _stage(sch: s_tir.Schedule, first: Any, found: list[Any]) -> Any:
     """Stage the first reduction's operand in shared memory for all blocks that read its rows."""
     regions = [region.source for region in sch.get(first).reads]
-    place, operand = next((i, b) for i, b in enumerate(regions) if _is_parameter(sch, b) and len(b.shape) > 1)
-    return sch.cache_read(first, place, "shared.dyn", [block for block in found if _reads_row(sch, block, operand)])
+    index, operand = next((i, b) for i, b in enumerate(regions) if _is_parameter(sch, b) and len(b.shape) > 1)
+    return sch.cache_read(first, index, "shared.dyn", [block for block in found if _reads_row(sch, block, operand)])
 
 
 def _fill(sch: s_tir.Schedule, stage: Any, row: Any, rows: Rows) -> None:
     """Copy a row to shared memory as vectors with all its threads."""
     sch.compute_at(stage, row, preserve_unit_loops=True)
-    place = list(sch.get_loops(stage))[-1]
-    steps = -(-extents(sch, [place])[0] // (rows.threads * rows.width))
+    loop = list(sch.get_loops(stage))[-1]
+    steps = -(-extents(sch, [loop])[0] // (rows.threads * rows.width))
     together = next(n for n in range(STAGED, 0, -1) if not steps % n)  # only the last group is guarded
-    _, several, thread, vector = sch.split(place, [None, together, rows.threads, rows.width])
+    _, several, thread, vector = sch.split(loop, [None, together, rows.threads, rows.width])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(several)
     sch.vectorize(vector)
@@ -238,11 +238,11 @@ def _keep_own(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
         return
     axis = len(buffer.shape) - (2 if rows.width > 1 else 1)
 
-    def lie(*index: Any) -> list[Any]:
+    def thread_index(*index: Any) -> list[Any]:
         vector = index[axis]
         return [*index[:axis], vector // rows.threads, vector % rows.threads, *index[axis + 1 :]]
 
-    index_map = tirx.IndexMap.from_func(lie, ndim=len(buffer.shape))
+    index_map = tirx.IndexMap.from_func(thread_index, ndim=len(buffer.shape))
     sch.transform_layout(block, ("write", 0), index_map, assume_injective_transform=True)
 
 

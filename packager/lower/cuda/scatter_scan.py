@@ -89,10 +89,10 @@ def _distributed(loop: Any, thread: Any) -> Any:
     """Return the loop with iteration i assigned to thread i modulo the number of threads."""
     kind = str(loop.loop_var.ty)
     step = tirx.Var("step", kind)
-    place = step * THREADS + tirx.Cast(PrimType(kind), thread)
-    body = structural_map(loop.body, (tirx.Var, lambda var: loop.min + place if var.same_as(loop.loop_var) else var))
+    position = step * THREADS + tirx.Cast(PrimType(kind), thread)
+    body = structural_map(loop.body, (tirx.Var, lambda var: loop.min + position if var.same_as(loop.loop_var) else var))
     steps = tirx.floordiv(loop.extent + (THREADS - 1), tirx.const(THREADS, kind))
-    guarded = st.IfThenElse(place < loop.extent, body, None)
+    guarded = st.IfThenElse(position < loop.extent, body, None)
     return st.For(step, tirx.const(0, kind), steps, st.ForKind.SERIAL, guarded)
 
 

@@ -29,7 +29,7 @@ from packager.lower.cuda.blocks import (
 ROWS = 128
 # The range of row lengths, in elements.
 MIN_LENGTH = 9
-LONGEST = 127
+MAX_LENGTH = 127
 # Shared memory per block, in bytes, such that several blocks fit an SM.
 SHARED_BYTES = 32 * 1024
 
@@ -91,6 +91,6 @@ def _operand(sch: s_tir.Schedule, reduction: Any) -> Any:
     if not all(isinstance(size, int) for size in sizes[-trail - 1 :]) or sizes[-trail - 1] % ROWS:
         raise ScheduleError("rows do not fill thread blocks")
     length = math.prod(sizes[-trail:])
-    if not MIN_LENGTH <= length <= LONGEST or length % 2 == 0 or ROWS * length * itemsize(operand) > SHARED_BYTES:
+    if not MIN_LENGTH <= length <= MAX_LENGTH or length % 2 == 0 or ROWS * length * itemsize(operand) > SHARED_BYTES:
         raise ScheduleError("rows are too short, too long, or of even length")
     return operand

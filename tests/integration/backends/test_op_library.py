@@ -485,7 +485,7 @@ def test_the_command_line(acme: Path, cli: Cli, tmp_path: Path) -> None:
     assert cli("verify", tmp_path / "option" / "out.so").returncode == 0
     assert_refused(cli("build", "model.onnx", "--op-library", "none.toml", cwd=tmp_path / "option"), 2, "none.toml")
     twice = ["--op-library", "acme.toml", "--op-library", "acme.toml"]
-    assert_refused(cli("build", "model.onnx", *twice, cwd=tmp_path / "option"), 2, "are called 'acme'")
+    assert_refused(cli("build", "model.onnx", *twice, cwd=tmp_path / "option"), 2, "are named 'acme'")
 
 
 def test_libraries_are_for_onnx_models(acme: Path, cli: Cli, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_external_data_that_cannot_be_read(how: str, models: Path, tmp_path: Pat
         build(tmp_path / "m.onnx", tmp_path, dims={"n": 1})
     assert "external data" in caught.value.message
     assert "m.onnx" in caught.value.message
-    assert "beside the model" in (caught.value.hint or "")
+    assert "in the model's folder" in (caught.value.hint or "")
 
 
 def test_external_data_outside_the_folder_is_refused(models: Path, tmp_path: Path) -> None:

@@ -170,14 +170,14 @@ def test_a_product_of_regions_keeps_their_number(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "joins parts along the axis": [node("Concat", ["where", "where"], ["y"], axis=1)],
+    "concatenates along the axis": [node("Concat", ["where", "where"], ["y"], axis=1)],
     "works along the axis": [node("Softmax", ["wide"], ["y"])],
-    "may not be there": [node("Gather", ["where", "one"], ["y"], axis=1)],
+    "may be undefined": [node("Gather", ["where", "one"], ["y"], axis=1)],
     "different sizes": [node("Add", ["where", "table"], ["y"])],
-    "joins the axis with others": [node("Reshape", ["where", "flat"], ["y"])],
-    "cuts the axis elsewhere": [node("Slice", ["where", "one", "flat", "one"], ["y"])],
+    "merges the axis with others": [node("Reshape", ["where", "flat"], ["y"])],
+    "more than truncate the axis": [node("Slice", ["where", "one", "flat", "one"], ["y"])],
     "not known to keep": [node("ScatterElements", ["table", "where", "where"], ["y"])],
-    "what may be 0": [node("Div", ["where", "where"], ["y"])],
+    "which may be 0": [node("Div", ["where", "where"], ["y"])],
     "drops the axis": [node("Squeeze", ["where", "one"], ["y"])],
     "needs all": [node("Unique", ["where"], ["y"])],
 }

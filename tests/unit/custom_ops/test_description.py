@@ -101,23 +101,27 @@ def test_several_archives_are_looked_for_beside_the_description(tmp_path: Path) 
     [
         ('op_type = "Pool"', "", r"operator\[0\]: lacks the key 'op_type'"),
         ('op_type = "Pool"', 'op_typ = "Pool"', r"unknown key 'op_typ' \(did you mean 'op_type'\?\)"),
-        ('"com.acme"', '""', "ai.onnx::Pool is not for libraries: packager compiles it"),
-        ('"com.acme"', '"ai.onnx"', "ai.onnx::Pool is not for libraries"),
+        ('"com.acme"', '""', "ai.onnx::Pool cannot come from a library: packager compiles it"),
+        ('"com.acme"', '"ai.onnx"', "ai.onnx::Pool cannot come from a library"),
         ('"pointers"', '"pointer"', "expected one of 'pointers', 'dltensor'; found 'pointer'"),
         ('"acme_pool"', '"acme-pool"', "symbol: must be a C identifier"),
         ('"float32", shape = ["n", "k", 4]', '"float8", shape = ["n"]', "dtype: expected one of"),
         ('["n", "k", 4]', '["n", "2*k", 4]', "the extent '2[*]k' is neither a number nor a name"),
         ('["n", "(k - 2) // stride + 1"]', '["n", "(k - 2"]', r"outputs \(y\): unexpected end"),
-        ('["n", "(k - 2) // stride + 1"]', '["n", "m"]', "uses 'm', which is no dim of an input and no int attribute"),
+        (
+            '["n", "(k - 2) // stride + 1"]',
+            '["n", "m"]',
+            "uses 'm', which is neither a dim of an input nor an int attribute",
+        ),
         ('["n", "(k - 2) // stride + 1"]', '["strid"]', "did you mean 'stride'"),
-        ('["n", "(k - 2) // stride + 1"]', '["alpha"]', "uses 'alpha', which is no dim"),
+        ('["n", "(k - 2) // stride + 1"]', '["alpha"]', "uses 'alpha', which is neither a dim"),
         ('["n", "(k - 2) // stride + 1"]', '["numel(y)"]', "uses 'numel_y'"),
         ('["n", "(k - 2) // stride + 1"]', '["n", "08"]', "starts with 0"),
-        ('["n", "(k - 2) // stride + 1"]', '"like:z"', "'like:z' is no list and no like:INPUT"),
-        ('["n", "(k - 2) // stride + 1"]', '"like x"', "'like x' is no list and no like:INPUT"),
-        ('name = "scale"', 'name = "n"', "the name 'n' stands for two things"),
-        ('name = "scale"', 'name = "workspace"', "the name 'workspace' stands for two things, or is reserved"),
-        ('name = "scale"', 'name = "for"', "the name 'for' stands for two things, or is reserved"),
+        ('["n", "(k - 2) // stride + 1"]', '"like:z"', "'like:z' is neither a list nor like:INPUT"),
+        ('["n", "(k - 2) // stride + 1"]', '"like x"', "'like x' is neither a list nor like:INPUT"),
+        ('name = "scale"', 'name = "n"', "the name 'n' is used twice"),
+        ('name = "scale"', 'name = "workspace"', "the name 'workspace' is used twice or reserved"),
+        ('name = "scale"', 'name = "for"', "the name 'for' is used twice or reserved"),
         ("default = 2", "default = 2.5", "stride.default: expected integer"),
         ("default = 2", "default = true", "stride.default: expected integer"),
         ('type = "float"', 'type = "float", default = 1e60', "too large for float32"),
@@ -170,19 +174,19 @@ def test_files_that_are_no_text_or_not_there_are_refused(tmp_path: Path) -> None
 def test_operators_that_packager_compiles_are_refused_in_their_domain_alone(tmp_path: Path) -> None:
     contrib = POOL.replace("com.acme", "com.microsoft")
     load(tmp_path, contrib)
-    with pytest.raises(UsageError, match=r"com\.microsoft::FastGelu is not for libraries"):
+    with pytest.raises(UsageError, match=r"com\.microsoft::FastGelu cannot come from a library"):
         load(tmp_path, contrib.replace('"Pool"', '"FastGelu"'))
 
 
 def test_one_implementation_cannot_stand_twice(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"operator\[1\]: com.acme::Pool .* stands there twice"):
+    with pytest.raises(UsageError, match=r"operator\[1\]: com.acme::Pool .* is described twice"):
         load(tmp_path, POOL + POOL)
     assert len(load(tmp_path, POOL + POOL.replace("arguments =", "since = 2\narguments =")).operators) == 2
 
 
 def test_libraries_have_different_names(tmp_path: Path) -> None:
     first, second = write(tmp_path, LIBRARY + POOL), write(tmp_path, LIBRARY + POOL, "other.toml")
-    with pytest.raises(UsageError, match="two libraries of operators are called 'acme'"):
+    with pytest.raises(UsageError, match="two operator libraries are named 'acme'"):
         load_op_libraries([first, second])
 
 
@@ -208,8 +212,8 @@ def test_dims_are_bound_and_checked(tmp_path: Path) -> None:
         ([x], "takes 2 inputs"),
         ([Given("float64", (3, 7, 4)), scale], "input x must be float32"),
         ([Given("float32", (3, 7)), scale], "input x must be of rank 3"),
-        ([Given("float32", (3, 7, 5)), scale], "axis 2 of input x must be 4, and is 5"),
-        ([x, Given("float32", (8,))], "axis 0 of input scale must be k, which is 7, and is 8"),
+        ([Given("float32", (3, 7, 5)), scale], "axis 2 of input x must be 4, but is 5"),
+        ([x, Given("float32", (8,))], "axis 0 of input scale must be k, which is 7, but is 8"),
     ]:
         with pytest.raises(NoFitError, match=reason):
             bind(pool, inputs, same)

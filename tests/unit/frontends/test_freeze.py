@@ -42,9 +42,9 @@ def test_values_are_part_of_the_key_of_a_build(model: Path, tmp_path: Path) -> N
     [
         ({"shap": [3, 2]}, "the model has no such input"),
         ({"shape": [3, 2, 1]}, r"the value has shape \[3\], the input \[2\]"),
-        ({"shape": [3, 0.5]}, "are no values of int64"),
-        ({"shape": "3,2"}, "is no number or list of numbers"),
-        ({"shape": [[3], [2, 1]]}, "is no array"),
+        ({"shape": [3, 0.5]}, "cannot be represented as int64"),
+        ({"shape": "3,2"}, "is not a number or list of numbers"),
+        ({"shape": [[3], [2, 1]]}, "not an array"),
     ],
 )
 def test_what_cannot_be_frozen(model: Path, tmp_path: Path, freeze: dict[str, object], message: str) -> None:

@@ -53,7 +53,7 @@ def test_big_endian_and_transposed_arrays_are_taken_by_value() -> None:
         ("a.safetensors", None, "cannot be read: .*No such file"),
         ("a.npz", b"PK\3\4 not a zip file", "cannot be read"),
         ("a.npz", b"", "cannot be read"),
-        ("a.npz", b"hello", "cannot be read: it is no .npz file"),
+        ("a.npz", b"hello", "cannot be read: it is not an .npz file"),
         ("a.safetensors", b"", "it is empty"),
         ("a.safetensors", b"\x08\0\0\0\0\0\0\0{}", "cut short"),
     ],

@@ -1,8 +1,8 @@
-"""Counts of results that have as many elements as the data say: where they come from, and which nodes pass them on.
+"""Tracks outputs whose size depends on data: which nodes produce them, and how the valid count propagates.
 
-An operator of ``SIZED`` gives what has room for the most that there can be, and how much of it counts. Other nodes take
-such values as far as ``onnx_carry`` says; sums, maxima and the like along the axis take them with what does not count
-filled by what changes nothing. An output of the model that has a count is zero beyond it, and gets an output for it.
+Operators in ``DATA_DEPENDENT`` return tensors allocated at their upper bound, and valid counts. Other nodes propagate
+the bounded axis by ``bounded_size_rules``; reductions along it get an input whose undefined part is filled with the
+identity of the reduction. A bounded output of the model is zero beyond its count, which becomes an output too.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from onnx import helper
 
 from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.errors import ModelError
-from packager.frontends.onnx.graph.bounded_size_rules import CannotCarryError, Operands, Sized, carried
+from packager.frontends.onnx.graph.bounded_size_rules import BoundedAxis, CannotPropagateError, Operands, propagated
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
 
-# Operator -> how many outputs it has, and which of them have a size that depends on data.
-SIZED: Mapping[str, tuple[int, tuple[int, ...]]] = {
+# Operator -> its number of outputs, and the indices of those whose size depends on data.
+DATA_DEPENDENT: Mapping[str, tuple[int, tuple[int, ...]]] = {
     "NonZero": (1, (0,)),
     "Compress": (1, (0,)),
     "NonMaxSuppression": (1, (0,)),
     "Unique": (4, (0, 1, 3)),
 }
 COUNT = ".count"
-# Reductions, and what may stand beyond the count in what they take.
+# Reductions, and the fill of their undefined input elements.
 FILLS = {
     **dict.fromkeys(("ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2"), "zero"),
     "ReduceProd": "one",
@@ -37,19 +37,19 @@ FILLS = {
 MEANS = ("ReduceMean", "ReduceLogSum", "ReduceLogSumExp")
 
 
-def add_counts(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> None:
-    """Rewrite a graph in place so that all counts are computed. Raises ModelError for nodes that cannot pass one on."""
-    if any(node.op_type in SIZED and node.domain in STANDARD_DOMAINS for node in graph.node):
-        _Counter(graph, inferred, constants).rewrite()
+def bound_sizes(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> None:
+    """Rewrite a graph in place to compute all counts. Raises ModelError for a node that cannot propagate one."""
+    if any(node.op_type in DATA_DEPENDENT and node.domain in STANDARD_DOMAINS for node in graph.node):
+        _Propagation(graph, inferred, constants).rewrite()
 
 
-class _Counter:
+class _Propagation:
     def __init__(self, graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> None:
         self.graph, self.inferred, self.constants = graph, inferred, constants
         self.outputs = {value.name: value for value in graph.output}
         self.taken = {name for node in graph.node for name in (*node.input, *node.output)} | constants.tensors.keys()
         self.used = {name for node in graph.node for name in node.input} | self.outputs.keys()
-        self.sized: dict[str, Sized] = {}
+        self.bounded: dict[str, BoundedAxis] = {}
         self.nodes: list[onnx.NodeProto] = []
 
     def rewrite(self) -> None:
@@ -57,18 +57,18 @@ class _Counter:
         for node in self.graph.node:
             standard = node.domain in STANDARD_DOMAINS
             try:
-                if standard and node.op_type in SIZED:
+                if standard and node.op_type in DATA_DEPENDENT:
                     self._count(node)
-                elif any(name in self.sized for name in (*node.input, *_inner_inputs(node))):
-                    self._carry(node, standard)
+                elif any(name in self.bounded for name in (*node.input, *_inner_inputs(node))):
+                    self._propagate(node, standard)
                 else:
                     self.nodes.append(node)
-            except CannotCarryError as why:
-                value = next(name for name in (*node.input, *_inner_inputs(node)) if name in self.sized)
+            except CannotPropagateError as why:
+                value = next(name for name in (*node.input, *_inner_inputs(node)) if name in self.bounded)
                 raise ModelError(
                     f"node {node.name or node.output[0]!r} of operator {node.op_type} takes {value!r}, whose size "
                     f"depends on data: {why}",
-                    hint="cut the model there: such a value may be an output",
+                    hint="cut the model there: values of data-dependent size may be outputs",
                 ) from None
         del self.graph.node[:]
         self.graph.node.extend(self.nodes)
@@ -87,28 +87,28 @@ class _Counter:
         return name
 
     def _filled(self, node: onnx.NodeProto, place: int, fill: str) -> str:
-        """Return an input of a node with what is beyond its count filled."""
+        """Return an input of a node with its undefined elements filled."""
         name = str(node.input[place])
-        sized = self.sized.get(name)
-        if sized is None:
+        bounded = self.bounded.get(name)
+        if bounded is None:
             return name
         output = self._fresh(f"{name}.filled")
-        self._emit(node, "FillBeyond", [name, sized.count], output, axis=sized.axis, fill=fill)
+        self._emit(node, "FillBeyond", [name, bounded.count], output, axis=bounded.axis, fill=fill)
         return output
 
     def _count(self, node: onnx.NodeProto) -> None:
-        """Give a node of SIZED all outputs of its operator, followed by one count for each that has a size."""
+        """Give a DATA_DEPENDENT node all outputs of its operator, followed by a count for each bounded one."""
         given = self._operands(node)
-        if node.op_type == "NonZero" and given.sized[0] is not None:
+        if node.op_type == "NonZero" and given.bounded[0] is not None:
             node.input[0] = self._filled(node, 0, "zero")
-        elif node.op_type == "Compress" and any(given.sized):
+        elif node.op_type == "Compress" and any(given.bounded):
             self._filter(node, given)
-        elif any(given.sized):
-            raise CannotCarryError("it needs all of its input")
-        number, sized = SIZED[node.op_type]
+        elif any(given.bounded):
+            raise CannotPropagateError("it needs its whole input")
+        number, bounded = DATA_DEPENDENT[node.op_type]
         names = [*node.output, *[""] * (number - len(node.output))]
-        wanted = [names[position] for position in sized if names[position]]
-        counts = [self._count_name(names[position], node) if names[position] else "" for position in sized]
+        wanted = [names[position] for position in bounded if names[position]]
+        counts = [self._count_name(names[position], node) if names[position] else "" for position in bounded]
         self.nodes.append(node)
         for name in wanted:
             axis = 0
@@ -116,17 +116,15 @@ class _Counter:
                 axis = 1
             elif node.op_type in ("Compress", "Unique") and name == names[0] and "axis" in given.attributes:
                 axis = given.axis("axis", 0, given.rank(0))
-            self.sized[name] = Sized(axis, next(filter(None, counts)))
+            self.bounded[name] = BoundedAxis(axis, next(filter(None, counts)))
             if name in self.outputs:
-                self._add_output(name, counts[[names[position] for position in sized].index(name)])
+                self._add_output(name, counts[[names[position] for position in bounded].index(name)])
         node.output[:] = [*names, *counts]
 
     def _count_name(self, name: str, node: onnx.NodeProto) -> str:
-        """Return the name of a value's count, which is an output's name if the value is one."""
+        """Return the name of a value's count, an output name if the value is an output."""
         if name in self.outputs and f"{name}{COUNT}" in self.taken:
-            raise ModelError(
-                f"the model has a value {f'{name}{COUNT}'!r}, which is the name of a count of {node.op_type}"
-            )
+            raise ModelError(f"the value name {f'{name}{COUNT}'!r} is reserved for a count of {node.op_type}")
         return self._fresh(f"{name}{COUNT}")
 
     def _add_output(self, name: str, count: str) -> None:
@@ -134,98 +132,98 @@ class _Counter:
         self.graph.output.append(helper.make_tensor_value_info(count, onnx.TensorProto.INT64, []))
 
     def _filter(self, node: onnx.NodeProto, given: Operands) -> None:
-        """Compress of data with a count, by a condition with the same: what is beyond it does not fulfil it."""
-        data, condition = given.sized
+        """Fill the condition of a bounded Compress with false; data and condition must have the same count."""
+        data, condition = given.bounded
         axis = given.axis("axis", 0, given.rank(0)) if "axis" in given.attributes else None
         if condition is None or data is None or axis != data.axis or data.count != condition.count:
             flat = axis is None and data is not None and given.rank(0) == 1
             if not flat or condition is None or data is None or data.count != condition.count:
-                raise CannotCarryError("its data and its condition have different sizes")
+                raise CannotPropagateError("its data and its condition have different sizes")
         node.input[1] = self._filled(node, 1, "zero")
 
     def _operands(self, node: onnx.NodeProto) -> Operands:
-        return Operands(node, self.sized, self.inferred, self.constants)
+        return Operands(node, self.bounded, self.inferred, self.constants)
 
-    def _carry(self, node: onnx.NodeProto, standard: bool) -> None:
+    def _propagate(self, node: onnx.NodeProto, standard: bool) -> None:
         given = self._operands(node)
-        if not standard or not any(given.sized):
-            raise CannotCarryError("it is not known to keep the axis")
+        if not standard or not any(given.bounded):
+            raise CannotPropagateError("it is not known to keep the axis")
         if node.op_type == "Shape":
             self._shape(node, given)
             return
         if node.op_type == "Slice":
-            sized: Sized | None = self._cut(node, given)
+            bounded: BoundedAxis | None = self._slice(node, given)
         else:
-            sized = self._reduce(node, given) if node.op_type in (*FILLS, *MEANS) else carried(given)
-        if sized is None:
+            bounded = self._reduce(node, given) if node.op_type in (*FILLS, *MEANS) else propagated(given)
+        if bounded is None:
             self.nodes.append(node)
             return
         given_out = {}
         for place, name in enumerate(node.output):
-            self.sized[name] = sized
+            self.bounded[name] = bounded
             if name in self.outputs:
                 node.output[place] = given_out[name] = self._fresh(f"{name}.room")
         self.nodes.append(node)
         for name, inner in given_out.items():
-            self._give(node, inner, name, sized)
+            self._add_filled_output(node, inner, name, bounded)
 
-    def _give(self, node: onnx.NodeProto, inner: str, outer: str, sized: Sized) -> None:
-        self._emit(node, "FillBeyond", [inner, sized.count], outer, axis=sized.axis, fill="zero")
-        count = self._emit(node, "Identity", [sized.count], self._count_name(outer, node))
+    def _add_filled_output(self, node: onnx.NodeProto, inner: str, outer: str, bounded: BoundedAxis) -> None:
+        self._emit(node, "FillBeyond", [inner, bounded.count], outer, axis=bounded.axis, fill="zero")
+        count = self._emit(node, "Identity", [bounded.count], self._count_name(outer, node))
         self._add_output(outer, count)
 
     def _shape(self, node: onnx.NodeProto, given: Operands) -> None:
-        """Write Shape as its extents, of which one is the count."""
-        sized, extents = given.one(), given.extents(0)
+        """Replace Shape by its extents, one of which is the count."""
+        bounded, extents = given.one(), given.extents(0)
         start, end = given.attributes.get("start", 0), given.attributes.get("end")
         wanted = list(range(len(extents)))[start:end]
-        if not wanted or any(extents[axis] is None for axis in wanted if axis != sized.axis):
-            raise CannotCarryError("extents of its input are not known")
+        if not wanted or any(extents[axis] is None for axis in wanted if axis != bounded.axis):
+            raise CannotPropagateError("extents of its input are unknown")
         parts = []
         one = self._fresh(f"{node.output[0]}.one")
         self.constants.add(one, np.array([1], np.int64), None)
         for axis in wanted:
             part = self._fresh(f"{node.output[0]}.{axis}")
-            if axis == sized.axis:
-                self._emit(node, "Reshape", [sized.count, one], part)
+            if axis == bounded.axis:
+                self._emit(node, "Reshape", [bounded.count, one], part)
             else:
                 self.constants.add(part, np.array([extents[axis]], np.int64), None)
             parts.append(part)
         self._emit(node, "Concat", parts, node.output[0], axis=0)
 
-    def _cut(self, node: onnx.NodeProto, given: Operands) -> Sized:
-        """Return where a slice's result has a count: the first n slices are at most n of those that count."""
-        sized, rank = given.one(), given.rank(0)
+    def _slice(self, node: onnx.NodeProto, given: Operands) -> BoundedAxis:
+        """Return the bounded axis of a Slice: of the first n slices, min(n, count) are valid."""
+        bounded, rank = given.one(), given.rank(0)
         starts, ends = given.integers(1, "starts"), given.integers(2, "ends")
         axes = given.integers(3, "axes", range(len(starts)))
         steps = given.integers(4, "steps", [1] * len(starts))
         for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-            if axis % rank != sized.axis:
+            if axis % rank != bounded.axis:
                 continue
             if (start, step) != (0, 1) or end < 0:
-                raise CannotCarryError("it cuts the axis elsewhere than at its end")
+                raise CannotPropagateError("it does more than truncate the axis")
             most = self._fresh(f"{node.output[0]}.most")
             self.constants.add(most, np.array(end, np.int64), None)
-            count = self._emit(node, "Min", [sized.count, most], self._fresh(f"{node.output[0]}.size"))
-            return Sized(sized.axis, count)
-        return sized
+            count = self._emit(node, "Min", [bounded.count, most], self._fresh(f"{node.output[0]}.size"))
+            return BoundedAxis(bounded.axis, count)
+        return bounded
 
-    def _reduce(self, node: onnx.NodeProto, given: Operands) -> Sized | None:
-        """Return where a reduction's result has the count; None if it reduces that axis, whose input is then filled."""
-        sized, rank = given.one(), given.rank(0)
+    def _reduce(self, node: onnx.NodeProto, given: Operands) -> BoundedAxis | None:
+        """Return the bounded axis of a reduction; None if it reduces that axis, after filling its input."""
+        bounded, rank = given.one(), given.rank(0)
         if node.op_type.startswith("Arg"):
             axes = [given.axis("axis", 0, rank)]
         else:
             named = given.integers(1, "axes", ())
             if not named and given.attributes.get("noop_with_empty_axes", 0):
-                return sized
+                return bounded
             axes = [axis % rank for axis in named] or list(range(rank))
-        if sized.axis not in axes:
-            dropped = 0 if given.attributes.get("keepdims", 1) else sum(axis < sized.axis for axis in axes)
-            return Sized(sized.axis - dropped, sized.count)
+        if bounded.axis not in axes:
+            dropped = 0 if given.attributes.get("keepdims", 1) else sum(axis < bounded.axis for axis in axes)
+            return BoundedAxis(bounded.axis - dropped, bounded.count)
         fill = FILLS.get(node.op_type)
         if fill is None or given.attributes.get("select_last_index", 0):
-            raise CannotCarryError("it works along the axis")
+            raise CannotPropagateError("it works along the axis")
         node.input[0] = self._filled(node, 0, fill)
         return None
 

@@ -1,4 +1,4 @@
-"""Nodes of custom operators (``--op-library``) in an ONNX graph: recognized, typed, and imported as calls by name."""
+"""Custom operators (``--op-library``) in ONNX graphs: match nodes, infer their types, import them as extern calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ATTRIBUTE_TYPES = {
     onnx.AttributeProto.INTS: "ints",
     onnx.AttributeProto.FLOATS: "floats",
 }
-# By the names that packager.bundle.dtypes gives them.
+# Names of packager.bundle.dtypes -> ONNX element types.
 ELEMENT_TYPES = {
     name: onnx.TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper()))
     for name in PLAIN
@@ -47,7 +47,7 @@ ELEMENT_TYPES = {
 
 @dataclass(frozen=True)
 class CustomNode:
-    """A node of a custom operator; ``candidates`` are the overloads that its version of the domain has."""
+    """A node of a custom operator; ``candidates`` are the overloads available in its version of the domain."""
 
     name: str
     operator: str
@@ -62,7 +62,7 @@ class CustomNode:
 
 
 def inline_functions(model: onnx.ModelProto, libraries: Sequence[OpLibrary]) -> onnx.ModelProto:
-    """Return the model without local functions. Those that a library implements are left to it."""
+    """Inline local functions, except those that a library implements."""
     if not model.functions:
         return model
     ours = {(operator.domain, operator.op_type) for library in libraries for operator in library.operators}
@@ -72,10 +72,10 @@ def inline_functions(model: onnx.ModelProto, libraries: Sequence[OpLibrary]) -> 
 
 
 def take_custom_nodes(model: onnx.ModelProto, libraries: Sequence[OpLibrary]) -> dict[str, CustomNode]:
-    """Find the nodes that the libraries implement, and return them by a new operator type, which each gets in place.
+    """Find the nodes that the libraries implement, and return them by a unique operator type.
 
-    So nothing after this can take them for standard operators of the same name. Their attributes move into the result.
-    Raises ModelError.
+    The type replaces the node's own in place, so that later passes do not confuse it with a standard operator of the
+    same name. The attributes move into the result. Raises ModelError.
     """
     versions = {entry.domain: entry.version for entry in model.opset_import}
     found: dict[str, CustomNode] = {}
@@ -126,9 +126,9 @@ def _attribute(attribute: onnx.AttributeProto, node: str, operator: str) -> tupl
 
 
 def add_types(graph: onnx.GraphProto, inferred: onnx.GraphProto, custom: Mapping[str, CustomNode]) -> bool:
-    """Add to ``graph`` what follows of ``inferred`` for the outputs of custom nodes; return whether it was anything.
+    """Add the output types of custom nodes that ``inferred`` determines to ``graph``; return whether any were added.
 
-    Best effort: a node that fits no overload is reported when it is imported.
+    Best effort: a node that matches no overload is reported at import.
     """
     types = {value.name: value.type for value in (*inferred.input, *inferred.value_info, *inferred.output)}
     for tensor in inferred.initializer:
@@ -170,9 +170,9 @@ def _output_types(custom: CustomNode, inputs: Sequence[onnx.TypeProto.Tensor]) -
 
 
 def convert(custom: CustomNode, inputs: Sequence[Any], analyzer: Analyzer) -> relax.Call:
-    """Return the call that stands for a node, with the types of its results. Raises ModelError.
+    """Return the extern call of a node, with the types of its results. Raises ModelError.
 
-    ``analyzer`` knows the bounds of the dims.
+    ``analyzer`` has the bounds of the dims.
     """
     given = [_given(custom, index, expr) for index, expr in enumerate(inputs)]
     library, operator, dims = _choose(custom, given, analyzer)
@@ -181,7 +181,7 @@ def convert(custom: CustomNode, inputs: Sequence[Any], analyzer: Analyzer) -> re
         raise ModelError(f"{custom.place} has {custom.num_outputs} outputs; the library's has {len(operator.outputs)}")
     try:
         shapes = output_shapes(operator, given, {**dims, **counts(operator, attributes)}, SYMBOLIC)
-    except Exception as error:  # TVM raises InternalError for a division by zero
+    except Exception as error:  # such as TVM's InternalError for a division by zero
         raise ModelError(
             f"{custom.place}: the shape of its output cannot be computed", detail=str(error).strip().splitlines()[-1]
         ) from error
@@ -207,7 +207,7 @@ def _given(custom: CustomNode, index: int, expr: Any) -> Given:
         )
     extents = extents_of(expr)
     if extents is None:
-        raise ModelError(f"{custom.place}: input {index} is no tensor of a known shape")
+        raise ModelError(f"{custom.place}: input {index} is not a tensor of known shape")
     return Given(str(expr.ty.dtype), extents)
 
 
@@ -224,12 +224,12 @@ def _choose(
         return library, operator, dims
     types = ", ".join(describe(ty.dtype, ty.shape) for ty in given)
     raise ModelError(
-        f"{custom.place} has the inputs ({_plain(types)}), which no overload in the libraries takes",
+        f"{custom.place} has the inputs ({_plain(types)}), which match no overload in the libraries",
         detail="\n".join(reasons),
         hint="describe an overload for these inputs, or convert them in the model",
     )
 
 
 def _plain(text: object) -> str:
-    """Return a text with extents as a user writes them: TVM says ``T.int64(3)``."""
+    """Strip TVM's ``T.int64(3)`` from a message."""
     return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(text))

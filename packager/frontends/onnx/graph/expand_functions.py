@@ -1,8 +1,7 @@
-"""Operators of ONNX that are written as others of ONNX before import: by their schemas' functions, and branches that
-are decided.
+"""Expand ONNX operators into others before import: by the functions of their schemas; ``If`` by its branches.
 
-https://onnx.ai/onnx/repo-docs/IR.html#functions: a schema may define its operator by a graph of others, for a node and
-the types of its inputs where it depends on them.
+https://onnx.ai/onnx/repo-docs/IR.html#functions: a schema may define its operator by a graph of others, which may
+depend on the node and its input types.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
 
-# Operators that TVM's importer lacks, or computes wrongly, and whose functions are as good as any code of ours.
+# Operators that TVM's importer lacks or computes wrongly, and for which the function is as fast as a converter.
 EXPANDED = {
     *("AffineGrid", "CenterCropPad", "BlackmanWindow", "HannWindow", "HammingWindow"),
     *("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
@@ -26,9 +25,9 @@ PREVIEW_DOMAINS = ("ai.onnx.preview",)
 
 
 def expand_functions(model: onnx.ModelProto, inferred: Inferred) -> bool:
-    """Replace nodes of EXPANDED by the bodies of their functions; return whether there were any.
+    """Replace nodes in EXPANDED by the bodies of their functions; return whether there were any.
 
-    A node waits until the types of its inputs are known, and stays if its schema has no function for its version.
+    A node is kept while its input types are unknown, or if its schema has no function for its version.
     """
     versions = {entry.domain or "": entry.version for entry in model.opset_import}
     changed = False
@@ -80,7 +79,7 @@ def _function_of(node: onnx.NodeProto, versions: Mapping[str, int], inferred: In
 
 
 def _inlined(node: onnx.NodeProto, body: onnx.FunctionProto, prefix: str) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a function's body with the names and attributes that ``node`` gives it."""
+    """Yield the nodes of a function body with the names and attributes of the calling ``node`` substituted."""
     names = {name: node.input[i] if i < len(node.input) else "" for i, name in enumerate(body.input)}
     names |= {name: node.output[i] for i, name in enumerate(body.output) if i < len(node.output) and node.output[i]}
     attributes = {attribute.name: attribute for attribute in node.attribute}
@@ -98,7 +97,7 @@ def renamed_node(
     attributes: Mapping[str, onnx.AttributeProto] | None,
     title: str | None,
 ) -> onnx.NodeProto:
-    """Return a copy of a node with other names of values; ``attributes`` are what it may refer to."""
+    """Return a copy of a node with renamed values; ``attributes`` resolve its attribute references."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     copy.input[:] = [rename(name) for name in node.input]
@@ -111,7 +110,7 @@ def renamed_node(
         if attribute.ref_attr_name and attributes is not None:
             given = attributes.get(attribute.ref_attr_name)
         if given is None:
-            continue  # the function's caller leaves it out, and so does the body
+            continue  # omitted by the caller, thus by the body too
         copied = copy.attribute.add()
         copied.CopyFrom(given)
         copied.name = attribute.name
@@ -131,9 +130,9 @@ def _rename_graph(
 
 
 def inline_branches(graph: onnx.GraphProto, constants: Constants, inferred: Inferred) -> bool:
-    """Replace each ``If`` by the branch that it takes, or by a choice between both; return whether there were any.
+    """Replace each ``If`` by its constant branch, or by Where over both branches; return whether there were any.
 
-    A choice needs results of one static shape whichever branch is taken: both branches are computed.
+    Where requires both branches to return the same static shapes, and computes both.
     """
     nodes: list[onnx.NodeProto] = []
     changed = False
@@ -178,7 +177,7 @@ def _is_decided(node: onnx.NodeProto, constants: Constants) -> bool:
 def _branch_nodes(
     node: onnx.NodeProto, results: Sequence[str], branch: onnx.GraphProto, constants: Constants, prefix: str
 ) -> Sequence[onnx.NodeProto]:
-    """Return the nodes of a branch, which give their values the names ``results``."""
+    """Return the nodes of a branch, with its outputs renamed to ``results``."""
     inner = {name for part in branch.node for name in part.output} | {t.name for t in branch.initializer}
     names = {name: prefix + name for name in inner if name}
     for tensor in branch.initializer:

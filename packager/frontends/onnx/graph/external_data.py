@@ -1,7 +1,7 @@
-"""The data of ONNX initializers: taken out of the model, external data mapped and not read.
+"""Detach the data of large ONNX initializers from the model; memory-map external data.
 
-protobuf copies a message wherever it goes and holds no more than 2 GiB, so that no stage passes weights around in one.
-An initializer whose data are taken out stays as a declaration: its name, type and shape, marked as external.
+protobuf messages are copied often and limited to 2 GiB, so weights are kept outside. A detached initializer stays as a
+declaration: name, type and shape, marked as external.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from packager.bundle.arrays import Array
 
-# Initializers above this size, in bytes, are no shapes or axes: nothing but the importer needs their data.
+# Initializers above this size, in bytes, are detached; smaller ones may be shapes or axes that graph passes read.
 LARGE_BYTES = 4096
-# Elements that share bytes, and those of no fixed size.
+# Packed elements, and those without a fixed size: numpy cannot view them.
 NO_VIEWS = {getattr(TensorProto, name, None) for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "STRING")}
 
 
 def is_declared(tensor: TensorProto) -> bool:
-    """Whether the data of an initializer are not in the model."""
+    """Tell whether an initializer is a declaration, without data in the model."""
     return bool(external_data_helper.uses_external_data(tensor))
 
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    """Return the tensors of a model: initializers and attributes, those in the graphs that nodes hold too."""
+    """Return the tensors of a model: initializers and attributes, including those of subgraphs."""
     tensors: Iterator[TensorProto] = external_data_helper._get_all_tensors(model)
     return tensors
 
 
 def declaration(name: str, data_type: int, shape: tuple[int, ...]) -> TensorProto:
-    """Return an initializer whose data are not in the model."""
+    """Return an initializer without data."""
     return TensorProto(name=name, data_type=data_type, dims=shape, data_location=TensorProto.EXTERNAL)
 
 
-def take_large(graph: onnx.GraphProto) -> dict[str, Array]:
-    """Return the data of large initializers that are in the model, and leave declarations.
+def detach_large(graph: onnx.GraphProto) -> dict[str, Array]:
+    """Return the data of large initializers by name, and leave declarations in the graph.
 
-    Raises ValueError for data that do not fit the shape.
+    Raises ValueError if the data size does not match the shape.
     """
     arrays: dict[str, Array] = {}
     for tensor in graph.initializer:
@@ -59,11 +59,11 @@ def take_large(graph: onnx.GraphProto) -> dict[str, Array]:
 
 
 def read_external(model: onnx.ModelProto, folder: Path, taken: Container[str]) -> dict[str, Array]:
-    """Read external data: return those of large initializers, as read-only views of the mapped files, and leave
-    declarations; put all other into the model.
+    """Read external data: return large initializers as read-only views of mapped files, and leave declarations; copy
+    small ones into the model.
 
-    ``taken`` are the initializers that are declarations already. Raises OSError, and ValueError for a place that is
-    outside its file or does not fit the shape; onnx's own ValidationError for a file outside ``folder``.
+    ``taken`` names initializers that are declarations already. Raises OSError; ValueError for a range outside its file
+    or of the wrong size for the shape; onnx's ValidationError for a file outside ``folder``.
     """
     files: dict[str, Array] = {}
     arrays: dict[str, Array] = {}
@@ -78,21 +78,21 @@ def read_external(model: onnx.ModelProto, folder: Path, taken: Container[str]) -
 
 
 def _is_large(tensor: TensorProto) -> bool:
-    """Whether an initializer is large, by its shape; those whose elements numpy cannot view count as small."""
+    """Tell whether an initializer is large, by its shape; elements that numpy cannot view count as small."""
     if tensor.data_type not in helper.get_all_tensor_dtypes() or tensor.data_type in NO_VIEWS:
         return False
     return _nbytes(tensor) > LARGE_BYTES
 
 
 def _nbytes(tensor: TensorProto) -> int:
-    """Return the bytes of the data, by shape and type."""
+    """Return the size in bytes, by shape and type."""
     return math.prod(map(int, tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def _view(tensor: TensorProto, folder: Path, files: dict[str, Array]) -> Array:
-    """Return the external data of a tensor. ``files`` are those that are mapped already, by location."""
+    """Return a view of the external data of a tensor. ``files`` caches mapped files by location."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of keys that it does not know
+        warnings.simplefilter("ignore")  # about unknown keys
         info = external_data_helper.ExternalDataInfo(tensor)
     if info.location not in files:
         descriptor = external_data_helper._open_external_data_fd(str(folder), info.location, tensor.name, True)
@@ -110,7 +110,7 @@ def _view(tensor: TensorProto, folder: Path, files: dict[str, Array]) -> Array:
 
 
 def _mapped(descriptor: int) -> Array:
-    """Return a file as an array of bytes, and close the descriptor."""
+    """Map a file as an array of bytes, and close the descriptor."""
     try:
         if os.fstat(descriptor).st_size == 0:
             return np.empty(0, np.uint8)

@@ -1,4 +1,4 @@
-"""Fold in numpy what is constant in an ONNX graph: initializers, shapes that are known, and what follows of them."""
+"""Constant folding of ONNX graphs with numpy: from initializers and static shapes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from packager.frontends.onnx.graph.external_data import LARGE_BYTES, declaration
 from packager.graph.array_views import take
 from packager.graph.lift_constants import stays_inline
 
-# Operators whose result is not a function of their inputs alone, that hold sub-graphs, or that are folded later.
+# Operators that are not pure functions of their inputs, have subgraphs, or are folded later.
 NOT_FOLDABLE = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"),
     *("If", "Loop", "Scan", "SequenceMap"),
-    # Weights of 8 bits stay such: ``packager.transforms.quantize.quantize`` computes with them as they are.
+    # Keeps weights at 8 bits for ``packager.transforms.quantize.quantize``.
     "DequantizeLinear",
 }
-# A fold must not blow up the file: a constant-of-shape of gigabytes stays an operator.
+# Larger results, such as a ConstantOfShape of gigabytes, are not folded.
 MAX_FOLDED_BYTES = 1 << 28
 
 
-# The extents of a value: None where one is not known.
+# The shape of a value; unknown extents are None.
 Extents = tuple[int | None, ...]
 
 
 class Constants:
-    """The initializers of a graph as arrays, and where those that were computed here come from.
+    """The initializers of a graph as arrays, and the provenance of folded ones.
 
-    ``sources`` gives for each of these the initializers of the file that it was computed from; small ones, which are
-    part of the code, do not count. An array that only moves elements of its source is a view of it. ``arrays`` are
-    those whose data are not in the graph.
+    ``sources`` maps each folded initializer to those of the file that it was computed from, without small ones, which
+    become part of the code. An array that only moves elements of its source is a view of it. ``arrays`` holds those
+    whose data are not in the graph.
     """
 
     def __init__(self, graph: onnx.GraphProto, arrays: Mapping[str, Array]) -> None:
@@ -55,7 +55,7 @@ class Constants:
         return self.arrays[name]
 
     def add(self, name: str, array: Array, inputs: Iterable[str] | None) -> None:
-        """Add an initializer that was computed from ``inputs``; None: it stands in the file, as a Constant node."""
+        """Add an initializer computed from ``inputs``; None: a Constant node of the file."""
         self.arrays[name] = array
         if array.nbytes > LARGE_BYTES:
             data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -71,9 +71,9 @@ class Constants:
 
 
 def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], constants: Constants) -> int:
-    """Replace the nodes of ``model`` whose values are known by initializers; return how many were more than constants.
+    """Replace nodes with constant results by initializers; return how many were other than Constant nodes.
 
-    ``extents`` are those of values by name. What the graph gives out stays computed.
+    ``extents`` are those of values by name. Outputs of the graph are not folded.
     """
     graph = model.graph
     outputs = {value.name for value in graph.output}
@@ -86,7 +86,7 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
         elif outputs.intersection(node.output):
             if node.op_type not in ("Identity", *NOT_FOLDABLE) and _takes_nothing(node, constants):
                 values = _evaluate(model, node, {name: constants.array(name) for name in node.input if name})
-            if values is not None:  # the graph still needs a node that gives it
+            if values is not None:  # an output of the graph must be produced by a node
                 for place, name in enumerate(node.output):
                     if name in outputs:
                         node.output[place] = f"{name}.value"
@@ -111,7 +111,7 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
 
 
 def _takes_nothing(node: onnx.NodeProto, constants: Constants) -> bool:
-    """Whether all inputs of a node are known, and one of them has no elements."""
+    """Tell whether all inputs of a node are constant, and one of them is empty."""
     names = [name for name in node.input if name]
     return all(name in constants for name in names) and any(constants.array(name).size == 0 for name in names)
 
@@ -119,9 +119,9 @@ def _takes_nothing(node: onnx.NodeProto, constants: Constants) -> bool:
 def _shape_value(
     node: onnx.NodeProto, extents: Mapping[str, Extents], shapes_of: dict[str, Extents], constants: Constants
 ) -> Array | None:
-    """Return what a node takes of a shape, where it is known: all of it, a range, or elements at constant places.
+    """Return the value of a Shape, or of a Slice or Gather of a shape, if the extents that it needs are known.
 
-    A shape that is known in part is noted in ``shapes_of``.
+    A partially known shape is recorded in ``shapes_of``.
     """
     first = node.input[0] if node.input else ""
     if node.op_type in ("Shape", "Size") and first in extents:
@@ -151,14 +151,14 @@ def _shape_value(
 
 
 def _gather(node: onnx.NodeProto, data: Array, indices: Array, value: Array) -> Array:
-    """Return the value of a Gather as a view of its data where it is one, else as it is."""
+    """Return the value of a Gather as a view of its data if possible, else ``value``."""
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
     taken = take(data, indices, axis)
     return value if taken is None else taken
 
 
 def _evaluate(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, Array]) -> list[Array] | None:
-    """Return the node's outputs, or None when it cannot or should not be computed here."""
+    """Return the outputs of a node, or None if it cannot or should not be folded."""
     if node.op_type == "ConstantOfShape" and np.prod(next(iter(feeds.values())), dtype=float) * 8 > MAX_FOLDED_BYTES:
         return None
     graph = onnx.GraphProto(name="fold", node=[node])
@@ -167,7 +167,7 @@ def _evaluate(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, Arr
     single = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
     try:
         values: Sequence[Any] = ReferenceEvaluator(single).run(None, feeds)
-    except Exception:  # whatever the reference cannot compute stays in the graph, for the importer to judge
+    except Exception:  # not supported by onnx's reference evaluator: the importer decides
         return None
     if not all(isinstance(value, np.ndarray | np.generic) for value in values):
         return None

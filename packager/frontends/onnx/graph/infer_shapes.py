@@ -1,4 +1,4 @@
-"""What onnx's shape inference finds in a graph."""
+"""Shape inference by onnx, and by the rules of custom operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packager.frontends.onnx.graph.fold_constants import Extents
 
 @dataclass(frozen=True)
 class Inferred:
-    """What shape inference finds, by name: extents of values whose rank is known, element types, and whole types."""
+    """Results of shape inference by value name: extents (if the rank is known), element types, and full types."""
 
     extents: dict[str, Extents]
     types: dict[str, int]
@@ -22,8 +22,8 @@ class Inferred:
 
 
 def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
-    """Return what is known of the values of a model. Best effort: the importer reports what is wrong."""
-    # Inference needs the shapes of large initializers, not their data, and protobuf cannot pass over 2 GiB.
+    """Infer the types of the values of a model. Best effort: errors are reported by the importer."""
+    # Inference needs the shapes of large initializers, not their data, which may exceed protobuf's 2 GiB.
     bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     graph = model.graph
     bare.graph.name = graph.name
@@ -34,7 +34,7 @@ def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
     for value in (*bare.graph.output, *bare.graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
             if dim.HasField("dim_value") and dim.dim_value == 0:
-                dim.Clear()  # exporters mean one that they do not know
+                dim.Clear()  # exporters write this for an unknown extent
     for tensor in graph.initializer:
         if is_declared(tensor) or len(tensor.raw_data) > LARGE_BYTES:
             bare.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
@@ -42,10 +42,10 @@ def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
             bare.graph.initializer.append(tensor)
     try:
         inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
-        while custom and add_types(bare.graph, inferred, custom):  # what comes after them depends on their outputs
+        while custom and add_types(bare.graph, inferred, custom):  # types of later nodes depend on custom outputs
             inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
     except onnx.shape_inference.InferenceError:
-        inferred = bare.graph  # an optimization only: the importer infers by itself and reports what is wrong
+        inferred = bare.graph  # the importer infers types itself and reports errors
     protos = {
         tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer
     }

@@ -1,8 +1,7 @@
-"""Tensors of at most 8 bits an element, beside int8, uint8 and bool: bytes, which two operators of ours convert.
+"""Store tensors of narrow element types (4-bit integers, 4- and 8-bit floats) as bytes.
 
-``store_narrow`` rewrites a graph so that no other operator meets them but those that move elements. ``NarrowDecode``
-gives float32, int8 or uint8, ``NarrowEncode`` the bytes. Of them all, float8_e4m3fn is a type of Relax, too: tensors of
-it stay such, as backends multiply them.
+``store_narrow`` rewrites a graph so that only data movement operators use the bytes. ``NarrowDecode`` converts them to
+float32, int8 or uint8, ``NarrowEncode`` back. float8_e4m3fn stays a type, since Relax has it and backends multiply it.
 
 ONNX operators Cast (version 25), QuantizeLinear (25), DequantizeLinear (25).
 """
@@ -28,7 +27,7 @@ ELEMENT_TYPES = {
     for spelled in [{"float8_e8m0fnu": "float8e8m0", "float4_e2m1fn": "float4e2m1"}.get(name, name.replace("_", ""))]
 }
 NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
-# Operators that move elements of their first input, and those of others where it says so.
+# Data movement operators, with the indices of further inputs of which they move elements.
 MOVEMENT: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split"), (0,)),
     **dict.fromkeys(("Gather", "GatherND", "GatherElements", "Expand", "Tile"), (0,)),
@@ -42,10 +41,10 @@ _HALF_OR_SINGLE = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def store_narrow(graph: onnx.GraphProto, types: Mapping[str, int], constants: Constants) -> dict[str, str]:
-    """Rewrite a graph in place so that narrow tensors are bytes; return the types of its inputs and outputs that are.
+    """Rewrite a graph in place to store narrow tensors as bytes; return the types of its narrow inputs and outputs.
 
-    ``types`` are the element types of values as far as they are known. Raises ModelError for nodes that compute with
-    such tensors otherwise than the module's text says.
+    ``types`` are the known element types of values. Raises ModelError for nodes other than casts, quantization and data
+    movement that use narrow tensors.
     """
     return _Rewriter(graph, types, constants).rewrite()
 
@@ -55,7 +54,7 @@ class _Rewriter:
         self.graph = graph
         self.types = types
         self.constants = constants
-        self.narrow: dict[str, str] = {}  # values that are bytes now, or of NATIVE
+        self.narrow: dict[str, str] = {}  # narrow values, now bytes or NATIVE, and their types
         self.nodes: list[onnx.NodeProto] = []
         self.taken = {name for node in graph.node for name in (*node.input, *node.output)}
 
@@ -129,14 +128,14 @@ class _Rewriter:
         return place < len(node.input) and node.input[place] in self.narrow
 
     def _keep(self, node: onnx.NodeProto) -> None:
-        """Keep a node as it is. Raises ModelError if narrow tensors are among what it takes or makes."""
+        """Keep a node. Raises ModelError if it reads or writes narrow tensors."""
         inner = list(_inner_types(node))
         found = [self.narrow[name] for name in (*node.input, *_inner_inputs(node)) if name in self.narrow]
         found += [NAMES[number] for number in inner if number in NAMES]
         if found:
             raise ModelError(
                 f"node {node.name or node.output[0]!r} of operator {node.op_type} computes with {found[0]}",
-                hint="such tensors may be moved, cast, quantized and dequantized: cast them before",
+                hint="narrow types support only data movement, casts, quantization and dequantization: insert a Cast",
             )
         self.nodes.append(node)
 
@@ -152,7 +151,7 @@ class _Rewriter:
         return output
 
     def _decoded(self, node: onnx.NodeProto, name: str, output: str | None = None) -> str:
-        """Return a narrow value as one of the type ``widened``; a constant stays one where that has 8 bits."""
+        """Return a narrow value decoded to the type ``widened``; a constant is folded if that type has 8 bits."""
         dtype = self.narrow[name]
         if output is None and dtype in INTEGERS and name in self.constants:
             wide = f"{name}.{widened(dtype)}"
@@ -173,7 +172,7 @@ class _Rewriter:
             self._emit(node, "Identity", [value], result)
             return
         if source == NATIVE and target is None and attributes["to"].i in _HALF_OR_SINGLE:
-            self.nodes.append(node)  # Relax converts it, in a form that backends know
+            self.nodes.append(node)  # a Relax cast, which backends match
             return
         given = self.types.get(value, 0)
         if source is not None:
@@ -188,7 +187,7 @@ class _Rewriter:
             value = self._emit(node, "Cast", [value], self._fresh(f"{value}.wide"), to=TensorProto.FLOAT)
         saturate = attributes["saturate"].i if "saturate" in attributes else 1
         rounding = attributes["round_mode"].s.decode() if "round_mode" in attributes else "up"
-        saturate = int(saturate and target not in INTEGERS)  # integers lose their high bits
+        saturate = int(saturate and target not in INTEGERS)  # integers wrap around
         self._emit(node, "NarrowEncode", [value], result, type=target, saturate=saturate, round_mode=rounding)
 
     def _quantize(self, node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
@@ -216,7 +215,7 @@ class _Rewriter:
             saturate = 1
         else:
             self._emit(node, "NarrowScale", node.input[:2], value, kind="divide", **kept)
-            if zero and target == "float4_e2m1fn":  # the zero point of other floats is 0
+            if zero and target == "float4_e2m1fn":  # other float zero points are 0
                 origin = self._decoded(node, zero)
                 value = self._emit(
                     node, "NarrowScale", [value, origin], self._fresh(f"{value}.moved"), kind="add", **kept
@@ -228,7 +227,7 @@ class _Rewriter:
         kept = {name: attributes[name].i for name in ("axis", "block_size") if name in attributes}
         if "output_dtype" in attributes and attributes["output_dtype"].i not in (0, self.types.get(node.input[1])):
             raise ModelError(
-                f"node {node.name or node.output[0]!r} of operator DequantizeLinear gives another type than its scale",
+                f"node {node.name or node.output[0]!r} of operator DequantizeLinear changes the type of its scale",
                 hint="cast the result instead",
             )
         if source == NATIVE and not kept.get("block_size"):
@@ -256,7 +255,7 @@ def _inner_inputs(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _inner_types(node: onnx.NodeProto) -> Iterator[int]:
-    """Yield the element types that the attributes of a node and its graphs name."""
+    """Yield the element types named by the attributes of a node and its subgraphs."""
     parts = [node, *(part for graph in _inner_graphs(node) for part in graph.node)]
     for part in parts:
         for attribute in part.attribute:

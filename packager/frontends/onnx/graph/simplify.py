@@ -1,6 +1,6 @@
-"""Simplify an ONNX graph with numpy before it is imported: fold what is constant, and batch norm into conv.
+"""Simplify an ONNX graph before import: fold constants, and batch norm into conv.
 
-TVM folds too, but compiles a function for each constant operator: most of a build's time on a conv net.
+TVM folds constants too, but compiles a function for each operator, most of the build time of a conv net.
 """
 
 from __future__ import annotations
@@ -18,31 +18,29 @@ from packager.frontends.onnx.graph.expand_functions import expand_functions, inl
 from packager.frontends.onnx.graph.fold_constants import Constants, fold_constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred, infer
 from packager.frontends.onnx.graph.unroll_loops import unroll_loops
-from packager.frontends.onnx.graph.zero_extent import know_empty
+from packager.frontends.onnx.graph.zero_extent import replace_empty
 
-# Outputs that TVM's importer or ours computes only when a node has them.
+# Operators whose optional outputs are computed only if the node has them.
 OPTIONAL_OUTPUTS = ("LayerNormalization", "Attention", "Dropout", "MaxPool")
-# The version of the operator set in which Slice takes its bounds as inputs.
+# The first opset in which Slice takes its bounds as inputs.
 FIRST_SLICE = 10
-# What is known of shapes decides branches and expansions, which tell more of shapes. Models need two or three rounds.
+# Known shapes enable inlining and expansion, which make more shapes known. Models need two or three rounds.
 MAX_ROUNDS = 16
 
 
 def simplify(
     model: onnx.ModelProto, custom: Mapping[str, CustomNode], arrays: Mapping[str, Array]
 ) -> tuple[Inferred, Constants]:
-    """Fold constants and batch norms of ``model`` in place; the graph computes the same values.
+    """Simplify ``model`` in place; the graph computes the same values.
 
-    ``arrays`` are the initializers whose data are not in the graph.
-
-    Returns what is known of the values that were there before, and the constants.
+    ``arrays`` holds the initializers whose data are not in the graph. Returns the inferred types and the constants.
     """
     constants = Constants(model.graph, arrays)
     for _ in range(MAX_ROUNDS):
         inferred = infer(model, custom)
         _rewrite(model.graph, inferred, constants)
-        _slice_apart(model, inferred, constants)
-        folded = know_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
+        _split_to_slices(model, inferred, constants)
+        folded = replace_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
         changed = inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
         if not (changed | unroll_loops(model, inferred, constants)) and not folded:
             break
@@ -53,28 +51,28 @@ def simplify(
 
 
 def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> None:
-    """Rewrite nodes as simpler ones, where what is known of their inputs allows it."""
+    """Replace nodes by simpler ones, by the known types and values of their inputs."""
     for node in graph.node:
         if node.domain not in STANDARD_DOMAINS:
             continue
         if node.op_type == "CastLike" and inferred.types.get(node.input[1]):
-            # Only the type of the second input counts, which may then go.
+            # CastLike uses only the type of its second input.
             node.op_type = "Cast"
             node.attribute.append(onnx.helper.make_attribute("to", inferred.types[node.input[1]]))
             del node.input[1:]
         elif node.op_type == "Concat":
             _drop_empty(node, inferred)
         elif node.op_type == "OptionalHasElement" and not any(node.input):
-            node.op_type = "Constant"  # nothing is given
+            node.op_type = "Constant"  # an empty optional
             del node.input[:]
             value = onnx.numpy_helper.from_array(np.asarray(False))
             node.attribute.append(onnx.helper.make_attribute("value", value))
         elif node.op_type == "Dropout" and len(node.input) > 1 and _is_zero(node.input[1], constants):
-            del node.input[1:]  # nothing is dropped, in training either
+            del node.input[1:]  # ratio 0: a no-op in training mode too
 
 
-def _slice_apart(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> None:
-    """Rewrite each Split that has a part without elements as Slices, of which nobody needs that part."""
+def _split_to_slices(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> None:
+    """Replace each Split with an empty part by Slices, so that the empty part can be folded."""
     if next((entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS), 0) < FIRST_SLICE:
         return
     nodes: list[onnx.NodeProto] = []
@@ -105,7 +103,7 @@ def _is_zero(name: str, constants: Constants) -> bool:
 
 
 def _drop_empty(node: onnx.NodeProto, inferred: Inferred) -> None:
-    """Leave out the operands of a Concat that have no elements, but one."""
+    """Remove the empty operands of a Concat, keeping at least one operand."""
     filled = [name for name in node.input if 0 not in inferred.extents.get(name, ())]
     if len(filled) < len(node.input):
         node.input[:] = filled or node.input[:1]
@@ -150,7 +148,7 @@ def _fold_batch_norms(graph: onnx.GraphProto, constants: Constants) -> None:
 
 
 def _add_pairwise(graph: onnx.GraphProto) -> None:
-    """Rewrite Sum as a chain of Add, which fuses with what is around it: TVM would stack the terms and reduce them."""
+    """Replace Sum by a chain of Add, which fuses with its neighbors: TVM would stack the terms and reduce them."""
     taken = {name for node in graph.node for name in (*node.input, *node.output)}
     rewritten: list[onnx.NodeProto] = []
     for node in graph.node:
@@ -169,7 +167,7 @@ def _add_pairwise(graph: onnx.GraphProto) -> None:
 
 
 def _fresh(name: str, taken: Constants) -> str:
-    """Return a name for the folded form of the initializer ``name``."""
+    """Return an unused name for the folded initializer ``name``."""
     candidate = f"{name}.folded"
     while candidate in taken:
         candidate += "_"

@@ -1,7 +1,7 @@
-"""``Loop`` and ``Scan`` whose number of steps is known, as the nodes of their bodies one after the other.
+"""Unroll ``Loop`` and ``Scan`` with a static trip count.
 
-ONNX operators Loop (versions 1 to 25) and Scan (9 to 25). A Loop's condition must be known too: true, or computed from
-the step's number and constants. Others stay as they are, and are refused by name.
+ONNX operators Loop (versions 1 to 25) and Scan (9 to 25). A Loop's condition must be static too: true, or computed from
+the iteration number and constants. Other loops are kept, and reported as unsupported.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ from packager.frontends.onnx.graph.expand_functions import renamed_node
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
 
-# Nodes that a loop may become.
+# The most nodes of an unrolled loop.
 MAX_NODES = 20_000
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """A loop that is unrolled: the names that its body's inputs have at each step, what its results are, and where
-    these are put together."""
+    """A loop to unroll: its body, states, and scan outputs."""
 
     node: onnx.NodeProto
     body: onnx.GraphProto
     states: tuple[str, ...]  # initial values
     first: int  # index of the first state among the body's outputs
-    collected: tuple[tuple[int, bool], ...]  # axis of each collected output, and whether it is filled from the end
+    collected: tuple[tuple[int, bool], ...]  # axis of each scan output, and whether it is reversed
 
 
 def unroll_loops(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> bool:
-    """Replace loops whose steps are known; return whether there were any."""
+    """Unroll loops with a static trip count; return whether there were any."""
     graph = model.graph
     opset = next(
         (e.version for e in model.opset_import if e.domain in STANDARD_DOMAINS), onnx.defs.onnx_opset_version()
@@ -86,7 +85,7 @@ def _unrolled_loop(
         going = decide(count, going)
         count += 1
     if count == 0 and loop.collected:
-        return None  # the extents of what is collected are not known
+        return None  # the extents of scan outputs are unknown
     rows = []
     for step in range(count):
         number, flag = f"{prefix}{step}.number", f"{prefix}{step}.condition"
@@ -97,7 +96,7 @@ def _unrolled_loop(
 
 
 def _condition(model: onnx.ModelProto, body: onnx.GraphProto, constants: Constants) -> Any:
-    """Return a function that tells from a step's number and condition whether another follows; None if data decide."""
+    """Return (iteration, condition) -> whether another iteration follows; None if the condition depends on data."""
     wanted, needed = {body.output[0].name}, []
     own = {tensor.name: tensor for tensor in body.initializer}
     for node in reversed(body.node):
@@ -162,7 +161,7 @@ def _unrolled_scan(
 def _steps(
     loop: _Steps, rows: Sequence[Sequence[str]], prefix: str, opset: int, constants: Constants
 ) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of all steps. ``rows`` are the inputs of the body at each step that are no states."""
+    """Yield the nodes of all iterations. ``rows`` holds the body inputs other than states, per iteration."""
     states, parts = list(loop.states), [list[str]() for _ in loop.collected]
     body = loop.body
     own = {name for node in body.node for name in node.output} | {tensor.name for tensor in body.initializer}
@@ -187,7 +186,7 @@ def _steps(
 
 
 def _named(names: Mapping[str, str], name: str) -> str:
-    """Return what a value of the body is called in a step; what it has from outside keeps its name."""
+    """Return the name of a body value in an iteration; values from outside of the body keep their names."""
     return names.get(name, name)
 
 

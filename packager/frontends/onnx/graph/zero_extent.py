@@ -1,6 +1,6 @@
-"""Values without elements: they are known, so that nothing that computes them or takes them is left.
+"""Replace empty tensors by constants, so that no node computes or uses them.
 
-What follows of them is folded with the other constants: a reduction over nothing, a product of nothing.
+Constant folding then evaluates their consumers, such as a reduction over an empty axis.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from packager.frontends.onnx.graph.infer_shapes import Inferred
 SCATTERS = ("ScatterND", "ScatterElements", "Scatter")
 
 
-def know_empty(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> bool:
-    """Let constants stand for the values of ``graph`` whose extents are known and 0 among them; return if any did."""
+def replace_empty(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> bool:
+    """Replace values of ``graph`` with a static shape and a 0 extent by constants; return whether there were any."""
     outputs = {value.name for value in graph.output}
     changed = False
     nodes: list[onnx.NodeProto] = []
@@ -32,7 +32,7 @@ def know_empty(graph: onnx.GraphProto, inferred: Inferred, constants: Constants)
                 node.input[place] = _constant(name, inferred, constants)
                 changed = True
         if node.op_type in SCATTERS and not all(constants.array(i).size for i in node.input[1:2] if i in constants):
-            node.op_type = "Identity"  # nothing is written
+            node.op_type = "Identity"  # no element is written
             del node.input[1:], node.attribute[:]
             changed = True
         made = [name for name in node.output if name in outputs and _is_empty(name, inferred)]

@@ -1,6 +1,6 @@
-"""Converters of torch's operators that work element by element, or make tensors.
+"""Converters of elementwise torch operators, and of those that create tensors.
 
-Element types follow torch: operands are cast to the type of the result, those of comparisons to their common one.
+Type promotion follows torch: operands are cast to the type of the result, those of comparisons to their common type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _unary(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _binary(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Callable[[Any, Any], Any]:
-    """Return a converter of ``first op alpha * second``; ``alpha`` is 1 but for sums and differences."""
+    """Return a converter of ``first op alpha * second``; only add and sub have an ``alpha``."""
 
     def convert(importer: Any, node: Any) -> Any:
         dtype = importer.dtype(node)
@@ -74,7 +74,7 @@ def _power(importer: Any, node: Any) -> Any:
     if node.args[1] == 0.5:
         return _R.sqrt(base)
     if dtype.startswith(("int", "uint")):
-        raise ValueError("powers of integers are not supported but for squares")
+        raise ValueError("integer powers other than squares are not supported")
     return _R.power(base, exponent)
 
 
@@ -87,7 +87,7 @@ def _divide_mode(importer: Any, node: Any) -> Any:
         return _floor_divide(importer, node)
     if mode == "trunc" and dtype.startswith("float"):
         return _R.trunc(importer.emit(_R.divide(first, second)))
-    raise ValueError(f"a quotient of {dtype} with rounding {mode!r} is not supported")
+    raise ValueError(f"division of {dtype} with rounding mode {mode!r} is not supported")
 
 
 def _floor_divide(importer: Any, node: Any) -> Any:
@@ -130,7 +130,7 @@ def _masked_fill(importer: Any, node: Any) -> Any:
     return _R.where(importer.tensor(mask, "bool"), importer.tensor(value, dtype), importer.tensor(data, dtype))
 
 
-# Tensors out of nothing.
+# Operators that create tensors.
 
 
 def _arange(importer: Any, node: Any) -> Any:
@@ -147,7 +147,7 @@ def _arange(importer: Any, node: Any) -> Any:
 
 
 def _filled(index: int | None, constant: float = 0) -> Callable[[Any, Any], Any]:
-    """Return a converter of a tensor of one number: the argument at ``index``, or ``constant``."""
+    """Return a converter of a tensor filled with the argument at ``index``, or with ``constant``."""
 
     def convert(importer: Any, node: Any) -> Any:
         value = importer.tensor(constant if index is None else node.args[index], importer.dtype(node))

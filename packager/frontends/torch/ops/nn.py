@@ -1,4 +1,4 @@
-"""Converters of torch's operators of networks: products, attention, normalization, pooling, resizing."""
+"""Converters of torch's neural network operators: matmul, attention, normalization, pooling, resizing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _linear(importer: Any, node: Any) -> Any:
     return result if bias is None else _R.add(importer.emit(result), importer.tensor(bias))
 
 
-def _added_product(importer: Any, node: Any) -> Any:
-    """``beta * bias + alpha * first @ second``."""
+def _addmm(importer: Any, node: Any) -> Any:
+    """Convert addmm: ``beta * bias + alpha * first @ second``."""
     bias, first, second = (importer.tensor(operand) for operand in node.args)
     dtype = importer.dtype(node)
     product = importer.emit(_R.matmul(first, second))
@@ -41,14 +41,14 @@ def _added_product(importer: Any, node: Any) -> Any:
 
 
 def _attention(importer: Any, node: Any) -> Any:
-    """Two products around a softmax. Rows that may see nothing give 0, as in torch."""
+    """Convert to matmul, softmax, matmul. Fully masked rows give 0, as in torch."""
     if argument(node, 4, "dropout_p", 0.0):
         raise ValueError("attention with dropout is for training")
     dtype, depth = importer.dtype(node), node.args[0].meta["val"].shape[-1]
     q, k, v = (importer.tensor(operand) for operand in node.args[:3])
     rank = node.meta["val"].ndim
     if argument(node, 7, "enable_gqa", False):
-        k, v = (_heads_like(importer, operand, node.args[0]) for operand in node.args[1:3])
+        k, v = (_repeat_heads(importer, operand, node.args[0]) for operand in node.args[1:3])
     scale = argument(node, 6, "scale")
     scale = 1 / int(depth) ** 0.5 if scale is None else scale
     keys_last = [*range(rank - 2), rank - 1, rank - 2]
@@ -58,7 +58,7 @@ def _attention(importer: Any, node: Any) -> Any:
     mask = argument(node, 3, "attn_mask")
     sees = None
     if argument(node, 5, "is_causal", False):
-        sees_key, sees = _causal(importer, node), None
+        sees_key, sees = _causal_mask(importer, node), None
         if isinstance(sees_key, np.ndarray):
             added = np.where(sees_key, 0, lowest).astype(dtype)
             scores = importer.emit(_R.add(scores, relax.const(added, dtype)))
@@ -75,19 +75,19 @@ def _attention(importer: Any, node: Any) -> Any:
         scores = importer.emit(_R.add(scores, added))
     result = importer.emit(_R.matmul(importer.emit(_R.nn.softmax(scores, axis=-1)), v))
     known = importer.known.get(mask)
-    if sees is None or (known is not None and _sees_something(known)):
+    if sees is None or (known is not None and _has_no_masked_row(known)):
         return result
     some = importer.cast(importer.emit(_R.max(sees, axis=[-1], keepdims=True)), "bool")
     return _R.where(some, result, relax.const(0, dtype))
 
 
-def _sees_something(mask: torch.Tensor) -> bool:
+def _has_no_masked_row(mask: torch.Tensor) -> bool:
     kept = mask if mask.dtype is torch.bool else mask > -torch.inf
     return bool(kept.any(-1).all())
 
 
-def _causal(importer: Any, node: Any) -> Any:
-    """Return which keys each query sees: an array where the shapes are numbers, else a tensor."""
+def _causal_mask(importer: Any, node: Any) -> Any:
+    """Return the causal mask: an array for static shapes, else a tensor."""
     queries, keys = (importer.shape(operand)[-2] for operand in node.args[:2])
     if isinstance(queries, int) and isinstance(keys, int):
         return np.tri(queries, keys, dtype=bool)
@@ -96,8 +96,8 @@ def _causal(importer: Any, node: Any) -> Any:
     return importer.emit(_R.greater_equal(rows, columns))
 
 
-def _heads_like(importer: Any, operand: Any, queries: Any) -> Any:
-    """Return keys or values with each head as often as it has heads of queries."""
+def _repeat_heads(importer: Any, operand: Any, queries: Any) -> Any:
+    """Repeat the heads of keys or values for grouped-query attention."""
     data, shape = importer.tensor(operand), importer.shape(operand)
     heads = importer.shape(queries)[-3]
     before, (have, rows, depth) = shape[:-3], shape[-3:]
@@ -151,8 +151,8 @@ def _max_pool(importer: Any, node: Any) -> Any:
     for axis in (0, 1):
         size, result = shape[-2 + axis], wanted[-2 + axis]
         if ceil and not (isinstance(size, int) and isinstance(result, int)):
-            raise ValueError("a pooling window that reaches over the end is supported for known extents only")
-        if ceil:  # torch leaves out a window that begins in the padding: what is wanted says how many there are
+            raise ValueError("ceil_mode is supported for static extents only")
+        if ceil:  # torch drops a window that starts in the padding; torch's output shape has the number of windows
             reach = (result - 1) * stride[axis] + dilation[axis] * (kernel[axis] - 1) + 1
             after[axis] = max(reach - size - padding[axis], padding[axis])
     return _batched(
@@ -169,14 +169,14 @@ def _average_pool(importer: Any, node: Any) -> Any:
     padding = _pair(argument(node, 3, "padding", 0))
     source, wanted = importer.shape(node.args[0])[-2:], importer.shape(node)[-2:]
     if argument(node, 6, "divisor_override") is not None:
-        raise ValueError("averages with a divisor of their own are not supported")
+        raise ValueError("divisor_override is not supported")
     for axis, (extent, result) in enumerate(zip(source, wanted, strict=True)):
-        if result == 1 and isinstance(extent, int):  # one window counts what is there, however far it would reach
+        if result == 1 and isinstance(extent, int):  # a single window is clipped to the data
             kernel[axis] = min(kernel[axis], extent + 2 * padding[axis])
         elif argument(node, 4, "ceil_mode", False):
             reach = (result - 1) * stride[axis] + kernel[axis] - 2 * padding[axis]
             if not isinstance(extent, int) or reach > extent:
-                raise ValueError("averages over windows that reach over the end are not supported")
+                raise ValueError("average pooling with windows that exceed the input is not supported")
     include = bool(argument(node, 5, "count_include_pad", True))
     pads = [*padding, *padding]
     return _batched(
@@ -188,7 +188,7 @@ def _average_pool(importer: Any, node: Any) -> Any:
 
 
 def _batched(importer: Any, node: Any, data: Any, pool: Callable[[Any], Any]) -> Any:
-    """Apply ``pool`` to a tensor that may have no batch."""
+    """Apply ``pool`` to a tensor with or without a batch axis."""
     if node.args[0].meta["val"].ndim == 4:
         return pool(data)
     return _R.squeeze(importer.emit(pool(importer.emit(_R.expand_dims(data, [0])))), [0])
@@ -208,7 +208,7 @@ def _resize(method: str) -> Callable[[Any, Any], Any]:
         factors = argument(node, 2 if nearest else 3, "scale_factors")
         source, wanted = importer.shape(node.args[0])[2:], importer.shape(node)[2:]
         for extent, size, factor in zip(source, wanted, factors or (), strict=False):
-            # torch would compute places by the factor, which is another one than that of the sizes.
+            # torch would compute coordinates by this factor, which differs from the ratio of the sizes.
             known = isinstance(extent, int) and isinstance(size, int)
             if not corners and (not known or extent * factor != size):
                 raise ValueError(f"resizing {extent} by {factor} to {size} is not supported")
@@ -226,10 +226,10 @@ def _resize(method: str) -> Callable[[Any, Any], Any]:
 
 
 def _smooth_resize(importer: Any, node: Any) -> Any:
-    """``antialias`` changes nothing where the image becomes larger."""
+    """Convert upsampling with ``antialias``, which has no effect unless the image shrinks."""
     source, wanted = importer.shape(node.args[0])[2:], importer.shape(node)[2:]
     if not all(isinstance(a, int) and isinstance(b, int) and a <= b for a, b in zip(source, wanted, strict=True)):
-        raise ValueError("making an image smaller with antialiasing is not supported")
+        raise ValueError("downsampling with antialiasing is not supported")
     return _resize("linear")(importer, node)
 
 
@@ -238,8 +238,8 @@ NETWORK: Mapping[str, Callable[[Any, Any], Any]] = {
     "mm.default": _matmul,
     "bmm.default": _matmul,
     "linear.default": _linear,
-    "addmm.default": _added_product,
-    "baddbmm.default": _added_product,
+    "addmm.default": _addmm,
+    "baddbmm.default": _addmm,
     "scaled_dot_product_attention.default": _attention,
     "_softmax.default": _softmax(_R.nn.softmax),
     "softmax.int": _softmax(_R.nn.softmax),

@@ -1,4 +1,4 @@
-"""An ExportedProgram as the importer wants it: few operators, and what depends on no input computed."""
+"""Prepare an ExportedProgram for the importer: decompose operators, precompute nodes that depend on no input."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ import torch
 from packager.errors import ModelError, UnsupportedOperatorsError
 
 _ATEN = torch.ops.aten
-# torch would take these apart: attention into a dozen operators that no backend knows as such, and products of
-# matrices into reshapes around products of two axes.
+# Not decomposed: attention would become a dozen operators that no backend recognizes, and matmuls would become
+# reshapes around 2-D matmuls.
 KEPT = (_ATEN.scaled_dot_product_attention.default, _ATEN.linear.default, _ATEN.matmul.default)
-# What is computed here for good: the largest result, in elements.
+# The largest precomputed result, in elements.
 LARGEST_KNOWN = 2**22
-# Names that torch gives to literals of the source, which are no constants that a user could name.
+# Prefixes of torch's names for literals of the source, which users cannot name as constants.
 LITERALS = ("lifted_tensor_", "_lifted_tensor_constant")
 
 
 def check_inputs(program: Any) -> None:
-    """Raise ModelError for an input with an extent that is an expression, as ``2 * Dim("half")`` makes it."""
+    """Raise ModelError for an input whose extent is an expression, such as ``2 * Dim("half")``."""
     for node in program.graph.nodes:
         value = node.meta.get("val") if node.op == "placeholder" else None
         for axis, extent in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if isinstance(extent, torch.SymInt) and not extent.node.expr.is_Symbol and not extent.node.expr.is_number:
                 raise ModelError(
-                    f"input {node.name!r}: axis {axis} is {extent.node.expr}, and only a dim itself can be an extent",
-                    hint="export it to ONNX with a plain dim: that its sizes are multiples is checked at run time",
+                    f"input {node.name!r}: axis {axis} is {extent.node.expr}; only a plain dim can be an extent",
+                    hint="export to ONNX with a plain dim: divisibility is then checked at run time",
                 )
 
 
 def decompose(program: Any) -> Any:
-    """Return the program in few operators. Raises ModelError for one that changes its buffers or its inputs."""
+    """Decompose to core operators. Raises ModelError for a program that mutates its buffers or inputs."""
     for node in program.graph.nodes:
-        # torch says "view" and takes it back where it traces the program anew: the strides of a kernel's result and
-        # of what takes its place may differ.
+        # A view may be invalid when torch retraces the program, since the decomposition of an operator may return
+        # other strides.
         if node.op == "call_function" and node.target is _ATEN.view.default:
             node.target = _ATEN.reshape.default
     table = torch.export.default_decompositions()
     for operator in KEPT:
         table.pop(operator, None)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of its own deprecated calls
+        warnings.simplefilter("ignore")  # torch warns about deprecated calls of its own
         return program.run_decompositions(table)
 
 
 def known_values(program: Any) -> dict[Any, torch.Tensor]:
-    """Compute the nodes that depend on nothing but literals of the source, and return their tensors.
+    """Compute the nodes that depend only on literals of the source, and return their tensors.
 
-    Exporters write positions, masks and anchors as a score of operators on integers; only torch computes them all.
+    Exported position ids, masks and anchors are many integer operators, not all of which the importer supports.
     """
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     constant = torch.export.graph_signature.InputKind.CONSTANT_TENSOR
@@ -83,7 +83,7 @@ def _can_be_known(node: Any, known: Mapping[Any, torch.Tensor]) -> bool:
 
 
 def check_operators(program: Any, known: Mapping[Any, Any], supported: Mapping[str, Any]) -> None:
-    """Raise UnsupportedOperatorsError if a node is to be converted whose operator is not ``supported``."""
+    """Raise UnsupportedOperatorsError if a node to convert has an operator that is not ``supported``."""
     refused: dict[str, list[str]] = {}
     for node in program.graph.nodes:
         if node.op == "call_function" and node not in known and not is_scalar(node):
@@ -95,21 +95,21 @@ def check_operators(program: Any, known: Mapping[Any, Any], supported: Mapping[s
 
 
 def check_conditions(program: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
-    """Raise ModelError unless the program's conditions on its dims hold for all sizes within their ``bounds``.
+    """Raise ModelError unless the program's assertions on its dims hold for all sizes within ``bounds``.
 
-    torch writes them where it was told to defer what it cannot prove.
+    torch emits them for guards that it cannot prove at export.
     """
     for node in program.graph.nodes:
         condition = node.args[0].meta.get("val") if operator_of(node) == "_assert_scalar.default" else None
         if isinstance(condition, torch.SymBool) and not _always(condition.node.expr, bounds):
             raise ModelError(
-                f"the program demands {condition.node.expr}, which cannot be shown for all sizes of its dims",
+                f"the program asserts {condition.node.expr}, which cannot be proved for all sizes of its dims",
                 hint="narrow the dims with --dim, or fix them",
             )
 
 
 def _always(condition: Any, bounds: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether a condition holds for all sizes: these are tried."""
+    """Tell whether a condition holds for all sizes, by trying each."""
     symbols = sorted(condition.free_symbols, key=str)
     if not symbols:
         return bool(condition)
@@ -130,12 +130,12 @@ def operator_of(node: Any) -> str:
 
 
 def argument(node: Any, index: int, name: str, default: Any = None) -> Any:
-    """Return an argument of a node, which is given by its place, by its name, or not at all."""
+    """Return an argument of a node, positional or by keyword, or ``default``."""
     return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
 
 
 def is_scalar(node: Any) -> bool:
-    """Whether a node computes extents, or checks them: torch has done so when it exported the program."""
+    """Tell whether a node computes or checks extents, which torch did at export."""
     value = node.meta.get("val")
     return isinstance(value, int | torch.SymInt | torch.SymBool) or operator_of(node) in _CHECKS
 

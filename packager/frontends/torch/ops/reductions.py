@@ -1,4 +1,4 @@
-"""Converters of torch's operators that reduce axes: sums, extremes, norms, and running sums."""
+"""Converters of torch's reductions: sum, min/max, norms, and cumsum."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def _any_or_all(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return convert
 
 
-def _largest(function: Callable[..., Any], place: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Return a converter of ``max.dim``: values and their places."""
+def _largest(function: Callable[..., Any], arg: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Return a converter of ``max.dim``: values and indices."""
 
     def convert(importer: Any, node: Any) -> Any:
         data = importer.tensor(node.args[0])
         (axis,) = _axes(node, node.args[1]) or [0]
         keep = bool(argument(node, 2, "keepdim", False))
         values = importer.emit(function(data, axis=axis, keepdims=keep))
-        return relax.Tuple([values, importer.emit(place(data, axis=axis, keepdims=keep))])
+        return relax.Tuple([values, importer.emit(arg(data, axis=axis, keepdims=keep))])
 
     return convert
 
@@ -89,14 +89,14 @@ def _vector_norm(importer: Any, node: Any) -> Any:
 
 
 def _cumsum(importer: Any, node: Any) -> Any:
-    """Sum, for every element, those up to it, chosen by a triangle of ones."""
+    """Convert cumsum to a matmul with a triangular matrix of ones."""
     dtype = importer.dtype(node)
     data = importer.tensor(node.args[0], dtype)
     shape = importer.shape(node.args[0])
     axis = node.args[1] % len(shape)
-    places = importer.emit(_R.arange(0, shape[axis], 1, "int64"))
-    rows = importer.emit(_R.expand_dims(places, [1]))
-    chosen = importer.emit(_R.less_equal(importer.emit(_R.expand_dims(places, [0])), rows))
+    positions = importer.emit(_R.arange(0, shape[axis], 1, "int64"))
+    rows = importer.emit(_R.expand_dims(positions, [1]))
+    chosen = importer.emit(_R.less_equal(importer.emit(_R.expand_dims(positions, [0])), rows))
     after = len(shape) - axis - 1
     chosen = importer.emit(_R.reshape(chosen, [shape[axis], shape[axis], *[1] * after]))
     parts = importer.emit(_R.where(chosen, importer.emit(_R.expand_dims(data, [axis])), relax.const(0, dtype)))

@@ -1,7 +1,6 @@
-"""Converters of torch's operators that write into a tensor: rows of a KV-cache.
+"""Converters of torch's scatter-like updates, such as writing rows of a KV-cache.
 
-Their results are new tensors. Where the old one is a state of the session, ``plan.in_place`` makes them updates of
-its memory.
+Results are new tensors. If the old tensor is a state of the session, ``plan.in_place`` updates its memory in place.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ _R = relax.op
 
 
 def _index_put(importer: Any, node: Any) -> Any:
-    """Write slices at places along one axis: ``data[:, :, index] = values``."""
+    """Write slices at indices along one axis: ``data[:, :, index] = values``."""
     indices = list(node.args[1])
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     if len(axes) != 1 or indices[axes[0]].meta["val"].ndim != 1 or indices[axes[0]].meta["val"].dtype.is_floating_point:
-        raise ValueError("only slices at the places of one vector of integers can be written")
+        raise ValueError("index_put is supported for a single vector of integers only")
     if argument(node, 3, "accumulate", False):
-        raise ValueError("accumulating is not supported")
+        raise ValueError("index_put with accumulate is not supported")
     return _write(importer, node, axes[0], indices[axes[0]], node.args[2])
 
 
@@ -34,11 +33,11 @@ def _index_copy(importer: Any, node: Any) -> Any:
 
 
 def _write(importer: Any, node: Any, axis: int, index: Any, values: Any) -> Any:
-    """Write by ``scatter_nd``: a place for each row of the axes after ``axis``, those before it counted out."""
+    """Write by ``scatter_nd`` with one index tuple per slice; the axes before ``axis`` are enumerated."""
     shape = importer.shape(node)
     before, (count,) = shape[:axis], importer.shape(index)
     if not all(isinstance(extent, int) for extent in (*before, count)):
-        raise ValueError("the axes before the one that is written must have a size that is known")
+        raise ValueError("the axes before the indexed one must be static")
     size = shape[axis]
     given = importer.tensor(index, "int64")
     negative = importer.emit(_R.less(given, relax.const(0, "int64")))

@@ -1,4 +1,4 @@
-"""Converters of torch's operators that move elements: views, slices, joins, and choices by indices."""
+"""Converters of torch's data movement: views, slices, concatenation, and indexing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _same(importer: Any, node: Any) -> Any:
 
 
 def _reshape(importer: Any, node: Any) -> Any:
-    """Reshape to the shape that torch says, so that no ``-1`` or 0 has to be understood."""
+    """Reshape to torch's output shape, so that ``-1`` and 0 need no handling."""
     data, shape = importer.tensor(node.args[0]), importer.shape(node)
     return data if _equal(importer.shape(node.args[0]), shape) else _R.reshape(data, shape)
 
@@ -61,14 +61,14 @@ def _expand(importer: Any, node: Any) -> Any:
 
 
 def _copy(importer: Any, node: Any) -> Any:
-    """``copy(into, source)``: the source, in the type and the shape of what it is copied into."""
+    """Convert ``copy(into, source)``: the source with the type and shape of ``into``."""
     source = importer.tensor(node.args[1], importer.dtype(node))
     shape = importer.shape(node)
     return source if _equal(importer.shape(node.args[1]), shape) else _R.broadcast_to(source, shape)
 
 
 def _repeat(importer: Any, node: Any) -> Any:
-    """Repeat along each axis: an axis before it is broadcast, and both become one."""
+    """Repeat by broadcasting a new axis before each axis and merging both."""
     data, wanted = importer.tensor(node.args[0]), importer.shape(node)
     shape = importer.shape(node.args[0])
     shape = [1] * (len(wanted) - len(shape)) + shape
@@ -82,7 +82,7 @@ def _repeat(importer: Any, node: Any) -> Any:
 
 
 def _slice_bounds(importer: Any, node: Any, rank: int) -> tuple[int, Any, int]:
-    """Return axis, start and step of a slice. The start of a symbolic extent is within it: torch has checked that."""
+    """Return axis, start and step of a slice. Torch has checked that the start is within a symbolic extent."""
     axis = argument(node, 1, "dim", 0) % rank
     start, step = importer.value(argument(node, 2, "start")), argument(node, 4, "step", 1)
     extent = importer.shape(node.args[0])[axis]
@@ -152,7 +152,7 @@ def _getitem(importer: Any, node: Any) -> Any:
 
 
 def _cat(importer: Any, node: Any) -> Any:
-    """Join tensors; torch leaves out empty ones of one axis, whatever the rank of the others."""
+    """Concatenate; torch skips empty 1-D tensors, whatever the rank of the others."""
     dtype, rank = importer.dtype(node), node.meta["val"].ndim
     parts = [part for part in node.args[0] if not (rank > 1 and part.meta["val"].ndim == 1)]
     axis = argument(node, 1, "dim", 0) % rank
@@ -168,11 +168,11 @@ def _stack(importer: Any, node: Any) -> Any:
     return _R.concat(parts, axis) if len(parts) > 1 else parts[0]
 
 
-# Choices by indices.
+# Indexing.
 
 
-def _counted(importer: Any, index: Any, extent: Any) -> Any:
-    """Return indices as int64 that count from the start: torch's may be negative. ``index`` is a node."""
+def _wrap_negative(importer: Any, index: Any, extent: Any) -> Any:
+    """Return the indices of the node ``index`` as int64, negative ones wrapped."""
     tensor = importer.tensor(index, "int64")
     known = importer.known.get(index)
     if known is not None and not (known < 0).any():
@@ -197,19 +197,19 @@ def _gather(importer: Any, node: Any) -> Any:
 
 
 def _index(importer: Any, node: Any) -> Any:
-    """``data[a, b, ...]``: indices of axes side by side become one index of one axis, which is taken from."""
+    """Convert ``data[a, b, ...]``: flatten adjacent indexed axes, and take by one linear index."""
     data, source = importer.tensor(node.args[0]), importer.shape(node.args[0])
     indices = node.args[1]
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     if any(indices[axis].meta["val"].dtype in (torch.bool, torch.uint8) for axis in axes):
-        raise ValueError("choosing by a mask gives a tensor whose size depends on data")
+        raise ValueError("the size of a tensor indexed by a mask depends on data")
     first, last = axes[0], axes[-1]
     if axes != list(range(first, last + 1)):
-        raise ValueError("indices of axes that are not side by side are not supported")
-    place = _counted(importer, indices[first], source[first])
+        raise ValueError("indexing of axes that are not adjacent is not supported")
+    place = _wrap_negative(importer, indices[first], source[first])
     for axis in axes[1:]:
         rows = importer.emit(_R.multiply(place, importer.tensor(source[axis], "int64")))
-        place = importer.emit(_R.add(rows, _counted(importer, indices[axis], source[axis])))
+        place = importer.emit(_R.add(rows, _wrap_negative(importer, indices[axis], source[axis])))
     if first != last:
         size = source[first]
         for axis in axes[1:]:
@@ -219,14 +219,14 @@ def _index(importer: Any, node: Any) -> Any:
 
 
 def _pad(importer: Any, node: Any) -> Any:
-    """Pad with a number; negative widths cut off."""
+    """Pad with a constant; negative widths crop."""
     widths, value = list(node.args[1]), argument(node, 2, "value", 0)
     data, shape = importer.tensor(node.args[0]), importer.shape(node.args[0])
     for index in range(0, len(widths), 2):
         axis = len(shape) - 1 - index // 2
         before, after = (importer.value(width) for width in widths[index : index + 2])
         if not isinstance(before, int) or not isinstance(after, int):
-            raise ValueError("padding by a symbolic width is not supported")
+            raise ValueError("symbolic padding is not supported")
         if before < 0 or after < 0:
             start, end = max(-before, 0), shape[axis] - max(-after, 0)
             data = importer.emit(_strided_slice(data, axis, start, end))
@@ -241,7 +241,7 @@ def _pad(importer: Any, node: Any) -> Any:
 
 
 def _equal(a: list[Any], b: list[Any]) -> bool:
-    """Whether two shapes are the same, written in the same way."""
+    """Tell whether two shapes are structurally equal."""
     return len(a) == len(b) and all(map(_equal_extents, a, b))
 
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from packager.frontends.onnx.graph import external_data as onnx_data
-from packager.frontends.onnx.graph.external_data import is_declared, read_external, take_large
+from packager.frontends.onnx.graph.external_data import detach_large, is_declared, read_external
 
 LARGE = np.arange(4096, dtype=np.float32).reshape(64, 64)
 SMALL = np.arange(4, dtype=np.int64)
@@ -31,7 +31,7 @@ def external(name: str, array: np.ndarray, **place: object) -> TensorProto:
 
 def test_large_data_are_taken_out_of_the_model() -> None:
     model = model_of(numpy_helper.from_array(LARGE, "large"), numpy_helper.from_array(SMALL, "small"))
-    arrays = take_large(model.graph)
+    arrays = detach_large(model.graph)
     assert arrays.keys() == {"large"}
     np.testing.assert_array_equal(arrays["large"], LARGE)
     large, small = model.graph.initializer
@@ -43,7 +43,7 @@ def test_large_data_are_taken_out_of_the_model() -> None:
 
 def test_data_in_typed_fields_are_taken_too() -> None:
     model = model_of(helper.make_tensor("large", TensorProto.FLOAT, LARGE.shape, LARGE.reshape(-1)))
-    np.testing.assert_array_equal(take_large(model.graph)["large"], LARGE)
+    np.testing.assert_array_equal(detach_large(model.graph)["large"], LARGE)
 
 
 @pytest.mark.parametrize("surplus", [-4, 4])
@@ -51,7 +51,7 @@ def test_data_that_do_not_fit_the_shape(surplus: int) -> None:
     tensor = numpy_helper.from_array(LARGE, "large")
     tensor.raw_data = tensor.raw_data[:surplus] if surplus < 0 else tensor.raw_data + bytes(surplus)
     with pytest.raises(ValueError, match="initializer 'large'"):
-        take_large(model_of(tensor).graph)
+        detach_large(model_of(tensor).graph)
 
 
 def test_external_data_are_mapped_once_and_not_read(tmp_path: Path) -> None:
@@ -119,4 +119,4 @@ def test_types_of_four_bits_are_read(tmp_path: Path) -> None:
     model = model_of(tensor)
     assert read_external(model, tmp_path, ()) == {}
     np.testing.assert_array_equal(numpy_helper.to_array(model.graph.initializer[0]), expected)
-    assert onnx_data.take_large(model.graph) == {}
+    assert onnx_data.detach_large(model.graph) == {}

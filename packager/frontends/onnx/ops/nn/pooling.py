@@ -154,7 +154,7 @@ def _max_and_indices(builder: Any, data: Any, windows: Sequence[_Window], *, col
 
         index = te.compute(value.shape, first, name="first_of_equals")
 
-        def read_index(n: Any, c: Any, *place: Any) -> Any:
+        def index_in_plane(n: Any, c: Any, *place: Any) -> Any:
             row_major = tirx.min(index(n, c, *place), tirx.const(plane - 1, "int64"))  # a window of NaNs equals none
             base = (n * x.shape[1] + c).astype("int64") * plane
             if not column_major:
@@ -165,7 +165,7 @@ def _max_and_indices(builder: Any, data: Any, windows: Sequence[_Window], *, col
                 result, rest = result + tirx.truncmod(rest, extent) * stride, tirx.truncdiv(rest, extent)
             return base + result
 
-        return [value, te.compute(value.shape, read_index, name="indices")]
+        return [value, te.compute(value.shape, index_in_plane, name="indices")]
 
     return builder.call_te(compute, data, primfunc_name_hint="max_pool_indices")
 
