@@ -6,37 +6,66 @@ Not ``eval``: the text comes from an untrusted file.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
+from operator import add, floordiv, mod, mul, sub
+from typing import Any, Generic, TypeVar
 
 MAX_LENGTH = 512
 MAX_DEPTH = 32
 
-_FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {"min": min, "max": max}
+OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    **{"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod},
+    **{"min": min, "max": max},
+}
 _TOKEN = re.compile(r"\s*(?:(?P<integer>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<operator>//|[-+*%(),]))")
+
+V = TypeVar("V")
 
 
 class ShapeExpressionError(ValueError):
-    """The text is not an expression, names an unknown dim, or divides by zero."""
+    """The text is not an expression, names a dim that is not given, or divides by zero."""
 
 
 def evaluate(expression: str, dims: Mapping[str, int]) -> int:
-    """Evaluate ``expression`` for these values of the dims; ``//`` and ``%`` are floor division and its remainder.
+    """Return the value of ``expression`` for these values of the dims; ``//`` rounds down, ``%`` is what it leaves.
 
     Raises ShapeExpressionError.
     """
-    return _Parser(expression, dims).parse()
+    try:
+        return fold(expression, int, dims.__getitem__, lambda operator, a, b: int(OPERATORS[operator](a, b)))
+    except KeyError as error:
+        raise ShapeExpressionError(f"unknown dim {error} in {expression!r}") from None
+    except ZeroDivisionError:
+        raise ShapeExpressionError(f"division by zero in {expression!r}") from None
 
 
 def names(expression: str) -> frozenset[str]:
     """Return the names of the dims in ``expression``. Raises ShapeExpressionError if it does not parse."""
-    parser = _Parser(expression, None)
-    parser.parse()
-    return frozenset(parser.names)
+    none: frozenset[str] = frozenset()
+    return fold(expression, lambda _: none, lambda name: frozenset((name,)), lambda _, a, b: a | b)
 
 
-def _tokens(expression: str) -> list[tuple[str, str]]:
-    if len(expression) > MAX_LENGTH:
+def fold(
+    expression: str,
+    number: Callable[[int], V],
+    name: Callable[[str], V],
+    apply: Callable[[str, V, V], V],
+    *,
+    limited: bool = True,
+) -> V:
+    """Return the value of ``expression`` in any arithmetic: ``apply`` gets one of ``OPERATORS`` and two values.
+
+    Without ``limited`` it may be as long, and its parentheses as deep, as this process itself writes them. Raises
+    ShapeExpressionError if it does not parse.
+    """
+    return _Parser(expression, number, name, apply, MAX_DEPTH if limited else None).parse()
+
+
+@functools.lru_cache(maxsize=1024)
+def _tokens(expression: str, limited: bool) -> tuple[tuple[str, str], ...]:
+    if limited and len(expression) > MAX_LENGTH:
         raise ShapeExpressionError(f"shape expression is longer than {MAX_LENGTH} characters")
     found = []
     position, end = 0, len(expression.rstrip())
@@ -44,25 +73,32 @@ def _tokens(expression: str) -> list[tuple[str, str]]:
         match = _TOKEN.match(expression, position)
         if match is None or match.lastgroup is None:
             raise ShapeExpressionError(f"unexpected {expression[position:].strip()[:1]!r} in {expression!r}")
-        if match.lastgroup == "integer" and len(match["integer"]) > 18:
+        if limited and match.lastgroup == "integer" and len(match["integer"]) > 18:
             raise ShapeExpressionError(f"integer too large in {expression!r}")
         found.append((match.lastgroup, match[match.lastgroup]))
         position = match.end()
-    return found
+    return tuple(found)
 
 
-class _Parser:
-    """Recursive-descent evaluator; if ``dims`` is None it only checks the syntax (every name and quotient is 1)."""
+class _Parser(Generic[V]):
+    """Recursive descent, computing as it goes."""
 
-    def __init__(self, expression: str, dims: Mapping[str, int] | None) -> None:
+    def __init__(
+        self,
+        expression: str,
+        number: Callable[[int], V],
+        name: Callable[[str], V],
+        apply: Callable[[str, V, V], V],
+        max_depth: int | None,
+    ) -> None:
         self.expression = expression
-        self.dims = dims
-        self.tokens = _tokens(expression)
+        self.number, self.name, self.apply = number, name, apply
+        self.max_depth = max_depth
+        self.tokens = _tokens(expression, max_depth is not None)
         self.position = 0
         self.depth = 0
-        self.names: set[str] = set()
 
-    def parse(self) -> int:
+    def parse(self) -> V:
         value = self._sum()
         if self.position != len(self.tokens):
             raise self._unexpected()
@@ -75,32 +111,20 @@ class _Parser:
         found = repr(self._peek()) if self._peek() else "end"
         return ShapeExpressionError(f"unexpected {found} in {self.expression!r}")
 
-    def _sum(self) -> int:
-        value = self._product()
-        while self._peek() in ("+", "-"):
-            operator = self._peek()
+    def _sum(self) -> V:
+        return self._chain(("+", "-"), self._product)
+
+    def _product(self) -> V:
+        return self._chain(("*", "//", "%"), self._operand)
+
+    def _chain(self, operators: tuple[str, ...], operand: Callable[[], V]) -> V:
+        value = operand()
+        while (operator := self._peek()) in operators:
             self.position += 1
-            right = self._product()
-            value = value + right if operator == "+" else value - right
+            value = self.apply(operator, value, operand())
         return value
 
-    def _product(self) -> int:
-        value = self._operand()
-        while self._peek() in ("*", "//", "%"):
-            operator = self._peek()
-            self.position += 1
-            right = self._operand()
-            if operator == "*":
-                value *= right
-            elif self.dims is None:
-                value = 1
-            elif right == 0:
-                raise ShapeExpressionError(f"division by zero in {self.expression!r}")
-            else:
-                value = value // right if operator == "//" else value % right
-        return value
-
-    def _operand(self) -> int:
+    def _operand(self) -> V:
         if self.position == len(self.tokens):
             raise self._unexpected()
         kind, token = self.tokens[self.position]
@@ -108,36 +132,24 @@ class _Parser:
             raise self._unexpected()
         self.position += 1
         if kind == "integer":
-            return int(token)
+            return self.number(int(token))
+        if kind == "name" and not (token in ("min", "max") and self._peek() == "("):
+            return self.name(token)
         if kind == "name":
-            if token in _FUNCTIONS and self._peek() == "(":
-                return self._call(token)
-            self.names.add(token)
-            if self.dims is None:
-                return 1
-            if token not in self.dims:
-                raise ShapeExpressionError(f"unknown dim {token!r} in {self.expression!r}")
-            return self.dims[token]
+            self._expect("(")
         self._descend()
         value = self._sum()
+        if kind == "name":
+            self._expect(",")
+            value = self.apply(token, value, self._sum())
         self._expect(")")
         self.depth -= 1
         return value
 
-    def _call(self, function: str) -> int:
-        self._expect("(")
-        self._descend()
-        left = self._sum()
-        self._expect(",")
-        right = self._sum()
-        self._expect(")")
-        self.depth -= 1
-        return _FUNCTIONS[function](left, right)
-
     def _descend(self) -> None:
         self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ShapeExpressionError(f"more than {MAX_DEPTH} nested parentheses")
+        if self.max_depth is not None and self.depth > self.max_depth:
+            raise ShapeExpressionError(f"more than {self.max_depth} nested parentheses")
 
     def _expect(self, token: str) -> None:
         if self._peek() != token:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Mapping
 
+from packager.bundle import shape_expr
 from packager.ir.shapes import Extent
+
+_FORMS = {
+    "//": "pk_floordiv({}, {})",
+    "%": "pk_floormod({}, {})",
+    "min": "pk_min({}, {})",
+    "max": "pk_max({}, {})",
+}
 
 
 def dim_expression(extent: Extent) -> str:
@@ -15,22 +23,15 @@ def dim_expression(extent: Extent) -> str:
 def c_expression(extent: Extent, prefix: str = "") -> str:
     """Return a C expression for an extent; its names get ``prefix``, division rounds down."""
     if isinstance(extent, int):
-        return f"INT64_C({extent})" if abs(extent) >= 2**31 else str(extent)
-    return _c_expression(ast.parse(extent, mode="eval").body, prefix)
+        return c_integer(extent)
+    return shape_expr.fold(extent, c_integer, lambda name: f"{prefix}{name}", c_operation, limited=False)
 
 
-def _c_expression(node: ast.expr, prefix: str) -> str:
-    match node:
-        case ast.Constant(value=int(value)):
-            return c_expression(value)
-        case ast.Name(id=name):
-            return f"{prefix}{name}"
-        case ast.BinOp(left=left, op=op, right=right):
-            a, b = _c_expression(left, prefix), _c_expression(right, prefix)
-            functions = {ast.FloorDiv: "pk_floordiv", ast.Mod: "pk_floormod"}
-            if type(op) in functions:
-                return f"{functions[type(op)]}({a}, {b})"
-            return f"({a} { {ast.Add: '+', ast.Sub: '-', ast.Mult: '*'}[type(op)] } {b})"
-        case ast.Call(func=ast.Name(id=name), args=args):
-            return f"pk_{name}({', '.join(_c_expression(argument, prefix) for argument in args)})"
-    raise AssertionError(ast.dump(node))  # symbolic.to_extent writes nothing else
+def c_integer(value: int) -> str:
+    """Return a C literal of type int, or int64_t where that is too narrow."""
+    return f"INT64_C({value})" if abs(value) >= 2**31 else str(value)
+
+
+def c_operation(operator: str, left: str, right: str, forms: Mapping[str, str] = _FORMS) -> str:
+    """Return ``left operator right`` in C; ``forms`` are the operators that C spells otherwise."""
+    return forms.get(operator, f"({{}} {operator} {{}})").format(left, right)

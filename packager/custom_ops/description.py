@@ -191,7 +191,7 @@ class _Scope:
                 raise MismatchError(f"{place}.inputs", f"the extent {shown(dim)} is neither a number nor a name")
         seen = set(_RESERVED)
         for name in (*self.tensors, *self.dims, *self.attributes):
-            # Expressions are parsed as Python, where keywords are not names.
+            # Expressions are written as in Python, where keywords are not names.
             unusable = keyword.iskeyword(name) and self.attributes.get(name, "int") == "int"
             if name in seen or unusable or name.startswith(("numel_", "len_")):
                 raise MismatchError(place, f"the name {name!r} is used twice or reserved")

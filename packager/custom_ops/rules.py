@@ -5,13 +5,13 @@ Extents are of the caller's type: integers, ``tirx`` expressions, or None if unk
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from packager.bundle import shape_expr
 from packager.bundle.suggestions import suggestion
 from packager.errors import ModelError
 
@@ -198,47 +198,22 @@ def complete_attributes(
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Evaluates expressions over extents: ``number`` converts an integer, the other fields are operators.
-
-    ``+ - *`` are those of the extents' type.
-    """
+    """Evaluates expressions over extents: ``number`` converts an integer, ``operators`` are by name."""
 
     number: Callable[[int], Any]
-    floordiv: Callable[[Any, Any], Any]
-    floormod: Callable[[Any, Any], Any]
-    minimum: Callable[[Any, Any], Any]
-    maximum: Callable[[Any, Any], Any]
+    operators: Mapping[str, Callable[[Any, Any], Any]]
 
     def evaluate(self, expression: str, values: Mapping[str, Any]) -> Any:
         """Return the value of a checked ``shape_expr``; None if it uses an unknown extent. Raises ZeroDivisionError."""
-        return self._visit(ast.parse(spelled(expression).strip(), mode="eval").body, values)
 
-    def _visit(self, node: ast.expr, values: Mapping[str, Any]) -> Any:
-        match node:
-            case ast.Constant(value=int(value)):
-                return self.number(value)
-            case ast.Name(id=name):
-                extent = values.get(name)
-                return self.number(extent) if isinstance(extent, int) else extent
-            case ast.BinOp(left=left, op=op, right=right):
-                return self._apply(type(op), self._visit(left, values), self._visit(right, values))
-            case ast.Call(func=ast.Name(id=name), args=[left, right]):
-                a, b = self._visit(left, values), self._visit(right, values)
-                if a is None or b is None:
-                    return None
-                return self.minimum(a, b) if name == "min" else self.maximum(a, b)
-        raise AssertionError(ast.dump(node))  # shape_expr accepts no other node
+        def name(text: str) -> Any:
+            extent = values.get(text)
+            return self.number(extent) if isinstance(extent, int) else extent
 
-    def _apply(self, op: type[ast.operator], left: Any, right: Any) -> Any:
-        if left is None or right is None:
-            return None
-        if op is ast.Add:
-            return left + right
-        if op is ast.Sub:
-            return left - right
-        if op is ast.Mult:
-            return left * right
-        return self.floordiv(left, right) if op is ast.FloorDiv else self.floormod(left, right)
+        def apply(operator: str, left: Any, right: Any) -> Any:
+            return None if left is None or right is None else self.operators[operator](left, right)
+
+        return shape_expr.fold(spelled(expression), self.number, name, apply)
 
 
-INTEGERS = Arithmetic(lambda value: value, lambda a, b: a // b, lambda a, b: a % b, min, max)
+INTEGERS = Arithmetic(int, shape_expr.OPERATORS)

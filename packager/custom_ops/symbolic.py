@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import tirx
 
+from packager.bundle.shape_expr import OPERATORS
 from packager.custom_ops.rules import Arithmetic
 
 
@@ -13,4 +14,4 @@ def _number(value: int) -> Any:
     return tirx.const(value, "int64")
 
 
-SYMBOLIC = Arithmetic(_number, tirx.floordiv, tirx.floormod, tirx.min, tirx.max)
+SYMBOLIC = Arithmetic(_number, {**OPERATORS, "//": tirx.floordiv, "%": tirx.floormod, "min": tirx.min, "max": tirx.max})

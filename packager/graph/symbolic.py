@@ -5,20 +5,18 @@ The text uses integers, names of dims, ``+ - * //``, parentheses, and ``min``/``
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from operator import add, floordiv, mod, mul, sub
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
 
+from packager.bundle import shape_expr
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
 from packager.ir.shapes import Extent
 
-_FUNCTIONS: dict[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod}
-_BINARY = {
+OPERATORS = {
     tirx.Add: "+",
     tirx.Sub: "-",
     tirx.Mul: "*",
@@ -26,7 +24,10 @@ _BINARY = {
     tirx.Div: "//",
     tirx.FloorMod: "%",
     tirx.Mod: "%",
+    tirx.Min: "min",
+    tirx.Max: "max",
 }
+"""How shape expressions spell TVM's; extents are not negative, so that both kinds of quotients are one."""
 
 _ANY_DIMS: Mapping[str, Dim] = defaultdict(lambda: Dim("", 1, 2**31 - 1))
 
@@ -50,12 +51,8 @@ def to_extent(expr: Any, names: Mapping[Any, Extent]) -> Extent:
                 hint="shapes that depend on data are not supported",
             )
         return names[expr]
-    if type(expr) in _BINARY:
-        left, right = to_extent(expr.a, names), to_extent(expr.b, names)
-        return combine(_BINARY[type(expr)], left, right)
-    if isinstance(expr, tirx.Min | tirx.Max):
-        function = "min" if isinstance(expr, tirx.Min) else "max"
-        return _pick(function, to_extent(expr.a, names), to_extent(expr.b, names))
+    if type(expr) in OPERATORS:
+        return combine(OPERATORS[type(expr)], to_extent(expr.a, names), to_extent(expr.b, names))
     raise ModelError(f"a shape is computed by {expr}, which is not supported")
 
 
@@ -70,11 +67,13 @@ def _pick(function: str, left: Extent, right: Extent) -> Extent:
 
 
 def combine(operator: str, left: Extent, right: Extent) -> Extent:
-    """Return ``left operator right`` (``+ - * // %``), computed as far as it is known."""
+    """Return ``left operator right`` (one of ``shape_expr.OPERATORS``), computed as far as it is known."""
+    if operator in ("min", "max"):
+        return _pick(operator, left, right)
     if operator in ("//", "%") and right == 0:
         raise ModelError("a shape is divided by zero")
     if isinstance(left, int) and isinstance(right, int):
-        return _FUNCTIONS[operator](left, right)
+        return int(shape_expr.OPERATORS[operator](left, right))
     if operator == "+" and isinstance(left, int):
         left, right = right, left
     if operator in ("+", "-") and isinstance(right, int) and right < 0:
@@ -109,34 +108,19 @@ def maximum(expr: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> 
     return extent_interval(to_extent(expr, names), dims)[1]
 
 
+def extent_interval(extent: Extent, dims: Mapping[str, Dim]) -> tuple[int, int]:
+    """Return the smallest and largest value of an extent, by interval arithmetic over its text."""
+    if isinstance(extent, int):
+        return extent, extent
+    return shape_expr.fold(
+        extent, lambda n: (n, n), lambda name: (dims[name].min, dims[name].max), _interval_of, limited=False
+    )
+
+
 def _interval_of(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     if operator == "%":
         return 0, max(b[1] - 1, 0)
     if operator == "//" and b[0] <= 0 <= b[1]:
         raise ModelError("a shape divides by an expression that can be zero")
-    function = _FUNCTIONS[operator]
-    corners = [function(x, y) for x in a for y in b]
+    corners = [shape_expr.OPERATORS[operator](x, y) for x in a for y in b]
     return min(corners), max(corners)
-
-
-def extent_interval(extent: Extent, dims: Mapping[str, Dim]) -> tuple[int, int]:
-    """Return the smallest and largest value of an extent, by interval arithmetic over its text."""
-
-    def visit(node: ast.expr) -> tuple[int, int]:
-        match node:
-            case ast.Constant(value=int(value)):
-                return value, value
-            case ast.Name(id=name):
-                return dims[name].min, dims[name].max
-            case ast.BinOp(left=left, op=op, right=right):
-                symbol = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}[type(op)]
-                return _interval_of(symbol, visit(left), visit(right))
-            case ast.Call(func=ast.Name(id=name), args=args):
-                lows, highs = zip(*map(visit, args), strict=True)
-                pick = min if name == "min" else max
-                return pick(lows), pick(highs)
-        raise AssertionError(ast.dump(node))  # to_extent writes nothing else
-
-    if isinstance(extent, int):
-        return extent, extent
-    return visit(ast.parse(extent, mode="eval").body)

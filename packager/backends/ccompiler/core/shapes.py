@@ -8,16 +8,11 @@ from typing import Any
 
 from tvm import sym, tirx
 
+from packager.codegen.c_expressions import c_integer, c_operation
+from packager.graph.symbolic import OPERATORS
+
 Extent = Any  # int, or tirx.PrimExpr
-_OPERATORS = {
-    tirx.Add: "+",
-    tirx.Sub: "-",
-    tirx.Mul: "*",
-    tirx.FloorDiv: "/",  # extents are not negative
-    tirx.Div: "/",
-    tirx.FloorMod: "%",
-    tirx.Mod: "%",
-}
+_FORMS = {"//": "({} / {})", "min": "pk_min_i64({}, {})", "max": "pk_max_i64({}, {})"}  # extents are not negative
 
 
 class Shape(tuple[Extent, ...]):
@@ -82,18 +77,14 @@ def _expr(extent: Extent) -> Any:
 
 def c_text(extent: Extent) -> str:
     """Return an extent as a C expression of type int64_t; a shape variable is called as ``c_name`` says."""
-    if isinstance(extent, int):
-        return str(extent) if abs(extent) < 2**31 else f"INT64_C({extent})"
-    if isinstance(extent, tirx.IntImm):
-        return c_text(int(extent.value))
+    if isinstance(extent, int | tirx.IntImm):
+        return c_integer(int(extent))
     if isinstance(extent, tirx.Var):
         return c_name(extent)
     if isinstance(extent, tirx.Cast):
         return c_text(extent.value)
-    if type(extent) in _OPERATORS:
-        return f"({c_text(extent.a)} {_OPERATORS[type(extent)]} {c_text(extent.b)})"
-    if isinstance(extent, tirx.Min | tirx.Max):
-        return f"pk_{'min' if isinstance(extent, tirx.Min) else 'max'}_i64({c_text(extent.a)}, {c_text(extent.b)})"
+    if type(extent) in OPERATORS:
+        return c_operation(OPERATORS[type(extent)], c_text(extent.a), c_text(extent.b), _FORMS)
     raise TypeError(f"an extent {extent} of type {type(extent).__name__}")
 
 
