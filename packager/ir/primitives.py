@@ -124,7 +124,8 @@ class Composite:
 
     The problem is what the pattern or search has found there, as a value of the backend's own: None, or a frozen
     dataclass of plain facts, Relax variables, extents, and tuples and dataclasses of these. Variables and extents, of
-    the model when it was found, are those of the partition's function here. Facts compare with ``==``.
+    the model when it was found, are those of the partition's function here: what the match reads and binds, and what
+    the shapes of that have. Facts compare with ``==``.
     """
 
     name: str

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.ir import is_prim_expr
 from tvm.sym import Analyzer
-from tvm_ffi import structural_map
+from tvm_ffi import structural_map, structural_walk
 
 from packager.graph.identity import IdentityMap
 
@@ -17,7 +17,8 @@ from packager.graph.identity import IdentityMap
 def renamed(problem: Any, renaming: Sequence[tuple[relax.Var, relax.Var]]) -> Any:
     """Return a problem with the second of each pair for the first, and with the extents of the second's shapes.
 
-    Raises KeyError for a variable, and for a dim of an extent, that no pair has.
+    An extent is one of a shape of the pairs, or an expression over dims that are. Raises KeyError for any other, and
+    for a variable that no pair has.
     """
     variables = IdentityMap(renaming)
     extents: IdentityMap[Any] = IdentityMap()
@@ -35,12 +36,15 @@ def renamed(problem: Any, renaming: Sequence[tuple[relax.Var, relax.Var]]) -> An
             return old
         if old in extents:
             return extents[old]
-        if isinstance(old, tirx.Var):
-            raise KeyError(str(old.name))
         analyzer = Analyzer()
-        known = (other for mine, other in extents.items() if analyzer.can_prove_equal(mine, old))
-        found = next(known, None)
-        return structural_map(old, (tirx.Var, extent)) if found is None else found
+        for mine, other in extents.items():
+            if analyzer.can_prove_equal(mine, old):
+                return other
+        dims: list[tirx.Var] = []
+        structural_walk(old, [(tirx.Var, dims.append)])
+        if unknown := [dim for dim in dims if dim not in extents]:
+            raise KeyError(str(unknown[0].name))
+        return structural_map(old, (tirx.Var, extents.__getitem__))
 
     return _mapped(problem, variable, extent)
 

@@ -143,8 +143,8 @@ def _are_far(functions: Sequence[CFunction]) -> bool:
 
 def draft_group(partition: Partition, machine: Machine, *, winograd: bool) -> GroupDraft:
     """Return the functions of a partition. Raises CannotRender."""
-    composites = [composite.name for composite in partition.composites]
-    graph = read_graph(partition.function, partition.constant_arguments, composites)
+    problems = [composite.problem for composite in partition.composites if composite.problem is not None]
+    graph = read_graph(partition.function, partition.constant_arguments, problems)
     names = [c_name(variable) for variable in graph.variables]
     if len(set(names)) < len(names):
         raise CannotRender("two shape variables of one name")

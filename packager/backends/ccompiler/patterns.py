@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,9 +11,9 @@ from tvm import relax, tirx
 from tvm.relax.dpl import is_op, is_tuple, wildcard
 
 from packager.backends.base import Match, Pattern, Search
-from packager.backends.ccompiler.core.attention_match import make_searches
 from packager.backends.ccompiler.core.expressions import ARITIES, DTYPES
 from packager.backends.ccompiler.core.operations import VIEWS
+from packager.backends.ccompiler.core.problems import find_attention, read_layer_norm, read_sum
 from packager.graph.dataflow import extents_of
 
 # Element types that the operators other than elementwise ones are rendered for.
@@ -33,7 +34,7 @@ def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
             _anchor(name, is_op(f"relax.nn.{name}")(wildcard()), _is_softmax) for name in ("softmax", "log_softmax")
         ],
         "layer_norm": _layer_norm,
-        "attention": make_searches,
+        "attention": lambda: [Search("ccompiler.attention", "nn.softmax", find_attention, anchor=True)],
     }
     return [pattern for group in groups for pattern in makers[group]()]
 
@@ -59,7 +60,7 @@ def _elementwise() -> list[Pattern]:
             patterns.append(Pattern("ccompiler.elementwise", call, check=_is_elementwise))
     for fields in (*(is_tuple([_broadcast() for _ in range(count)]) for count in (2, 3, 4)), wildcard()):
         total = is_op("relax.sum")(is_op("relax.stack")(fields))
-        patterns.append(Pattern("ccompiler.elementwise", total, check=_is_sum_of_tensors))
+        patterns.append(Pattern("ccompiler.elementwise", total, check=_is_sum_of_tensors, problem=read_sum))
     return patterns
 
 
@@ -103,7 +104,7 @@ def _layer_norm() -> list[Pattern]:
     parts = is_op("relax.divide")(centered, deviation)
     return [
         _anchor("layer_norm", whole, _is_layer_norm),
-        _anchor("layer_norm", parts, _is_decomposed_layer_norm),
+        replace(_anchor("layer_norm", parts, _is_decomposed_layer_norm), problem=read_layer_norm),
     ]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.ir import is_prim_expr
 
-from packager.backends.ccompiler.core.attention_match import find_attentions
 from packager.backends.ccompiler.core.expressions import ARITIES
+from packager.backends.ccompiler.core.problems import LayerNorm, Problem, SumOfTensors
 from packager.backends.ccompiler.core.shapes import Shape, equal_shapes
 from packager.graph.attention.match import Attention
 from packager.graph.dataflow import bindings_of, extents_of
@@ -86,17 +86,16 @@ class Graph:
     constants: frozenset[int] = field(default_factory=frozenset)
 
 
-def read_graph(function: relax.Function, constants: frozenset[int], composites: Iterable[str] = ()) -> Graph:
-    """Return the operations of a partition's function, made of these composites. Raises CannotRender."""
-    return _Reader(function, composites).read(constants)
+def read_graph(function: relax.Function, constants: frozenset[int], problems: Iterable[Problem]) -> Graph:
+    """Return the operations of a partition's function, each of ``problems`` as one. Raises CannotRender."""
+    return _Reader(function, problems).read(constants)
 
 
 class _Reader:
-    def __init__(self, function: relax.Function, composites: Iterable[str]) -> None:
+    def __init__(self, function: relax.Function, problems: Iterable[Problem]) -> None:
         self.function = function
-        attentions = find_attentions(function, composites)
-        self.attentions = IdentityMap((attention.result, attention) for attention in attentions)
-        self.covered = IdentitySet(variable for found in attentions for variable in found.variables)
+        self.problems = IdentityMap((problem.variables[-1], problem) for problem in problems)
+        self.covered = IdentitySet(variable for problem in self.problems.values() for variable in problem.variables)
         self.values: IdentityMap[Any] = IdentityMap()  # variable -> Use, or a list of operands for a tuple
         self.operations: list[Operation] = []
         self.count = 0
@@ -108,15 +107,15 @@ class _Reader:
             inputs.append(tensor)
             self.values[parameter] = Use(tensor, tensor.shape)
         for binding in bindings_of(self.function):
-            if binding.var in self.attentions:
-                self.values[binding.var] = self._attention(self.attentions[binding.var])
+            if binding.var in self.problems:
+                self.values[binding.var] = self._problem(self.problems[binding.var])
             elif binding.var not in self.covered:
                 self.values[binding.var] = self._value(binding.value)
         body = self._value(self.function.body.body)
         results = self._results(body if isinstance(body, list) else [body], len(inputs))
         return Graph(
             inputs=tuple(inputs),
-            operations=tuple(_contract(_multiplied(self.operations, results), results)),
+            operations=tuple(_multiplied(self.operations, results)),
             results=tuple(results),
             variables=_variables(self.function),
             constants=constants,
@@ -156,16 +155,27 @@ class _Reader:
             return self._call(expr)
         raise CannotRender(f"an expression of type {type(expr).__name__}")
 
-    def _attention(self, attention: Attention) -> Use:
-        """Append what stands for all bindings of an attention: its tensors are where its operands lie, then masks."""
-        sources = [heads.source for heads in (attention.q, attention.k, attention.v)]
-        masks = [mask for mask in (attention.mask, attention.keep) if mask is not None]
-        operands = [self._value(source) for source in (*sources, *masks)]
-        if not all(isinstance(operand, Use) for operand in operands):
-            raise CannotRender("an attention of numbers")
-        result = self._tensor(attention.result.ty)
-        self.operations.append(Operation("attention", tuple(operands), result, attention))
+    def _problem(self, problem: Problem) -> Use:
+        """Append what stands for all bindings of a problem."""
+        result = self._tensor(problem.variables[-1].ty)
+        match problem:
+            case LayerNorm():
+                operands, numbers = self._tensors(problem.data), (problem.epsilon,)
+                operation = Operation("layer_norm", operands, result, numbers=numbers)
+            case SumOfTensors():
+                operation = Operation("sum_of_tensors", tuple(map(self._value, problem.terms)), result)
+            case Attention():  # its tensors are where its operands lie, then masks
+                sources = [heads.source for heads in (problem.q, problem.k, problem.v)]
+                masks = [mask for mask in (problem.mask, problem.keep) if mask is not None]
+                operation = Operation("attention", self._tensors(*sources, *masks), result, problem)
+        self.operations.append(operation)
         return Use(result, result.shape)
+
+    def _tensors(self, *variables: Any) -> tuple[Use, ...]:
+        uses = [self._value(variable) for variable in variables]
+        if not all(isinstance(use, Use) for use in uses):
+            raise CannotRender("a number where a tensor is expected")
+        return tuple(uses)
 
     def _literal(self, expr: Any) -> Literal:
         array = expr.value.numpy()
@@ -237,59 +247,3 @@ def _multiplied(operations: list[Operation], results: list[Tensor]) -> list[Oper
         )
 
     return list(map(multiplied, operations))
-
-
-def _contract(operations: list[Operation], results: list[Tensor]) -> list[Operation]:
-    """Replace the chains that patterns have matched as a whole by one operation each."""
-    kept = {tensor.index for tensor in results}
-    maker = {operation.result.index: operation for operation in operations}
-    dropped: set[int] = set()
-    contracted = []
-    for operation in operations:
-        new = _sum_of_tensors(operation, maker) or _layer_norm(operation, maker)
-        contracted.append(new or operation)
-        if new:
-            wanted = {use.tensor.index for use in new.uses}
-            pending = [use.tensor.index for use in operation.uses]
-            while pending:
-                index = pending.pop()
-                if index in maker and index not in wanted and index not in dropped:
-                    dropped.add(index)
-                    pending += [use.tensor.index for use in maker[index].uses]
-    read = {
-        use.tensor.index for operation in contracted if operation.result.index not in dropped for use in operation.uses
-    }
-    return [o for o in contracted if o.result.index not in dropped - read - kept]
-
-
-def _sum_of_tensors(total: Operation, maker: dict[int, Operation]) -> Operation | None:
-    if total.name != "sum":
-        return None
-    stack = maker.get(total.uses[0].tensor.index)
-    if stack is None or stack.name != "stack":
-        raise CannotRender("a sum that is not one of stacked tensors")
-    return Operation("sum_of_tensors", stack.operands, total.result)
-
-
-def _layer_norm(division: Operation, maker: dict[int, Operation]) -> Operation | None:
-    """Recognize (x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + epsilon)."""
-
-    def made_by(operand: Operand, name: str) -> Operation | None:
-        found = maker.get(operand.tensor.index) if isinstance(operand, Use) else None
-        return found if found is not None and found.name == name else None
-
-    if division.name != "divide":
-        return None
-    centered, root = made_by(division.operands[0], "subtract"), made_by(division.operands[1], "sqrt")
-    variance = made_by(root.operands[0], "add") if root else None
-    mean = made_by(variance.operands[0], "mean") if variance else None
-    square = (made_by(mean.operands[0], "power") or made_by(mean.operands[0], "multiply")) if mean else None
-    if not centered or not variance or not square or not isinstance(variance.operands[1], Literal):
-        return None
-    first = made_by(centered.operands[1], "mean")
-    if not first or square.operands[0] != division.operands[0] or first.operands[0] != centered.operands[0]:
-        return None
-    if square.operands[1] != square.operands[0] and square.operands[1] != Literal(2.0, division.result.dtype):
-        return None
-    epsilon = float(variance.operands[1].value)
-    return Operation("layer_norm", (centered.operands[0],), division.result, numbers=(epsilon, 1.0))

@@ -15,11 +15,13 @@ import numpy as np
 from tvm import relax, tirx
 
 from packager.backends.base import Context, Target
-from packager.backends.ccompiler.backend import BACKEND
+from packager.backends.ccompiler.backend import BACKEND, OPERATORS
 from packager.backends.ccompiler.core.machine import Machine
 from packager.backends.ccompiler.module import render_module
+from packager.backends.ccompiler.patterns import make_patterns
 from packager.codegen.toolchain import find_toolchain
-from packager.ir.primitives import BackendOutput, CallSite, Cost, FunctionGroup, Partition
+from packager.ir.primitives import BackendOutput, CallSite, Composite, Cost, FunctionGroup, Partition
+from packager.placement.match import FlatMain, find_candidates
 from packager.targets.target_list import parse_targets
 
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wframe-larger-than=131072")
@@ -49,7 +51,19 @@ def partition(
             outputs = [builder.emit_output(result) for result in results]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     function = relax.transform.CanonicalizeBindings()(builder.get())["main"]
-    return Partition(name, (), function, frozenset(constants), (CallSite((), {}),), Cost(0, 0, 0))
+    return Partition(name, composites(function), function, frozenset(constants), (CallSite((), {}),), Cost(0, 0, 0))
+
+
+def composites(function: relax.Function) -> tuple[Composite, ...]:
+    """Return the matches in a function that have a problem, the largest first; no two have a binding in common."""
+    graph = FlatMain(function, len(function.params), lambda _variable: None)
+    covered: set[int] = set()
+    found = []
+    for candidate in find_candidates(graph, make_patterns(OPERATORS)):
+        if candidate.problem is not None and covered.isdisjoint(candidate.nodes):
+            covered |= candidate.nodes
+            found.append(Composite(candidate.pattern.name, (), candidate.problem))
+    return tuple(found)
 
 
 def compile_all(

@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 
 from packager.pipeline.build import place
+from tests.stages import placed_file, problems
 
 TARGETS = ("llvm", "ccompiler")
 ROWS, HEADS, DEPTH = 6, 2, 8
@@ -31,22 +32,23 @@ def taken(tmp_path: Path, text: str, constants: list[onnx.TensorProto]) -> list[
     return [(part["composite"], part["operators"]) for part in table["partitions"]]
 
 
+# Scores, whether they are masked causally, and whether a mask is read.
 SCORES = {
-    "plain": ("s = MatMul(q, k) m = Mul(s, scale) p = Softmax<axis = -1>(m)", "ccompiler.attention"),
+    "plain": ("s = MatMul(q, k) m = Mul(s, scale) p = Softmax<axis = -1>(m)", (False, False)),
     "scaled operands": (
         "a = Mul(q, scale) b = Mul(k, scale) s = MatMul(a, b) p = Softmax<axis = -1>(s)",
-        "ccompiler.attention",
+        (False, False),
     ),
-    "causal": ("s = MatMul(q, k) m = Add(s, causal) p = Softmax<axis = -1>(m)", "ccompiler.attention_causal"),
-    "mask of zeros": ("s = MatMul(q, k) m = Add(s, zeros) p = Softmax<axis = -1>(m)", "ccompiler.attention"),
-    "mask": ("s = MatMul(q, k) m = Add(s, given) p = Softmax<axis = -1>(m)", "ccompiler.attention_masked"),
-    "chosen": ("s = MatMul(q, k) m = Where(keep, s, low) p = Softmax<axis = -1>(m)", "ccompiler.attention"),
+    "causal": ("s = MatMul(q, k) m = Add(s, causal) p = Softmax<axis = -1>(m)", (True, False)),
+    "mask of zeros": ("s = MatMul(q, k) m = Add(s, zeros) p = Softmax<axis = -1>(m)", (False, False)),
+    "mask": ("s = MatMul(q, k) m = Add(s, given) p = Softmax<axis = -1>(m)", (False, True)),
+    "chosen": ("s = MatMul(q, k) m = Where(keep, s, low) p = Softmax<axis = -1>(m)", (False, False)),
 }
 
 
 @pytest.mark.parametrize("case", SCORES)
 def test_attention_is_one_partition(case: str, tmp_path: Path) -> None:
-    scores, composite = SCORES[case]
+    scores, masks = SCORES[case]
     text = (
         '<ir_version: 8, opset_import: ["": 17]> m'
         f"(float[1,{ROWS},{WIDTH}] x, float[1,1,1,{ROWS}] given, bool[1,1,1,{ROWS}] keep)"
@@ -64,8 +66,10 @@ def test_attention_is_one_partition(case: str, tmp_path: Path) -> None:
         low=np.float32(-1e9),
     )
     partitions = taken(tmp_path, text, [c for c in constants if f"{c.name})" in text or f"{c.name}," in text])
-    assert [name for name, _ in partitions] == [composite]
+    assert [name for name, _ in partitions] == ["ccompiler.attention"]
     assert partitions[0][1].count("permute_dims") == 3
+    (attention,) = problems(placed_file(tmp_path / "model.onnx", targets=TARGETS))
+    assert (attention.causal, attention.mask is not None) == masks
 
 
 def test_an_activation_after_a_reshape_belongs_to_the_product(tmp_path: Path) -> None:

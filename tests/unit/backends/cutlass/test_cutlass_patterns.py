@@ -14,9 +14,8 @@ import pytest
 from packager.backends.cutlass.attention.problem import AttentionProblem
 from packager.graph.dataflow import operator_of
 from packager.ir.model import PartitionedModel
-from packager.pipeline.build import import_model, place
-from packager.pipeline.request import make_build_request
-from tests.stages import placed as placed_model
+from packager.pipeline.build import place
+from tests.stages import placed_file, problems
 
 TARGETS = ("cuda -arch=sm_90a", "cutlass")
 BATCH, LENGTH, HEADS, DEPTH = 2, 16, 4, 8
@@ -46,14 +45,7 @@ def partitioned(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], **op
     model = onnx.parser.parse_model(text)
     model.graph.initializer.extend(tensors)
     onnx.save(model, path)
-    request = make_build_request(path, **{"targets": TARGETS, "precision": "fp16", **options})
-    return placed_model(import_model(request), request.targets.specialized, device="cuda").model
-
-
-def problems(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], **options: Any) -> list[Any]:
-    """Return the problems of the partitions."""
-    found = partitioned(tmp_path, text, tensors, **options).partitions.values()
-    return [composite.problem for placed in found for composite in placed.partition.composites]
+    return placed_file(path, **{"targets": TARGETS, "precision": "fp16", **options})
 
 
 GELU = {
@@ -153,6 +145,7 @@ PARTS += [
     onnx.numpy_helper.from_array(np.array(math.sqrt(DEPTH), np.float32), "root"),
 ]
 SCORES = "a = MatMul(q, k) s = Div(a, root)"
+MASKED = "a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"
 
 
 def attention(
@@ -179,7 +172,7 @@ def test_keys_that_are_transposed_twice(tmp_path: Path) -> None:
 def test_a_causal_mask_is_known_by_its_value(tmp_path: Path) -> None:
     mask = np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1)[None, None]
     tensors = [*PARTS, onnx.numpy_helper.from_array(mask, "mask")]
-    (problem,) = problems(tmp_path, attention("a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"), tensors)
+    (problem,) = problems(partitioned(tmp_path, attention(MASKED), tensors))
     assert (problem.form.causal, problem.form.bias) == (True, "none")
 
 
@@ -192,7 +185,7 @@ PADDED = f"{PADDING} mask = Mul(z, low) a = MatMul(q, k) b = Div(a, root) s = Ad
 def test_a_mask_that_is_computed_from_an_input(tmp_path: Path, precision: str, rows: int) -> None:
     """As BERT's padding, float32 whatever the model computes in."""
     mask_input = f", float[{BATCH},1,{rows},{LENGTH}] keep"
-    (problem,) = problems(tmp_path, attention(PADDED, mask_input=mask_input), PARTS, precision=precision)
+    (problem,) = problems(partitioned(tmp_path, attention(PADDED, mask_input=mask_input), PARTS, precision=precision))
     assert (problem.form.causal, problem.form.bias) == (False, "keys" if rows == 1 else "dense")
 
 
@@ -204,7 +197,7 @@ def test_other_masks_are_not_causal(tmp_path: Path, change: str) -> None:
     else:
         mask[..., 3, 0] = -1e9
     tensors = [*PARTS, onnx.numpy_helper.from_array(mask, "mask")]
-    found = problems(tmp_path, attention("a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"), tensors)
+    found = problems(partitioned(tmp_path, attention(MASKED), tensors))
     assert not any(isinstance(problem, AttentionProblem) and problem.form.causal for problem in found)
 
 
