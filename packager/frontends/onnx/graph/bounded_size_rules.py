@@ -46,41 +46,41 @@ class Operands:
         self._inferred = inferred
         self._constants = constants
 
-    def one(self, place: int = 0) -> BoundedAxis:
+    def one(self, index: int = 0) -> BoundedAxis:
         """Return the bounded axis of the only input that has one. Raises CannotPropagateError if another does."""
-        found = self.bounded[place] if place < len(self.bounded) else None
-        if found is None or any(other is not None for i, other in enumerate(self.bounded) if i != place):
+        found = self.bounded[index] if index < len(self.bounded) else None
+        if found is None or any(other is not None for i, other in enumerate(self.bounded) if i != index):
             raise CannotPropagateError("another input has a bounded size")
         return found
 
-    def extents(self, place: int) -> Extents:
+    def extents(self, index: int) -> Extents:
         """Return the extents of an input or constant. Raises CannotPropagateError if its rank is unknown."""
-        name = self.node.input[place]
+        name = self.node.input[index]
         if name in self._constants:
             return tuple(self._constants.tensors[name].dims)
         if name not in self._inferred.extents:
             raise CannotPropagateError(f"the rank of {name!r} is unknown")
         return self._inferred.extents[name]
 
-    def rank(self, place: int) -> int:
+    def rank(self, index: int) -> int:
         """Return the rank of an input."""
-        return len(self.extents(place))
+        return len(self.extents(index))
 
-    def integers(self, place: int, name: str, default: Sequence[int] | None = None) -> list[int]:
+    def integers(self, index: int, name: str, default: Sequence[int] | None = None) -> list[int]:
         """Return integers given by an input or attribute. Raises CannotPropagateError if they are unknown."""
-        if place < len(self.node.input) and self.node.input[place]:
-            if self.node.input[place] not in self._constants:
+        if index < len(self.node.input) and self.node.input[index]:
+            if self.node.input[index] not in self._constants:
                 raise CannotPropagateError(f"its {name} are unknown")
-            return [int(value) for value in self._constants.array(self.node.input[place]).reshape(-1)]
+            return [int(value) for value in self._constants.array(self.node.input[index]).reshape(-1)]
         if name in self.attributes:
             return [int(value) for value in self.attributes[name]]
         if default is None:
             raise CannotPropagateError(f"its {name} depend on the size")
         return list(default)
 
-    def is_float(self, place: int) -> bool:
+    def is_float(self, index: int) -> bool:
         """Tell whether an input is known to be floating point."""
-        kind = self._inferred.types.get(self.node.input[place], 0)
+        kind = self._inferred.types.get(self.node.input[index], 0)
         return kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
     def axis(self, name: str, default: int, rank: int) -> int:
@@ -90,7 +90,7 @@ class Operands:
 
 def _elementwise(given: Operands) -> BoundedAxis:
     """Require operands without the bounded axis to have the extent 1 there."""
-    ranks = [given.rank(place) for place in range(len(given.node.input))]
+    ranks = [given.rank(index) for index in range(len(given.node.input))]
     rank = max(ranks)
     found = {
         BoundedAxis(s.axis + rank - r, s.count) for s, r in zip(given.bounded, ranks, strict=True) if s is not None
@@ -98,9 +98,9 @@ def _elementwise(given: Operands) -> BoundedAxis:
     if len(found) > 1:
         raise CannotPropagateError("its inputs have different sizes")
     (result,) = found
-    for place, (bounded, own) in enumerate(zip(given.bounded, ranks, strict=True)):
+    for index, (bounded, own) in enumerate(zip(given.bounded, ranks, strict=True)):
         axis = result.axis - (rank - own)
-        if bounded is None and axis >= 0 and given.extents(place)[axis] != 1:
+        if bounded is None and axis >= 0 and given.extents(index)[axis] != 1:
             raise CannotPropagateError("its inputs have different sizes")
     return result
 
@@ -148,20 +148,20 @@ def _reshape(given: Operands) -> BoundedAxis:
     """Find the axis of the target shape with the same number of elements before and after it."""
     bounded, extents = given.one(), given.extents(0)
     target = given.integers(1, "shape")
-    for place, extent in enumerate(extents[: len(target)]):
-        if target[place] == 0 and place != bounded.axis and extent is not None:
-            target[place] = extent
+    for index, extent in enumerate(extents[: len(target)]):
+        if target[index] == 0 and index != bounded.axis and extent is not None:
+            target[index] = extent
     outer, inner = extents[: bounded.axis], extents[bounded.axis + 1 :]
     if None in (*outer, *inner) or given.attributes.get("allowzero", 0):
         raise CannotPropagateError("extents of its input are unknown")
-    for place, wanted in enumerate(target):
-        if wanted not in (-1, 0) or (wanted == 0 and place != bounded.axis):
+    for index, wanted in enumerate(target):
+        if wanted not in (-1, 0) or (wanted == 0 and index != bounded.axis):
             continue
-        rest = [*target[:place], *target[place + 1 :]]
+        rest = [*target[:index], *target[index + 1 :]]
         if any(extent <= 0 for extent in rest):
             continue
-        if math.prod(target[:place]) == math.prod(outer) and math.prod(target[place + 1 :]) == math.prod(inner):  # type: ignore[arg-type]
-            return BoundedAxis(place, bounded.count)
+        if math.prod(target[:index]) == math.prod(outer) and math.prod(target[index + 1 :]) == math.prod(inner):  # type: ignore[arg-type]
+            return BoundedAxis(index, bounded.count)
     raise CannotPropagateError("it merges the axis with others")
 
 

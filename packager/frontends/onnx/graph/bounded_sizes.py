@@ -86,9 +86,9 @@ class _Propagation:
         self.taken.add(name)
         return name
 
-    def _filled(self, node: onnx.NodeProto, place: int, fill: str) -> str:
+    def _filled(self, node: onnx.NodeProto, index: int, fill: str) -> str:
         """Return an input of a node with its undefined elements filled."""
-        name = str(node.input[place])
+        name = str(node.input[index])
         bounded = self.bounded.get(name)
         if bounded is None:
             return name
@@ -159,10 +159,10 @@ class _Propagation:
             self.nodes.append(node)
             return
         given_out = {}
-        for place, name in enumerate(node.output):
+        for index, name in enumerate(node.output):
             self.bounded[name] = bounded
             if name in self.outputs:
-                node.output[place] = given_out[name] = self._fresh(f"{name}.room")
+                node.output[index] = given_out[name] = self._fresh(f"{name}.room")
         self.nodes.append(node)
         for name, inner in given_out.items():
             self._add_filled_output(node, inner, name, bounded)

@@ -56,7 +56,7 @@ class CustomNode:
     num_outputs: int
 
     @property
-    def place(self) -> str:
+    def label(self) -> str:
         """The node for messages."""
         return f"node {self.name!r} of operator {self.operator}"
 
@@ -178,12 +178,12 @@ def convert(custom: CustomNode, inputs: Sequence[Any], analyzer: Analyzer) -> re
     library, operator, dims = _choose(custom, given, analyzer)
     attributes = complete_attributes(operator, custom.attributes, custom.name)
     if custom.num_outputs > len(operator.outputs):
-        raise ModelError(f"{custom.place} has {custom.num_outputs} outputs; the library's has {len(operator.outputs)}")
+        raise ModelError(f"{custom.label} has {custom.num_outputs} outputs; the library's has {len(operator.outputs)}")
     try:
         shapes = output_shapes(operator, given, {**dims, **counts(operator, attributes)}, SYMBOLIC)
     except Exception as error:  # such as TVM's InternalError for a division by zero
         raise ModelError(
-            f"{custom.place}: the shape of its output cannot be computed", detail=str(error).strip().splitlines()[-1]
+            f"{custom.label}: the shape of its output cannot be computed", detail=str(error).strip().splitlines()[-1]
         ) from error
     types = []
     for rule, shape in zip(operator.outputs, shapes, strict=True):
@@ -191,7 +191,7 @@ def convert(custom: CustomNode, inputs: Sequence[Any], analyzer: Analyzer) -> re
         for axis, extent in enumerate(extents):
             if analyzer.const_int_bound(extent).min_value < 1:
                 raise ModelError(
-                    f"{custom.place}: axis {axis} of its output {rule.name!r} is {_plain(extent)}, which can be less"
+                    f"{custom.label}: axis {axis} of its output {rule.name!r} is {_plain(extent)}, which can be less"
                     " than 1",
                     hint="check the library's shape rule, or give other bounds with --dim",
                 )
@@ -202,12 +202,12 @@ def convert(custom: CustomNode, inputs: Sequence[Any], analyzer: Analyzer) -> re
 def _given(custom: CustomNode, index: int, expr: Any) -> Given:
     if expr is None:
         raise ModelError(
-            f"{custom.place} leaves out input {index}",
+            f"{custom.label} leaves out input {index}",
             hint="inputs of custom operators are not optional: describe an overload with fewer inputs",
         )
     extents = extents_of(expr)
     if extents is None:
-        raise ModelError(f"{custom.place}: input {index} is not a tensor of known shape")
+        raise ModelError(f"{custom.label}: input {index} is not a tensor of known shape")
     return Given(str(expr.ty.dtype), extents)
 
 
@@ -224,7 +224,7 @@ def _choose(
         return library, operator, dims
     types = ", ".join(describe(ty.dtype, ty.shape) for ty in given)
     raise ModelError(
-        f"{custom.place} has the inputs ({_plain(types)}), which match no overload in the libraries",
+        f"{custom.label} has the inputs ({_plain(types)}), which match no overload in the libraries",
         detail="\n".join(reasons),
         hint="describe an overload for these inputs, or convert them in the model",
     )

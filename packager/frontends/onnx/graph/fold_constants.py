@@ -87,10 +87,10 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
             if node.op_type not in ("Identity", *NOT_FOLDABLE) and _takes_nothing(node, constants):
                 values = _evaluate(model, node, {name: constants.array(name) for name in node.input if name})
             if values is not None:  # an output of the graph must be produced by a node
-                for place, name in enumerate(node.output):
+                for index, name in enumerate(node.output):
                     if name in outputs:
-                        node.output[place] = f"{name}.value"
-                        remaining.append(onnx.helper.make_node("Identity", [node.output[place]], [name]))
+                        node.output[index] = f"{name}.value"
+                        remaining.append(onnx.helper.make_node("Identity", [node.output[index]], [name]))
         elif (known := _shape_value(node, extents, shapes_of, constants)) is not None:
             values = [known]
         elif node.op_type not in NOT_FOLDABLE and all(not name or name in constants for name in node.input):
@@ -135,18 +135,18 @@ def _shape_value(
         if node.op_type == "Shape":
             shapes_of[node.output[0]] = known
     elif first in shapes_of and all(name in constants for name in node.input[1:] if name):
-        places = np.arange(len(shapes_of[first]))
+        positions = np.arange(len(shapes_of[first]))
         if node.op_type == "Gather":
-            places = places[constants.array(node.input[1])]
+            positions = positions[constants.array(node.input[1])]
         elif node.op_type == "Slice" and len(node.input) >= 3:
             start, end = (int(constants.array(name)[0]) for name in node.input[1:3])
             step = int(constants.array(node.input[4])[0]) if len(node.input) > 4 else 1
-            places = places[start:end:step]
+            positions = positions[start:end:step]
         else:
             return None
-        taken = [shapes_of[first][place] for place in places.reshape(-1)]
+        taken = [shapes_of[first][index] for index in positions.reshape(-1)]
         if None not in taken:
-            return np.array(taken, np.int64).reshape(places.shape)
+            return np.array(taken, np.int64).reshape(positions.shape)
     return None
 
 

@@ -115,7 +115,7 @@ class _Rewriter:
 
     def _move(self, node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
         moved = MOVEMENT.get(node.op_type, tuple(range(len(node.input))) if node.op_type == "Concat" else ())
-        found = {self.narrow[node.input[place]] for place in moved if self._is_narrow(node, place)}
+        found = {self.narrow[node.input[index]] for index in moved if self._is_narrow(node, index)}
         if not found or "reduction" in attributes:
             self._keep(node)
             return
@@ -124,8 +124,8 @@ class _Rewriter:
                 self._note(name, next(iter(found)))
         self.nodes.append(node)
 
-    def _is_narrow(self, node: onnx.NodeProto, place: int) -> bool:
-        return place < len(node.input) and node.input[place] in self.narrow
+    def _is_narrow(self, node: onnx.NodeProto, index: int) -> bool:
+        return index < len(node.input) and node.input[index] in self.narrow
 
     def _keep(self, node: onnx.NodeProto) -> None:
         """Keep a node. Raises ModelError if it reads or writes narrow tensors."""

@@ -27,9 +27,9 @@ def replace_empty(graph: onnx.GraphProto, inferred: Inferred, constants: Constan
         if node.domain not in STANDARD_DOMAINS:
             nodes.append(node)
             continue
-        for place, name in enumerate(node.input):
+        for index, name in enumerate(node.input):
             if name not in constants and _is_empty(name, inferred):
-                node.input[place] = _constant(name, inferred, constants)
+                node.input[index] = _constant(name, inferred, constants)
                 changed = True
         if node.op_type in SCATTERS and not all(constants.array(i).size for i in node.input[1:2] if i in constants):
             node.op_type = "Identity"  # no element is written
@@ -40,11 +40,11 @@ def replace_empty(graph: onnx.GraphProto, inferred: Inferred, constants: Constan
             nodes.append(node)
             continue
         changed = True
-        for place, name in enumerate(node.output):
+        for index, name in enumerate(node.output):
             if name in made:
                 source = _constant(name, inferred, constants)
                 nodes.append(onnx.helper.make_node("Identity", [source], [name], name=node.name))
-                node.output[place] = f"{name}.unused"
+                node.output[index] = f"{name}.unused"
         if len(made) < sum(map(bool, node.output)):
             nodes.append(node)
     if changed:

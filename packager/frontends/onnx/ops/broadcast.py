@@ -1,7 +1,7 @@
-"""Operands of ONNX operators whose extents must agree, though nothing says that they do: ``h`` and ``(h // 2) * 2``.
+"""Adds a run-time check where operand extents must be equal but cannot be proved so: ``h`` and ``(h // 2) * 2``.
 
-TVM refuses such operands. Here one takes the other's extents, and that they are equal becomes a condition of every run
-(``graph.conditions``). A symbolic extent is never taken for one that broadcasts: what meets another extent equals it.
+TVM rejects such operands. Here one operand is reshaped to the other's extents, and their equality becomes a condition
+of every run (``graph.conditions``). A symbolic extent is assumed equal to the other one, never broadcast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BROADCASTING = {
 def agree(
     builder: Any, relations: Relations, node: str, name: str, operands: Sequence[Any], attributes: Mapping[str, Any]
 ) -> list[Any]:
-    """Return the operands of a node with extents that agree; ``relations`` notes what that demands."""
+    """Return the operands of a node with matching extents; record the assumed equalities in ``relations``."""
     if any(extents_of(o) is None for o in operands) or all(static_shape_of(o) is not None for o in operands):
         return [*operands]
     known = [extents_of(operand) or () for operand in operands]
@@ -36,7 +36,7 @@ def agree(
 
 
 def _wanted(name: str, shapes: Sequence[Sequence[Any]], attributes: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-    """Return the shapes that the operator wants of its operands."""
+    """Return the shapes that the operator requires of its operands."""
     if name in BROADCASTING:
         return _aligned(shapes)
     if name == "MatMul" and all(len(shape) > 2 for shape in shapes):
@@ -54,14 +54,14 @@ def _wanted(name: str, shapes: Sequence[Sequence[Any]], attributes: Mapping[str,
 
 
 def _aligned(shapes: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Return the shapes, aligned at the right, with one extent for all that do not broadcast on an axis."""
+    """Return the shapes with a common extent per right-aligned axis for all operands that do not broadcast on it."""
     results = [[*shape] for shape in shapes]
-    for place in range(1, max(map(len, shapes)) + 1):
-        extents = [shape[-place] for shape in shapes if len(shape) >= place and not _is_one(shape[-place])]
+    for offset in range(1, max(map(len, shapes)) + 1):
+        extents = [shape[-offset] for shape in shapes if len(shape) >= offset and not _is_one(shape[-offset])]
         numbers = [extent for extent in extents if isinstance(extent, tirx.IntImm)]
         for result in results:
-            if len(result) >= place and not _is_one(result[-place]):
-                result[-place] = (numbers or extents)[0]
+            if len(result) >= offset and not _is_one(result[-offset]):
+                result[-offset] = (numbers or extents)[0]
     return results
 
 

@@ -1,7 +1,5 @@
-"""Operators of ONNX that packager imports by itself.
-
-TVM's importer lacks them, or writes them in a form that no backend takes.
-"""
+"""The table of packager's ONNX converters, for operators that TVM's importer lacks or converts to what no backend
+matches."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ from packager.frontends.onnx.ops.tree_ensemble import TREES
 
 
 def _clip(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Clip by operators, where TVM calls functions of its own. A bound that is NaN is none, as onnxruntime has it."""
+    """Clip by minimum and maximum; TVM calls functions of its own. A NaN bound is ignored, as in onnxruntime."""
     data, *bounds = inputs
     if bounds:
         low, high = [*bounds, None][:2]

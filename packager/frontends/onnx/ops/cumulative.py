@@ -1,7 +1,7 @@
-"""Running sums and products along an axis.
+"""Cumulative sums and products.
 
-ONNX operators CumSum (version 14) and CumProd (26). Each output is a reduction of its own, so that all are computed at
-once on either device; long axes are cut into chunks, whose totals run first, which leaves the work at n sqrt(n).
+ONNX operators CumSum (version 14) and CumProd (26). Each output is an independent reduction, so that all are computed
+in parallel. Long axes are split into chunks whose totals are scanned first: O(n sqrt(n)) work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tvm import te, tirx
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, known
 
-# Axes up to this extent are not cut.
+# Axes up to this extent are not split.
 WHOLE = 64
 
 _PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda ty: tirx.const(1, ty), name="product")
@@ -55,7 +55,7 @@ def _precedes(j: Any, i: Any, *, backwards: bool, exclusive: bool) -> Any:
 def _running(
     x: Any, axis: int, dtype: str, reducer: Any, neutral: int, *, backwards: bool, exclusive: bool, name: str = "scan"
 ) -> Any:
-    """Reduce, for each element, those that precede it."""
+    """Reduce, for each element, the elements that precede it."""
     along = te.reduce_axis((0, x.shape[axis]), name="j")
 
     def element(*i: Any) -> Any:
@@ -74,9 +74,9 @@ def _in_chunks(
     nothing = tirx.const(neutral, dtype)
     outer, inner = list(x.shape[:axis]), list(x.shape[axis + 1 :])
 
-    def read(place: Sequence[Any], index: Any) -> Any:
+    def read(others: Sequence[Any], index: Any) -> Any:
         last = tirx.const(extent - 1, "int64")
-        value = x(*place[:axis], tirx.min(index.astype("int64"), last), *place[axis:])
+        value = x(*others[:axis], tirx.min(index.astype("int64"), last), *others[axis:])
         return tirx.Select(index < extent, value, nothing)
 
     within = te.reduce_axis((0, size), name="within")

@@ -1,7 +1,7 @@
-"""Operators whose result has as many elements as the data say: NonZero, Compress, Unique, NonMaxSuppression.
+"""Converters of operators whose output size depends on data: NonZero, Compress, Unique, NonMaxSuppression.
 
-Such a result has room for the most that there can be; what is not used is zero. The model gets a further output, an
-int64 scalar under the result's name with ``.count`` after it, that says how much is used (``onnx_counts``).
+The output is allocated at its upper bound and zero beyond the valid count, an int64 scalar that is returned as a
+further output (``graph.bounded_sizes``).
 
 ONNX operators NonZero (version 13), Compress (11), Unique (11), NonMaxSuppression (11).
 """
@@ -38,7 +38,7 @@ def _scalar(builder: Any, data: Any) -> Any:
 
 
 def _is_set(value: Any, dtype: str) -> Any:
-    """Whether a value is not zero, as a NaN is: LLVM's comparison does not say so by itself."""
+    """Tell whether a value is nonzero or NaN, for which LLVM's ordered comparison is false."""
     if dtype == "bool":
         return value
     different = value != tirx.const(0, dtype)
@@ -51,20 +51,20 @@ def _non_zero(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any], 
         raise ValueError("NonZero of a scalar")
     total = math.prod(shape)
 
-    def body(x: Any, places: Any, count: Any) -> None:
+    def body(x: Any, indices: Any, count: Any) -> None:
         count[0] = tirx.const(0, "int64")
-        _clear(places, len(shape) * total, "int64")
+        _clear(indices, len(shape) * total, "int64")
         with T.serial(0, total) as i, T.If(_is_set(x[i], dtype)), T.Then():
             stride = total
             for axis, extent in enumerate(shape):
                 stride //= extent
                 index = tirx.truncmod(tirx.truncdiv(i, stride), extent)
-                places[count[0] + axis * total] = index.astype("int64")
+                indices[count[0] + axis * total] = index.astype("int64")
             count[0] = count[0] + tirx.const(1, "int64")
 
     outs = [((len(shape), total), "int64"), ((1,), "int64")]
-    places, count = emit_sequential(builder, "non_zero", [inputs[0]], outs, body)
-    return relax.Tuple([places, _scalar(builder, count)])
+    indices, count = emit_sequential(builder, "non_zero", [inputs[0]], outs, body)
+    return relax.Tuple([indices, _scalar(builder, count)])
 
 
 def _compress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -89,7 +89,7 @@ def _compress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
 
 
 def _unique(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Rank every slice among the different ones by comparing all pairs."""
+    """Rank the distinct slices by comparing all pairs."""
     shape, dtype = static_extents(inputs[0], "the input of Unique"), dtype_of(inputs[0])
     axis = attributes.get("axis")
     if axis is None:
@@ -102,7 +102,7 @@ def _unique(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _co
     def body(
         x: Any, values: Any, firsts: Any, inverse: Any, counts: Any, count: Any, same: Any, order: Any, rank: Any
     ) -> None:
-        """``same`` is the first slice that equals each, ``order`` how two slices compare: -1, 0 or 1."""
+        """``same``: index of the first equal slice; ``order``: comparison of two slices, -1, 0 or 1."""
         count[0] = zero
         _clear(values, outer * number * inner, dtype)
         _clear(firsts, number, "int64")
@@ -149,7 +149,7 @@ def _unique(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _co
 
 
 def _suppress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Pick the best box that is left, class by class, and drop those that overlap it by more than the threshold."""
+    """Per class, select the best remaining box and suppress those whose overlap with it exceeds the threshold."""
     boxes, scores = inputs[:2]
     batch, number, _ = static_extents(boxes, "the boxes of NonMaxSuppression")
     classes, dtype = static_extents(scores)[1], dtype_of(boxes)
@@ -167,8 +167,8 @@ def _suppress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
     total = max(1, batch * classes * most)
     zero, nothing, one = tirx.const(0.0, dtype), tirx.const(-1, "int64"), tirx.const(1, "int64")
 
-    def corners(box: Any, place: Any) -> tuple[Any, Any, Any, Any]:
-        a, b, c, d = (box[place * 4 + k] for k in range(4))
+    def corners(box: Any, index: Any) -> tuple[Any, Any, Any, Any]:
+        a, b, c, d = (box[index * 4 + k] for k in range(4))
         if attributes.get("center_point_box", 0):
             half = tirx.const(0.5, dtype)
             return b - d * half, a - c * half, b + d * half, a + c * half

@@ -12,15 +12,15 @@ from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, s
 
 
 def _fill_beyond(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Return a value with its slices from a count on filled by a number."""
+    """Fill the slices from a count on with a constant."""
     data, count = inputs
     axis, dtype, shape = attributes["axis"], dtype_of(data), static_extents(data)
-    places = np.arange(shape[axis], dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    inside = builder.emit(relax.op.less(tensor_constant(places), count))
-    return relax.op.where(inside, data, relax.const(_number(text(attributes, "fill", ""), dtype), dtype))
+    positions = np.arange(shape[axis], dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    inside = builder.emit(relax.op.less(tensor_constant(positions), count))
+    return relax.op.where(inside, data, relax.const(_fill_value(text(attributes, "fill", ""), dtype), dtype))
 
 
-def _number(fill: str, dtype: str) -> Any:
+def _fill_value(fill: str, dtype: str) -> Any:
     if dtype == "bool":
         return fill in ("one", "highest")
     if fill in ("zero", "one"):

@@ -1,7 +1,7 @@
-"""Fourier transforms as products with a matrix of cosines and sines.
+"""Fourier transforms as matmuls with the DFT matrix.
 
-ONNX operators DFT (versions 17 and 20) and STFT (17). The length of a transform must be known; its matrix has the
-square of that many elements, which is the faster way below a thousand, and refused above ``MAX_LENGTH``.
+ONNX operators DFT (versions 17 and 20) and STFT (17). The length must be static. The matrix has length^2 elements:
+faster than an FFT below a length of a thousand, refused above ``MAX_LENGTH``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MAX_LENGTH = 4096
 
 
 def _matrix(given: int, parts: int, length: int, *, inverse: bool, onesided: bool) -> Array:
-    """Return what multiplies ``given`` inputs of ``parts`` parts (real, imaginary): [inputs, outputs], with parts."""
+    """Return the DFT matrix for ``given`` inputs of ``parts`` parts (real, imaginary): [given * parts, outputs * 2]."""
     if max(given, length) > MAX_LENGTH:
-        raise ValueError(f"a Fourier transform of length {length} is above {MAX_LENGTH}")
+        raise ValueError(f"a Fourier transform of length {length} exceeds {MAX_LENGTH}")
     half = inverse and onesided
     used = min(given, length // 2 + 1 if half else length)
     outputs = length // 2 + 1 if onesided and not inverse else length
@@ -44,7 +44,7 @@ def _matrix(given: int, parts: int, length: int, *, inverse: bool, onesided: boo
             doubled[1 : (length + 1) // 2] = 2.0
             weights = weights * doubled[:, None]
         real, imaginary = real * weights, imaginary * weights
-    # (a + ib)(cos + i sin): the rows are a and b, the columns the real and the imaginary part.
+    # (a + ib)(cos + i sin): rows are a and b, columns the real and imaginary parts.
     table = np.zeros((given, parts, outputs, 1 if half else 2))
     table[:used, 0, :, 0] = real
     if not half:
@@ -57,7 +57,7 @@ def _matrix(given: int, parts: int, length: int, *, inverse: bool, onesided: boo
 
 
 def _transform(builder: Any, data: Any, matrix: Array, parts: int) -> Any:
-    """Transform [..., n, parts] along its axis before the last."""
+    """Transform [..., n, parts] along its second-to-last axis."""
     emit, op = builder.emit, relax.op
     *outer, given, inner = extents(data)
     rows = emit(op.reshape(data, [*outer, given * inner]))
@@ -75,7 +75,7 @@ def _dft(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _conve
     shape = extents(data)
     given, parts = shape[axis], shape[-1]
     if not isinstance(given, int) or parts not in (1, 2):
-        raise ValueError("DFT along an axis of an unknown extent: fix it with --dim")
+        raise ValueError("DFT along an axis of symbolic extent: fix it with --dim")
     length = 2 * (given - 1) if inverse and onesided else given
     if optional(inputs, 1) is not None:
         length = int(known(inputs[1], attributes, "the length of DFT").item())
@@ -94,15 +94,15 @@ def _stft(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _conv
         signal = emit(op.expand_dims(signal, -1))
     batch, samples, parts = extents(signal)
     if not isinstance(samples, int) or parts not in (1, 2):
-        raise ValueError("STFT of a signal of an unknown length: fix it with --dim")
+        raise ValueError("STFT of a signal of symbolic length: fix it with --dim")
     length = samples if window is None else extents(window)[0]
     if optional(inputs, 3) is not None:
         length = int(known(inputs[3], attributes, "the frame length of STFT").item())
     frames = (samples - length) // step + 1
     if not isinstance(length, int) or length < 1 or step < 1 or frames < 1:
         raise ValueError(f"STFT of {samples} samples in frames of {length} every {step}")
-    places = (np.arange(frames)[:, None] * step + np.arange(length)).reshape(-1)
-    taken = emit(op.take(signal, tensor_constant(places), axis=1))
+    indices = (np.arange(frames)[:, None] * step + np.arange(length)).reshape(-1)
+    taken = emit(op.take(signal, tensor_constant(indices), axis=1))
     framed = emit(op.reshape(taken, [batch, frames, length, parts]))
     if window is not None:
         framed = emit(op.multiply(framed, emit(op.reshape(window, [1, 1, length, 1]))))

@@ -1,4 +1,4 @@
-"""Gathers and paddings that TVM's importer lacks, or takes only with constants.
+"""Converters of data movement that TVM's importer lacks, or supports with constants only; and Det, IsInf.
 
 ONNX operators OneHot (11), Pad (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
 BatchNormalization in training mode (15).
@@ -31,16 +31,16 @@ def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
     indices, _, values = inputs
     depth = int(known(inputs[1], attributes, "the depth of OneHot").item())
     axis = attributes.get("axis", -1)
-    place = axis % (indices.ty.ndim + 1)
+    depth_axis = axis % (indices.ty.ndim + 1)
 
     def compute(chosen: Any, pair: Any) -> Any:
-        shape = [*chosen.shape[:place], tirx.const(depth, "int64"), *chosen.shape[place:]]
+        shape = [*chosen.shape[:depth_axis], tirx.const(depth, "int64"), *chosen.shape[depth_axis:]]
 
         def element(*i: Any) -> Any:
-            index = chosen(*i[:place], *i[place + 1 :])
+            index = chosen(*i[:depth_axis], *i[depth_axis + 1 :])
             wide = index.astype("int64")
-            wanted = i[place].astype("int64")
-            # Indices from -depth on count from the end; others, and fractions, mean no place.
+            wanted = i[depth_axis].astype("int64")
+            # Indices in [-depth, 0) count from the end; other out-of-range indices, and fractions, select nothing.
             same = tirx.any(wide == wanted, wide + tirx.const(depth, "int64") == wanted)
             return tirx.if_then_else(same, pair[1], pair[0])
 
@@ -50,7 +50,7 @@ def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
 
 
 def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Pad with a value that is an input of the model; TVM's importer takes constants."""
+    """Pad with a value computed at run time; TVM's importer supports constants only."""
     value = optional(inputs, 2)
     if value is None or constant(value, attributes) is not None or text(attributes, "mode", "constant") != "constant":
         return convert("Pad", list(inputs), attributes)
@@ -98,7 +98,7 @@ def _reverse_sequence(builder: Any, inputs: Sequence[Any], attributes: dict[str,
 
 
 def _columns_to_image(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Add up, for each element of the image, the columns that hold it: a gather, with no two writers of one element."""
+    """Sum, for each element of the image, the columns that contain it: a gather, so no element has two writers."""
     image = known(inputs[1], attributes, "the image shape of Col2Im").tolist()
     block = known(inputs[2], attributes, "the block shape of Col2Im").tolist()
     rank = len(image)
@@ -113,11 +113,11 @@ def _columns_to_image(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     def compute(x: Any) -> Any:
         taps = [te.reduce_axis((0, size), name=f"k{i}") for i, size in enumerate(block)]
 
-        def element(n: Any, c: Any, *place: Any) -> Any:
+        def element(n: Any, c: Any, *pixel: Any) -> Any:
             row, column, inside = c, tirx.const(0, "int32"), []
             for i in range(rank):
                 row = row * block[i] + taps[i]
-                from_start = place[i] + pads[i] - taps[i] * dilations[i]
+                from_start = pixel[i] + pads[i] - taps[i] * dilations[i]
                 step = tirx.floordiv(from_start, strides[i])
                 inside += [tirx.floormod(from_start, strides[i]) == 0, step >= 0, step < counts[i]]
                 column = column * counts[i] + step
@@ -141,12 +141,12 @@ def _is_infinite(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any
 
 
 def _determinant(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Gaussian elimination with row pivots, column by column: each step is a loop nest over all matrices."""
+    """Gaussian elimination with partial pivoting; each step is a loop nest over all matrices."""
     data = inputs[0]
     shape = extents(data)
     order, dtype, last = shape[-1], dtype_of(data), len(shape) - 1
     if not isinstance(order, int) or order > 64:
-        raise ValueError("Det of matrices whose order is not known, or above 64")
+        raise ValueError("Det of matrices of symbolic order, or above 64")
     emit, op = builder.emit, relax.op
     product = relax.const(1.0, dtype)
     for size in range(order, 0, -1):
@@ -159,7 +159,7 @@ def _determinant(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any
         product = emit(op.multiply(value, product))
         if size == 1:
             break
-        # The pivot's row trades places with the first, which changes the sign unless it is the first.
+        # Swapping the pivot row with the first changes the sign.
         swaps = emit(op.squeeze(emit(op.greater(pivot, relax.const(0, "int64"))), [-1]))
         product = emit(op.where(swaps, emit(op.negative(product)), product))
         mask = emit(op.expand_dims(chosen, -1))

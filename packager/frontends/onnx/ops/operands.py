@@ -1,4 +1,4 @@
-"""What converters of ONNX nodes ask of their operands: extents, constants, the version of the operator set."""
+"""Helpers of ONNX converters: extents and constant values of operands, attributes, opset; the converter types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packager.graph.dataflow import shape_of
 
 
 def extents(data: Any) -> list[Any]:
-    """Return the extents of a tensor: integers, and expressions for symbolic ones. Raises ValueError without a rank."""
+    """Return the extents of a tensor: integers or expressions. Raises ValueError if the rank is unknown."""
     shape = shape_of(data)
     if shape is None:
         raise ValueError("an input has no known rank")
@@ -22,7 +22,7 @@ def extents(data: Any) -> list[Any]:
 
 
 def static_extents(data: Any, what: str = "an input", first: int = 0) -> list[int]:
-    """Return the extents of a tensor from axis ``first`` on, all of them integers. Raises ValueError."""
+    """Return the extents of a tensor from axis ``first`` on. Raises ValueError unless all are integers."""
     found = extents(data)[first:]
     if not all(isinstance(extent, int) for extent in found):
         raise ValueError(f"{what} has symbolic extents {[str(extent) for extent in found]}: fix them with --dim")
@@ -30,12 +30,12 @@ def static_extents(data: Any, what: str = "an input", first: int = 0) -> list[in
 
 
 def dtype_of(data: Any) -> str:
-    """Return the element type of a tensor as numpy calls it."""
+    """Return the element type of a tensor under numpy's name."""
     return str(data.ty.dtype)
 
 
 def constant(data: Any, attributes: Mapping[str, Any]) -> Array | None:
-    """Return the value of an operand that is known, be it in the graph or a parameter, else None."""
+    """Return the value of a constant operand (inline or a parameter), else None."""
     if isinstance(data, GenericConst):
         return np.asarray(data.value.numpy())
     if isinstance(data, relax.ShapeExpr) and all(isinstance(extent, tirx.IntImm) for extent in data.values):
@@ -46,7 +46,7 @@ def constant(data: Any, attributes: Mapping[str, Any]) -> Array | None:
 
 
 def known(data: Any, attributes: Mapping[str, Any], what: str) -> Array:
-    """Return the value of an operand that must be known. Raises ValueError."""
+    """Return the value of a constant operand. Raises ValueError if it is not constant."""
     value = constant(data, attributes)
     if value is None:
         raise ValueError(f"{what} is not constant: freeze it with --freeze")
@@ -59,7 +59,7 @@ def opset(attributes: Mapping[str, Any]) -> int:
 
 
 def output_count(attributes: Mapping[str, Any]) -> int:
-    """Return how many outputs the node has, trailing empty ones too."""
+    """Return the number of outputs of the node, including trailing omitted ones."""
     return int(attributes["tvm_custom"]["num_outputs"])
 
 
@@ -70,17 +70,17 @@ def text(attributes: Mapping[str, Any], name: str, default: str) -> str:
 
 
 def optional(inputs: Sequence[Any], index: int) -> Any | None:
-    """Return an input, or None where it is left out."""
+    """Return an input, or None if it is omitted."""
     return inputs[index] if index < len(inputs) else None
 
 
 def tensor_constant(array: Array) -> Any:
-    """Return an array as a constant of the graph."""
+    """Return an array as a Relax constant."""
     return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
-# Converts a node of a standard operator: its name, inputs and attributes.
+# Converts a standard operator, given its name, inputs and attributes.
 Convert = Callable[[str, list[Any], dict[str, Any]], Any]
 
-# Imports a node with a block builder, from its inputs and attributes; a standard operator helps.
+# Converts a node, given a block builder, inputs, attributes, and a Convert for standard operators.
 Converter = Callable[[Any, Sequence[Any], dict[str, Any], Convert], Any]

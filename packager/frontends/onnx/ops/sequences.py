@@ -1,8 +1,8 @@
-"""``SequenceInsert``, whose negative positions TVM 0.27 counts from behind the last element, and ``SequenceLength``,
-which it takes of few sequences only.
+"""Converters of SequenceInsert and SequenceLength.
 
+TVM 0.27 counts negative insert positions from behind the last element, and supports the length of few sequences only.
 ONNX operators SequenceInsert (version 11): position -1 is before the last element; SequenceLength (11). A sequence is a
-tuple here, whose length is known.
+tuple of static length.
 """
 
 from __future__ import annotations

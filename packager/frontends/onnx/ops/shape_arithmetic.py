@@ -1,8 +1,8 @@
-"""Arithmetic on shapes that hold symbolic dims: done when a model is imported, so that nothing of it is left to run.
+"""Evaluates arithmetic on symbolic shapes at import, so that none is left at run time.
 
-A value is known if it is a constant, a ``relax.ShapeExpr`` (rank 1) or an integer expression (rank 0); a node of one of
-the operators here whose inputs are all known gives such a value again. ONNX operators Shape (version 25), Size and
-those of ``FUNCTIONS``.
+A value is known if it is a constant, a ``relax.ShapeExpr`` (rank 1) or an integer expression (rank 0). A node of one of
+the operators here with known inputs evaluates to a known value. ONNX operators Shape (version 25), Size and those of
+``FUNCTIONS``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tvm.sym import Analyzer
 from packager.frontends.onnx.ops.operands import constant
 from packager.graph.dataflow import shape_of
 
-# Elements are Python integers and expressions of TVM.
+# Elements are Python integers and TVM expressions.
 Known = NDArray[Any]
-# Larger tensors are no shapes.
-MOST_ELEMENTS = 64
-# The inputs, by their numbers, that are shapes where TVM's converters and ours take symbolic ones.
+# Larger tensors are not shapes.
+MAX_ELEMENTS = 64
+# Operator -> indices of shape inputs that its converter accepts as symbolic.
 SHAPE_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),
@@ -40,16 +40,16 @@ SHAPE_INPUTS: Mapping[str, tuple[int, ...]] = {
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether a value is a shape or an extent rather than a tensor."""
+    """Tell whether a value is a shape or an extent rather than a tensor."""
     return value is not None and (isinstance(value, relax.ShapeExpr) or tvm.ir.is_prim_expr(value))
 
 
 def compute(
     operator: str, inputs: Sequence[Any], attributes: Mapping[str, Any], analyzer: Analyzer
 ) -> Sequence[Any] | None:
-    """Return the outputs of a node if they are shapes that are known; None if it is to be converted as others are.
+    """Evaluate a node; None if its outputs are not known shapes, and it must be converted.
 
-    ``analyzer`` knows the bounds of the dims.
+    ``analyzer`` has the bounds of the dims.
     """
     if operator in ("Shape", "Size"):
         shape = _shape_of(inputs[0])
@@ -69,7 +69,7 @@ def compute(
     except _NotExactError:
         return None
     results = results if isinstance(results, list) else [results]
-    if any(result.ndim > 1 or result.size > MOST_ELEMENTS for result in results):
+    if any(result.ndim > 1 or result.size > MAX_ELEMENTS for result in results):
         return None
     return [wrap(result, analyzer) for result in results]
 
@@ -89,18 +89,18 @@ def _objects(values: Sequence[Any]) -> Known:
 
 
 def known(value: Any, attributes: Mapping[str, Any]) -> Known | None:
-    """Return the elements of a shape, an extent or a small constant of integers; None for anything else."""
+    """Return the elements of a shape, an extent or a small integer constant; None for other values."""
     if isinstance(value, relax.ShapeExpr):
         return _objects(value.values)
     array = None if tvm.ir.is_prim_expr(value) and not isinstance(value, GenericConst) else constant(value, attributes)
     if array is not None:
-        fits = array.dtype.kind in "iu" and array.size <= MOST_ELEMENTS
+        fits = array.dtype.kind in "iu" and array.size <= MAX_ELEMENTS
         return array.astype(object) if fits else None
     return _objects([value]).reshape(()) if tvm.ir.is_prim_expr(value) else None
 
 
 def wrap(array: Known, analyzer: Analyzer) -> Any:
-    """Return elements as a constant if all are numbers, else as a shape or an extent."""
+    """Return elements as a constant if all are integers, else as a shape or an extent."""
     simplified = [e if isinstance(e, int) else analyzer.simplify(e) for e in array.reshape(-1)]
     elements = _objects(simplified)
     if all(isinstance(element, int) for element in elements):
@@ -110,7 +110,7 @@ def wrap(array: Known, analyzer: Analyzer) -> Any:
 
 
 def as_tensor(builder: Any, value: Any) -> Any:
-    """Return a shape or an extent as an int64 tensor that is computed at run time."""
+    """Convert a shape or an extent to an int64 tensor at run time."""
     elements = value.values if isinstance(value, relax.ShapeExpr) else [value]
     parts = [builder.emit(relax.op.arange(element, element + 1, 1, "int64")) for element in elements]
     joint = parts[0] if len(parts) == 1 else builder.emit(relax.op.concat(parts, axis=0))
@@ -118,7 +118,7 @@ def as_tensor(builder: Any, value: Any) -> Any:
 
 
 class _NotExactError(Exception):
-    """An expression has no form that is right for all sizes, or no place in a shape."""
+    """The result is not exact for all sizes, or not representable in a shape."""
 
 
 def _elementwise(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -129,7 +129,7 @@ def _elementwise(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def _divide(operands: list[Known], _attributes: Mapping[str, Any], analyzer: Analyzer) -> Known:
-    """ONNX divides towards zero: floors are the same where neither is negative."""
+    """ONNX division truncates, which equals floordiv for nonnegative operands."""
     for expr, least in (
         (e, least) for operand, least in zip(operands, (0, 1), strict=True) for e in operand.reshape(-1)
     ):
@@ -146,16 +146,16 @@ def _remainder(a: Any, b: Any) -> Any:
     return a % b if isinstance(a, int) and isinstance(b, int) else tirx.floormod(a, b)
 
 
-def _least(a: Any, b: Any) -> Any:
+def _min(a: Any, b: Any) -> Any:
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(a, b)
 
 
-def _most(a: Any, b: Any) -> Any:
+def _max(a: Any, b: Any) -> Any:
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.max(a, b)
 
 
 def _modulo(operands: list[Known], attributes: Mapping[str, Any], analyzer: Analyzer) -> Known:
-    _divide(operands, attributes, analyzer)  # of negative numbers, the two kinds of remainder differ
+    _divide(operands, attributes, analyzer)  # raises for negative operands, for which mod and fmod differ
     return np.asarray(np.frompyfunc(_remainder, 2, 1)(*operands), dtype=object)
 
 
@@ -234,8 +234,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Add": _elementwise(lambda a, b: a + b),
     "Sub": _elementwise(lambda a, b: a - b),
     "Mul": _elementwise(lambda a, b: a * b),
-    "Min": _elementwise(_least),
-    "Max": _elementwise(_most),
+    "Min": _elementwise(_min),
+    "Max": _elementwise(_max),
     "Div": _divide,
     "Mod": _modulo,
     "Neg": lambda operands, _attributes, _analyzer: np.asarray(np.frompyfunc(lambda a: -a, 1, 1)(operands[0])),
@@ -248,6 +248,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Concat": lambda operands, attributes, _analyzer: np.concatenate(operands, attributes.get("axis", 0)),
     "ReduceProd": _reduce(lambda a, b: a * b, 1),
     "ReduceSum": _reduce(lambda a, b: a + b, 0),
-    "ReduceMax": _reduce(_most, None),
-    "ReduceMin": _reduce(_least, None),
+    "ReduceMax": _reduce(_max, None),
+    "ReduceMin": _reduce(_min, None),
 }

@@ -1,7 +1,7 @@
-"""Slices and ranges whose bounds follow from symbolic dims: TVM's importer takes the former as they are, past the end
-too, and computes the latter when the model runs.
+"""Converters of Slice and Range with symbolic bounds.
 
-ONNX operators Slice (versions 1 to 13) and Range (11).
+TVM's importer does not clamp symbolic slice bounds, and computes ranges at run time. ONNX operators Slice (versions 1
+to 13) and Range (11).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from packager.frontends.onnx.ops.shape_arithmetic import as_tensor, is_symbolic,
 
 
 def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Slice-13. Raises ValueError for a symbolic bound that may be negative, which would count from the end."""
+    """Slice-13. Raises ValueError for a symbolic bound that may be negative, thus relative to the end."""
     if "starts" in attributes and all(isinstance(extent, int) for extent in extents(inputs[0])):  # before version 10
         starts, ends = attributes["starts"], attributes["ends"]
         axes = attributes.get("axes", range(len(starts)))
@@ -25,7 +25,7 @@ def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
         return convert("Slice", list(inputs), attributes)
     data, shape = inputs[0], extents(inputs[0])
     values = [None if value is None else known(value, attributes) for value in inputs[1:]]
-    starts, stops, given, steps = (optional(values, place) for place in range(4))
+    starts, stops, given, steps = (optional(values, index) for index in range(4))
     unknown = [value is not None and found is None for value, found in zip(inputs[1:], values, strict=True)]
     if any(unknown) or starts is None or stops is None:
         raise ValueError("some bounds are symbolic, others are computed from data")
@@ -35,22 +35,22 @@ def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
     analyzer = attributes["tvm_custom"]["analyzer"]
     begins = [_within(analyzer, bound, shape[axis]) for bound, axis in zip(starts, axes, strict=True)]
     ends = [_within(analyzer, bound, shape[axis]) for bound, axis in zip(stops, axes, strict=True)]
-    begins = [_least(analyzer, begin, end) for begin, end in zip(begins, ends, strict=True)]
+    begins = [_min(analyzer, begin, end) for begin, end in zip(begins, ends, strict=True)]
     return relax.op.strided_slice(data, axes, begins, ends, None if steps is None else list(steps), assume_inbound=True)
 
 
 def _within(analyzer: Any, bound: Any, extent: Any) -> Any:
-    """Return a bound as a place in [0, extent]."""
+    """Clamp a bound to [0, extent]."""
     if isinstance(bound, int) and bound < 0:
         bound = extent + bound
     if (bound if isinstance(bound, int) else analyzer.const_int_bound(bound).min_value) < 0:
         raise ValueError(f"the bound {bound} may be negative for some sizes")
-    # The most that a dim may be is known: a bound above that is the end.
-    return _least(analyzer, bound, extent)
+    # The upper bounds of dims are known, so a larger bound simplifies to the extent.
+    return _min(analyzer, bound, extent)
 
 
-def _least(analyzer: Any, bound: Any, other: Any) -> Any:
-    """Return the lesser of two extents, as one of them where that is known."""
+def _min(analyzer: Any, bound: Any, other: Any) -> Any:
+    """Return the minimum of two extents, simplified if one is provably smaller."""
     if isinstance(bound, int) and isinstance(other, int):
         return min(bound, other)
     if analyzer.can_prove(bound >= other):
@@ -59,7 +59,7 @@ def _least(analyzer: Any, bound: Any, other: Any) -> Any:
 
 
 def _range(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Range-11, of int64 where a bound is symbolic. Raises ValueError for a step that is not a positive number."""
+    """Range-11, int64 if a bound is symbolic. Raises ValueError for a step that is not a positive number."""
     if not any(is_symbolic(value) for value in inputs):
         return convert("Range", list(inputs), attributes)
     numbers = [value.item() for value in (known(value, attributes) for value in inputs) if value is not None]
@@ -69,7 +69,7 @@ def _range(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conv
     start, limit, step = numbers
     if not isinstance(step, int) or step < 1:
         raise ValueError("the step of Range is not a positive number, and a bound is symbolic")
-    return relax.op.arange(_least(attributes["tvm_custom"]["analyzer"], start, limit), limit, step, "int64")
+    return relax.op.arange(_min(attributes["tvm_custom"]["analyzer"], start, limit), limit, step, "int64")
 
 
 BOUNDS: Mapping[str, Converter] = {"Slice": _slice, "Range": _range}

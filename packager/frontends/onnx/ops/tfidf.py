@@ -1,4 +1,4 @@
-"""``TfIdfVectorizer`` of integers: how often the n-grams of a table occur in each row.
+"""``TfIdfVectorizer`` of integers: counts the n-grams of a table in each row.
 
 ONNX operator TfIdfVectorizer (version 9). Tables of strings are refused.
 """
@@ -15,7 +15,7 @@ from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, s
 
 
 def _grams(attributes: Mapping[str, Any]) -> list[tuple[tuple[int, ...], int]]:
-    """Return the n-grams that count, and the column of each."""
+    """Return the n-grams to count, each with its output column."""
     pool, starts = list(attributes["pool_int64s"]), list(attributes["ngram_counts"])
     found, number = [], 0
     for size, (begin, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
@@ -52,7 +52,7 @@ def _vectorize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
 
         def count(*i: Any) -> Any:
             row, column = i[:-1], i[-1]
-            # A gram of one item has no gaps: it counts once.
+            # A unigram has no gaps: count it for one skip only.
             fits = [owner[gram] == column.astype("int64"), tirx.any(size[gram] > 1, skip == 0)]
             for item in range(longest):
                 at = start + item * (skip + 1)

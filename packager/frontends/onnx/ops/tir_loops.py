@@ -1,4 +1,4 @@
-"""Functions of one sequential nest, for computations whose steps depend on one another."""
+"""Emits PrimFuncs of one sequential loop nest, for loops with carried dependencies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def emit_sequential(
     results: Sequence[tuple[Sequence[int], str]],
     body: Callable[..., None],
 ) -> list[Any]:
-    """Emit a call of a function that ``body`` writes with TVM's builder of statements; return its results.
+    """Emit a call of a PrimFunc that ``body`` writes with TVM's IR builder; return its results.
 
-    ``results`` are the shapes and element types of the results; ``body`` gets the operands and results as flat buffers.
+    ``results`` holds shapes and element types. ``body`` gets operands and results as flat buffers.
     """
 
     def compute(*tensors: Any) -> Any:
@@ -52,7 +52,7 @@ def emit_sequential(
 
 
 def _in_a_loop(primfunc: tirx.PrimFunc, name: str, inputs: int) -> tirx.PrimFunc:
-    """Return a function with its statements in a block under a loop of one step, which schedules bind and split."""
+    """Wrap the statements of a function in a block under a loop of one iteration, as schedules require."""
     statement = primfunc.body.block.body
     while isinstance(statement, tirx.AttrStmt):
         statement = statement.body

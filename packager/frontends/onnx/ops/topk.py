@@ -1,4 +1,4 @@
-"""Operators that move elements to computed places: TopK, TensorScatter, SpaceToDepth, and RoiAlign's maxima.
+"""Converters of TopK, TensorScatter, SpaceToDepth, and of uses of RoiAlign and ConvTranspose that TVM lacks.
 
 ONNX operators TopK (version 24), TensorScatter (24), SpaceToDepth (27), RoiAlign (22), ConvTranspose with
 ``output_shape`` (22), MelWeightMatrix (17).
@@ -30,12 +30,12 @@ from packager.frontends.onnx.ops.operands import (
     text,
 )
 
-# Extents up to which comparing all pairs is as good as keeping a list; and it runs on every device.
+# Up to this extent, ranking by comparing all pairs is as fast as insertion, and runs on every device.
 MAX_RANKED = 1024
 
 
 def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Insert each element into the list of the best so far; of equal elements the first comes first."""
+    """Rank by comparison, or insert each element into a sorted list; ties are in index order."""
     data = inputs[0]
     rank, dtype = data.ty.ndim, dtype_of(data)
     given = attributes["k"] if "k" in attributes else known(inputs[1], attributes, "k of TopK").item()
@@ -48,7 +48,7 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
     moved = data if axis == rank - 1 else builder.emit(relax.op.permute_dims(data, order))
 
     def by_rank(x: Any) -> Any:
-        """Count for each element those before it in the result; the output of a rank is the element that has it."""
+        """Compute the rank of each element, then invert the permutation."""
         other, mine = (te.reduce_axis((0, number), name=name) for name in ("other", "mine"))
 
         def rank_of(*i: Any) -> Any:
@@ -58,7 +58,7 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
 
         ranks = te.compute(x.shape, rank_of, name="ranks")
         shape = [*x.shape[:-1], tirx.const(k, "int64")]
-        places = te.compute(
+        indices = te.compute(
             shape,
             lambda *i: te.sum(
                 tirx.Select(
@@ -68,8 +68,8 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
             ),
             name="places",
         )
-        values = te.compute(shape, lambda *i: x(*i[:-1], tirx.min(places(*i), number - 1)), name="values")
-        return [values, places]
+        values = te.compute(shape, lambda *i: x(*i[:-1], tirx.min(indices(*i), number - 1)), name="values")
+        return [values, indices]
 
     def compute(x: Any) -> Any:
         rows = math.prod(x.shape[:-1], start=tirx.const(1, "int64"))
@@ -77,30 +77,30 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
         def generate(ins: Any, outs: Any) -> Any:
             with IRBuilder() as ib:
                 with T.seq_scope():
-                    source, values, places = (T.buffer_proxy(buffer) for buffer in (*ins, *outs))
+                    source, values, indices = (T.buffer_proxy(buffer) for buffer in (*ins, *outs))
                     with T.serial(0, rows) as row:
-                        _insert_all(source, values, places, row)
+                        _insert_all(source, values, indices, row)
                 return ib.get()
 
         def better(a: Any, b: Any) -> Any:
             return a > b if largest else a < b
 
-        def _insert_all(source: Any, values: Any, places: Any, row: Any) -> None:
+        def _insert_all(source: Any, values: Any, indices: Any, row: Any) -> None:
             with T.serial(0, number) as i:
                 new, base = source[row * number + i], row * k
                 full = i >= k
                 with T.If(tirx.any(tirx.Not(full), better(new, values[base + (k - 1)]))), T.Then():
-                    # From the end of the list to its start: what is worse moves on, and leaves room for the new.
+                    # From the end of the list to its start: shift worse elements to make room.
                     values[base + tirx.min(i, k - 1)] = new
-                    places[base + tirx.min(i, k - 1)] = i.astype("int64")
+                    indices[base + tirx.min(i, k - 1)] = i.astype("int64")
                     with T.serial(0, k - 1) as step:
                         at = base + (k - 2 - step)
                         within = k - 2 - step < tirx.min(i, k - 1)
                         with T.If(within), T.Then(), T.If(better(new, values[at])), T.Then():
                             values[at + 1] = values[at]
-                            places[at + 1] = places[at]
+                            indices[at + 1] = indices[at]
                             values[at] = new
-                            places[at] = i.astype("int64")
+                            indices[at] = i.astype("int64")
 
         shape = (*x.shape[:-1], k)
         return te.extern(
@@ -125,7 +125,7 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
 
 
 def _tensor_scatter(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Read each element of the result from the update where that covers it, else from the cache."""
+    """Select each element from the update if it covers the position, else from the cache."""
     axis = attributes.get("axis", -2) % inputs[0].ty.ndim
     circular = text(attributes, "mode", "linear") == "circular"
     starts = optional(inputs, 2)
@@ -159,7 +159,7 @@ def _space_to_depth(builder: Any, inputs: Sequence[Any], attributes: dict[str, A
 
 
 def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Maxima over the weighted neighbors of all samples of a bin, as the standard's reference has them."""
+    """RoiAlign with mode=max: the maximum over the weighted neighbors of all samples, as in onnx's reference."""
     if text(attributes, "mode", "avg") != "max":
         return convert("RoiAlign", list(inputs), attributes)
     data, rois, batches = inputs
@@ -168,7 +168,7 @@ def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
     ratio, scale = attributes.get("sampling_ratio", 0), attributes.get("spatial_scale", 1.0)
     dtype = dtype_of(data)
     if ratio <= 0:
-        raise ValueError("RoiAlign with mode=max and as many samples as a region has elements (sampling_ratio=0)")
+        raise ValueError("RoiAlign with mode=max and an adaptive number of samples (sampling_ratio=0)")
     old = (
         opset(attributes) < 16
         or text(attributes, "coordinate_transformation_mode", "half_pixel") == "output_half_pixel"
@@ -181,7 +181,9 @@ def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
         def number(value: float) -> Any:
             return tirx.const(value, dtype)
 
-        def place(r: Any, bin_index: Any, sample: Any, first: int, bins: int, extent: int) -> tuple[Any, Any, Any, Any]:
+        def sample_point(
+            r: Any, bin_index: Any, sample: Any, first: int, bins: int, extent: int
+        ) -> tuple[Any, Any, Any, Any]:
             offset = 0.0 if old else 0.5
             start = roi(r, first) * number(scale) - number(offset)
             length = roi(r, first + 2) * number(scale) - number(offset) - start
@@ -196,8 +198,8 @@ def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
             return inside, low.astype("int32"), at - low, tirx.const(extent - 1, "int32")
 
         def element(r: Any, c: Any, oy: Any, ox: Any) -> Any:
-            in_y, y, fy, last_y = place(r, oy, sy, 1, rows, height)
-            in_x, z, fx, last_x = place(r, ox, sx, 0, columns, width)
+            in_y, y, fy, last_y = sample_point(r, oy, sy, 1, rows, height)
+            in_x, z, fx, last_x = sample_point(r, ox, sx, 0, columns, width)
             down, right = corner // 2, corner % 2
             value = x(batch(r), c, tirx.min(y + down, last_y), tirx.min(z + right, last_x))
             weight = tirx.Select(down == 1, fy, number(1.0) - fy) * tirx.Select(right == 1, fx, number(1.0) - fx)
@@ -209,7 +211,7 @@ def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
 
 
 def _conv_transpose(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Turn ``output_shape`` into padding; what the output is longer than it would be without any is zeros (or bias)."""
+    """Convert ``output_shape`` to padding; an output larger than without padding is extended by zeros (or bias)."""
     if "output_shape" not in attributes:
         return convert("ConvTranspose", list(inputs), attributes)
     shape, kernel = static_extents(inputs[0], "the input of ConvTranspose", 2), static_extents(inputs[1], first=2)
@@ -230,7 +232,7 @@ def _conv_transpose(_builder: Any, inputs: Sequence[Any], attributes: dict[str, 
 
 
 def _mel_weights(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """All inputs are constants, and so is the result."""
+    """Fold: all inputs are constants."""
     names = [f"input_{number}" for number in range(len(inputs))]
     feeds = {name: known(x, attributes, "an input of MelWeightMatrix") for name, x in zip(names, inputs, strict=True)}
     kind = attributes.get("output_datatype", onnx.TensorProto.FLOAT)

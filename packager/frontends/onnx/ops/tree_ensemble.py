@@ -1,4 +1,4 @@
-"""Operators of ``ai.onnx.ml`` on tensors of numbers: trees, thresholds, tables, gathers.
+"""Converters of ``ai.onnx.ml`` operators on numeric tensors: tree ensembles, thresholds, lookup tables, gathers.
 
 ONNX operators TreeEnsemble (version 5), Binarizer (1), ArrayFeatureExtractor (1) and LabelEncoder (4). Strings are
 refused.
@@ -16,7 +16,7 @@ from tvm import relax, te, tirx
 from packager.bundle.arrays import Array
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, tensor_constant
 
-# How a node compares its feature with its value (TreeEnsemble's nodes_modes).
+# Comparison modes of a node (TreeEnsemble's nodes_modes).
 BRANCH_LEQ, BRANCH_LT, BRANCH_GTE, BRANCH_GT, BRANCH_EQ, BRANCH_NEQ, BRANCH_MEMBER = range(7)
 AGGREGATES = {0: "average", 1: "sum", 2: "minimum", 3: "maximum"}
 
@@ -27,7 +27,7 @@ def _array(attributes: Mapping[str, Any], name: str) -> Array:
 
 
 def _tree_ensemble(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Walk every tree in parallel, one level of all trees at a time: [rows, trees] positions, then their leaves."""
+    """Descend all trees in parallel, one level at a time: [rows, trees] node indices; then sum up the leaves."""
     data, dtype = inputs[0], dtype_of(inputs[0])
     names = ("featureids", "truenodeids", "falsenodeids", "trueleafs", "falseleafs")
     feature, yes, no, yes_leaf, no_leaf = (_array(attributes, f"nodes_{name}").astype(np.int64) for name in names)
@@ -43,7 +43,7 @@ def _tree_ensemble(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
         raise ValueError(
             f"TreeEnsemble with aggregate {aggregate} and post_transform {attributes.get('post_transform')}"
         )
-    # Nodes and leaves in one list, leaves behind the nodes and their own successors.
+    # Nodes and leaves share one numbering; leaves follow the nodes and are their own successors.
     number, leaves = len(feature), len(leaf_target)
     after_yes = np.concatenate([yes + yes_leaf * number, np.arange(number, number + leaves)])
     after_no = np.concatenate([no + no_leaf * number, np.arange(number, number + leaves)])
@@ -69,8 +69,8 @@ def _tree_ensemble(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
             value, bound, kind = x(r, f(node)), split(node), mode(node)
             found = tirx.const(0, "bool")
             for offset in range(longest):
-                place = start(node, 0) + tirx.const(offset, "int64")
-                held = tirx.all(place < start(node, 1), member(tirx.min(place, len(flat))) == value)
+                member_index = start(node, 0) + tirx.const(offset, "int64")
+                held = tirx.all(member_index < start(node, 1), member(tirx.min(member_index, len(flat))) == value)
                 found = tirx.any(found, held)
             tests = [
                 value <= bound,
@@ -106,7 +106,7 @@ def _tree_ensemble(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
 
 
 def _member_sets(modes: Array, values: Array) -> dict[int, list[float]]:
-    """Return the sets of the nodes that test membership: they stand in node order, each ended by a NaN."""
+    """Return the sets of the nodes with BRANCH_MEMBER: stored in node order, each terminated by a NaN."""
     sets: dict[int, list[float]] = {}
     rest = values.tolist()
     for node in np.flatnonzero(modes == BRANCH_MEMBER).tolist():
@@ -118,12 +118,12 @@ def _member_sets(modes: Array, values: Array) -> dict[int, list[float]]:
 
 
 def _depth(roots: Array, yes: Array, no: Array, nodes: int) -> int:
-    """Return how many steps the longest way to a leaf takes. Raises ValueError for trees that are none."""
+    """Return the depth of the deepest leaf. Raises ValueError if the nodes do not form trees."""
     level, depth = set(roots.tolist()), 0
     while level := {int(after[node]) for node in level if node < nodes for after in (yes, no)}:
         depth += 1
         if depth > nodes:
-            raise ValueError("the nodes of TreeEnsemble are no trees")
+            raise ValueError("the nodes of TreeEnsemble do not form trees")
     return depth
 
 
@@ -134,7 +134,7 @@ def _binarizer(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
 
 
 def _extract(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Take columns of the last axis; a vector counts as one row."""
+    """Take columns of the last axis; a vector is treated as one row."""
     data, indices = inputs
     flat = builder.emit(relax.op.reshape(indices, [-1]))
     if data.ty.ndim == 1:
@@ -166,7 +166,7 @@ def _label_encoder(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
     def compute(x: Any, known: Any, label: Any) -> Any:
         def element(*i: Any) -> Any:
             result = tirx.const(default, dtype)
-            for number in reversed(range(len(keys))):  # the first of equal keys counts
+            for number in reversed(range(len(keys))):  # the first of duplicate keys wins
                 same = x(*i) == known[number]
                 if keys.dtype.kind == "f" and np.isnan(keys[number]):
                     same = tirx.isnan(x(*i))

@@ -1,4 +1,4 @@
-"""Activations of ONNX that TVM's importer takes in float32 only, or in their newer form.
+"""Converters of activations that TVM's importer supports in float32 only, or in their newer version only.
 
 ONNX operators Elu (version 22), Selu (version 22) and ThresholdedRelu (version 22), PRelu (1 to 16).
 """
@@ -47,7 +47,7 @@ def _thresholded_relu(builder: Any, inputs: Sequence[Any], attributes: dict[str,
 
 
 def _prelu(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """PRelu; before version 7 a vector of slopes is for the channels, the second axis."""
+    """PRelu; before version 7 a vector of slopes applies to the channels (axis 1)."""
     data, slope = inputs
     if opset(attributes) < 7 and slope.ty.ndim == 1 and data.ty.ndim > 2 and extents(slope) != [1]:
         slope = builder.emit(relax.op.reshape(slope, [-1] + [1] * (data.ty.ndim - 2)))

@@ -1,4 +1,4 @@
-"""Attention and rotary embeddings of ONNX, in the form in which packager's backends look for them.
+"""Converters of attention and rotary embeddings, to the operators that packager's backends match.
 
 ONNX operators Attention (versions 23 to 25) and RotaryEmbedding (version 23).
 """
@@ -18,20 +18,20 @@ from tvm.sym import Analyzer
 from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, extents, optional, output_count
 from packager.frontends.onnx.ops.shape_arithmetic import as_tensor
 
-# What output 3 of Attention is, by ``qk_matmul_output_mode``.
+# Values of ``qk_matmul_output_mode``: the content of output 3 of Attention.
 RAW, CAPPED, BIASED, WEIGHTS = range(4)
 
 
 @dataclass(frozen=True)
 class _Bias:
-    """What is added to the scores, [.., queries, keys]; None: nothing. ``may_be_empty``: a query may have no key."""
+    """The bias of the scores, [.., queries, keys], or None. ``may_be_empty``: a row may be fully masked."""
 
     value: Any
     may_be_empty: bool
 
 
 def _attention(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Attention-25: softmax(cap(scale q k^T) + bias) v; a query that has no key gives zeros."""
+    """Attention-25: softmax(cap(scale q k^T) + bias) v; fully masked rows give zeros."""
     emit = builder.emit
     dtype, rank = dtype_of(inputs[0]), inputs[0].ty.ndim
     q = _heads(builder, inputs[0], attributes.get("q_num_heads"))
@@ -44,7 +44,7 @@ def _attention(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
     heads, depth = extents(q)[1], extents(q)[3]
     k, v = (_repeated(builder, data, heads) for data in (k, v))
     scale = attributes.get("scale") or 1 / math.sqrt(depth)
-    if dtype in ("float16", "bfloat16"):  # before the product, where it keeps scores within range
+    if dtype in ("float16", "bfloat16"):  # scale before the matmul, so that scores do not overflow
         root = relax.const(math.sqrt(scale), dtype)
         q, k = emit(relax.op.multiply(q, root)), emit(relax.op.multiply(k, root))
         scores = emit(relax.op.matmul(q, emit(relax.op.permute_dims(k, [0, 1, 3, 2]))))
@@ -79,7 +79,7 @@ def _attention(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
 
 
 def _result(builder: Any, result: Any, empty: Any, rank: int) -> Any:
-    """Return the result in the rank of the operands, with zeros in the rows that are ``empty``."""
+    """Return the result in the rank of the operands, with zeros in ``empty`` rows."""
     emit, zero = builder.emit, relax.const(0, dtype_of(result))
     if rank == 3:
         batch, heads, queries, depth = extents(result)
@@ -104,19 +104,19 @@ def _heads(builder: Any, data: Any, heads: int | None) -> Any:
 
 
 def _repeated(builder: Any, data: Any, heads: int) -> Any:
-    """Return keys or values with one head for each of the queries' (grouped-query attention)."""
+    """Repeat the heads of keys or values for grouped-query attention."""
     batch, own, rows, depth = extents(data)
     if own == heads:
         return data
     if heads % own:
-        raise ValueError(f"{heads} heads of queries are no multiple of the {own} of keys")
+        raise ValueError(f"{heads} query heads are not a multiple of {own} key heads")
     data = builder.emit(relax.op.expand_dims(data, axis=2))
     data = builder.emit(relax.op.broadcast_to(data, [batch, own, heads // own, rows, depth]))
     return builder.emit(relax.op.reshape(data, [batch, heads, rows, depth]))
 
 
 def _bias(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], scores: Any, past: Any) -> _Bias:
-    """Return the sum of the mask, the causal frontier, the window and the padding."""
+    """Return the combined mask, causal mask, sliding window and padding."""
     emit = builder.emit
     dtype = dtype_of(scores)
     _, _, queries, keys = extents(scores)
@@ -154,9 +154,9 @@ def _bias(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], sc
             added = mask if dtype_of(mask) == dtype else emit(relax.op.astype(mask, dtype))
     if lengths is not None:
         ends = emit(relax.op.reshape(_plain(builder, lengths), [-1, 1, 1, 1]))
-        places = emit(relax.op.reshape(emit(relax.op.arange(0, keys, 1, "int64")), [1, 1, 1, keys]))
-        allowed.append(emit(relax.op.less(places, ends)))
-    # The first query sees the first key at least, unless something else than the frontier takes it away.
+        positions = emit(relax.op.reshape(emit(relax.op.arange(0, keys, 1, "int64")), [1, 1, 1, keys]))
+        allowed.append(emit(relax.op.less(positions, ends)))
+    # With a causal mask alone, every query sees the first key.
     may_be_empty = left >= 0 or right >= 0 or lengths is not None or _may_mask_all(inputs, attributes, causal)
     if not allowed:
         return _Bias(added, may_be_empty)
@@ -179,7 +179,7 @@ def _may_mask_all(inputs: Sequence[Any], attributes: Mapping[str, Any], causal: 
 
 
 def _to_width(builder: Any, mask: Any, keys: Any) -> Any:
-    """Return a mask for all keys: those that it leaves out are masked."""
+    """Extend a mask to all keys: missing ones are masked."""
     *lead, width = extents(mask)
     missing = keys - width
     if width == 1 or (isinstance(missing, int) and missing <= 0) or Analyzer().can_prove_equal(missing, 0):
@@ -191,8 +191,8 @@ def _to_width(builder: Any, mask: Any, keys: Any) -> Any:
 
 
 def _empty_rows(builder: Any, bias: Any) -> Any:
-    """Return where queries have no key, [batch, heads, queries, 1] as far as the bias says."""
-    # As integers: the maximum of floats that TVM computes starts at the least finite number.
+    """Return the fully masked rows, broadcastable to [batch, heads, queries, 1]."""
+    # As integers: TVM's float maximum starts at the lowest finite number.
     seen = builder.emit(relax.op.greater(bias, relax.const(-np.inf, dtype_of(bias))))
     most = builder.emit(relax.op.max(builder.emit(relax.op.astype(seen, "int8")), axis=-1, keepdims=True))
     empty = builder.emit(relax.op.equal(most, relax.const(0, "int8")))
@@ -210,10 +210,10 @@ def _number(builder: Any, extent: Any) -> Any:
 
 
 def _rotary_embedding(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """RotaryEmbedding-23: pairs of the first ``rotary_embedding_dim`` elements of each head are rotated."""
+    """RotaryEmbedding-23: rotate pairs of the first ``rotary_embedding_dim`` elements of each head."""
     emit = builder.emit
     data, cosines, sines = inputs[:3]
-    places = optional(inputs, 3)
+    positions = optional(inputs, 3)
     shape = extents(data)
     rows_first = data.ty.ndim == 3
     if rows_first:
@@ -225,7 +225,7 @@ def _rotary_embedding(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     rotated = attributes.get("rotary_embedding_dim", 0) or width
     tables = []
     for table in (cosines, sines):
-        taken = table if places is None else emit(relax.op.take(table, places, axis=0))
+        taken = table if positions is None else emit(relax.op.take(table, positions, axis=0))
         tables.append(emit(relax.op.expand_dims(taken, axis=2 if rows_first else 1)))
     cosine, sine = tables
     pairs = attributes.get("interleaved", 0)

@@ -1,7 +1,6 @@
-"""``DeformConv``: columns of the image at the offset places, times the weights.
+"""``DeformConv`` by im2col at the offset positions, and matmul.
 
-ONNX operator DeformConv (version 22). A place that is no number or far outside reads as outside; no index leaves the
-image.
+ONNX operator DeformConv (version 22). NaN and far positions read as outside; indices are clamped to the image.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from tvm import relax, te, tirx
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, optional, static_extents
 
-OPAQUE = 8  # OpPatternKind::kOpaque of TVM: is fused with nothing
+OPAQUE = 8  # TVM's OpPatternKind::kOpaque: never fused
 
 
 def _deform_conv(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Sample columns at the offset places, [N, C, kernel, output], and multiply them with the weights by group."""
+    """Sample columns at the offset positions, [N, C, kernel, output], and multiply them with the weights by group."""
     data, weight, offset = inputs[:3]
     bias, mask = optional(inputs, 3), optional(inputs, 4)
     batch, channels, height, width = static_extents(data, "the image of DeformConv")
@@ -29,10 +28,10 @@ def _deform_conv(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any]
     dilations, dtype = attributes.get("dilations", [1, 1]), dtype_of(data)
     shared = channels // offset_groups
 
-    def all_places(moved: Any) -> Any:
-        """Return where each element of each kernel reads: [N, offset groups, kernel, rows and columns, output]."""
+    def sampling_positions(moved: Any) -> Any:
+        """Return the sampling positions: [N, offset groups, kernel, (row, column), output]."""
 
-        def place(n: Any, g: Any, k: Any, axis: Any, p: Any) -> Any:
+        def position(n: Any, g: Any, k: Any, axis: Any, p: Any) -> Any:
             offset = moved(n, (g * (kh * kw) + k) * 2 + axis, p // ow, p % ow)
             row = p // ow * strides[0] - pads[0] + k // kw * dilations[0]
             column = p % ow * strides[1] - pads[1] + k % kw * dilations[1]
@@ -41,7 +40,7 @@ def _deform_conv(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any]
             at = tirx.Select(at > tirx.const(-2.0, dtype), at, tirx.const(-2.0, dtype))
             return tirx.Select(at < extent, at, extent)
 
-        return te.compute((batch, offset_groups, kh * kw, 2, oh * ow), place, name="places")
+        return te.compute((batch, offset_groups, kh * kw, 2, oh * ow), position, name="places")
 
     def compute(x: Any, at: Any, *masks: Any) -> Any:
         def column(n: Any, c: Any, k: Any, p: Any) -> Any:
@@ -60,8 +59,10 @@ def _deform_conv(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any]
         return te.compute((batch, channels, kh * kw, oh * ow), column, name="columns")
 
     alone = {"op_pattern": OPAQUE}
-    places = builder.emit(builder.call_te(all_places, offset, primfunc_name_hint="places", primfunc_attrs=alone))
-    operands = [data, places, *([] if mask is None else [mask])]
+    positions = builder.emit(
+        builder.call_te(sampling_positions, offset, primfunc_name_hint="places", primfunc_attrs=alone)
+    )
+    operands = [data, positions, *([] if mask is None else [mask])]
     columns = builder.emit(
         builder.call_te(compute, *operands, primfunc_name_hint="deformed_columns", primfunc_attrs=alone)
     )

@@ -1,4 +1,4 @@
-"""Normalizations of ONNX, and what stands beside them in models, that TVM's importer lacks or takes only in part.
+"""Converters of normalizations, EyeLike and Dropout that TVM's importer lacks or supports only in part.
 
 ONNX operators LayerNormalization (version 17), RMSNormalization (version 23), LpNormalization (version 22), EyeLike
 (version 22) and Dropout (version 22).
@@ -16,7 +16,7 @@ from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, e
 
 
 def _layer_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """LayerNormalization-17. Its second and third output, the mean and 1 / deviation, are computed where asked for."""
+    """LayerNormalization-17. The optional outputs mean and 1 / deviation are computed if used."""
     emit = builder.emit
     data = inputs[0]
     rank, axis, count = data.ty.ndim, attributes.get("axis", -1), output_count(attributes)
@@ -35,7 +35,7 @@ def _layer_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[s
 
 
 def _rms_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """RMSNormalization-23. TVM cannot lower one over all axes: it gets one of extent 1 before them."""
+    """RMSNormalization-23. TVM cannot lower one over all axes: prepend an axis of extent 1."""
     data, scale = inputs
     rank, axis = data.ty.ndim, attributes.get("axis", -1)
     if axis % rank:
@@ -53,7 +53,7 @@ def _lp_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     dtype, axis, p = dtype_of(data), attributes.get("axis", -1), attributes.get("p", 2)
     if p not in (1, 2):
         raise ValueError(f"p = {p} is neither 1 nor 2")
-    # As the standard's reference has it, the sum for p = 1 is of the elements' absolute values.
+    # As in onnx's reference, p = 1 sums absolute values.
     terms = emit(relax.op.abs(data)) if p == 1 else emit(relax.op.multiply(data, data))
     norm = emit(relax.op.sum(terms, axis, keepdims=True))
     norm = norm if p == 1 else emit(relax.op.sqrt(norm))
@@ -73,7 +73,7 @@ def _eye_like(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
 
 
 def _dropout(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Dropout-22 in inference: its input, and a mask that keeps everything."""
+    """Dropout-22 in inference: the input, and a mask of ones."""
     data = inputs[0]
     if output_count(attributes) == 1:
         return data

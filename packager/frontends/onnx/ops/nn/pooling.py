@@ -1,8 +1,8 @@
-"""Pooling where TVM's importer lacks a use or computes it otherwise: padding that follows from ``auto_pad`` and
-``ceil_mode``, dilated averages, indices of maxima, integers, and the inverse of pooling.
+"""Converters of pooling that TVM's importer lacks or computes differently: ``auto_pad``, ``ceil_mode``, dilated
+averages, indices of maxima, integers, MaxUnpool.
 
 ONNX operators AveragePool (version 22), MaxPool (22), LpPool (22), MaxUnpool (22). Windows are clipped to the padded
-input; what ``ceil_mode`` adds to its end counts for no average.
+input; padding added by ``ceil_mode`` is excluded from averages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from packager.frontends.onnx.ops.operands import (
 
 @dataclass(frozen=True)
 class _Window:
-    """The windows along one spatial axis; ``after`` is the padding that the model asks for, ``size`` their number."""
+    """The windows along one spatial axis; ``after`` is the model's end padding, ``size`` the number of windows."""
 
     extent: int
     kernel: int
@@ -43,19 +43,19 @@ class _Window:
 
     @property
     def reach(self) -> int:
-        """Elements from the first to the last of a window."""
+        """The dilated kernel size."""
         return (self.kernel - 1) * self.dilation + 1
 
     @property
     def end(self) -> int:
-        """The padding at the end that makes the windows fit exactly, or more."""
+        """The end padding that all windows fit in."""
         return max(0, (self.size - 1) * self.stride + self.reach - self.before - self.extent)
 
     def counts(self, *, padding: bool) -> Any:
-        """Return how many elements each window has."""
-        places = np.arange(self.size)[:, None] * self.stride - self.before + np.arange(self.kernel) * self.dilation
+        """Return the number of elements of each window."""
+        positions = np.arange(self.size)[:, None] * self.stride - self.before + np.arange(self.kernel) * self.dilation
         low, high = (-self.before, self.extent + self.after) if padding else (0, self.extent)
-        return np.maximum(((places >= low) & (places < high)).sum(axis=1), 1)
+        return np.maximum(((positions >= low) & (positions < high)).sum(axis=1), 1)
 
 
 def _windows(data: Any, attributes: Mapping[str, Any]) -> list[_Window]:
@@ -89,8 +89,8 @@ def _windows(data: Any, attributes: Mapping[str, Any]) -> list[_Window]:
 def _reduce_windows(x: Any, windows: Sequence[_Window], combine: Any, outside: Any, name: str) -> Any:
     axes = [te.reduce_axis((0, window.kernel), name=f"k{i}") for i, window in enumerate(windows)]
 
-    def element(n: Any, c: Any, *place: Any) -> Any:
-        at = [p * w.stride + k * w.dilation - w.before for p, k, w in zip(place, axes, windows, strict=True)]
+    def element(n: Any, c: Any, *output: Any) -> Any:
+        at = [p * w.stride + k * w.dilation - w.before for p, k, w in zip(output, axes, windows, strict=True)]
         inside = [tirx.all(a >= 0, a < w.extent) for a, w in zip(at, windows, strict=True) if w.before or w.end]
         value = x(n, c, *at)
         return combine(tirx.if_then_else(tirx.all(*inside), value, outside) if inside else value, axis=axes)
@@ -103,13 +103,13 @@ def _is_static(data: Any) -> bool:
 
 
 def _explicit(attributes: dict[str, Any], windows: Sequence[_Window]) -> dict[str, Any]:
-    """Return attributes that say by explicit padding what the windows are."""
+    """Return the attributes with explicit padding instead of auto_pad and ceil_mode."""
     plain = {name: value for name, value in attributes.items() if name not in ("auto_pad", "ceil_mode")}
     return plain | {"pads": (*(w.before for w in windows), *(w.end for w in windows))}
 
 
 def _is_plain(data: Any, windows: Sequence[_Window]) -> bool:
-    """Whether TVM pools these: windows of one to three axes, none of which ends before its padding does."""
+    """Tell whether TVM supports the windows: one to three axes, all of the padding used."""
     fits = all((w.extent + w.before + w.end - w.reach) // w.stride + 1 == w.size for w in windows)
     return fits and len(windows) <= 3 and dtype_of(data).startswith(("float", "bfloat"))
 
@@ -128,7 +128,7 @@ def _max_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], c
 
 
 def _max_and_indices(builder: Any, data: Any, windows: Sequence[_Window], *, column_major: bool) -> Any:
-    """Return maxima and where they are in the whole input: the first one of equals."""
+    """Return maxima and their indices in the whole input; ties select the first."""
     dtype = dtype_of(data)
     spatial = [window.extent for window in windows]
 
@@ -139,23 +139,23 @@ def _max_and_indices(builder: Any, data: Any, windows: Sequence[_Window], *, col
         value = _reduce_windows(x, windows, te.max, tirx.min_value(dtype), "max_pool")
         axes = [te.reduce_axis((0, window.kernel), name=f"p{i}") for i, window in enumerate(windows)]
 
-        def first(n: Any, c: Any, *place: Any) -> Any:
-            """Return the least row-major index of an element of the window that equals its maximum."""
+        def first(n: Any, c: Any, *output: Any) -> Any:
+            """Return the lowest row-major index of a window element that equals the maximum."""
             at = [
                 (p * w.stride + k * w.dilation - w.before).astype("int64")
-                for p, k, w in zip(place, axes, windows, strict=True)
+                for p, k, w in zip(output, axes, windows, strict=True)
             ]
             inside = tirx.all(*(tirx.all(a >= 0, a < w.extent) for a, w in zip(at, windows, strict=True)))
             index = tirx.const(0, "int64")
             for a, extent in zip(at, spatial, strict=True):
                 index = index * extent + a
-            found = tirx.if_then_else(inside, x(n, c, *at) == value(n, c, *place), tirx.const(0, "bool"))
+            found = tirx.if_then_else(inside, x(n, c, *at) == value(n, c, *output), tirx.const(0, "bool"))
             return te.min(tirx.Select(found, index, last), axis=axes)
 
         index = te.compute(value.shape, first, name="first_of_equals")
 
-        def index_in_plane(n: Any, c: Any, *place: Any) -> Any:
-            row_major = tirx.min(index(n, c, *place), tirx.const(plane - 1, "int64"))  # a window of NaNs equals none
+        def index_in_plane(n: Any, c: Any, *output: Any) -> Any:
+            row_major = tirx.min(index(n, c, *output), tirx.const(plane - 1, "int64"))  # a window of NaNs equals none
             base = (n * x.shape[1] + c).astype("int64") * plane
             if not column_major:
                 return base + row_major
@@ -192,9 +192,9 @@ def _windowed_mean(builder: Any, data: Any, windows: Sequence[_Window], *, paddi
         wide = x if dtype == work else te.compute(x.shape, lambda *i: x(*i).astype(work), name="wide")
         total = _reduce_windows(wide, windows, te.sum, tirx.const(0.0, work), "window_sum")
 
-        def element(n: Any, c: Any, *place: Any) -> Any:
-            size = math.prod((count[p] for count, p in zip(counts, place, strict=True)), start=tirx.const(1.0, work))
-            return (total(n, c, *place) / size).astype(dtype)
+        def element(n: Any, c: Any, *output: Any) -> Any:
+            size = math.prod((count[p] for count, p in zip(counts, output, strict=True)), start=tirx.const(1.0, work))
+            return (total(n, c, *output) / size).astype(dtype)
 
         return te.compute(total.shape, element, name="average_pool")
 
@@ -225,7 +225,7 @@ def _lp_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], co
 
 
 def _max_unpool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Scatter the values into zeros; indices count elements of the whole output that the attributes give."""
+    """Scatter the values into zeros; indices refer to the output shape derived from the attributes."""
     shape = static_extents(inputs[0])
     kernel = attributes["kernel_shape"]
     rank = len(kernel)

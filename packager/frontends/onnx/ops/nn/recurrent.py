@@ -1,7 +1,7 @@
-"""Recurrent networks, unrolled over time: one product of all inputs with the weights, then the steps one by one.
+"""Converters of recurrent networks, unrolled over time: one matmul of all inputs, then the steps.
 
-ONNX operators RNN, LSTM and GRU (version 22): both directions, lengths by sequence, peepholes, clipping, both layouts
-and all activations. The number of steps must be known.
+ONNX operators RNN, LSTM and GRU (version 22): both directions, sequence lengths, peepholes, clipping, both layouts and
+all activations. The number of steps must be static.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm import relax
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, optional, text
 
 MAX_STEPS = 2048
-# Gates of a cell, in the order of the weights: input, output, forget, cell; update, reset, hidden.
+# Number of gates. In the weights they are ordered input, output, forget, cell (LSTM); update, reset, hidden (GRU).
 GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 DEFAULTS = {"RNN": ["Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 ALPHA = {"Affine": 1.0, "LeakyRelu": 0.01, "ThresholdedRelu": 1.0, "ScaledTanh": 1.0, "HardSigmoid": 0.2, "Elu": 1.0}
@@ -25,7 +25,7 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class _Cell:
-    """What the steps of one direction share: emits operators, and knows the extents and the attributes."""
+    """The context of the steps of one direction: block builder, extents and attributes."""
 
     builder: Any
     hidden: int
@@ -38,7 +38,7 @@ class _Cell:
         return self.builder.emit(call)
 
     def add(self, *terms: Any) -> Any:
-        """Return the sum of the terms that are there."""
+        """Return the sum of the terms that are not None."""
         there = [term for term in terms if term is not None]
         total = there[0]
         for term in there[1:]:
@@ -52,13 +52,13 @@ class _Cell:
         return relax.const(value, self.dtype)
 
     def apply(self, index: int, value: Any) -> Any:
-        """Return an activation of a value, which is clipped first."""
+        """Clip a value and apply an activation."""
         if self.clip is not None:
             value = self.emit(relax.op.clip(value, -self.clip, self.clip))
         return self.functions[index](value)
 
     def part(self, data: Any, index: int, count: int = 1) -> Any:
-        """Return the parts of ``count`` gates, ``hidden`` elements each along the last axis."""
+        """Slice ``count`` gates of ``hidden`` elements each along the last axis."""
         begin, end = index * self.hidden, (index + count) * self.hidden
         return self.emit(relax.op.strided_slice(data, [data.ty.ndim - 1], [begin], [end]))
 
@@ -125,7 +125,7 @@ def _functions(builder: Any, kind: str, direction: int, attributes: Mapping[str,
     exact = {name.lower(): name for name in (*ALPHA, *BETA, "Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")}
     names = [exact.get(name.lower(), name) for name in given]
     names = names or defaults * (direction + 1)
-    # The numbers belong, in order, to those functions that take any.
+    # The parameters are consumed in order by the functions that take any.
     numbers = {which: list(attributes.get(f"activation_{which}", ())) for which in ("alpha", "beta")}
     takers: dict[str, Mapping[str, float]] = {"alpha": ALPHA, "beta": BETA}
     made = []
@@ -173,7 +173,7 @@ def _lstm_step(cell: _Cell, x: Any, state: Sequence[Any], r: Any, bias: Any, pee
     new = cell.add(cell.times(f, c), cell.times(i, cell.apply(1, g)))
     if peep is not None:
         o = cell.add(o, cell.times(cell.part(peep, 1), new))
-    # The state is clipped on its way to the output only, as onnxruntime has it.
+    # The state is clipped for the output only, as in onnxruntime.
     return [cell.times(cell.apply(0, o), cell.functions[2](new)), new]
 
 
@@ -181,7 +181,7 @@ STEPS = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
 
 
 def _take(builder: Any, data: Any, index: int, axis: int) -> Any:
-    """Return one element along an axis, which goes."""
+    """Take one element along an axis and drop the axis."""
     part = builder.emit(relax.op.strided_slice(data, [axis], [index], [index + 1]))
     return builder.emit(relax.op.squeeze(part, [axis]))
 
@@ -207,7 +207,7 @@ def _unroll(builder: Any, kind: str, inputs: Sequence[Any], attributes: dict[str
     directions, rows, _ = extents(w)
     hidden, dtype = rows // GATES[kind], dtype_of(x)
     if not isinstance(steps, int) or not 0 < steps <= MAX_STEPS:
-        raise ValueError(f"{kind} over {steps} steps: they must be a known number up to {MAX_STEPS} (--dim)")
+        raise ValueError(f"{kind} over {steps} steps: must be a static number up to {MAX_STEPS} (--dim)")
     if text(attributes, "direction", "forward") not in ("forward", "reverse", "bidirectional"):
         raise ValueError(f"{kind} has no such direction")
     outputs: list[list[Any]] = []

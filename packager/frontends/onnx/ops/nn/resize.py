@@ -1,8 +1,8 @@
-"""``Resize`` and ``Upsample`` by tables of indices and weights per axis, for what TVM's importer lacks or computes
-otherwise.
+"""Converters of Resize and Upsample by per-axis tables of indices and weights, for uses that TVM's importer lacks or
+computes differently.
 
-ONNX operators Resize (versions 10 to 19) and Upsample (7, 9): every mode is a weighted sum of input elements,
-separately along each axis, whose indices and weights follow from extents, scales and the region of interest alone.
+ONNX operators Resize (versions 10 to 19) and Upsample (7, 9): every mode is separable into weighted sums along each
+axis, whose indices and weights depend on extents, scales and the region of interest only.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ from packager.frontends.onnx.ops.operands import (
 )
 from packager.frontends.onnx.ops.shape_arithmetic import is_symbolic
 
-# Taps of all axes together that one loop nest adds up; more are computed axis by axis.
+# Up to this product of taps over all axes one loop nest computes the sum; beyond it, one per axis.
 MAX_TAPS = 16
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis that changes: for each of its outputs the indices of inputs and their weights, [extent, taps], and
-    whether it lies outside the input."""
+    """A resized axis: input indices and weights of each output, [extent, taps], and whether it is outside the input."""
 
     axis: int
     indices: Array
@@ -74,11 +73,11 @@ def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
 
 
 def _is_symbolic(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> bool:
-    """Whether an axis that may change has a symbolic extent, before or after."""
+    """Tell whether a resized axis has a symbolic extent, before or after."""
     shape = extents(inputs[0])
     axes = attributes.get("axes", range(len(shape)))
-    place = 1 if opset(attributes) < 11 else 2
-    scales = constant(inputs[place], attributes) if optional(inputs, place) is not None else None
+    index = 1 if opset(attributes) < 11 else 2
+    scales = constant(inputs[index], attributes) if optional(inputs, index) is not None else None
     if scales is not None and scales.size:
         changing = [axis for axis, scale in zip(axes, scales.tolist(), strict=True) if scale != 1.0]
         return not all(isinstance(shape[axis], int) for axis in changing)
@@ -120,7 +119,7 @@ def _geometry(
 
 
 def _coordinates(mode: str, extent: int, size: int, scale: float, region: tuple[float, float]) -> Array:
-    """Return where each output lies on the input's axis."""
+    """Return the input coordinate of each output."""
     x = np.arange(size, dtype=np.float64)
     length = scale * extent
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and length != 1):
@@ -173,21 +172,21 @@ def _table(
     if mode not in ("linear", "cubic"):
         raise ValueError(f"Resize has no mode {mode!r}")
     first = math.floor(-reach / shrink) + 1
-    # The element at or before a coordinate, and a ratio in (0, 1]: the left one where it lies on an element.
+    # The element before a coordinate, and the fraction in (0, 1]; an integer coordinate belongs to the left interval.
     base = np.ceil(x).astype(np.int64) - 1
     offsets = np.arange(first, 2 - first if attributes.get("antialias", 0) else reach + 1)
-    places = base[:, None] + offsets[None, :]
-    distance = (places - x[:, None]) * shrink
+    positions = base[:, None] + offsets[None, :]
+    distance = (positions - x[:, None]) * shrink
     if mode == "cubic":
         weights = _cubic(distance, float(attributes.get("cubic_coeff_a", -0.75)))
     else:
         weights = np.clip(1 - np.abs(distance), 0, None)
     if attributes.get("exclude_outside", 0):
-        weights = np.where((places < 0) | (places >= extent), 0.0, weights)
+        weights = np.where((positions < 0) | (positions >= extent), 0.0, weights)
     if attributes.get("exclude_outside", 0) or attributes.get("antialias", 0):
         total = weights.sum(axis=1, keepdims=True)
         weights = weights / np.where(total == 0, 1.0, total)
-    return _Axis(axis, np.clip(places, 0, extent - 1).astype(np.int32), weights, outside)
+    return _Axis(axis, np.clip(positions, 0, extent - 1).astype(np.int32), weights, outside)
 
 
 def _apply(builder: Any, data: Any, sizes: list[int], changes: list[_Axis], extrapolation: float) -> Any:
@@ -209,12 +208,12 @@ def _apply(builder: Any, data: Any, sizes: list[int], changes: list[_Axis], extr
         tables.append(tensor_constant(change.outside.astype(np.int32)))
 
     def compute(x: Any, *given: Any) -> Any:
-        def element(*place: Any) -> Any:
+        def element(*index: Any) -> Any:
             total = None
             for choice in itertools.product(*(range(change.indices.shape[1]) for change in changes)):
-                source, weight = list(place), None
+                source, weight = list(index), None
                 for number, (change, tap) in enumerate(zip(changes, choice, strict=True)):
-                    position = place[change.axis]
+                    position = index[change.axis]
                     source[change.axis] = given[3 * number][position, tap].astype("int64")
                     factor = given[3 * number + 1][position, tap]
                     weight = factor if weight is None else weight * factor
@@ -224,7 +223,7 @@ def _apply(builder: Any, data: Any, sizes: list[int], changes: list[_Axis], extr
                 total = _stored(total, dtype)
             for number, change in enumerate(changes):
                 if change.outside.any():
-                    beyond = given[3 * number + 2][place[change.axis]] != 0
+                    beyond = given[3 * number + 2][index[change.axis]] != 0
                     total = tirx.Select(beyond, tirx.const(extrapolation, dtype), total)
             return total
 
@@ -234,7 +233,7 @@ def _apply(builder: Any, data: Any, sizes: list[int], changes: list[_Axis], extr
 
 
 def _stored(value: Any, dtype: str) -> Any:
-    """Return a sum as an element of the result: integers saturate, truncated as a cast does."""
+    """Convert a sum to the result type: integers are truncated and saturate."""
     if not dtype.startswith(("int", "uint")):
         return value.astype(dtype)
     limits = np.iinfo(dtype)

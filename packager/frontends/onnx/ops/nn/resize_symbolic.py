@@ -1,7 +1,7 @@
-"""``Resize`` of axes whose extents are symbolic: where outputs lie is computed when the model runs.
+"""Converter of Resize with symbolic extents: coordinates are computed at run time.
 
-ONNX operator Resize (versions 11 to 19), modes ``nearest`` and ``linear``; ``resize`` has the
-others, by tables, for extents that are numbers.
+ONNX operator Resize (versions 11 to 19), modes ``nearest`` and ``linear``; for other modes, which require static
+extents, see ``resize``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tvm import te, tirx
 from packager.frontends.onnx.ops.operands import constant, dtype_of, extents, optional, text
 from packager.frontends.onnx.ops.shape_arithmetic import known
 
-# Scales are fractions with at most this denominator: sizes have to follow from extents in integers.
+# The largest denominator of a scale: sizes are computed from extents with integers.
 MAX_DENOMINATOR = 1024
 
 
 @dataclass(frozen=True)
 class _Change:
-    """An axis that changes: its extents before and after; the ratio that the model gives, None if it gives sizes."""
+    """A resized axis: extents before and after, and the model's scale; None if it gives sizes."""
 
     axis: int
     extent: Any
@@ -32,7 +32,7 @@ class _Change:
 
 
 def resize_symbolic(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-    """Return the resized data. Raises ValueError for what needs extents that are numbers."""
+    """Return the resized data. Raises ValueError for uses that require static extents."""
     data = inputs[0]
     for name in ("antialias", "exclude_outside"):
         if attributes.get(name, 0):
@@ -45,24 +45,24 @@ def resize_symbolic(builder: Any, inputs: Sequence[Any], attributes: Mapping[str
     work = "float64" if dtype_of(data) in ("float64", "int64", "int32") else "float32"
 
     def nearest(x: Any, *sizes: Any) -> Any:
-        inside = _of(changes, x, sizes)
+        inside = _in_function(changes, x, sizes)
 
-        def element(*place: Any) -> Any:
-            source = list(place)
+        def element(*output: Any) -> Any:
+            source = list(output)
             for change in inside:
-                source[change.axis] = _nearest(change, place[change.axis], attributes)
+                source[change.axis] = _nearest(change, output[change.axis], attributes)
             return x(*source)
 
         return te.compute(_resized(x, inside), element, name="resize")
 
     def linear(x: Any, *sizes: Any) -> Any:
-        inside = _of(changes, x, sizes)
+        inside = _in_function(changes, x, sizes)
 
-        def element(*place: Any) -> Any:
-            taps = [_taps(change, place[change.axis], attributes) for change in inside]
+        def element(*output: Any) -> Any:
+            taps = [_taps(change, output[change.axis], attributes) for change in inside]
             total = tirx.const(0.0, work)
             for choice in itertools.product(*taps):
-                source, weight = list(place), tirx.const(1.0, work)
+                source, weight = list(output), tirx.const(1.0, work)
                 for change, (index, factor) in zip(inside, choice, strict=True):
                     source[change.axis] = index
                     weight = weight * factor.astype(work)
@@ -78,8 +78,8 @@ def resize_symbolic(builder: Any, inputs: Sequence[Any], attributes: Mapping[str
     return builder.call_te(compute, data, *sizes, primfunc_name_hint="resize")
 
 
-def _of(changes: Sequence[_Change], x: Any, sizes: Sequence[Any]) -> list[_Change]:
-    """Return the changes in a function of its own, whose shape variables are other ones than the model's."""
+def _in_function(changes: Sequence[_Change], x: Any, sizes: Sequence[Any]) -> list[_Change]:
+    """Return the changes in terms of the shape variables of a PrimFunc, which differ from the model's."""
     return [replace(change, extent=x.shape[change.axis], size=s) for change, s in zip(changes, sizes, strict=True)]
 
 
@@ -130,10 +130,10 @@ def _float(extent: Any) -> Any:
     return _expression(extent).astype("float64")
 
 
-def _coordinate(change: _Change, place: Any, attributes: Mapping[str, Any]) -> Any:
-    """Return where an output lies on the input's axis, as float64."""
+def _coordinate(change: _Change, output: Any, attributes: Mapping[str, Any]) -> Any:
+    """Return the input coordinate of an output, as float64."""
     mode = text(attributes, "coordinate_transformation_mode", "half_pixel")
-    x = place.astype("float64")
+    x = output.astype("float64")
     ratio = _float(change.size) / _float(change.extent)
     scale = ratio if change.scale is None else tirx.const(float(change.scale), "float64")
     single = tirx.EQ(_expression(change.size), tirx.const(1, "int64"))
@@ -150,14 +150,14 @@ def _coordinate(change: _Change, place: Any, attributes: Mapping[str, Any]) -> A
     raise ValueError(f"Resize with {mode!r} needs extents that are numbers: fix the dims with --dim")
 
 
-def _nearest(change: _Change, place: Any, attributes: Mapping[str, Any]) -> Any:
+def _nearest(change: _Change, output: Any, attributes: Mapping[str, Any]) -> Any:
     rounding = text(attributes, "nearest_mode", "round_prefer_floor")
     coordinates = text(attributes, "coordinate_transformation_mode", "half_pixel")
-    # (i + 1/2) / f - 1/2 is never half-way between two elements, and rounds to floor(i / f).
+    # (i + 1/2) / f - 1/2 is never a tie, and rounds to floor(i / f).
     floors = (coordinates, rounding[:5]) in (("asymmetric", "floor"), ("half_pixel", "round"))
     if floors and change.scale is not None and change.scale.denominator == 1:
-        return tirx.floordiv(place, change.scale.numerator)
-    x = _coordinate(change, place, attributes)
+        return tirx.floordiv(output, change.scale.numerator)
+    x = _coordinate(change, output, attributes)
     rounded = {
         "round_prefer_floor": lambda: tirx.ceil(x - 0.5),
         "round_prefer_ceil": lambda: tirx.floor(x + 0.5),
@@ -167,9 +167,9 @@ def _nearest(change: _Change, place: Any, attributes: Mapping[str, Any]) -> Any:
     return _inside(rounded.astype("int64"), change)
 
 
-def _taps(change: _Change, place: Any, attributes: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Return the two elements beside an output, and their weights."""
-    x = _coordinate(change, place, attributes)
+def _taps(change: _Change, output: Any, attributes: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Return the two input indices around an output, and their weights."""
+    x = _coordinate(change, output, attributes)
     before = tirx.floor(x)
     index = before.astype("int64")
     return [(_inside(index, change), before + 1.0 - x), (_inside(index + 1, change), x - before)]

@@ -1,4 +1,4 @@
-"""Quantization with one scale for each block of elements along an axis.
+"""Blocked quantization: one scale per block of elements along an axis.
 
 ONNX operators QuantizeLinear and DequantizeLinear (version 21 on) with ``block_size``.
 """
@@ -18,7 +18,7 @@ RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uin
 
 
 def spread(builder: Any, small: Any, data: Any, attributes: Mapping[str, Any]) -> Any:
-    """Return scales or zero points with one for each element of ``data``."""
+    """Repeat scales or zero points to the shape of ``data``."""
     axis = attributes.get("axis", 1) % data.ty.ndim
     block, extent = attributes["block_size"], extents(data)[axis]
     repeated = builder.emit(relax.op.repeat(small, block, axis))
@@ -28,7 +28,7 @@ def spread(builder: Any, small: Any, data: Any, attributes: Mapping[str, Any]) -
 
 
 def _quantize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """QuantizeLinear-21: saturate(round(x / scale) + zero point), halves to even."""
+    """QuantizeLinear-21: saturate(round(x / scale) + zero point), rounding half to even."""
     data, scale, zero = inputs[0], inputs[1], optional(inputs, 2)
     output = attributes.get("output_dtype", 0)
     stored = dtype_of(zero) if zero is not None else get_type(output) if output else "uint8"

@@ -1,7 +1,7 @@
-"""``QuantizeLinear`` and ``DequantizeLinear`` of 8-bit floats, which TVM's importer lacks.
+"""Converters of QuantizeLinear and DequantizeLinear with 8-bit floats, which TVM's importer lacks.
 
-https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html: a float8 is ``saturate(x / scale)``, rounded by the cast, and
-its zero point is 0.
+https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html: a float8 is ``saturate(x / scale)``, rounded by the cast; the
+zero point is 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from onnx import TensorProto
 from tvm import relax
 
-# Converts a node of a standard operator: its name, inputs and attributes.
+# Converts a standard operator, given its name, inputs and attributes.
 Convert = Callable[[str, list[Any], dict[str, Any]], Any]
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 _OUTPUTS = {TensorProto.FLOAT8E4M3FN: "float8_e4m3fn", TensorProto.FLOAT8E5M2: "float8_e5m2"}
@@ -43,7 +43,7 @@ def dequantize_linear(builder: Any, inputs: Sequence[Any], attributes: dict[str,
 
 
 def along(builder: Any, scale: Any, data: Any, attributes: dict[str, Any]) -> Any:
-    """Return a scale that broadcasts: one of all elements, or one for each along an axis."""
+    """Reshape a per-tensor or per-axis scale so that it broadcasts to ``data``."""
     rank, axis = data.ty.ndim, attributes.get("axis", 1)
     if scale.ty.ndim == 0 or rank <= 1:
         return scale

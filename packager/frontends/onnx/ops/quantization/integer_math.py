@@ -1,4 +1,4 @@
-"""Shifts, bit patterns, remainders and powers where TVM's importer lacks them or computes other values.
+"""Converters of shifts, bit casts, remainders and powers that TVM's importer lacks or computes wrongly.
 
 ONNX operators BitShift (version 28), BitCast (26), Mod (28), Div (14), Pow (15).
 """
@@ -19,7 +19,7 @@ def _bits(dtype: str) -> int:
 
 
 def _elementwise(builder: Any, inputs: Sequence[Any], function: Any, name: str) -> Any:
-    """Return a call that applies ``function`` to operands that broadcast."""
+    """Apply ``function`` elementwise, with broadcasting."""
 
     def compute(*tensors: Any) -> Any:
         shape = list(tensors[0].shape)
@@ -45,7 +45,7 @@ def _bit_shift(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
     bits, left, signed = _bits(dtype), text(attributes, "direction", "") == "LEFT", dtype.startswith("int")
 
     def shift(x: Any, count: Any) -> Any:
-        # A count outside [0, bits) is undefined in C: such shifts give what the sign alone leaves.
+        # A shift by a count outside [0, bits) is undefined in C: return 0, or -1 for a negative number shifted right.
         wide = count.astype("int64")
         inside = tirx.all(wide >= tirx.const(0, "int64"), wide < tirx.const(bits, "int64"))
         safe = tirx.Select(inside, count, tirx.const(bits - 1, dtype))
@@ -75,14 +75,14 @@ def _bit_cast(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
 
 
 def _mod(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    tensors = all(isinstance(x.ty, relax.TensorType) for x in inputs)  # and not extents
+    tensors = all(isinstance(x.ty, relax.TensorType) for x in inputs)  # no extents
     if attributes.get("fmod", 0) or not tensors or dtype_of(inputs[0]).startswith(("int", "uint")):
         return convert("Mod", list(inputs), attributes)
     dtype = dtype_of(inputs[0])
     work = dtype if dtype == "float64" else "float32"
 
     def remainder(x: Any, y: Any) -> Any:
-        """As x - floor(x / y) y, which overflows to infinity or loses the sign of zero."""
+        """Equal x - floor(x / y) y, without its overflow, and with the sign of zero."""
         a, b = x.astype(work), y.astype(work)
         rest = tirx.truncmod(a, b)
         zero = tirx.const(0.0, work)
@@ -95,7 +95,7 @@ def _mod(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
 
 
 def _power(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Pow of integers by squaring; the type is that of the base."""
+    """Pow of integers by squaring; the result has the type of the base."""
     if not all(isinstance(x.ty, relax.TensorType) for x in inputs):
         return convert("Pow", list(inputs), attributes)
     base, exponent = dtype_of(inputs[0]), dtype_of(inputs[1])

@@ -1,4 +1,4 @@
-"""The operators of ours that ``onnx_narrow`` writes: ``NarrowDecode``, ``NarrowEncode`` and ``NarrowScale``."""
+"""Converters of ``NarrowDecode``, ``NarrowEncode`` and ``NarrowScale``, which ``graph.narrow_types`` inserts."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _narrow_encode(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
 
 
 def _narrow_scale(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Combine data with one operand for all elements, for each along an axis, or for each block of such.
+    """Multiply, divide or add data with a per-tensor, per-axis or blocked operand.
 
-    The result has the type of the scale where it multiplies, else that of the data; it is rounded to it once.
+    A product has the type of the scale, other results that of the data; they are rounded once.
     """
     data, scale = inputs
     wide = "float64" if "float64" in (dtype_of(data), dtype_of(scale)) else "float32"

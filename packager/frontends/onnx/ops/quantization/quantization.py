@@ -1,8 +1,8 @@
-"""ONNX's operators on quantized tensors that TVM's importer lacks, by those that it has.
+"""Converters of ONNX's quantized operators that TVM's importer lacks.
 
-``QLinearConv`` and ``QLinearMatMul`` are dequantized operands, the product, and its quantization: exactly what models
-say that have these as nodes of their own, and computed in integers where those are (``transforms.quantize``).
-``ConvInteger`` is a convolution of int32 without zero points, as TVM imports ``MatMulInteger``. Specifications:
+``QLinearConv`` and ``QLinearMatMul`` become dequantize, conv or matmul, quantize, exactly as in QDQ models, and are
+rewritten to integer arithmetic with those (``transforms.quantize``). ``ConvInteger`` becomes an int32 convolution after
+subtracting the zero points, as TVM imports ``MatMulInteger``. Specifications:
 https://onnx.ai/onnx/operators/onnx__QLinearConv.html, onnx__QLinearMatMul.html, onnx__ConvInteger.html.
 """
 
@@ -30,7 +30,7 @@ def _quantized(builder: Any, data: Any, scale: Any, zero: Any, axis: int) -> Any
 
 
 def _single(builder: Any, scale: Any) -> Any:
-    """Return a scale as float32: the float16 of newer models is a shorter way to store it."""
+    """Cast a scale to float32; newer models store float16."""
     return scale if str(scale.ty.dtype) == "float32" else builder.emit(relax.op.astype(scale, "float32"))
 
 
