@@ -78,7 +78,7 @@ class Linker:
                 "device": device,
                 "cc": self.toolchain.versions["cc"],
                 "machine": self.toolchain.machine,
-                "files": {path.name: path.read_text() for path in [*sources, *headers]},
+                "files": {str(path.relative_to(stub)): path.read_text() for path in [*sources, *headers]},
             }
         )
         built = self.workdir / "runtime"
@@ -218,7 +218,7 @@ def _check_names(link_plan: LinkPlan) -> None:
         folder("templates") / "entrypoint" / "entrypoint.c.j2",
         folder("templates") / "entrypoint" / "integers.c.j2",
         include / "include" / "packager.h",
-        include / "src" / "internal.h",
+        include / "src" / "entrypoint.h",
     ]
     taken = {name for text in texts for name in re.findall(r"[A-Za-z_]\w*", text.read_text())}
     taken.update(name for path in link_plan.runtime for name in read_elf(path).exports)

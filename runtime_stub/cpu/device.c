@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "batches.h"
+#include "micro_batches.h"
 
 int32_t pk_device_check_options(const packager_session_options_t *options) {
   if (options->device_index != 0) {

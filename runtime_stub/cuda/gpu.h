@@ -1,15 +1,17 @@
-/* gpu.h: what the files of the CUDA runtime tell each other.
+/* gpu.h: declarations shared by the files of the CUDA runtime.
  *
- *   driver.c   libcuda.so.1 and its results
- *   gpu.c      what sessions on one device share: context, modules, constants
- *   device.c   a session's own part, and its constants
- *   device_states.c  what a session keeps between its runs
- *   staging.c  tensors that cannot be used where they lie
- *   run.c      one run: streams and their order, failures
- *   launch.c   what primitive functions call
- *   filled.c   launches whose arguments are computed from a problem, and kept; tensor maps
- *   graph.c    runs that are captured once and then replayed
- *   profile.c  runs that are measured
+ *   driver.c          loads libcuda.so.1; error messages of its results
+ *   gpu.c             per-device state shared by sessions: context, modules, constants
+ *   device.c          per-session state, constants
+ *   states.c          tensors that a session keeps between runs
+ *   staging.c         copies of tensors that kernels cannot access or that are misaligned
+ *   run.c             one run: stream order, waiting
+ *   call.c            calls the primitive functions, reports their failures
+ *   launch.c          the API that primitive functions call
+ *   problem_launch.c  launches with arguments computed from a problem, cached; tensor maps
+ *   graph.c           CUDA graphs: capture, update, replay
+ *   profile.c         times primitive functions
+ *   memory.c          growable arrays
  */
 #ifndef PK_GPU_H_
 #define PK_GPU_H_
@@ -185,7 +187,7 @@ int32_t pk_run(packager_session_t *session, const DLTensor *const *inputs, DLTen
                pk_compute_fn *compute);
 /* As the session's options say. */
 pk_compute_fn pk_compute;
-/* Calls the primitive functions in a mode. Returns the number of the call that failed, or 0. */
+/* call.c. Calls the primitive functions in a mode. Returns the number of the call that failed, or 0. */
 int32_t pk_call(packager_session_t *session, int32_t mode);
 int32_t pk_fail_call(packager_session_t *session, int32_t failed);
 /* Fails a run; `what` failed with this result, outside of a primitive function. */
@@ -226,14 +228,14 @@ int32_t pk_launch_work(pk_cuda_t *cuda, const pk_work_t *work);
 /* Fails a launch with PK_NOT_LOADED.., which it returns. */
 int32_t pk_fail_launch(pk_cuda_t *cuda, int32_t kernel, CUresult result);
 
-/* filled.c */
+/* problem_launch.c */
 void pk_filled_release(pk_cuda_t *cuda);
 
 /* profile.c. Around each launch. */
 CUresult pk_measure_begin(pk_cuda_t *cuda);
 CUresult pk_measure_end(pk_cuda_t *cuda);
 
-/* Makes room for `count` elements of `size` bytes. Returns 0 where memory ran out. */
+/* memory.c. Grows an array to at least `count` elements of `size` bytes. Returns 0 if out of memory. */
 int pk_grow(void **array, uint64_t *capacity, uint64_t count, uint64_t size);
 
 #endif /* PK_GPU_H_ */

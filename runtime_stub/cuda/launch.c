@@ -1,5 +1,4 @@
 /* launch.c: what primitive functions call. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "gpu.h"
@@ -111,14 +110,4 @@ int32_t pk_cuda_copy(pk_cuda_t *cuda, void *target, const void *source, uint64_t
   CUresult result = perform(cuda, &work);
   if (result) cuda->result = result;
   return result;
-}
-
-int pk_grow(void **array, uint64_t *capacity, uint64_t count, uint64_t size) {
-  if (count <= *capacity) return 1;
-  uint64_t larger = *capacity * 2 > count ? *capacity * 2 : count + 16;
-  void *grown = realloc(*array, larger * size);
-  if (!grown) return 0;
-  *array = grown;
-  *capacity = larger;
-  return 1;
 }

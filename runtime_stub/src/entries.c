@@ -52,6 +52,19 @@ const char *pk_call_name(const packager_session_t *session, int32_t number) {
   return name;
 }
 
+int32_t pk_enter(packager_session_t *session, const char *function) {
+  if (!session) return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "%s: session is NULL", function);
+  if (atomic_exchange_explicit(&session->busy, 1, memory_order_acquire)) {
+    return pk_fail(NULL, PACKAGER_ERROR_BUSY, "%s: the session is in use by another thread", function);
+  }
+  return PACKAGER_OK;
+}
+
+int32_t pk_leave(packager_session_t *session, int32_t status) {
+  atomic_store_explicit(&session->busy, 0, memory_order_release);
+  return status;
+}
+
 /* Makes an entry, or the variant of it that is for these inputs, the one that runs. */
 static inline int32_t enter_entry(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
                                   int32_t num_inputs) {

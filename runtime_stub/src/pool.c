@@ -1,13 +1,13 @@
 /* pool.c: the bundle's workers: started for the first session, joined with the last, so that a bundle whose
  * sessions are gone can be unloaded. */
 #define _GNU_SOURCE
+#include "pool.h"
+
 #include <inttypes.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-
-#include "threads.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18

@@ -1,17 +1,17 @@
-/* runtime.h: what the files of the runtime tell each other; the rendered entrypoint does not include it.
+/* runtime.h: declarations shared by the files of the runtime; the rendered entrypoint includes entrypoint.h instead.
  *
- *   device.h    what these files ask of the device that the bundle's code runs on; ../cpu or ../cuda answers
- *   session.c   life cycle of a session
- *   entries.c   one run, of one of the models
- *   memory.c    allocates
- *   validate.c  checks tensors against the model
- *   loop.c      parallel loops
- *   pool.c      the workers that run them (threads.h: what these two share)
- *   weights.c   constants in a file beside the bundle
- *   constants.c swaps the constants of a session
- *   states.c    what a session keeps between its runs
- *   cpu.c       CPU features
- *   errors.c    status names and messages
+ *   device.h         interface of the device, implemented in ../cpu and ../cuda
+ *   session.c        life cycle of a session
+ *   entries.c        one run of one of the models
+ *   memory.c         host memory allocation
+ *   validate.c       checks tensors against the model
+ *   parallel_loop.c  parallel loops
+ *   pool.c           the worker threads (pool.h: shared by these two)
+ *   weights.c        constants in a file beside the bundle
+ *   constants.c      replaces constants of a session
+ *   states.c         tensors that a session keeps between runs
+ *   cpu_features.c   CPU features
+ *   errors.c         status names and messages
  */
 #ifndef PK_RUNTIME_H_
 #define PK_RUNTIME_H_
@@ -23,7 +23,7 @@
 
 #include <stdatomic.h>
 
-#include "internal.h"
+#include "entrypoint.h"
 
 #define PK_MESSAGE_BYTES 1024
 #define PK_MAX_THREADS 1024 /* of the pool, the caller included */

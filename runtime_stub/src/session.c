@@ -193,19 +193,6 @@ int32_t pk_session_create(const packager_session_options_t *given, packager_sess
   return status;
 }
 
-int32_t pk_enter(packager_session_t *session, const char *function) {
-  if (!session) return pk_fail(NULL, PACKAGER_ERROR_ARGUMENT, "%s: session is NULL", function);
-  if (atomic_exchange_explicit(&session->busy, 1, memory_order_acquire)) {
-    return pk_fail(NULL, PACKAGER_ERROR_BUSY, "%s: the session is in use by another thread", function);
-  }
-  return PACKAGER_OK;
-}
-
-int32_t pk_leave(packager_session_t *session, int32_t status) {
-  atomic_store_explicit(&session->busy, 0, memory_order_release);
-  return status;
-}
-
 void *pk_session_stream(const packager_session_t *session) { return session ? pk_device_stream(session) : NULL; }
 
 const char *pk_session_cpu_level(const packager_session_t *session) {

@@ -15,7 +15,7 @@ from packager.bundle.isa import features as isa
 from .models import ROOT
 from .programs import attempt, execute, require
 
-CPU_SOURCE = ROOT / "runtime_stub" / "src" / "cpu.c"
+CPU_SOURCE = ROOT / "runtime_stub" / "src" / "cpu_features.c"
 V4 = {"avx512bw", "avx512dq", "avx512f", "avx512vl"}
 
 X86 = {
@@ -207,7 +207,7 @@ def test_code_that_ends_within_an_instruction(tmp_path: Path, tail: str) -> None
 
 
 def known_to_the_runtime() -> dict[str, set[str]]:
-    """Return the names that cpu.c has for each machine."""
+    """Return the names that cpu_features.c has for each machine."""
     x86, aarch64 = CPU_SOURCE.read_text().split("#elif defined(__aarch64__)")
     return {machine: set(re.findall(r'\{"(\w+)", ', text)) for machine, text in (("x86", x86), ("aarch64", aarch64))}
 

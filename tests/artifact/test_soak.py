@@ -47,7 +47,7 @@ def relink(work: Path, folder: Path, flavor: Flavor) -> Path:
     folder.mkdir()
     objects = []
     for source in (work / "entrypoint.c", *sorted(RUNTIME.glob("*.c")), *sorted(DEVICE.glob("*.c"))):
-        target = folder / f"{source.stem}.o"
+        target = folder / f"{source.parent.name}-{source.stem}.o"
         flags = [*C_FLAGS, *flavor.flags, "-DPK_SHARED", f"-I{INCLUDE}", f"-I{RUNTIME}"]
         execute(["gcc", *flags, "-c", source, "-o", target])
         objects.append(target)

@@ -88,7 +88,7 @@ class Builder:
         """Return the runtime's objects, in the form for a shared library or for an archive."""
         objects = []
         for source in sorted([*(STUB / "src").glob("*.c"), *(STUB / self.device).glob("*.c")]):
-            target = self.folder / f"{source.stem}{'' if shared else '.static'}.o"
+            target = self.folder / f"{source.parent.name}-{source.stem}{'' if shared else '.static'}.o"
             self.compile(*BUNDLE, *(["-DPK_SHARED"] if shared else []), "-c", source, "-o", target)
             objects.append(target)
         return objects

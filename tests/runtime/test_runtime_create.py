@@ -22,9 +22,9 @@ def features_define(names: list[str]) -> str:
 
 
 def known_features() -> list[str]:
-    """Return the names that cpu.c knows for the native machine and that kernels print."""
+    """Return the names that cpu_features.c knows for the native machine and that kernels print."""
     word = r"(?:L1|L7|EXT)_\w+" if platform.machine() == "x86_64" else r"HWCAP\w+"
-    names = re.findall(r'\{"(\w+)", ' + word + ",", (STUB / "src" / "cpu.c").read_text())
+    names = re.findall(r'\{"(\w+)", ' + word + ",", (STUB / "src" / "cpu_features.c").read_text())
     return [name for name in names if name not in UNPRINTED]
 
 

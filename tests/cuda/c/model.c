@@ -21,7 +21,7 @@
  *   -DARGUMENTS=...          bytes of its arguments, where that is not their size */
 #include <string.h>
 
-#include "internal.h"
+#include "entrypoint.h"
 
 #ifndef KERNELS
 #ifdef MODEL_FILLED

@@ -10,7 +10,7 @@
  * candidate 1 computes -2 * x + 1, or -DBETTER='"avx2",': it has levels "least", "better", which needs that, and
  * "best", which needs avx9999 too; they add 1, 2 and 3 and for both -DFEATURES='"avx2", "fma",' and
  * -DENTRY=name_bundle_v1. */
-#include "internal.h"
+#include "entrypoint.h"
 
 #ifndef ENTRY
 #define ENTRY packager_bundle_v1

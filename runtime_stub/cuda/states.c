@@ -1,4 +1,4 @@
-/* device_states.c: copies states to and from the device, and resets them. They lie in one place as long as the session
+/* states.c: copies states to and from the device, and resets them. They lie in one place as long as the session
  * lives, so graphs need no change for them.
  *
  * Nothing here is enqueued: a call waits for the runs before it, and returns when its copy is done. */

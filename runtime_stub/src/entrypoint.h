@@ -1,6 +1,6 @@
-/* internal.h: what the rendered entrypoint and the runtime tell each other. Not part of the ABI. */
-#ifndef PK_INTERNAL_H_
-#define PK_INTERNAL_H_
+/* entrypoint.h: what the rendered entrypoint and the runtime tell each other. Not part of the ABI. */
+#ifndef PK_ENTRYPOINT_H_
+#define PK_ENTRYPOINT_H_
 
 #include <stddef.h>
 
@@ -129,7 +129,7 @@ typedef struct {
   uint64_t constant_bytes;
   const uint8_t *embedded_constants;     /* NULL when there are none or they are external */
   const pk_external_weights_t *external; /* NULL unless the constants are in a file */
-  const char *const *cpu_features;       /* of all code but that of better levels; names that cpu.c knows, then NULL */
+  const char *const *cpu_features;       /* of all code but that of better levels; names that cpu_features.c knows, then NULL */
   int32_t num_entries;                   /* at least 1 */
   int32_t num_constants;                 /* of the models' own */
   int32_t num_slots;
@@ -204,4 +204,4 @@ static inline int32_t pk_for(const pk_call_t *call, pk_task_fn *task, const void
   return pk_parallel_for(call->executor, call->threads, task, arguments, extent);
 }
 
-#endif /* PK_INTERNAL_H_ */
+#endif /* PK_ENTRYPOINT_H_ */

@@ -1,6 +1,6 @@
-/* threads.h: the pool as its two files see it: pool.c starts and stops workers, loop.c gives them work. */
-#ifndef PK_THREADS_H_
-#define PK_THREADS_H_
+/* pool.h: the pool as its two files see it: pool.c starts and stops workers, parallel_loop.c gives them work. */
+#ifndef PK_POOL_H_
+#define PK_POOL_H_
 
 #include <pthread.h>
 
@@ -58,4 +58,4 @@ void *pk_worker_main(void *worker);
 /* Hands WORK or STOP to a worker, waking it if it is parked. */
 void pk_post(pk_worker_t *worker, unsigned post);
 
-#endif /* PK_THREADS_H_ */
+#endif /* PK_POOL_H_ */

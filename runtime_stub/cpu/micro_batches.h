@@ -1,6 +1,6 @@
-/* batches.h: runs of a model that was compiled for a part of its batch. */
-#ifndef PK_BATCHES_H_
-#define PK_BATCHES_H_
+/* micro_batches.h: runs of a model that was compiled for a part of its batch. */
+#ifndef PK_MICRO_BATCHES_H_
+#define PK_MICRO_BATCHES_H_
 
 #include "../src/runtime.h"
 
@@ -14,4 +14,4 @@ static inline int64_t pk_count_batches(const packager_session_t *session) {
  * program's threads did not run all. A run that is measured takes them one after the other. */
 int32_t pk_run_batches(packager_session_t *session);
 
-#endif /* PK_BATCHES_H_ */
+#endif /* PK_MICRO_BATCHES_H_ */

@@ -1,4 +1,4 @@
-/* loop.c: parallel loops. Fork-join with a static partition: a chunk for each thread, which it takes piece by piece,
+/* parallel_loop.c: parallel loops. Fork-join with a static partition: a chunk for each thread, which it takes piece by piece,
  * the half of what is left each time. A thread that is done with its own takes pieces of others: a core may have less
  * to give than another, and a worker may be asleep or have no core. Workers spin a little for the next loop, then
  * sleep. While a run is under way they wait longer: there is a next loop after calls that are not parallel, and to wake
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "threads.h"
+#include "pool.h"
 
 #define SPINS 1000              /* about 20 to 50 us */
 #define LINGER_NS 1000000       /* after them, while a run is under way */
