@@ -1,4 +1,4 @@
-"""The stages prepare and partition in one call, for tests of what comes after them."""
+"""The first stages in one call, for tests of what comes after them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 from packager.backends.base import Target
 from packager.ir.model import ImportedModel, PartitionedModel, PreparedModel
 from packager.pipeline.import_models import import_model
-from packager.pipeline.request import make_build_request
+from packager.pipeline.options import BuildOptions
+from packager.pipeline.request import Request, make_build_request
 from packager.placement.place import Compile, Placement, partition
 from packager.placement.preparation import preparation_for
+from packager.placement.table import partition_table
 from packager.transforms.prepare import prepare
 
 
@@ -29,8 +31,17 @@ def placed(
 
 def placed_file(path: Path, **options: Any) -> PartitionedModel:
     """Return a model file with the partitions that a build with these options would make of it."""
-    request = make_build_request(path, **options)
-    return placed(import_model(request), request.targets.specialized, device=request.targets.device).model
+    return _placement(make_build_request(BuildOptions(path, **options))).model
+
+
+def placement_table(path: Path, **options: Any) -> dict[str, Any]:
+    """Return the partition table of a model file; nothing is compiled or lowered."""
+    request = make_build_request(BuildOptions(path, **options))
+    return partition_table(_placement(request), request.targets.generator.kind)
+
+
+def _placement(request: Request) -> Placement:
+    return placed(import_model(request), request.targets.specialized, device=request.targets.device)
 
 
 def problems(model: PartitionedModel) -> list[Any]:

@@ -8,10 +8,9 @@ that a build whose result is in the cache starts none of it.
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packager.backends.base import CodeGenerator, Context
 from packager.backends.registry import blamed, find_backend
@@ -20,6 +19,7 @@ from packager.codegen.toolchain import Toolchain, find_toolchain
 from packager.errors import UsageError
 from packager.pipeline import cache_key
 from packager.pipeline.import_models import import_model
+from packager.pipeline.options import BuildOptions, takes_options
 from packager.pipeline.publish import Outputs, results, work_folder
 from packager.pipeline.request import Request, make_build_request
 from packager.targets.availability import require_build_packages
@@ -27,7 +27,6 @@ from packager.targets.target_list import require_available
 
 if TYPE_CHECKING:
     from packager.backends.base import Target
-    from packager.frontends.dims import DimArgument
     from packager.ir.call_plan import CallPlan
     from packager.ir.model import ImportedModel
     from packager.ir.primitives import BackendOutput
@@ -36,77 +35,24 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 
 
-def build(
-    model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    output: str | os.PathLike[str] | None = None,
-    *,
-    targets: Sequence[str | Mapping[str, Any]] = (),
-    dims: Mapping[str, DimArgument] | None = None,
-    name: str | None = None,
-    header: str | os.PathLike[str] | None = None,
-    static: bool = False,
-    prefix: str | None = None,
-    weights: str | None = None,
-    keep_workdir: str | os.PathLike[str] | None = None,
-    jobs: int | None = None,
-    cache: bool = True,
-    golden: int | str | os.PathLike[str] | None = None,
-    op_libraries: Sequence[str | os.PathLike[str]] = (),
-    constants: str | os.PathLike[str] | None = None,
-    entry: str | None = None,
-    precision: str | None = None,
-    cuda_home: str | os.PathLike[str] | None = None,
-    tuning: Sequence[str | os.PathLike[str]] = (),
-    states: Mapping[str, str] | None = None,
-    freeze: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> Path:
-    """Compile ``model`` (.onnx, .pt2, Relax .json) into one bundle and return its path.
+@takes_options(BuildOptions)
+def build(options: BuildOptions) -> Path:
+    """Compile a model into one bundle and return its path.
 
-    Several models become the entries of one bundle, named after their files, which share constants and states. Each
-    takes the ``dims`` and ``states`` that it has.
-    ``output`` defaults to the model's name with ``.so`` in the current folder. ``dims`` fixes a symbolic dim (``8``),
-    bounds it (``(1, 32)``) or lists its sizes, each of which gets code of its own (``packager.Buckets(128, 256)``).
-    ``golden`` is a seed, or an ``.npz`` file with inputs and perhaps outputs by name.
-    ``op_libraries`` are TOML files that describe operators of your own, ``constants`` a file whose tensors replace the
-    model's constants of the same names, ``entry`` the function of a Relax module that is the model (``main``).
-    ``precision`` (``fp16``, ``bf16``) lets a float32 model compute in half precision; its inputs and outputs stay.
-    ``cuda_home`` is the folder of a CUDA toolkit to use in place of the wheels. ``tuning`` are files of records that
-    ``packager tune`` wrote, for all Targets that read such. ``states`` maps inputs to the outputs that are
-    their next values: sessions keep these between runs, and the bundle has no such inputs and outputs. ``freeze``
-    makes constants of inputs of an ONNX model: arrays, or numbers and lists of numbers, by name.
-    Raises a PackagerError; a file that stood at ``output`` is then as it was.
+    Several models become the entries of one bundle, which share constants and states; each takes the ``dims`` and
+    ``states`` that it has. A dim is a size (``8``), bounds (``(1, 32)``) or sizes with code of their own
+    (``packager.Buckets(128, 256)``); ``freeze`` maps names to arrays, numbers or lists of numbers, ``states`` inputs to
+    outputs. Raises a PackagerError; a file that stood at ``output`` is then as it was.
     """
-    request = make_build_request(
-        _paths(model),
-        output=output,
-        targets=targets,
-        dims=dims,
-        name=name,
-        header=header,
-        static=static,
-        prefix=prefix,
-        weights=weights,
-        keep_workdir=keep_workdir,
-        jobs=jobs,
-        golden=golden,
-        op_libraries=op_libraries,
-        constants=constants,
-        entry=entry,
-        precision=precision,
-        cuda_home=cuda_home,
-        tuning=tuning,
-        states=states,
-        freeze=freeze,
-    )
-    if request.more_models and output is None and not static:
+    request = make_build_request(options)
+    if request.more_models and options.output is None and not request.static:
         raise UsageError("several models make one bundle, which needs a name", hint="give it one: -o NAME.so")
-    report = progress or _silent
+    report = options.progress or _silent
     outputs = Outputs(request.output, request.header, request.weights_file)
     outputs.check(external=request.weights == "external")
     require_build_packages()
     toolchain = find_toolchain(request.targets.host.machine)
-    store = Cache.of_user(enabled=cache)
+    store = Cache.of_user(enabled=options.cache)
     # A work folder is filled by a build of its own; the objects that it takes from the cache are what it would compile.
     cached = (
         store.enabled and request.keep_workdir is None and cache_key.model_bytes(request) <= cache_key.MAX_CACHED_BYTES
@@ -121,46 +67,6 @@ def build(
                 store.add("bundle", key, results(workdir))
         outputs.publish(workdir, request)
     return request.output
-
-
-def place(
-    model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    targets: Sequence[str | Mapping[str, Any]] = (),
-    dims: Mapping[str, DimArgument] | None = None,
-    op_libraries: Sequence[str | os.PathLike[str]] = (),
-    constants: str | os.PathLike[str] | None = None,
-    entry: str | None = None,
-    precision: str | None = None,
-    states: Mapping[str, str] | None = None,
-    freeze: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the partition table of ``model`` as JSON: what each backend would be given. Compiles and writes nothing.
-
-    Raises a PackagerError as ``build`` does.
-    """
-    request = make_build_request(
-        _paths(model),
-        targets=targets,
-        dims=dims,
-        op_libraries=op_libraries,
-        constants=constants,
-        entry=entry,
-        precision=precision,
-        states=states,
-        freeze=freeze,
-    )
-    require_build_packages()
-    require_available(request.targets)
-    from packager.placement.place import partition
-    from packager.placement.preparation import preparation_for
-    from packager.placement.table import partition_table
-    from packager.transforms.prepare import prepare
-
-    specialized, device = request.targets.specialized, request.targets.device
-    prepared = prepare(import_model(request), preparation_for(specialized), device)
-    placement = partition(prepared, specialized, None)
-    return partition_table(placement, request.targets.generator.kind)
 
 
 def _silent(_stage: str) -> None:
@@ -245,10 +151,6 @@ def _reference(request: Request, workdir: Path) -> Path | None:
         _build(plain, find_toolchain(plain.targets.host.machine), Cache.of_user(enabled=False), folder, _silent)
         Outputs(reference, None, plain.weights_file).publish(folder, plain)
     return reference
-
-
-def _paths(model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Path | list[Path]:
-    return Path(model) if isinstance(model, (str, os.PathLike)) else [Path(path) for path in model]
 
 
 def _report_micro_batches(model: ImportedModel, progress: Progress) -> None:

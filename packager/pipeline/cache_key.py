@@ -7,6 +7,7 @@ import importlib.metadata
 import mmap
 import platform
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +33,8 @@ DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "cap
 
 def of_bundle(request: Request, toolchain: Toolchain) -> str:
     """Return the key of a build."""
-    golden = request.golden
-    # The name of the weights file stands in the bundle; a large model in an archive may get one unasked.
-    large = request.static and model_bytes(request) > LARGE_MODEL_BYTES
-    may_be_external = request.weights == "external" or (request.weights is None and large)
-    targets = request.targets.to_json()
     # As -mcpu or -march it means what this machine's CPU has.
-    native = any(value in ("native", ("native",)) for target in targets for value in target.values())
+    native = any(v in ("native", ("native",)) for target in request.targets.to_json() for v in target.values())
     return digest(
         {
             "packager": [
@@ -50,22 +46,46 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
             "distributions": {name: _version(name) for name in DISTRIBUTIONS},
             "toolchain": dict(toolchain.versions),
             "machine": this_machine().to_json() if native else None,
-            "models": [_model_files(model) for model in request.models],
-            "entries": [model.stem for model in request.more_models],
-            "name": request.name,
-            "targets": targets,
-            "backends": [_backend(t) for t in (*request.targets.bases, *request.targets.specialized)],
-            "entry": request.entry,
-            "precision": request.precision,
-            "states": dict(request.states),
-            "constants": _file(request.constants) if request.constants else None,
-            "frozen": {name: [a.dtype.str, a.shape, a.tobytes().hex()] for name, a in request.frozen.items()},
-            "dims": {name: dataclasses.asdict(dim) for name, dim in request.dims.items()},
-            "form": ["static" if request.static else "shared", request.entry_symbol],
-            "weights": [request.weights, request.weights_file.name if may_be_external else None],
-            "golden": _file(golden) if isinstance(golden, Path) else str(golden),
+            "request": {
+                field.name: PARTS[field.name](request)  # a field without a decision raises KeyError
+                for field in dataclasses.fields(request)
+                if field.name not in WITHOUT_EFFECT
+            },
         }
     )
+
+
+def _weights_name(request: Request) -> str | None:
+    """Return the name of the weights file, which stands in the bundle; a large archive may get one unasked."""
+    large = request.static and model_bytes(request) > LARGE_MODEL_BYTES
+    external = request.weights == "external" or (request.weights is None and large)
+    return request.weights_file.name if external else None
+
+
+def _targets(request: Request) -> list[Any]:
+    targets = request.targets
+    return [targets.to_json(), *(_backend(target) for target in (*targets.bases, *targets.specialized))]
+
+
+# What each field of a request adds to the key.
+PARTS: Mapping[str, Callable[[Request], Any]] = {
+    "model": lambda request: _model_files(request.model),
+    "more_models": lambda request: [[path.stem, _model_files(path)] for path in request.more_models],
+    "output": _weights_name,
+    "targets": _targets,
+    "dims": lambda request: {name: dataclasses.asdict(dim) for name, dim in request.dims.items()},
+    "name": lambda request: request.name,
+    "prefix": lambda request: request.prefix,
+    "weights": lambda request: request.weights,
+    "golden": lambda request: _file(request.golden) if isinstance(request.golden, Path) else request.golden,
+    "entry": lambda request: request.entry,
+    "constants": lambda request: _file(request.constants) if request.constants else None,
+    "precision": lambda request: request.precision,
+    "frozen": lambda request: {n: [a.dtype.str, a.shape, a.tobytes().hex()] for n, a in request.frozen.items()},
+    "states": lambda request: dict(request.states),
+}
+# Fields that change no byte of the bundle: what is written beside it, and how fast.
+WITHOUT_EFFECT = frozenset({"header", "keep_workdir", "jobs"})
 
 
 def model_bytes(request: Request) -> int:

@@ -5,22 +5,21 @@ It runs the stages import, partition and lowering of ``packager.pipeline.build``
 
 from __future__ import annotations
 
-import os
+import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager.errors import ModelError, UnboundedDimsError
 from packager.pipeline.import_models import import_model
+from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import Request, make_build_request
 from packager.targets.availability import require_build_packages
 from packager.targets.target_list import require_available
 
 if TYPE_CHECKING:
     from packager.bundle.manifest import TensorSpec
-    from packager.frontends.dims import DimArgument
     from packager.ir.model import ImportedModel
 
 # The bounds of a dim that the request leaves open.
@@ -66,22 +65,13 @@ class Explanation:
     refusal: Refusal | None = None
 
 
-def explain(
-    model: str | os.PathLike[str],
-    *,
-    targets: Sequence[str | Mapping[str, Any]] = (),
-    dims: Mapping[str, DimArgument] | None = None,
-    freeze: Mapping[str, Any] | None = None,
-    precision: str | None = None,
-) -> Explanation:
-    """Return what a build of ``model`` with these options would meet; compiles and writes nothing.
+def explain(options: BuildOptions) -> Explanation:
+    """Return what a build with these options would meet; compiles and writes nothing.
 
     What keeps the model from being built is part of the answer, not an error. Raises UsageError for wrong arguments.
     """
     require_build_packages()
-    options: dict[str, Any] = {"targets": targets, "freeze": freeze, "precision": precision}
-    path, given = Path(model), dict(dims or {})
-    request = make_build_request(path, dims=given, **options)
+    request = make_build_request(options)
     require_available(request.targets)
     assumed: dict[str, tuple[int, int]] = {}
     try:
@@ -89,10 +79,11 @@ def explain(
             imported = import_model(request)
         except UnboundedDimsError as error:
             assumed = dict.fromkeys(error.dims, ASSUMED_BOUNDS)
-            request = make_build_request(path, dims={**given, **assumed}, **options)
+            request = make_build_request(dataclasses.replace(options, dims={**(options.dims or {}), **assumed}))
             imported = import_model(request)
     except ModelError as error:
-        return Explanation(path.name, path.suffix.lstrip("."), assumed=assumed, refusal=_refusal(error))
+        form = request.model.suffix.lstrip(".")
+        return Explanation(request.model.name, form, assumed=assumed, refusal=_refusal(error))
     return _explain(request, imported, assumed)
 
 

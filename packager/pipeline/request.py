@@ -8,19 +8,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packager.bundle.buckets import Buckets, check_count
 from packager.bundle.manifest import ENTRY_SYMBOL
 from packager.errors import UsageError
-from packager.frontends.dims import DimArgument, DimRequest, check_argument
+from packager.frontends.dims import DimRequest, check_argument
 from packager.frontends.freeze import frozen_arrays
 from packager.frontends.load import check_suffix
+from packager.pipeline.options import BuildOptions, StrPath, paths_of
 from packager.targets.target_list import DEFAULT_TARGETS, TargetList, parse_targets, with_attribute
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
+
 PRECISIONS = ("fp16", "bf16")
+WEIGHTS = ("embedded", "external")
 
 
 @dataclass(frozen=True)
@@ -66,72 +69,38 @@ class Request:
         return self.output.with_suffix(".safetensors")
 
 
-def make_build_request(
-    model: Path | Sequence[Path],
-    *,
-    output: str | os.PathLike[str] | None = None,
-    targets: Sequence[str | Mapping[str, Any]] = (),
-    dims: Mapping[str, DimArgument] | None = None,
-    name: str | None = None,
-    header: str | os.PathLike[str] | None = None,
-    static: bool = False,
-    prefix: str | None = None,
-    weights: str | None = None,
-    keep_workdir: str | os.PathLike[str] | None = None,
-    jobs: int | None = None,
-    golden: int | str | os.PathLike[str] | None = None,
-    op_libraries: Sequence[str | os.PathLike[str]] = (),
-    constants: str | os.PathLike[str] | None = None,
-    entry: str | None = None,
-    precision: str | None = None,
-    cuda_home: str | os.PathLike[str] | None = None,
-    tuning: Sequence[str | os.PathLike[str]] = (),
-    states: Mapping[str, str] | None = None,
-    freeze: Mapping[str, Any] | None = None,
-) -> Request:
-    """Check the arguments of ``packager.build``. Raises UsageError."""
-    first, *more = [model] if isinstance(model, Path) else model
+def make_build_request(options: BuildOptions) -> Request:
+    """Check the options of a build and fill in defaults. Raises UsageError."""
+    first, *more = paths_of(options.model)
     for file in (first, *more):
         check_suffix(file)
     if more:
-        _check_several([first, *more], constants, golden, freeze)
-    if static != (prefix is not None):
-        raise UsageError("--static and --prefix go together", hint="for example: --static --prefix mnist")
-    if prefix is not None and not re.fullmatch(r"[A-Za-z_]\w*", prefix, flags=re.ASCII):
-        raise UsageError(f"--prefix {prefix!r} is not a C identifier")
-    if weights not in (None, "embedded", "external"):
-        raise UsageError(f"--weights {weights!r} is unknown", hint="valid: embedded, external")
-    if precision not in (None, *PRECISIONS):
-        raise UsageError(f"--precision {precision!r} is unknown", hint=f"valid: {', '.join(PRECISIONS)}")
-    if output is not None and not Path(output).name:
-        raise UsageError(f"{output}: is a folder", hint="name a file")
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"--jobs {jobs}: at least 1")
+        _check_several([first, *more], options)
+    _check_values(options)
+    prefix, golden = options.prefix, options.golden
     if isinstance(golden, str) and re.fullmatch(r"[0-9]{1,18}", golden):
         golden = int(golden)
-    parsed = parse_targets([*_op_library_targets(op_libraries), *(_listed(targets, Mapping) or DEFAULT_TARGETS)])
-    parsed.require_one_device()
-    requests = {key: check_argument(key, value) for key, value in (dims or {}).items()}
-    check_count(buckets_of(requests))
-    default = Path(f"lib{prefix}.a" if static else f"{first.stem}.so")
+    output = _path(options.output)
+    dims = {key: check_argument(key, value) for key, value in (options.dims or {}).items()}
+    check_count(buckets_of(dims))
     return Request(
         model=first,
         more_models=tuple(more),
-        output=Path(output) if output is not None else default,
-        targets=_with_tuning(_with_cuda_home(parsed, cuda_home), _listed(tuning, os.PathLike)),
-        dims=requests,
-        name=name or (Path(output).stem if more and output is not None else first.stem),
-        header=Path(header) if header is not None else None,
+        output=output or Path(f"lib{prefix}.a" if prefix else f"{first.stem}.so"),
+        targets=_targets(options),
+        dims=dims,
+        name=options.name or (output.stem if more and output else first.stem),
+        header=_path(options.header),
         prefix=prefix,
-        weights=weights,
-        keep_workdir=Path(keep_workdir) if keep_workdir is not None else None,
-        jobs=jobs or os.cpu_count() or 1,
-        golden=Path(golden) if isinstance(golden, str | os.PathLike) else golden,
-        entry=entry,
-        constants=Path(constants) if constants is not None else None,
-        precision=precision,
-        states=dict(states or {}),
-        frozen=frozen_arrays(freeze or {}),
+        weights=options.weights,
+        keep_workdir=_path(options.keep_workdir),
+        jobs=options.jobs or os.cpu_count() or 1,
+        golden=golden if golden is None or isinstance(golden, int) else Path(golden),
+        entry=options.entry,
+        constants=_path(options.constants),
+        precision=options.precision,
+        states=dict(options.states or {}),
+        frozen=frozen_arrays(options.freeze or {}),
     )
 
 
@@ -140,20 +109,46 @@ def buckets_of(dims: Mapping[str, DimRequest | Buckets]) -> dict[str, tuple[int,
     return {name: request.sizes for name, request in dims.items() if isinstance(request, Buckets)}
 
 
-def _check_several(models: Sequence[Path], constants: object, golden: object, freeze: object) -> None:
+def _check_values(options: BuildOptions) -> None:
+    """Raise UsageError for values that no build can have."""
+    if options.static != (options.prefix is not None):
+        raise UsageError("--static and --prefix go together", hint="for example: --static --prefix mnist")
+    if options.prefix is not None and not re.fullmatch(r"[A-Za-z_]\w*", options.prefix, flags=re.ASCII):
+        raise UsageError(f"--prefix {options.prefix!r} is not a C identifier")
+    for flag, value, valid in (("weights", options.weights, WEIGHTS), ("precision", options.precision, PRECISIONS)):
+        if value not in (None, *valid):
+            raise UsageError(f"--{flag} {value!r} is unknown", hint=f"valid: {', '.join(valid)}")
+    if options.output is not None and not Path(options.output).name:
+        raise UsageError(f"{options.output}: is a folder", hint="name a file")
+    if options.jobs is not None and options.jobs < 1:
+        raise UsageError(f"--jobs {options.jobs}: at least 1")
+
+
+def _check_several(models: Sequence[Path], options: BuildOptions) -> None:
     """Check what is different for several models in one bundle. Raises UsageError."""
-    stems = [path.stem for path in models]
+    stems, golden = [path.stem for path in models], options.golden
     if twice := next((stem for stem in stems if stems.count(stem) > 1), None):
         raise UsageError(f"two models are named {twice!r}", hint="entries are named after files: rename one of them")
-    if constants is not None:
+    if options.constants is not None:
         raise UsageError("--constants is for a bundle of one model", hint="swap constants in sessions instead")
-    if freeze:
+    if options.freeze:
         raise UsageError("--freeze is for a bundle of one model", hint="make the inputs constants in the models")
-    if isinstance(golden, Path) or (isinstance(golden, str) and not golden.isdigit()):
+    if isinstance(golden, os.PathLike) or (isinstance(golden, str) and not golden.isdigit()):
         raise UsageError(f"--golden {golden}: of several models only a seed", hint="for example: --golden 0")
 
 
-def _with_cuda_home(targets: TargetList, home: str | os.PathLike[str] | None) -> TargetList:
+def _targets(options: BuildOptions) -> TargetList:
+    """Return the Targets with what other options say of them; operators of libraries go before all else."""
+    given = options.targets
+    listed = [given] if isinstance(given, (str, Mapping)) else given
+    libraries = [os.fspath(path) for path in paths_of(options.op_libraries)]
+    external = [{"kind": "external", "libraries": libraries}] if libraries else []
+    parsed = parse_targets([*external, *(listed or DEFAULT_TARGETS)])
+    parsed.require_one_device()
+    return _with_tuning(_with_cuda_home(parsed, options.cuda_home), paths_of(options.tuning))
+
+
+def _with_cuda_home(targets: TargetList, home: StrPath | None) -> TargetList:
     """Return the list with the folder of the CUDA toolkit in its ``cuda`` Target. Raises UsageError if it has none."""
     if home is None:
         return targets
@@ -169,7 +164,7 @@ def _with_cuda_home(targets: TargetList, home: str | os.PathLike[str] | None) ->
     return dataclasses.replace(targets, bases=(*targets.bases[:-1], changed))
 
 
-def _with_tuning(targets: TargetList, files: Sequence[str | os.PathLike[str]]) -> TargetList:
+def _with_tuning(targets: TargetList, files: Sequence[Path]) -> TargetList:
     """Return the list with files of records in all Targets that read such. Raises UsageError if none does."""
     if not files:
         return targets
@@ -185,12 +180,5 @@ def _with_tuning(targets: TargetList, files: Sequence[str | os.PathLike[str]]) -
     return dataclasses.replace(targets, specialized=changed)
 
 
-def _op_library_targets(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
-    """Return the Target that ``--op-library`` stands for; its operators go before all else."""
-    libraries = [os.fspath(path) for path in _listed(paths, os.PathLike)]
-    return [{"kind": "external", "libraries": libraries}] if libraries else []
-
-
-def _listed(given: Any, single: type) -> Sequence[Any]:
-    """Return a list as it is, and what stands alone, a text or a ``single``, as a list of one."""
-    return [given] if isinstance(given, (str, single)) else given
+def _path(given: StrPath | None) -> Path | None:
+    return None if given is None else Path(given)

@@ -48,13 +48,14 @@ def compile_model(
     """Compile what the backend of ``kind`` takes of a model, into ``workdir``, which must not be there yet."""
     from packager.lower.lowering import lower
     from packager.pipeline.import_models import import_model
+    from packager.pipeline.options import BuildOptions
     from packager.pipeline.request import make_build_request
     from packager.placement.place import compile_with, partition
     from packager.placement.preparation import preparation_for
     from packager.plan.planner import plan
     from packager.transforms.prepare import prepare
 
-    request = make_build_request(model, targets=targets, dims=dims)
+    request = make_build_request(BuildOptions(model, targets=targets, dims=dims))
     given: list[Partition] = []
 
     def compile_partitions(target: Target, partitions: Sequence[Partition]) -> BackendOutput:

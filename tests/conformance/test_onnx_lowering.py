@@ -12,6 +12,7 @@ import pytest
 from onnx.backend.test.case.node import collect_testcases
 
 from packager.errors import PackagerError
+from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import make_build_request
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -31,7 +32,7 @@ def check(device: str, stride: int, least: int, folder: Path) -> None:
         path = folder / "case.onnx"
         path.write_bytes(case.model.SerializeToString())
         try:
-            request = make_build_request(path, targets=TARGETS[device])
+            request = make_build_request(BuildOptions(path, targets=TARGETS[device]))
             lower(placed(import_model(request), (), device=device).model, device)
             lowered += 1
         except PackagerError as error:

@@ -51,6 +51,35 @@ def test_all_that_is_not_supported_is_named(cli: Cli, tmp_path: Path) -> None:
     assert "hint: " in done.stdout
 
 
+def test_a_dry_run_prints_the_table_of_an_explanation(cli: Cli, tmp_path: Path) -> None:
+    path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
+    explained = cli("explain", path).stdout
+    done = cli("build", path, "-o", tmp_path / "m.so", "--dry-run")
+    assert done.returncode == 0
+    assert done.stdout.startswith("partition")
+    assert done.stdout in explained
+    assert done.stderr.startswith("dim        n has no bounds: 1:8 assumed")
+    assert not (tmp_path / "m.so").exists()
+
+
+def test_a_dry_run_refuses_what_a_build_refuses(cli: Cli, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "acme": 1]>
+    g (float[2] x) => (float[2] y) { [only] y = acme.Twist(x) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    dry, built = (cli("build", tmp_path / "m.onnx", "-o", tmp_path / "m.so", *more) for more in (("--dry-run",), ()))
+    assert (dry.returncode, dry.stdout) == (built.returncode, "") == (3, "")
+    assert dry.stderr.startswith("error: 1 operator is not supported")
+    assert built.stderr.endswith(dry.stderr)
+
+
+def test_several_models_and_their_states(cli: Cli, tmp_path: Path) -> None:
+    text = "g (float[2] s, float[2] x) => (float[2] y) { y = Add(s, x) }"
+    paths = [save(graph(text, {}), tmp_path / f"{name}.onnx") for name in ("a", "b")]
+    found = json.loads(cli("explain", *paths, "--name", "both", "--state", "s=y", "--json").stdout)
+    assert (found["model"], found["refusal"]) == ("both", None)
+    assert [spec["name"] for spec in found["inputs"]] == ["s", "x", "s", "x"]
+
+
 def test_wrong_arguments_are_usage_errors(cli: Cli, tmp_path: Path) -> None:
     path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
     done = cli("explain", path, "--dim", "m=2")

@@ -69,9 +69,9 @@ def test_the_answer_depends_on_every_token(model: Path) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_cutlass_takes_attention_and_products(model: Path, arch: str) -> None:
     pytest.importorskip("cutlass_library")
-    from packager.pipeline.build import place
+    from tests.stages import placement_table
 
-    table = place(model, targets=[f"cuda -arch={arch}", "cutlass"], dims={"n": (1, 8)}, precision="fp16")
+    table = placement_table(model, targets=[f"cuda -arch={arch}", "cutlass"], dims={"n": (1, 8)}, precision="fp16")
     found = [
         (part["composite"], part["operators"].count("matmul")) for part in table["partitions"] for _ in part["sites"]
     ]

@@ -5,6 +5,14 @@ from __future__ import annotations
 from packager.pipeline.explain import Explanation
 
 
+def assumptions(found: Explanation) -> list[str]:
+    """Return a line for each dim that was given bounds here."""
+    return [
+        f"dim        {name} has no bounds: {low}:{high} assumed, a build wants --dim {name}=MIN:MAX"
+        for name, (low, high) in (found.assumed or {}).items()
+    ]
+
+
 def render(found: Explanation) -> str:
     """Return an explanation as text."""
     from packager.cli.reports.placement import render_table
@@ -16,10 +24,9 @@ def render(found: Explanation) -> str:
     if found.operators is not None:
         lines.append(f"constants  {found.constants}, {found.constant_bytes / 2**20:.2f} MiB")
         lines.append("operators  " + ", ".join(f"{count} {name}" for name, count in found.operators.items()))
-    for name, (low, high) in (found.assumed or {}).items():
-        lines.append(f"dim        {name} has no bounds: {low}:{high} assumed, a build wants --dim {name}=MIN:MAX")
+    lines += assumptions(found)
     if found.table is not None:
-        lines += ["", render_table(dict(found.table))]
+        lines += ["", render_table(found.table)]
     for left in found.leftovers:
         lines += [f"  {left.operator}: {kind} {reason}" for kind, reason in left.reasons.items()]
     lines.append("")

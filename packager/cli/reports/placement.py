@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from packager.placement.table import COLUMNS, _align, _nodes
 
 
-def render_table(table: dict[str, Any]) -> str:
+def render_table(table: Mapping[str, Any]) -> str:
     """Return the table as text."""
     rows = [
         (

@@ -12,6 +12,7 @@ from packager.errors import PackagerError, ToolchainError, UnboundedDimsError
 from packager.lower.lowering import lower
 from packager.pipeline.build import build
 from packager.pipeline.import_models import import_model
+from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import make_build_request
 from packager.plan.planner import plan
 from tests.conformance.onnx.builder import BOUNDS, EMPTY
@@ -65,7 +66,7 @@ def _with_bounds(act: Callable[[dict[str, Bounds]], object]) -> None:
 
 def _check(model: Path, targets: list[str], dims: dict[str, Bounds]) -> None:
     """Take a model through all stages before its code is generated."""
-    request = make_build_request(model, targets=targets, dims=dims)
+    request = make_build_request(BuildOptions(model, targets=targets, dims=dims))
     placement = placed(import_model(request), request.targets.specialized, device=request.targets.device)
     plan(lower(placement.model, request.targets.device), packed_constants=False)
 

@@ -12,7 +12,7 @@ from graphs import graph, normal, save
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import packager
-from packager.pipeline.build import place
+from tests.stages import placement_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TARGETS = ["llvm", "ccompiler"]
@@ -70,7 +70,7 @@ def test_quantized_network(activation: QuantType, per_channel: bool, network: Pa
         activation_type=activation,
         weight_type=QuantType.QInt8,
     )
-    table = place(str(path), targets=TARGETS)
+    table = placement_table(path, targets=TARGETS)
     products = [p for p in table["partitions"] if {"nn.conv2d", "matmul"} & set(p["operators"])]
     assert sum(len(p["sites"]) for p in products) == 4
     assert all(p["operators"][p["operators"].index("round") - 2 :][:2] for p in products)

@@ -11,6 +11,7 @@ from graphs import check, feeds, graph, normal, reference, save
 
 import packager
 from packager.pipeline.import_models import import_model
+from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import make_build_request
 
 INT = np.int64
@@ -127,7 +128,8 @@ MIXED: dict[str, tuple[str, Weights]] = {
 
 
 def count_batches(path: Path, *targets: str, **options: object) -> int:
-    return import_model(make_build_request(path, targets=list(targets), **options)).signature.batches.count
+    imported = import_model(make_build_request(BuildOptions(path, targets=targets, **options)))
+    return imported.signature.batches.count
 
 
 @pytest.mark.slow
@@ -168,7 +170,7 @@ OPENED = {name: opened(*case) for name, case in SEPARABLE.items() if "token" not
 def test_each_row_of_a_batch_that_is_a_dim(name: str, tmp_path: Path) -> None:
     model, dims = graph(*OPENED[name]), {"n": (1, 5)}
     path = save(model, tmp_path / "m.onnx")
-    assert import_model(make_build_request(path, targets=EACH, dims=dims)).signature.batches.count == "n"
+    assert count_batches(path, *EACH, dims=dims) == "n"
     bundle = check(model, tmp_path, dims, ({"n": 1}, {"n": 5}, {"n": 4}), targets=EACH)
     arrays = feeds(model, {"n": 5})
     expected = bundle.run(arrays)
@@ -187,7 +189,7 @@ def test_what_mixes_rows_of_a_dim_stays_whole(name: str, tmp_path: Path) -> None
     text, weights = opened(*MIXED[name])
     text = text.replace("[8,", "[m,")
     path = save(graph(text, weights), tmp_path / "m.onnx")
-    assert import_model(make_build_request(path, targets=EACH, dims={"n": (1, 5)})).signature.batches.count == 1
+    assert count_batches(path, *EACH, dims={"n": (1, 5)}) == 1
 
 
 @pytest.mark.parametrize("name", MIXED)
@@ -261,7 +263,7 @@ def test_activations_are_weighed_against_weights(
 def test_rows_of_a_dim_are_weighed_against_weights(side: int, features: int, count: object, tmp_path: Path) -> None:
     path = save(network(16, side, features, "n"), tmp_path / "m.onnx")
     found = [
-        import_model(make_build_request(path, targets=[target], dims={"n": (1, 4)})).signature.batches.count
+        count_batches(path, target, dims={"n": (1, 4)})
         for target in ("llvm", "llvm -micro_batch=1", "llvm -micro_batch=2")
     ]
     assert found == [count, "n", 1]

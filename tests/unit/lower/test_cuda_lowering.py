@@ -23,6 +23,7 @@ from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.legalize.accumulate import accumulate_in_float32
 from packager.lower.lowering import lower
 from packager.pipeline.build import import_model
+from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import make_build_request
 from packager.transforms.layout.channels_last import to_channels_last
 from tests.stages import placed as placed_model
@@ -63,7 +64,7 @@ def write(path: Path) -> onnx.ModelProto:
 @pytest.mark.parametrize("change", [to_channels_last, lambda module: to_channels_last(accumulate_in_float32(module))])
 def test_channels_last_computes_the_same(change: Callable[[Any], Any], tmp_path: Path) -> None:
     write(tmp_path / "net.onnx")
-    imported = import_model(make_build_request(tmp_path / "net.onnx", targets=["cuda -arch=sm_80"]))
+    imported = import_model(make_build_request(BuildOptions(tmp_path / "net.onnx", targets=["cuda -arch=sm_80"])))
     placed = placed_model(imported, ()).model
     constants = [constant.array for constant in placed.constants.values()]
     x = np.random.default_rng(1).standard_normal((2, 3, 10, 8), dtype=np.float32)
@@ -124,7 +125,7 @@ def test_a_mask_beyond_the_range_of_halves_masks(precision: str, tolerance: floa
 
 
 def cuda_source(path: Path, precision: str | None = None) -> str:
-    request = make_build_request(path, targets=["cuda -arch=sm_80"], precision=precision)
+    request = make_build_request(BuildOptions(path, targets=["cuda -arch=sm_80"], precision=precision))
     lowered = lower(placed_model(import_model(request), ()).model, "cuda")
     kernels = [f for group in lowered.groups.values() for f in group.functions if isinstance(f, Kernel)]
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
@@ -165,7 +166,7 @@ def test_loops_of_a_kernel_agree_on_its_threads(columns: int, tmp_path: Path) ->
     text = f"g (float[1,64] x, float[64,{columns}] w) => (float[1,{columns}] y) {{ y = MatMul(x, w) }}"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{text}')
     onnx.save(model, tmp_path / "m.onnx")
-    request = make_build_request(tmp_path / "m.onnx", targets=["cuda -arch=sm_80"])
+    request = make_build_request(BuildOptions(tmp_path / "m.onnx", targets=["cuda -arch=sm_80"]))
     lowered = lower(placed_model(import_model(request), (), device="cuda").model, "cuda")
     kernels = [f for group in lowered.groups.values() for f in group.functions if isinstance(f, Kernel)]
     assert kernels

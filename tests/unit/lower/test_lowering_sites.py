@@ -11,6 +11,7 @@ import pytest
 
 from packager.lower.lowering import lower
 from packager.pipeline.build import import_model
+from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import make_build_request
 from tests.stages import placed as placed_model
 
@@ -37,7 +38,7 @@ def test_calls_keep_their_nodes(device: str, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(model, path)
     targets = ("cuda -arch=sm_80", "cutlass") if device == "cuda" else ("llvm", "ccompiler")
-    request = make_build_request(path, targets=targets)
+    request = make_build_request(BuildOptions(path, targets=targets))
     placed = placed_model(import_model(request), request.targets.specialized, device=device)
     lowered = lower(placed.model, device)
     nodes = [node for call in lowered.call_sources for node in call.nodes]

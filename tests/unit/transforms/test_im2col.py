@@ -19,6 +19,7 @@ from packager.ir.primitives import Kernel
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.lowering import lower
 from packager.pipeline.build import import_model
+from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import Request, make_build_request
 from packager.transforms.layout.channels_last import to_channels_last
 from tests.stages import placed, prepared_for
@@ -57,7 +58,7 @@ def between() -> onnx.ModelProto:
 
 def requested(model: onnx.ModelProto, path: Path, precision: str | None) -> tuple[Request, ImportedModel]:
     path.write_bytes(model.SerializeToString())
-    request = make_build_request(path, targets=TARGETS, dims={"n": (1, 4)}, precision=precision)
+    request = make_build_request(BuildOptions(path, targets=TARGETS, dims={"n": (1, 4)}, precision=precision))
     return request, import_model(request)
 
 

@@ -17,6 +17,7 @@ from tvm_machine import compute
 from packager.graph.passes import apply
 from packager.ir.model import NamedArray
 from packager.pipeline.build import import_model
+from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import make_build_request
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.fold_weights import fold_weights
@@ -86,7 +87,7 @@ class Integers:
         self.model = model
         path = folder / "net.onnx"
         path.write_bytes(model.SerializeToString())
-        imported = import_model(make_build_request(path, targets=[]))
+        imported = import_model(make_build_request(BuildOptions(path, targets=[])))
         module = apply(TIDY, fold_inline(apply(SIMPLIFY, imported.module)))
         module, constants = to_integers(module, len(imported.signature.inputs), imported.constants())
         self.module, self.constants = fold_weights(apply(TIDY, module), constants)
@@ -341,7 +342,7 @@ def test_models_that_are_not_quantized_stay_as_they_are(tmp_path: Path) -> None:
     net = Net()
     path = tmp_path / "net.onnx"
     path.write_bytes(net.model(net.add("Relu", net.input("x", (4, 8)))).SerializeToString())
-    imported = import_model(make_build_request(path, targets=[]))
+    imported = import_model(make_build_request(BuildOptions(path, targets=[])))
     constants = {"w": NamedArray(np.zeros(3, np.float32), ("w",))}
     module, same = to_integers(imported.module, 1, constants)
     assert module is imported.module

@@ -9,8 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from packager.pipeline.build import place
-from tests.stages import placed_file, problems
+from tests.stages import placed_file, placement_table, problems
 
 TARGETS = ("llvm", "ccompiler")
 ROWS, HEADS, DEPTH = 6, 2, 8
@@ -28,7 +27,7 @@ def taken(tmp_path: Path, text: str, constants: list[onnx.TensorProto]) -> list[
     onnx.checker.check_model(model)
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    table = place(path, targets=TARGETS)
+    table = placement_table(path, targets=TARGETS)
     return [(part["composite"], part["operators"]) for part in table["partitions"]]
 
 

@@ -14,8 +14,7 @@ import pytest
 from packager.backends.cutlass.attention.problem import AttentionProblem
 from packager.graph.dataflow import operator_of
 from packager.ir.model import PartitionedModel
-from packager.pipeline.build import place
-from tests.stages import placed_file, problems
+from tests.stages import placed_file, placement_table, problems
 
 TARGETS = ("cuda -arch=sm_90a", "cutlass")
 BATCH, LENGTH, HEADS, DEPTH = 2, 16, 4, 8
@@ -35,7 +34,7 @@ def taken(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], **options:
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     options = {"precision": "fp16", "targets": TARGETS, **options}
-    table = place(path, **options)
+    table = placement_table(path, **options)
     return [(part["composite"], part["operators"]) for part in table["partitions"]]
 
 
@@ -325,5 +324,5 @@ def test_another_gpu_beside(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(attention())
     model.graph.initializer.extend(PARTS)
     onnx.save(model, path)
-    table = place(path, targets=("cuda -arch=sm_80,sm_90a", "cutlass"), precision="fp16")
+    table = placement_table(path, targets=("cuda -arch=sm_80,sm_90a", "cutlass"), precision="fp16")
     assert [part["composite"] for part in table["partitions"]] == ["cutlass.attention"]

@@ -32,7 +32,7 @@ from packager.backends.cutlass.quantized.kernels import FULL, QUANTIZED, Quantiz
 from packager.backends.cutlass.quantized.problem import read_quantized
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.graph.dataflow import Dataflow
-from packager.pipeline.build import place
+from tests.stages import placement_table
 
 ROWS, DEPTH, COLUMNS = 6, 64, 48
 HOPPER = CutlassOptions(arch=("sm_90a",))
@@ -206,7 +206,7 @@ def test_what_kernels_round_otherwise_ends_a_chain(body: Body) -> None:
 
 def taken(path: Path, *targets: str) -> list[tuple[str, list[str]]]:
     dims = {"n": (1, 8)} if path.stem == "any_batch" else {}
-    table = place(path, targets=targets, dims=dims)
+    table = placement_table(path, targets=targets, dims=dims)
     return [(part["composite"], part["operators"]) for part in table["partitions"] if part["backend"] == "cutlass"]
 
 
