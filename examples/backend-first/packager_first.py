@@ -2,9 +2,17 @@
 
 import math
 
-from packager.backends.base import API_VERSION, PartitionOptions, Pattern
-from packager.codegen.toolchain import run
-from packager.ir.primitives import BackendOutput, FunctionGroup, Parameter, PrimitiveFunction, StaticLibrary
+from packager.backends.api import (
+    API_VERSION,
+    BackendOutput,
+    FunctionGroup,
+    Parameter,
+    PartitionOptions,
+    Pattern,
+    PrimitiveFunction,
+    StaticLibrary,
+    run,
+)
 
 FUNCTION = """
 int32_t {symbol}(const float *x, float *y, int64_t begin, int64_t end) {{

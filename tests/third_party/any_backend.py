@@ -14,18 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from packager.backends.base import (
+from packager.backends.api import (
     API_VERSION,
+    DTYPES,
+    BackendOutput,
     Context,
+    FunctionGroup,
+    Kernel,
     Match,
+    Parameter,
+    Partition,
     PartitionOptions,
     Pattern,
+    PrimitiveFunction,
     Target,
     Unavailable,
     attribute,
 )
-from packager.bundle.dtypes import DTYPES
-from packager.ir.primitives import BackendOutput, FunctionGroup, Kernel, Parameter, Partition, PrimitiveFunction
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from packager.backends.base import (
+from packager.backends.api import (
     API_VERSION,
+    BackendOutput,
     Context,
+    FunctionGroup,
     Match,
+    Parameter,
+    Partition,
     PartitionOptions,
     Pattern,
+    PrimitiveFunction,
+    StaticLibrary,
     Target,
     Unavailable,
     attribute,
+    run,
 )
-from packager.codegen.toolchain import run
-from packager.ir.primitives import BackendOutput, FunctionGroup, Parameter, Partition, PrimitiveFunction, StaticLibrary
 
 ELEMENTWISE = {
     "add": "a[i] + b[i]",

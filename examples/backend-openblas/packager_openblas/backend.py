@@ -7,11 +7,21 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from packager.backends.base import API_VERSION, Context, PartitionOptions, Pattern, Target, Unavailable, attribute
-from packager.bundle.manifest import License
-from packager.codegen.toolchain import run
+from packager.backends.api import (
+    API_VERSION,
+    BackendOutput,
+    Context,
+    License,
+    Partition,
+    PartitionOptions,
+    Pattern,
+    StaticLibrary,
+    Target,
+    Unavailable,
+    attribute,
+    run,
+)
 from packager.errors import UsageError
-from packager.ir.primitives import BackendOutput, Partition, StaticLibrary
 from packager_openblas.kernels import CORES, best_core, kernel_names, missing_symbols
 
 # Where Debian and Ubuntu put OpenBLAS; the serial one first, though all of them have the same kernels.
@@ -78,12 +88,12 @@ class OpenblasBackend:
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
         """Compile C that calls the kernels to one object, and hand that back with the archive."""
-        from packager_openblas.partitions import group_of, read_product, source_of
+        from packager_openblas.partitions import group_of, source_of
 
         options: OpenblasOptions = target.options
         products, given_back = {}, {}
         for partition in partitions:
-            product = read_product(partition)
+            product = partition.composites[0].problem
             if isinstance(product.rows, int) and product.rows < options.min_rows:
                 given_back[partition.name] = f"it has {product.rows} rows, fewer than min_rows={options.min_rows}"
             else:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from packager.backends.base import Target
-from packager.deploy.verify.machine import this_machine
+from packager.backends.api import Target, this_cpu
 
 # How many columns a panel of packed columns has, by the CPU's name in OpenBLAS. A panel of rows always has 4.
 CORES = {"HASWELL": 8, "ZEN": 8, "SKYLAKEX": 16}
@@ -26,7 +25,7 @@ def best_core(base: Target | None) -> str:
         return ""
     cpu = base.cpus[0]  # the least that the bundle runs on
     if cpu == "native":
-        has = set(this_machine().cpu_features)
+        has = set(this_cpu().features)
         return next((core for core, features in FEATURES.items() if features <= has), "")
     return next((core for core, names in CPUS.items() if cpu in names), "")
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packager.ir.primitives import FunctionGroup, Packing, Parameter, Partition, PrimitiveFunction
+from packager.backends.api import FunctionGroup, Packing, Parameter, Partition, PrimitiveFunction
 from packager_openblas.kernels import kernel_names
-from packager_openblas.patterns import shape
+from packager_openblas.patterns import Product
 
 HIGH, WIDE = 48, 64  # rows and columns of a tile of the result; multiples of what panels have
 FLOAT_BYTES = 4
@@ -20,49 +18,12 @@ FLOAT_BYTES = 4
 PRODUCT = "int64_t batch, int64_t rows, int64_t depth, int64_t columns, int64_t begin, int64_t end"
 
 
-@dataclass(frozen=True)
-class Product:
-    """``batch`` products [rows, depth] x [depth, columns], and which arguments of the partition they read."""
-
-    batch: Any
-    rows: Any
-    depth: Any
-    columns: Any
-    a: int
-    b: int
-    bias: int | None
-    result: int
-    packs_b_ahead: bool
-
-
-def read_product(partition: Partition) -> Product:
-    """Return what a partition computes. Its function has one or two bindings: the product, and the sum with a bias."""
-    function = partition.function
-    product, *rest = function.body.blocks[0].bindings
-
-    def argument(operand: Any) -> int:
-        return next(i for i, parameter in enumerate(function.params) if parameter.same_as(operand))
-
-    a, b = product.value.args
-    biases = [operand for binding in rest for operand in binding.value.args if not operand.same_as(product.var)]
-    *outer, rows, depth = shape(a)
-    count = math.prod(outer)
-    shared = len(shape(b)) == 2  # one b for all rows of a, however many dims they are in
-    return Product(
-        batch=1 if shared else count,
-        rows=count * rows if shared else rows,
-        depth=depth,
-        columns=shape(b)[-1],
-        a=argument(a),
-        b=argument(b),
-        bias=argument(biases[0]) if biases else None,
-        result=len(function.params),
-        packs_b_ahead=argument(b) in partition.constant_arguments,
-    )
-
-
 def group_of(partition: Partition, product: Product, panel: int) -> FunctionGroup:
     """Return how to call a partition: pack the rows of a, pack the columns of b, multiply tile by tile."""
+
+    def argument(operand: Any) -> int:
+        return next(i for i, parameter in enumerate(partition.function.params) if parameter.same_as(operand))
+
     p = product
     scalars = (p.batch, p.rows, p.depth, p.columns)
     row_tiles, column_tiles = p.batch * _tiles(p.rows, HIGH), _tiles(p.columns, WIDE)
@@ -72,13 +33,13 @@ def group_of(partition: Partition, product: Product, panel: int) -> FunctionGrou
     functions = [
         PrimitiveFunction(
             symbol=f"{partition.name}_pack_rows",
-            parameters=(Parameter("argument", p.a), Parameter("workspace", 0, written=True)),
+            parameters=(Parameter("argument", argument(p.a)), Parameter("workspace", 0, written=True)),
             scalars=scalars,
             extent=row_tiles,
         )
     ]
     if p.packs_b_ahead:
-        packings = (Packing(p.b, f"columns{panel}", lambda b: pack_columns(b, panel)),)
+        packings = (Packing(argument(p.b), f"columns{panel}", lambda b: pack_columns(b, panel)),)
         packed_b = Parameter("packed", 0)
     else:
         packed_b = Parameter("workspace", 1)
@@ -86,16 +47,16 @@ def group_of(partition: Partition, product: Product, panel: int) -> FunctionGrou
         functions.append(
             PrimitiveFunction(
                 symbol=f"{partition.name}_pack_columns",
-                parameters=(Parameter("argument", p.b), Parameter("workspace", 1, written=True)),
+                parameters=(Parameter("argument", argument(p.b)), Parameter("workspace", 1, written=True)),
                 scalars=scalars,
                 extent=p.batch * column_tiles,
             )
         )
-    bias = () if p.bias is None else (Parameter("argument", p.bias),)
+    bias = () if p.bias is None else (Parameter("argument", argument(p.bias)),)
     functions.append(
         PrimitiveFunction(
             symbol=f"{partition.name}_multiply",
-            parameters=(packed_a, packed_b, *bias, Parameter("argument", p.result, written=True)),
+            parameters=(packed_a, packed_b, *bias, Parameter("argument", len(partition.function.params), written=True)),
             scalars=scalars,
             extent=row_tiles * column_tiles,
         )

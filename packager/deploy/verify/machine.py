@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packager.bundle import strict_json
+from packager.bundle.cpu import this_cpu
 from packager.bundle.elf.symbols import version_key
 from packager.bundle.fields import GlibcVersion
 from packager.bundle.manifest import Manifest
@@ -44,13 +45,9 @@ def this_machine(*, gpus: bool = True) -> Machine:
 
     Without ``gpus`` the NVIDIA driver is not asked, which may take a second, and ``cuda`` is None.
     """
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
-    except OSError:
-        cpuinfo = ""
-    name, features = _cpu(cpuinfo)
+    cpu = this_cpu()
     cuda = this_cuda() if gpus else None
-    return Machine(1, platform.machine(), platform.system().lower(), _this_glibc(), name, features, cuda)
+    return Machine(1, platform.machine(), platform.system().lower(), _this_glibc(), cpu.name, cpu.features, cuda)
 
 
 def _this_glibc() -> str | None:
@@ -59,19 +56,6 @@ def _this_glibc() -> str | None:
     except (ValueError, OSError):  # musl and others do not know the name
         return None
     return version if name == "glibc" else None
-
-
-def _cpu(cpuinfo: str) -> tuple[str, tuple[str, ...]]:
-    """Return the model name and the features that all processors of a /proc/cpuinfo text have."""
-    name = ""
-    features: set[str] | None = None
-    for line in cpuinfo.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name" and not name:
-            name = value.strip()
-        if key.strip() in ("flags", "Features"):
-            features = set(value.split()) if features is None else features & set(value.split())
-    return name, tuple(sorted(features or ()))
 
 
 def read_machine(path: Path) -> Machine:
