@@ -1,5 +1,5 @@
-/* micro_batches.c: runs of a model that was compiled for a part of its batch. A thread takes micro-batches of its own, in a
- * lane of the arena that is its own meanwhile. Of what is too little for all threads each has a team of them. */
+/* micro_batches.c: runs of a model that was compiled for a part of its batch. A thread takes micro-batches of its own,
+ * in a lane of the arena that is its own meanwhile. Of what is too little for all threads each has a team of them. */
 #include "micro_batches.h"
 
 #include <stdatomic.h>

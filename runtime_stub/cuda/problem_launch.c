@@ -1,4 +1,5 @@
-/* problem_launch.c: launches whose arguments are computed from a problem; and tensor maps, which are parts of such arguments.
+/* problem_launch.c: launches whose arguments are computed from a problem; and tensor maps, which are parts of such
+ * arguments.
  *
  * To compute them takes longer than to launch: a session keeps what it has launched at each place of its run, and looks
  * whether the problem is the same.

@@ -129,9 +129,10 @@ typedef struct {
   uint64_t constant_bytes;
   const uint8_t *embedded_constants;     /* NULL when there are none or they are external */
   const pk_external_weights_t *external; /* NULL unless the constants are in a file */
-  const char *const *cpu_features;       /* of all code but that of better levels; names that cpu_features.c knows, then NULL */
-  int32_t num_entries;                   /* at least 1 */
-  int32_t num_constants;                 /* of the models' own */
+  const char *const
+      *cpu_features;     /* of all code but that of better levels; names that cpu_features.c knows, then NULL */
+  int32_t num_entries;   /* at least 1 */
+  int32_t num_constants; /* of the models' own */
   int32_t num_slots;
   const pk_entry_t *entries;
   const packager_constant_info_t *constants;

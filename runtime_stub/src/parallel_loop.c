@@ -1,6 +1,6 @@
-/* parallel_loop.c: parallel loops. Fork-join with a static partition: a chunk for each thread, which it takes piece by piece,
- * the half of what is left each time. A thread that is done with its own takes pieces of others: a core may have less
- * to give than another, and a worker may be asleep or have no core. Workers spin a little for the next loop, then
+/* parallel_loop.c: parallel loops. Fork-join with a static partition: a chunk for each thread, which it takes piece by
+ * piece, the half of what is left each time. A thread that is done with its own takes pieces of others: a core may have
+ * less to give than another, and a worker may be asleep or have no core. Workers spin a little for the next loop, then
  * sleep. While a run is under way they wait longer: there is a next loop after calls that are not parallel, and to wake
  * a thread that sleeps can take as long as such a call.
  *
