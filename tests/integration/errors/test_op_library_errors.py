@@ -59,8 +59,8 @@ def acme(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             "g (float[2,3] x, float[4] s) => (float[2,3] y) { y = com.acme.Mix(x, s) }",
             [
-                "node 'y' of operator com.acme::Mix has the inputs (float32[2, 3], float32[4]), which no overload",
-                "acme: Mix(x float32[n, k], s float32[k]): axis 0 of input s must be k, which is 3, and is 4",
+                "node 'y' of operator com.acme::Mix has the inputs (float32[2, 3], float32[4]), which match",
+                "acme: Mix(x float32[n, k], s float32[k]): axis 0 of input s must be k, which is 3, but is 4",
                 "acme: Mix(x float64[n, 3]): takes 1 inputs",
                 "describe an overload",
             ],
@@ -71,12 +71,12 @@ def acme(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (
             "g (double[2,4] x) => (double[2,4] y) { y = com.acme.Mix(x) }",
-            ["axis 1 of input x must be 3, and is 4"],
+            ["axis 1 of input x must be 3, but is 4"],
         ),
         ("g (double[2,3,1] x) => (double[2,3] y) { y = com.acme.Mix(x) }", ["input x must be of rank 2"]),
         (
             "g (double[n,n] x) => (double[n,3] y) { y = com.acme.Mix(x) }",
-            ["axis 1 of input x must be 3, and is n"],
+            ["axis 1 of input x must be 3, but is n"],
         ),
         (
             'g (float[2,3] x, float[3] s) => (float[2,3] y) { y = com.acme.Mix("", s) }',

@@ -14,7 +14,7 @@ import onnx.parser
 import onnxruntime
 
 import packager
-from packager.pipeline import build as pipeline
+from tests.stages import placement_table
 
 
 @dataclass(frozen=True)
@@ -75,4 +75,4 @@ def placed(model: onnx.ModelProto, folder: Path, targets: Sequence[str], **optio
     """Return the partition table of a model without building it."""
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    return Built(path, pipeline.place(path, targets=targets, **options))
+    return Built(path, placement_table(path, targets=targets, **options))
