@@ -62,6 +62,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     """
     device = device_named(device_name)
     sites = _sites(model)
+    # Once more after prepare: what no backend took has weights to pack (CPU) or layouts to change, and that is folded.
     module = device.change_layouts(model.module, len(model.signature.inputs))
     module, constants = fold_weights(module, model.constants)
     module = apply(LEGALIZE, module)
