@@ -1,10 +1,9 @@
 """The ``cutlass`` backend: NVIDIA's CUTLASS for matrix products, attention and convolutions, compiled with no GPU.
 
-``patterns`` says what it takes: ``chains`` and ``attention`` find it in a model, ``activations`` tells what an
-elementwise tail computes. ``gemm`` and ``attention_calls`` turn a partition into problems (``templates/cutlass/
-problems.h``) and ``choice`` ranks the kernels for each. ``gemm_kernels`` and ``attention_kernels`` are the kernels,
-``objects`` compiles them, ``module`` puts all together. The modules ``quantized`` and ``quantized_*`` are the same for
-products and convolutions of 8 bits.
+``patterns`` says what it takes: ``epilogues`` and ``attention.match`` find it in a model, ``activations`` tells what an
+elementwise tail computes. The ``problem`` of each family reads a match, and makes the functions that state it
+(``templates/cutlass/common/problems.h``); its ``cost_model`` ranks the ``kernels``. ``compile_kernels`` compiles them,
+``module`` puts all together. ``quantized`` is the family of products and convolutions of 8 bits.
 """
 
 from __future__ import annotations

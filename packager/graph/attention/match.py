@@ -1,7 +1,7 @@
 """softmax(scale * q k^T + mask) v, as exporters write it: the heads of one tensor taken apart, and put together again.
 
 ``core`` follows the graph from a softmax to both products, ``heads`` from these to where q, k and v lie, and ``masks``
-says what a mask does. Backends search for it in the same way in a model and in a partition's function.
+says what a mask does.
 """
 
 from __future__ import annotations
