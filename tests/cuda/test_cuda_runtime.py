@@ -95,26 +95,25 @@ def plain(builders: Callable[[Flavor], CudaBuilder]) -> CudaBuilder:
     return builders(PLAIN)
 
 
-@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SESSIONS)
 def test_sessions(builder: CudaBuilder, case: str) -> None:
     builder.record("sessions", case, builder.dynamic)
 
 
-@pytest.mark.sampled(3, every_value=False)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", RUNS)
 def test_runs(builder: CudaBuilder, case: str) -> None:
     builder.record("runs", case, builder.dynamic)
 
 
-@pytest.mark.sampled(3, every_value=False)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", GRAPHS)
 def test_graphs(builder: CudaBuilder, case: str) -> None:
     builder.record("graphs", case, builder.dynamic, builder.static)
 
 
-@pytest.mark.sampled(3, every_value=False)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", STATES)
 def test_states(builder: CudaBuilder, case: str) -> None:
     builder.record("states", case, builder.states)
@@ -136,7 +135,7 @@ def test_states_that_cannot_be_made(builder: CudaBuilder, faults: str, status: s
     builder.record("failures", "refused", builder.states, status, message, RECORDER_FAIL=faults)
 
 
-@pytest.mark.sampled(3, every_value=False)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", LAUNCHES)
 def test_launches(builder: CudaBuilder, case: str) -> None:
     builder.record("launches", case, builder.flagged, builder.filled)

@@ -61,7 +61,6 @@ def test_selection(builder: Builder) -> None:
     builder.run("lifecycle", "selection", builder.selection)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", THREADS)
 def test_threads(builder: Builder, case: str) -> None:
     if case == "forked_child" and builder.flavor.name == "thread":
@@ -71,13 +70,11 @@ def test_threads(builder: Builder, case: str) -> None:
     builder.run("threads", case, builder.dynamic)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CONSTANTS)
 def test_constants(builder: Builder, case: str) -> None:
     builder.run("constants", case, builder.constants)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", BATCHES)
 def test_micro_batches(builder: Builder, case: str) -> None:
     builder.run("batches", case, builder.batches, builder.bundle("batch_dim", "-DMODEL_BATCHES", "-DBATCH_DIM=1"))

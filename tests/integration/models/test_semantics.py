@@ -220,7 +220,6 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_computes_what_onnxruntime_computes(name: str, tmp_path: Path) -> None:
