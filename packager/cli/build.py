@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from packager.cli import interruption
 from packager.cli.explain import allow_torch_for, print_placement
 from packager.cli.options import with_build_options
 from packager.pipeline.options import BuildOptions
+
+if TYPE_CHECKING:
+    from packager.codegen.timings import Timings
 
 
 def register(app: typer.Typer) -> None:
@@ -28,6 +31,9 @@ def build(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what each backend would be given, and build nothing.")
     ] = False,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Print how long each stage and each compiler took, on stderr.")
+    ] = False,
 ) -> None:
     """Compile a model into one self-contained shared library. Prints its path."""
     allow_torch_for(options)
@@ -36,8 +42,14 @@ def build(
         return
     from packager.pipeline.build import build as build_bundle
 
+    taken: list[Timings] = []
     with _progress() as progress:
-        path = build_bundle(**{**vars(options), "progress": progress})
+        path = build_bundle(**{**vars(options), "progress": progress, "timings": taken.append})
+    if timings:
+        from packager.cli.reports.tables import print_tables
+        from packager.cli.reports.timings import timing_tables
+
+        print_tables(timing_tables(taken[0]), sys.stderr)
     print(path)
 
 

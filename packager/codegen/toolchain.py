@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packager.codegen.timings import tool_call
 from packager.errors import ToolchainError
 
 DEBIAN_PACKAGES = {"x86_64": "gcc-x86-64-linux-gnu", "aarch64": "gcc-aarch64-linux-gnu"}
@@ -64,9 +65,10 @@ def run(argv: Sequence[str], *, cwd: Path, temporary: Path | None = None) -> str
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)
     try:
-        result = subprocess.run(
-            argv, cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", check=False
-        )
+        with tool_call(argv):
+            result = subprocess.run(
+                argv, cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", check=False
+            )
     except OSError as error:
         raise ToolchainError(f"{argv[0]} cannot be run: {error}", argv=argv) from None
     if result.returncode != 0:

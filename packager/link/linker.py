@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from packager.codegen.cache import Cache
 from packager.codegen.objects import CONSTRUCTOR_SECTIONS
 from packager.codegen.sysroot import read_system_symbols
 from packager.codegen.templates import render
+from packager.codegen.timings import workers
 from packager.codegen.toolchain import Toolchain, run
 from packager.errors import BackendError
 from packager.ir.link_plan import LinkedFile, LinkPlan
@@ -84,7 +84,7 @@ class Linker:
         built = self.workdir / "runtime"
         built.mkdir(exist_ok=True)
         if not self.cache.fetch("object", key, built):
-            with ThreadPoolExecutor(self.jobs) as pool:
+            with workers(self.jobs) as pool:
                 list(
                     pool.map(
                         lambda source: self._compile(source, built / f"{source.parent.name}-{source.stem}.o", flags),

@@ -8,13 +8,16 @@ that a build whose result is in the cache starts none of it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.backends.base import CodeGenerator, Context
 from packager.backends.registry import blamed, find_backend
 from packager.codegen.cache import Cache
+from packager.codegen.timings import Timings, recorded
 from packager.codegen.toolchain import Toolchain, find_toolchain
 from packager.errors import UsageError
 from packager.pipeline import cache_key
@@ -35,6 +38,20 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class _Report:
+    """Says what a build is at, and measures it."""
+
+    say: Progress
+    timings: Timings
+
+    def stage(self, name: str, text: str = "") -> AbstractContextManager[None]:
+        """Say that a stage begins, if there is something to say; the block is the stage."""
+        if text:
+            self.say(text)
+        return self.timings.stage(name)
+
+
 @takes_options(BuildOptions)
 def build(options: BuildOptions) -> Path:
     """Compile a model into one bundle and return its path.
@@ -44,10 +61,18 @@ def build(options: BuildOptions) -> Path:
     (``packager.Buckets(128, 256)``); ``freeze`` maps names to arrays, numbers or lists of numbers, ``states`` inputs to
     outputs. Raises a PackagerError; a file that stood at ``output`` is then as it was.
     """
+    with recorded() as timings:
+        path = _build_bundle(options, timings)
+    if options.timings is not None:
+        options.timings(timings)
+    return path
+
+
+def _build_bundle(options: BuildOptions, timings: Timings) -> Path:
     request = make_build_request(options)
     if request.more_models and options.output is None and not request.static:
         raise UsageError("several models make one bundle, which needs a name", hint="give it one: -o NAME.so")
-    report = options.progress or _silent
+    report = _Report(options.progress or _silent, timings)
     outputs = Outputs(request.output, request.header, request.weights_file)
     outputs.check(external=request.weights == "external")
     require_build_packages()
@@ -60,7 +85,7 @@ def build(options: BuildOptions) -> Path:
     key = cache_key.of_bundle(request, toolchain) if cached else ""
     with work_folder(request.keep_workdir) as workdir:
         if key and store.fetch("bundle", key, workdir):
-            report("found in the cache")
+            report.say("found in the cache")
         else:
             _build(request, toolchain, store, workdir, report)
             if key:
@@ -73,11 +98,10 @@ def _silent(_stage: str) -> None:
     """Report to nobody."""
 
 
-def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, progress: Progress) -> None:
+def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, report: _Report) -> None:
     """Run the stages; leaves the sealed bundle, and external weights, in ``workdir``."""
-    progress("checking the Targets")
+    report.say("checking the Targets")
     require_available(request.targets)
-    progress("importing the model")
     from packager.link.libraries.prepare import check_libraries
     from packager.link.linker import Linker
     from packager.link.seal import seal
@@ -90,44 +114,43 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     from packager.plan.planner import plan
     from packager.transforms.prepare import prepare
 
-    imported = import_model(request)
+    with report.stage("import", "importing the model"):
+        imported = import_model(request)
     dump.imported(imported, workdir, request.keep_workdir)
-    _report_micro_batches(imported, progress)
-    progress("preparing the model")
+    _report_micro_batches(imported, report.say)
     specialized, device = request.targets.specialized, request.targets.device
-    prepared = prepare(imported, preparation_for(specialized), device)
+    with report.stage("prepare", "preparing the model"):
+        prepared = prepare(imported, preparation_for(specialized), device)
     make_context = _contexts(request, toolchain, store, workdir)
-    if specialized:
-        progress(f"partitioning for {', '.join(target.kind for target in specialized)}")
-    placement = partition(prepared, specialized, compile_with(make_context))
-    for output in placement.model.backends:
-        progress(_count_partitions(placement, output.kind))
-        for warning in output.warnings:
-            progress(f"warning: {output.kind}: {warning}")
+    with report.stage("partition", _partitioning(specialized)):
+        placement = partition(prepared, specialized, compile_with(make_context))
+    _report_partitions(placement, report.say)
     dump.partitioned(placement, request.targets.generator.kind, workdir, request.keep_workdir)
-    progress("lowering and scheduling")
-    lowered = lower(placement.model, device)
+    with report.stage("lower", "lowering and scheduling"):
+        lowered = lower(placement.model, device)
     dump.lowered(lowered, workdir, request.keep_workdir)
-    progress("planning")
     external = are_external(lowered, request.weights, static=request.static)
-    call_plan = plan(lowered, packed_constants=external)
+    with report.stage("plan", "planning"):
+        call_plan = plan(lowered, packed_constants=external)
     dump.planned(call_plan, workdir, request.keep_workdir)
-    progress(f"compiling {len(call_plan.functions)} primitive functions")
-    compiled = (*placement.model.backends, _generate(request, call_plan, make_context))
-    cpus = request.targets.host.cpus if request.targets.device == "cpu" else ()
-    libraries = check_libraries(compiled, toolchain, workdir, static=request.static, cpus=cpus)
-    progress("linking")
+    with report.stage("generate", f"compiling {len(call_plan.functions)} primitive functions"):
+        compiled = (*placement.model.backends, _generate(request, call_plan, make_context))
     linker = Linker(toolchain, workdir, store, request.jobs)
-    link_plan = plan_link(request, call_plan, compiled, libraries, linker, external=external)
-    linked = linker.link(link_plan, golden=None)
-    manifest = seal(linked, link_plan, golden=None)
+    with report.stage("link", "linking"):
+        cpus = request.targets.host.cpus if device == "cpu" else ()
+        libraries = check_libraries(compiled, toolchain, workdir, static=request.static, cpus=cpus)
+        link_plan = plan_link(request, call_plan, compiled, libraries, linker, external=external)
+        linked = linker.link(link_plan, golden=None)
+    with report.stage("seal"):
+        manifest = seal(linked, link_plan, golden=None)
     if request.golden is not None:
         from packager.pipeline.golden import make_golden
 
-        progress("running the golden inputs")
-        reference = _reference(request, workdir) or linked.path
-        image, record = make_golden(reference, manifest, request.golden, request.precision)
-        seal(linker.link(link_plan, golden=image), link_plan, golden=record)
+        with report.stage("golden", "running the golden inputs"):
+            reference = _reference(request, workdir) or linked.path
+            image, record = make_golden(reference, manifest, request.golden, request.precision)
+            seal(linker.link(link_plan, golden=image), link_plan, golden=record)
+    dump.timed(report.timings, workdir, request.keep_workdir)
 
 
 def _reference(request: Request, workdir: Path) -> Path | None:
@@ -148,7 +171,8 @@ def _reference(request: Request, workdir: Path) -> Path | None:
         keep_workdir=None,
     )
     with work_folder(None) as folder:
-        _build(plain, find_toolchain(plain.targets.host.machine), Cache.of_user(enabled=False), folder, _silent)
+        own_tools, no_cache = find_toolchain(plain.targets.host.machine), Cache.of_user(enabled=False)
+        _build(plain, own_tools, no_cache, folder, _Report(_silent, Timings()))
         Outputs(reference, None, plain.weights_file).publish(folder, plain)
     return reference
 
@@ -157,6 +181,17 @@ def _report_micro_batches(model: ImportedModel, progress: Progress) -> None:
     for entry in model.signature.every_entry():
         if entry.batches.count != 1:
             progress(f"a run is {entry.batches.count} micro-batches")
+
+
+def _partitioning(targets: Sequence[Target]) -> str:
+    return f"partitioning for {', '.join(target.kind for target in targets)}" if targets else ""
+
+
+def _report_partitions(placement: Placement, progress: Progress) -> None:
+    for output in placement.model.backends:
+        progress(_count_partitions(placement, output.kind))
+        for warning in output.warnings:
+            progress(f"warning: {output.kind}: {warning}")
 
 
 def _count_partitions(placement: Placement, kind: str) -> str:

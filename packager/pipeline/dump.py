@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.bundle.buckets import variant_label
+from packager.codegen.timings import Timings
 from packager.ir.call_plan import CallPlan
 from packager.ir.model import ImportedModel, LoweredModel
 from packager.ir.primitives import Kernel
@@ -59,3 +60,9 @@ def planned(plan: CallPlan, workdir: Path, keep: Path | None) -> None:
         "slots": [dataclasses.asdict(slot) for slot in plan.constants.slots],
     }
     (workdir / "4-plan.json").write_text(json.dumps(document, indent=1))
+
+
+def timed(timings: Timings, workdir: Path, keep: Path | None) -> None:
+    """Write how long the stages and the runs of tools took."""
+    if keep is not None:
+        (workdir / "timings.json").write_text(json.dumps(timings.to_json(), indent=1))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from packager.bundle.suggestions import valid_names
 
 if TYPE_CHECKING:
+    from packager.codegen.timings import Timings
     from packager.frontends.dims import DimArgument
 
 StrPath = str | os.PathLike[str]
@@ -136,6 +137,9 @@ class BuildOptions:
         explained=True,
     )
     progress: Callable[[str], None] | None = option(None, "Called with each stage as it begins.", takes=None)
+    timings: Callable[[Timings], None] | None = option(
+        None, "Called at the end with how long the stages and the compilers took.", takes=None
+    )
 
 
 def paths_of(given: StrPath | Sequence[StrPath]) -> list[Path]:

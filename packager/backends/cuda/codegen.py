@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from packager.bundle.manifest import License
 from packager.codegen.c_expressions import c_expression
 from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin, find_cuda_toolkit
 from packager.codegen.templates import render
+from packager.codegen.timings import workers
 from packager.codegen.toolchain import run
 from packager.errors import BackendError
 from packager.graph.identity import IdentityMap
@@ -58,7 +58,7 @@ def generate(kernels: Sequence[Kernel], target: Target, context: Context) -> Bac
         launches |= own
         code = tvm.get_global_func("target.build.cuda")(module, tvm_target).inspect_source()
         (context.workdir / f"kernels_{index}.cu").write_text(let_kernels_wait(code, own))
-    with ThreadPoolExecutor(context.jobs) as pool:
+    with workers(context.jobs) as pool:
         list(pool.map(lambda index: _compile(index, toolkit, target, context), range(len(parts))))
     path = _compile_launchers(parts, launches, target, context)
     library = StaticLibrary(

@@ -221,7 +221,7 @@ def test_a_workdir_is_kept_and_must_be_new(models: Path, tmp_path: Path) -> None
     options = {"dims": {"n": (1, 4)}, "keep_workdir": work}
     packager.build(models / "batched.onnx", tmp_path / "o.so", **options)
     kept = sorted(path.name for path in work.iterdir())
-    stages = {"1-imported.py", "2-partitioned.py", "2-partitions.json", "3-lowered.py", "4-plan.json"}
+    stages = {"1-imported.py", "2-partitioned.py", "2-partitions.json", "3-lowered.py", "4-plan.json", "timings.json"}
     assert stages | {"llvm", "entrypoint.c", "data.S", "bundle.so"} <= set(kept)
     assert (work / "bundle.so").read_bytes() == (tmp_path / "o.so").read_bytes()
     with pytest.raises(UsageError, match="exists and is not an empty folder") as caught:

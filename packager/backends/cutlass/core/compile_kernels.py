@@ -10,7 +10,6 @@ import importlib.util
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from packager.backends.cutlass.core.kernel_source import KernelSource
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.bundle.hashing import digest, digest_of_folder
 from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin
+from packager.codegen.timings import workers
 from packager.codegen.toolchain import run
 from packager.errors import ToolchainError
 from packager.resources import folder
@@ -114,7 +114,7 @@ def compile_kernels(
         context.cache.add("object", key, (result.fatbin, result.host))
         return result
 
-    with ThreadPoolExecutor(at_a_time) as pool:
+    with workers(at_a_time) as pool:
         return list(pool.map(make, kernels))
 
 
