@@ -25,11 +25,11 @@ V = TypeVar("V")
 
 
 class ShapeExpressionError(ValueError):
-    """The text is not an expression, names a dim that is not given, or divides by zero."""
+    """The text is not an expression, names an unknown dim, or divides by zero."""
 
 
 def evaluate(expression: str, dims: Mapping[str, int]) -> int:
-    """Return the value of ``expression`` for these values of the dims; ``//`` rounds down, ``%`` is what it leaves.
+    """Evaluate ``expression`` for these values of the dims; ``//`` and ``%`` are floor division and its remainder.
 
     Raises ShapeExpressionError.
     """
@@ -81,7 +81,7 @@ def _tokens(expression: str, limited: bool) -> tuple[tuple[str, str], ...]:
 
 
 class _Parser(Generic[V]):
-    """Recursive descent, computing as it goes."""
+    """Recursive-descent evaluator."""
 
     def __init__(
         self,

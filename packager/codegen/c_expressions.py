@@ -16,22 +16,22 @@ _FORMS = {
 
 
 def dim_expression(extent: Extent) -> str:
-    """Return a C expression for an extent over dims, which are ``dim_<name>``."""
+    """Return a C expression for an extent over dims, which are C variables ``dim_<name>``."""
     return c_expression(extent, "dim_")
 
 
 def c_expression(extent: Extent, prefix: str = "") -> str:
-    """Return a C expression for an extent; its names get ``prefix``, division rounds down."""
+    """Return a C expression for an extent; names are prefixed with ``prefix``; division rounds down."""
     if isinstance(extent, int):
         return c_integer(extent)
     return shape_expr.fold(extent, c_integer, lambda name: f"{prefix}{name}", c_operation, limited=False)
 
 
 def c_integer(value: int) -> str:
-    """Return a C literal of type int, or int64_t where that is too narrow."""
+    """Return a C literal of type int, or int64_t if int is too narrow."""
     return f"INT64_C({value})" if abs(value) >= 2**31 else str(value)
 
 
 def c_operation(operator: str, left: str, right: str, forms: Mapping[str, str] = _FORMS) -> str:
-    """Return ``left operator right`` in C; ``forms`` are the operators that C spells otherwise."""
+    """Return ``left operator right`` in C; ``forms`` are format strings of operators that are not infix in C."""
     return forms.get(operator, f"({{}} {operator} {{}})").format(left, right)

@@ -12,7 +12,7 @@ def macro(name: str) -> str:
 
 
 def comment_text(text: str) -> str:
-    """Return ``text`` so that it neither ends a C comment nor seems to start one."""
+    """Escape ``text`` so that it neither ends a C comment nor starts one."""
     return text.replace("*/", "* /").replace("/*", "/ *")
 
 

@@ -1,8 +1,8 @@
-"""The content-addressed cache under the user's cache folder: objects of the runtime, and whole bundles.
+"""Content-addressed cache in the user's cache folder: objects of the runtime, and whole bundles.
 
-Entries are folders named by the SHA-256 of everything that their content depends on. An entry is made in a temporary
-folder and renamed into place, so that concurrent builds see whole entries or none, and a killed build leaves none.
-Each holds the hashes of its files: one that a full disk, a crash or an editor damaged is dropped, never handed out.
+Entries are folders named by the SHA-256 of everything their content depends on. An entry is written to a temporary
+folder and renamed, so that concurrent or killed builds never leave partial entries. Each stores the hashes of its
+files; damaged entries are dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HASHES = "hashes.json"
 
 @dataclass(frozen=True)
 class Usage:
-    """What the cache holds: entries and bytes by kind."""
+    """Entries and bytes by kind."""
 
     folder: Path
     entries: dict[str, int]
@@ -35,7 +35,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache folder. ``enabled`` False looks nothing up and keeps nothing."""
+    """A cache folder. If not ``enabled``, lookups miss and nothing is stored."""
 
     folder: Path
     enabled: bool = True
@@ -46,16 +46,16 @@ class Cache:
         base = os.environ.get("XDG_CACHE_HOME")
         try:
             return cls((Path(base) if base else Path.home() / ".cache") / "packager", enabled)
-        except RuntimeError:  # TVM cannot be imported then either
+        except RuntimeError:  # TVM's import also fails then
             raise UsageError(
                 "there is no home folder: HOME is not set, and this user is not in the password database",
                 hint="set HOME or XDG_CACHE_HOME",
             ) from None
 
     def fetch(self, kind: str, key: str, into: Path) -> bool:
-        """Copy an entry's files into a folder; return whether it was there and whole. A damaged entry is removed.
+        """Copy an entry's files to a folder; return whether it was found intact. A damaged entry is removed.
 
-        The copies are checked, not the entry: another process may clear the cache at any moment.
+        The copies are checked, not the entry: another process may clear the cache at any time.
         """
         entry = self.folder / kind / key
         if not self.enabled or not entry.is_dir():
@@ -67,20 +67,20 @@ class Cache:
                 copies.append(into / name)
                 shutil.copyfile(entry / name, copies[-1])
             if expected and expected == {name: sha256_of_file(into / name) for name in expected}:
-                with contextlib.suppress(OSError):  # its age only decides what to clear first
+                with contextlib.suppress(OSError):  # the age only orders eviction
                     os.utime(entry)
                 return True
         except (OSError, ValueError, TypeError):
-            expected = None  # damaged, or gone: as if it had never been there
+            expected = None  # damaged or removed: a miss
         for copy in copies:
             copy.unlink(missing_ok=True)
         shutil.rmtree(entry, ignore_errors=True)
         return False
 
     def add(self, kind: str, key: str, files: Iterable[Path]) -> None:
-        """Keep copies of files as an entry.
+        """Store copies of files as an entry.
 
-        A cache that cannot be written (full disk, read-only home) is no reason for a build to fail.
+        Errors are ignored: a build must not fail if the cache is not writable (full disk, read-only home).
         """
         if not self.enabled:
             return
@@ -93,7 +93,7 @@ class Cache:
                 shutil.copyfile(file, temporary / file.name)
             hashes = {path.name: sha256_of_file(path) for path in sorted(temporary.iterdir())}
             (temporary / HASHES).write_text(json.dumps(hashes))
-            temporary.rename(parent / key)  # fails if another build was first: its entry has the same content
+            temporary.rename(parent / key)  # fails if another build was first; its entry is identical
         except OSError:
             return
         finally:
@@ -112,13 +112,13 @@ class Cache:
         return Usage(self.folder, entries, nbytes)
 
     def clear(self) -> int:
-        """Remove all entries; return how many. Entries that are being made are left alone unless a day old."""
+        """Remove all entries and return their number. Temporary folders are kept unless a day old."""
         count = 0
         for _, entry in self._entries():
             shutil.rmtree(entry, ignore_errors=True)
             count += 1
         for leftover in self.folder.glob("*/.new-*"):
-            with contextlib.suppress(FileNotFoundError):  # it has become an entry
+            with contextlib.suppress(FileNotFoundError):  # renamed to an entry
                 if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
                     shutil.rmtree(leftover, ignore_errors=True)
         return count

@@ -1,7 +1,7 @@
-"""The CUDA toolkit: find it, name its version, compile fatbins with it. No GPU and no driver is needed.
+"""Finds the CUDA toolkit and compiles fatbins. Needs no GPU and no driver.
 
-Which toolkit is used depends on its arguments and on what is installed in this Python environment alone, never on PATH
-or on variables such as CUDA_HOME: equal builds use equal tools.
+The choice of toolkit depends only on arguments and on this Python environment, never on PATH or CUDA_HOME: equal builds
+use equal tools.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ INSTALL = "pip install 'packager[cuda]'"
 WHEELS = "wheels"
 OLDEST = (12, 0)
 
-# What kernels are compiled with. Without fast math what the model says is what is computed: nvcc's defaults are exact
-# division, square roots and denormals, and contraction into fused multiply-add.
+# Flags of all kernels. No fast math: nvcc's defaults are IEEE division, square root and denormals, and FMA contraction.
 _FLAGS = ("-fatbin", "-std=c++17", "-O3")
-# Each file that a build needs, below the toolkit's folder, and the wheel that brings it.
+# Required file, relative to the toolkit's folder -> the wheel that contains it.
 _FILES = (
     ("bin/ptxas", "nvidia-cuda-nvcc"),
     ("nvvm/bin/cicc", "nvidia-nvvm"),
@@ -37,9 +36,9 @@ _LIBRARY_FOLDERS = ("lib64", "lib")
 
 @dataclass(frozen=True)
 class CudaToolkit:
-    """Paths of one toolkit, all absolute. ``version`` is nvcc's, ``13.0.88``; ``origin`` is ``wheels`` or its folder.
+    """Absolute paths of a toolkit. ``version`` is nvcc's, ``13.0.88``; ``origin`` is ``wheels`` or the folder.
 
-    ``include`` are the folders that host code which uses the toolkit is compiled with; nvcc knows them itself.
+    ``include`` are the include folders for host code; nvcc finds them itself.
     """
 
     nvcc: Path
@@ -50,13 +49,13 @@ class CudaToolkit:
 
 
 def find_cuda_toolkit(home: str) -> CudaToolkit:
-    """Return the toolkit in the folder ``home``, or, if it is empty, the wheels of ``packager[cuda]``.
+    """Return the toolkit in the folder ``home``, or from the wheels of ``packager[cuda]`` if empty.
 
-    Raises ToolchainError if there is none, it lacks something, or is older than CUDA 12.0.
+    Raises ToolchainError if it is missing, incomplete, or older than CUDA 12.0.
     """
     if home:
         root = Path(home).absolute()
-        hint = "give the folder that has bin/nvcc, or leave it out for the wheels of packager[cuda]"
+        hint = "give the folder with bin/nvcc, or omit it to use the wheels of packager[cuda]"
         if not (root / "bin" / "nvcc").is_file():
             raise ToolchainError(f"no CUDA toolkit in {home}: there is no bin/nvcc", hint=hint)
         return _toolkit(root, home, hint)
@@ -64,7 +63,7 @@ def find_cuda_toolkit(home: str) -> CudaToolkit:
 
 
 def _wheels_root() -> Path:
-    """Return the folder that the wheels share. Raises ToolchainError if one is missing or of another minor version."""
+    """Return the wheels' common folder. Raises ToolchainError if one is missing or has another minor version."""
     found = {name: _distribution(name) for name in PACKAGES}
     missing = [name for name, distribution in found.items() if distribution is None]
     if missing:
@@ -91,7 +90,7 @@ def _distribution(name: str) -> importlib.metadata.Distribution | None:
 def _toolkit(root: Path, origin: str, hint: str) -> CudaToolkit:
     for file, wheel in _FILES:
         if not (root / file).is_file():
-            where = f"{wheel} is damaged" if origin == WHEELS else f"the CUDA toolkit in {origin} is not whole"
+            where = f"{wheel} is damaged" if origin == WHEELS else f"the CUDA toolkit in {origin} is incomplete"
             raise ToolchainError(f"{where}: there is no {file}", hint=hint)
     nvcc = root / "bin" / "nvcc"
     version = _version(nvcc, hint)
@@ -112,9 +111,9 @@ def _version(nvcc: Path, hint: str) -> str:
 
 
 def known_archs(toolkit: CudaToolkit) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the architectures that nvcc compiles for, real (``sm_90a``) and virtual (``compute_90a``), in order.
+    """Return the architectures that nvcc supports, real (``sm_90a``) and virtual (``compute_90a``), in order.
 
-    They stand in its help: ``--list-gpu-code`` leaves out those with a suffix. Raises ToolchainError.
+    Parsed from its help: ``--list-gpu-code`` omits those with a suffix. Raises ToolchainError.
     """
     text = run([str(toolkit.nvcc), "--help"], cwd=Path("/"))
     names = set(re.findall(r"'((?:sm|compute)_[0-9]+[af]?)'", text))
@@ -128,7 +127,7 @@ def known_archs(toolkit: CudaToolkit) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def check_archs(archs: Sequence[str], ptx: Sequence[str], toolkit: CudaToolkit) -> None:
-    """Raise UsageError if there is no architecture, one stands there twice, or nvcc does not know it."""
+    """Raise UsageError if there is no architecture, or one is listed twice or unknown to nvcc."""
     if not archs:
         raise UsageError("cuda: no GPU architecture to compile for", hint="name it, for example -arch=sm_90a")
     real, virtual = known_archs(toolkit)
@@ -136,7 +135,7 @@ def check_archs(archs: Sequence[str], ptx: Sequence[str], toolkit: CudaToolkit) 
         for name in chosen:
             if name not in valid:
                 raise UsageError(
-                    f"cuda: -{key}={name} is no architecture that nvcc {toolkit.version} compiles for",
+                    f"cuda: -{key}={name} is not an architecture that nvcc {toolkit.version} supports",
                     hint=valid_names(name, valid, "architectures"),
                 )
             if list(chosen).count(name) > 1:
@@ -154,18 +153,18 @@ def compile_fatbin(
     *,
     temporary: Path | None = None,
 ) -> None:
-    """Compile a CUDA C++ file to a fatbin with code for each of ``archs`` (``sm_90a``) and PTX for each of ``ptx``.
+    """Compile a CUDA C++ file to a fatbin with machine code for ``archs`` (``sm_90a``) and PTX for ``ptx``.
 
-    ``cc`` is a gcc that knows C++, for whichever machine: it only preprocesses. Equal sources under equal names give
-    equal bytes, in whichever folder. ``temporary`` is nvcc's folder for temporary files. Raises ToolchainError with
-    what nvcc says; then there is no output.
+    ``cc`` is a gcc with C++ for any machine: it only preprocesses. Equal sources with equal names give equal bytes, in
+    any folder. ``temporary`` is nvcc's folder for temporary files. Raises ToolchainError with nvcc's message, and
+    leaves no output.
     """
     codes = [(f"compute_{arch.removeprefix('sm_')}", arch) for arch in archs] + [(name, name) for name in ptx]
     argv = [
         str(toolkit.nvcc),
         *_FLAGS,
         f"-ccbin={cc}",
-        # Names of what is private to the file have a hash of its path, which is another one in each work folder.
+        # Names of internal symbols contain a hash of the file's path, which differs between work folders.
         "-Xcicc",
         f"--orig_src_path_name={source.name}",
         *(f"-gencode=arch={virtual},code={code}" for virtual, code in codes),
@@ -180,7 +179,7 @@ def compile_fatbin(
         output.unlink(missing_ok=True)
         hint = error.hint
         if "cc1plus" in error.stderr:
-            hint = "nvcc needs a C++ compiler beside the C compiler, for example: apt-get install g++"
+            hint = "nvcc needs a C++ compiler, for example: apt-get install g++"
         elif "unsupported GNU version" in error.stderr:
             hint = f"use a gcc that CUDA {toolkit.version} supports, or a newer toolkit"
         raise ToolchainError(error.message, argv=error.argv, stderr=error.stderr, hint=hint) from None

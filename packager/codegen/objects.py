@@ -1,4 +1,4 @@
-"""Relocatable objects, and archives of them, as backends hand them in: what they define, need and would run."""
+"""Reads relocatable objects and archives from backends: definitions, undefined symbols, constructors."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _ARRAYS = (14, 15, 16)  # SHT_INIT_ARRAY, SHT_FINI_ARRAY, SHT_PREINIT_ARRAY
 _OLD_ARRAYS = (".ctors", ".dtors")
 _FUNCTIONS = (".init", ".fini")
 CONSTRUCTOR_SECTIONS = (".init_array*", ".fini_array*", ".preinit_array*", ".ctors*", ".dtors*", *_FUNCTIONS)
-"""Patterns of the sections that name code to run when a file is loaded or unloaded."""
+"""Patterns of the sections of constructors and destructors."""
 
-# Relocations that hold an address as it is: no code that may be loaded anywhere has these narrow ones, ...
+# Absolute relocations. Narrow ones are impossible in position-independent code, ...
 _NARROW = {"x86_64": {10, 11, 12, 14}, "aarch64": {258, 259, *range(263, 270)}}  # R_X86_64_32, R_AARCH64_ABS32, ...
-# ... and pages with these could not be shared between processes.
+# ... and wide ones in read-only sections would prevent sharing of pages.
 _WIDE = {"x86_64": 1, "aarch64": 257}  # R_X86_64_64, R_AARCH64_ABS64
-# The distance to a symbol: to another file's it is not known before load. Branches are not among them.
+# PC-relative relocations except branches: the distance to another file's symbol is unknown before load.
 _RELATIVE = {"x86_64": {2, 24}, "aarch64": {260, 261, 262, *range(273, 279)}}  # R_X86_64_PC32, R_AARCH64_PREL64, ...
-# Of variables per thread, the model that only the program itself may use.
+# The local-exec TLS model, which only executables may use.
 _LOCAL_EXEC = {"x86_64": {18, 23}, "aarch64": set(range(544, 560))}  # R_X86_64_TPOFF64, R_AARCH64_TLSLE_...
 
 
 class Relocation(NamedTuple):
-    """A place in ``section`` that is filled in with the address of ``symbol`` plus ``addend``."""
+    """A relocation in ``section``: the address of ``symbol`` plus ``addend``."""
 
     section: Section
     type: int
@@ -52,7 +52,7 @@ class Relocation(NamedTuple):
 
 @dataclass(frozen=True)
 class ObjectFile:
-    """An object: a file of its own, or ``member`` of an archive; ``relocations`` of the sections that are loaded."""
+    """An object: a file, or ``member`` of an archive; ``relocations`` are those of loaded sections."""
 
     file: Path
     member: str | None
@@ -66,30 +66,30 @@ class ObjectFile:
 
     @property
     def leaks(self) -> tuple[str, ...]:
-        """Return what it defines for everyone. Weak definitions are the compiler's own, as of inline functions."""
+        """Return its global definitions, except weak ones, which the compiler emits for inline functions."""
         return tuple(symbol.name for symbol in self.symbols if symbol.exported and symbol.binding == GLOBAL)
 
     @property
     def undefined(self) -> frozenset[str]:
-        """Return the names of the symbols that others must define."""
+        """Return the names of its undefined symbols."""
         return frozenset(symbol.name for symbol in self.symbols if symbol.section == UNDEFINED and symbol.name)
 
     @property
     def wants_executable_stack(self) -> bool:
-        """Whether it says so. Old assembly files say nothing, and want none."""
+        """Whether it is marked so. Unmarked old assembly files do not need one."""
         return any(s.name == ".note.GNU-stack" and s.flags & SHF_EXECINSTR for s in self.sections)
 
     @property
     def is_intermediate(self) -> bool:
-        """Whether it holds a compiler's intermediate code and no machine code."""
+        """Whether it holds only a compiler's intermediate code (LTO)."""
         return any(symbol.name == "__gnu_lto_slim" for symbol in self.symbols)
 
     def has_code(self, symbol: Symbol) -> bool:
-        """Say whether a symbol is defined in a section of code."""
+        """Whether a symbol is defined in a code section."""
         return symbol.section < len(self.sections) and bool(self.sections[symbol.section].flags & SHF_EXECINSTR)
 
     def constructors(self) -> Iterator[str]:
-        """Yield the functions that would run when a file with this object is loaded or unloaded."""
+        """Yield its constructors and destructors."""
         for section in self.sections:
             if section.name in _FUNCTIONS and section.size:
                 yield section.name
@@ -107,7 +107,7 @@ class ObjectFile:
         return next(named, relocation.section.name)
 
     def position_faults(self) -> Iterator[str]:
-        """Yield, once each, why its code cannot be loaded anywhere and shared between processes."""
+        """Yield the distinct reasons why it is not position-independent code."""
         for relocation in self.relocations:
             where, kind = f"{relocation.section.name} ({relocation.symbol.name or 'a section'})", relocation.type
             if kind in _NARROW[self.machine]:
@@ -121,7 +121,7 @@ class ObjectFile:
 
 
 def is_archive(path: Path) -> bool:
-    """Say whether a file is an archive. Raises OSError, and BundleError for a thin one, which holds no objects."""
+    """Whether a file is an archive. Raises OSError, and BundleError for a thin archive, which holds no objects."""
     with path.open("rb") as file:
         magic = file.read(len(archive.MAGIC))
     if magic == archive.THIN_MAGIC:
@@ -130,9 +130,9 @@ def is_archive(path: Path) -> bool:
 
 
 def read_objects(path: Path, members: Container[str] | None = None) -> Iterator[ObjectFile]:
-    """Yield the object at ``path``, or those in the archive there; of an archive only the named members, if given.
+    """Yield the object at ``path``, or the objects of the archive, restricted to ``members`` if given.
 
-    Raises BundleError for what is not an object, UsageError if the file cannot be opened.
+    Raises BundleError if it is not an object, UsageError if the file cannot be opened.
     """
     archived = is_archive(path)
     with open_window(path) as window:
@@ -159,19 +159,19 @@ def _relocations(table: SectionTable, symbols: Sequence[Symbol]) -> Iterator[Rel
             continue
         for _, info, addend in entries(table.window, _RELOCATION, header[4], header[5], "relocations"):
             if info >> 32 >= len(symbols):
-                raise BundleError("damaged ELF file: a relocation of a symbol that is not there")
+                raise BundleError("damaged ELF file: a relocation refers to a missing symbol")
             yield Relocation(table.sections[target], info & 0xFFFFFFFF, symbols[info >> 32], addend)
 
 
 def code_sections(path: Path) -> tuple[str, ...]:
-    """Return the names of an object's sections of code. Raises BundleError."""
+    """Return the names of an object's code sections. Raises BundleError."""
     with open_window(path) as window:
         sections = read_sections(window).sections
     return tuple(dict.fromkeys(section.name for section in sections if section.flags & SHF_EXECINSTR))
 
 
 def forget_uniqueness(path: Path) -> None:
-    """Make ordinary global symbols of those that are to be one in the whole process: objcopy cannot make them local."""
+    """Convert STB_GNU_UNIQUE symbols to ordinary globals: objcopy cannot localize them."""
     with open_window(path) as window:
         table = read_sections(window)
         header = only(table, SHT_SYMTAB)

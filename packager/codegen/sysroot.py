@@ -1,4 +1,4 @@
-"""What the system's libraries define, as the linker of a build finds them: C library, libgcc, and those of backends."""
+"""Collects the symbols of the system's libraries, as found by the linker: the C library, libgcc, and backends'."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packager.errors import BackendError, ToolchainError
 from packager.ir.primitives import SystemLibrary
 
 DYNAMIC_LINKERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
-# libmvec is not among them: the C library has it on few machines, and no policy that is built in allows it.
+# Without libmvec: few machines have it, and no built-in policy allows it.
 C_LIBRARY = frozenset({"libc.so.6", "libm.so.6", *DYNAMIC_LINKERS.values()})
 # Of the C library's static part; they want __dso_handle, which comes with the start files that a bundle goes without.
 _NEED_START_FILES = frozenset({"atexit", "at_quick_exit", "pthread_atfork"})
@@ -23,9 +23,10 @@ _OF_THE_LINKER = frozenset({"_GLOBAL_OFFSET_TABLE_", "_DYNAMIC", "__ehdr_start"}
 
 @dataclass(frozen=True)
 class SystemSymbols:
-    """The names that code may leave undefined: of the C library, of libgcc and of the libraries that a backend needs.
+    """The names that code may leave undefined: those of the C library, libgcc and the libraries that a backend
+    requires.
 
-    ``libgcc_file`` is libgcc's archive, which has those in ``libgcc``.
+    ``libgcc_file`` is libgcc's archive, which defines ``libgcc``.
     """
 
     c_library: frozenset[str]
@@ -34,7 +35,7 @@ class SystemSymbols:
     others: frozenset[str]
 
     def define(self, symbol: str) -> bool:
-        """Say whether one of them defines a symbol, perhaps of a version (``exp@GLIBC_2.29``)."""
+        """Whether one of them defines a symbol, possibly with a version (``exp@GLIBC_2.29``)."""
         name = symbol.partition("@")[0]
         return any(name in names for names in (self.c_library, self.libgcc, self.others, _OF_THE_LINKER))
 
@@ -42,10 +43,10 @@ class SystemSymbols:
 def read_system_symbols(
     toolchain: Toolchain, workdir: Path, kind: str = "", requires: Sequence[SystemLibrary] = ()
 ) -> SystemSymbols:
-    """Return what code may leave undefined. Writes ``system.so`` into ``workdir``.
+    """Return the names that code may leave undefined. Writes ``system.so`` to ``workdir``.
 
-    The linker itself says which files it searches. Raises BackendError that names backend ``kind`` if a library that
-    it requires is not there, or is another one.
+    The files are taken from the linker's trace. Raises BackendError with the backend's ``kind`` if a required library
+    is missing, or has another soname.
     """
     shared: dict[str, frozenset[str]] = {}
     archives: dict[Path, frozenset[str]] = {}
@@ -53,7 +54,7 @@ def read_system_symbols(
         if path.suffix == ".a":
             with open_window(path) as window:
                 archives[path] = archive.symbol_index(window)
-        elif _is_elf(path):  # others are scripts, which name further files
+        elif _is_elf(path):  # others are linker scripts, which list further files
             image = read_elf(path)
             shared[image.soname or path.name] = frozenset(image.exports)
     _check_required(kind, requires, shared, archives)
@@ -90,7 +91,7 @@ def _check_required(
     archives: dict[Path, frozenset[str]],
 ) -> None:
     for library in requires:
-        # glibc keeps empty archives of libraries that have become parts of libc.so.6, such as libpthread.a.
+        # glibc ships empty archives for libraries merged into libc.so.6, such as libpthread.a.
         found = [names for path, names in archives.items() if path.name == f"lib{library.link_name}.a"]
         if library.soname not in shared and (not found or any(found)):
             what = (
@@ -100,7 +101,7 @@ def _check_required(
             )
             raise BackendError(
                 f"{kind}: it requires {library.soname}, but -l{library.link_name} finds {what}",
-                hint="name the library's real soname; an archive belongs into a static library of the backend",
+                hint="name the library's real soname; an archive must be part of a static library of the backend",
             )
 
 

@@ -1,4 +1,4 @@
-"""The C toolchain: find it, name its versions, run it. Every external command of a build goes through here."""
+"""Finds and runs the C toolchain. Every external command of a build runs through ``run``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEBIAN_PACKAGES = {"x86_64": "gcc-x86-64-linux-gnu", "aarch64": "gcc-aarch64-lin
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Paths of the tools for one machine, and what their ``--version`` says."""
+    """Paths of the tools for one machine, and their ``--version`` lines."""
 
     machine: str
     cc: str
@@ -29,7 +29,7 @@ class Toolchain:
 
 
 def find_toolchain(machine: str) -> Toolchain:
-    """Return the toolchain that builds for ``machine``. Raises ToolchainError if a tool is missing."""
+    """Return the toolchain for ``machine``. Raises ToolchainError if a tool is missing."""
     native = machine == platform.machine()
     prefix = "" if native else f"{machine}-linux-gnu-"
     package = "gcc" if native else DEBIAN_PACKAGES.get(machine, f"gcc for {machine}")
@@ -55,10 +55,10 @@ def _first_line(tool: str) -> str:
 
 
 def run(argv: Sequence[str], *, cwd: Path, temporary: Path | None = None) -> str:
-    """Run a tool and return its stdout. Raises ToolchainError with its argv and stderr if it fails.
+    """Run a tool and return its stdout. Raises ToolchainError with argv and stderr if it fails.
 
-    The tool sees a fixed locale and no variables that change what compilers produce, so that equal inputs give equal
-    bytes. ``temporary`` is its folder for temporary files, if not the system's.
+    The environment has a fixed locale and no variables that change compilers' output, so that equal inputs give equal
+    bytes. ``temporary`` overrides the folder for temporary files.
     """
     environment = {key: os.environ[key] for key in ("PATH", "HOME", "TMPDIR") if key in os.environ}
     environment["LC_ALL"] = "C"

@@ -1,1 +1,5 @@
-"""The deploy side: reads, verifies, loads and runs bundles with no TVM and no compiler."""
+"""Runs on the deploy side, without TVM or a compiler: a bundle in; findings, outputs or measurements out.
+
+Folders in reading order: verify (is the file sound, does it run here), load (load and run it in this process), measure
+(bench, profile, tune).
+"""

@@ -1,6 +1,6 @@
-"""What one run does: the flat call sequence, where every operand lies, the constants and the states.
+"""CallPlan: the flat call sequence of each run, the memory of every operand, the constants and the states.
 
-The result of the plan stage (``ir.model`` has the other values between the stages). This module imports without TVM.
+The result of the plan stage (``ir.model`` has the values of earlier stages). Imports without TVM.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Operand:
-    """Where a call's argument lies: ``input``/``output`` number ``value``, byte offset ``value`` in the ``arena`` or in
-    the session's memory for ``state``, or slot ``value`` of the session's ``constants``."""
+    """The memory of a call's argument: ``input``/``output`` with index ``value``, byte offset ``value`` in the
+    ``arena`` or in the session's ``state`` memory, or slot ``value`` of the session's ``constants``."""
 
     space: str
     value: int
@@ -31,7 +31,7 @@ class Operand:
 class Call:
     """One call of a kernel. ``scalars`` and ``extent`` are expressions over the dims.
 
-    ``selection`` is the number of the plan's selection that says which candidate computes it, if there are several.
+    ``selection`` is the index in the plan's selection that chooses its candidate, if there are several.
     """
 
     symbol: str
@@ -44,8 +44,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Copy:
-    """A plain copy of ``nbytes``: an output that is an input, a constant or another output; a state's next value that
-    could not be written in its place."""
+    """A copy of ``nbytes``: for an output that is an input, a constant or another output, or for a state's next value
+    that could not be written in place."""
 
     source: Operand
     destination: Operand
@@ -53,9 +53,9 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class ConstantForm:
-    """How a slot reads ``source``, one of the model's constants: element by element over ``extents``, from element
-    ``offset`` on, with ``strides`` in elements of the constant as the model has it."""
+class ConstantView:
+    """A strided view of ``source``, a constant of the model; ``strides`` and ``offset`` are in elements of the
+    original."""
 
     source: str
     extents: tuple[int, ...]
@@ -65,24 +65,24 @@ class ConstantForm:
 
 @dataclass(frozen=True)
 class ConstantSlot:
-    """A constant as the code sees it: pointer number i of a session, at first ``offset`` bytes into the constants.
+    """A constant as seen by code: pointer i of a session, initially ``offset`` bytes into the constants.
 
-    Slots of equal content share an offset. ``sources`` are the model's constants that it comes from. ``form`` says how
-    it follows from one of them; None where it was computed in another way.
+    Slots of equal content share an offset. ``sources`` are the model's constants it derives from. ``view`` is set if it
+    is a view of one of them.
     """
 
     name: str
     offset: int
     nbytes: int
     sources: tuple[str, ...]
-    form: ConstantForm | None
+    view: ConstantView | None
 
 
 @dataclass(frozen=True)
 class ConstantTable:
-    """All constants of a bundle: records sorted by offset, the arrays in the same order, and the code's slots.
+    """All constants of a bundle: records sorted by offset, their arrays, and the slots.
 
-    ``named`` are the model's own constants that some slot comes from: what a session may be asked to swap.
+    ``named`` are the model's constants that slots derive from.
     """
 
     records: tuple[Constant, ...]
@@ -94,7 +94,7 @@ class ConstantTable:
 
 @dataclass(frozen=True)
 class PlannedState:
-    """A state as the manifest tells of it. ``slot`` is the slot of the constant that it begins with; None: zeros."""
+    """A state and its manifest record. ``slot`` is the slot of its initial value; None means zeros."""
 
     spec: StateSpec
     slot: int | None
@@ -102,11 +102,11 @@ class PlannedState:
 
 @dataclass(frozen=True)
 class EntryPlan:
-    """One model of a bundle: its tensors, and everything that a run of it does, in order.
+    """One model of a bundle: its tensors, and the steps of a run in order.
 
-    ``states`` are the names of those of the bundle's states that it reads or writes; ``source`` is the model's file.
-    A model with bucketed dims has no steps, but ``variants``, one for each combination of ``sizes`` in the order of its
-    dims; their inputs and outputs are its own with these sizes in place of the dims.
+    ``states`` are the names of the bundle's states that it reads or writes; ``source`` is the model's file. A model
+    with bucketed dims has ``variants`` instead of steps, one per combination of ``sizes`` in the order of its dims;
+    their inputs and outputs have these sizes in place of the dims.
     """
 
     name: str
@@ -120,20 +120,22 @@ class EntryPlan:
     conditions: tuple[Condition, ...] = ()
     variants: tuple[EntryPlan, ...] = ()
     batches: MicroBatches = WHOLE
-    parts: tuple[Extent, ...] = ()  # bytes of a micro-batch of each input and output, 0: all have the whole; (): one
-    lane_bytes: int = 0  # of the arena, for one of several micro-batches
+    parts: tuple[
+        Extent, ...
+    ] = ()  # bytes per micro-batch of each input and output, 0 if not split; (): no micro-batches
+    lane_bytes: int = 0  # arena bytes per micro-batch
 
     def runs(self) -> tuple[EntryPlan, ...]:
-        """Return what has steps: the variants, or the entry itself."""
+        """Return the plans with steps: the variants, or the entry itself."""
         return self.variants or (self,)
 
 
 @dataclass(frozen=True)
 class CallPlan:
-    """Everything that the entrypoint does: the runs of all models of the bundle, over one statically planned arena.
+    """The runs of all models of a bundle, over one statically planned arena.
 
-    ``functions`` are all primitive functions that it calls; those among them that are kernels are still to be compiled.
-    ``states`` are none of the inputs and outputs; they lie in ``state_bytes`` of memory that the session keeps.
+    ``functions`` are all primitive functions called; kernels among them are not compiled yet. ``states`` are not inputs
+    or outputs; they occupy ``state_bytes`` of memory per session.
     """
 
     source: Model
@@ -148,9 +150,9 @@ class CallPlan:
 
 
 def fixed_reason(table: ConstantTable, name: str) -> str | None:
-    """Return why a session cannot swap the model's constant ``name`` for new data, or None if it can."""
+    """Return why a session cannot swap the model's constant ``name``, or None if it can."""
     for slot in table.slots:
-        if name in slot.sources and (slot.form is None or slot.form.source != name):
+        if name in slot.sources and (slot.view is None or slot.view.source != name):
             sources = slot.sources[:8] if len(slot.sources) <= 8 else (*slot.sources[:7], "others")
             *first, last = sources
             listed = f"{', '.join(first)} and {last}" if first else last

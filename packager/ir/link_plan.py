@@ -25,11 +25,11 @@ class ExternalWeights:
 
 @dataclass(frozen=True)
 class PreparedLibrary:
-    """A static library of backend ``kind`` after its check: one object, in which all names but ``symbols`` are local.
+    """A checked static library of backend ``kind``: one object, in which all names except ``symbols`` are local.
 
-    ``files`` are what it was made of, ``cpu_features`` what its code needs. ``uses_libgcc``: it leaves names undefined
-    that the compiler's own archive defines. With a ``level`` its code lies in that level's section, and its functions
-    have the names of that level's forms (``packager.bundle.cpu_levels``).
+    ``files`` are its inputs, ``cpu_features`` the requirements of its code. ``uses_libgcc``: it has undefined names
+    that libgcc defines. With a ``level`` its code is in that level's section, and its functions are that level's clones
+    (``packager.bundle.cpu_levels``).
     """
 
     kind: str
@@ -43,16 +43,15 @@ class PreparedLibrary:
 
     @property
     def defined(self) -> tuple[str, ...]:
-        """The names in the linked file of what it provides, in the order of ``symbols``."""
+        """The provided names in the linked file, in the order of ``symbols``."""
         return tuple(clone_symbol(symbol, self.level) for symbol in self.symbols)
 
 
 @dataclass(frozen=True)
 class LinkedFile:
-    """A linked file, not sealed yet, and the CPU features that the code in it needs.
+    """A linked, unsealed file, and the CPU features that its code requires.
 
-    ``levels`` are the CPU levels that a session can have, the least first; ``dispatched_features`` what code uses that
-    asks the CPU itself.
+    ``levels`` are its CPU levels in increasing order; ``dispatched_features`` are used only behind a run-time check.
     """
 
     path: Path
@@ -63,8 +62,8 @@ class LinkedFile:
 
 @dataclass(frozen=True)
 class CudaCode:
-    """What the runtime must know of a CUDA bundle's code: ``driver`` is the least version of CUDA that the driver must
-    support, as ``cuDriverGetVersion`` tells it; ``description`` lists the architectures, for messages."""
+    """Requirements of a CUDA bundle's code: ``driver`` is the minimum CUDA version of the driver, encoded as by
+    ``cuDriverGetVersion``; ``description`` lists the architectures, for messages."""
 
     driver: int
     description: str
@@ -72,7 +71,7 @@ class CudaCode:
 
 @dataclass(frozen=True)
 class LinkPlan:
-    """Everything that goes into the linked file: objects in link order, and what the manifest tells of them."""
+    """Everything that is linked into the file: objects in link order, and their records for the manifest."""
 
     plan: CallPlan
     backends: tuple[BackendOutput, ...]
@@ -85,6 +84,6 @@ class LinkPlan:
     weights: Weights
     weights_file: ExternalWeights | None
     toolchain: Mapping[str, str]
-    manifest_room: int  # bytes of the manifest section
-    cpu_levels: tuple[CpuLevel, ...] = ()  # as the backends' libraries make them; none in a CUDA bundle
+    manifest_room: int  # capacity of the manifest section in bytes
+    cpu_levels: tuple[CpuLevel, ...] = ()  # from the backends' libraries; empty in a CUDA bundle
     cuda: CudaCode | None = None  # None: a CPU bundle

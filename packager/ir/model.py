@@ -1,8 +1,8 @@
-"""The values that pass between the stages of a build, in the order in which they arise.
+"""The values passed between the stages of a build, in the order of the stages.
 
-``ImportedModel -> PartitionedModel -> LoweredModel -> CallPlan -> LinkPlan -> Bundle``. Every one is frozen; a stage is
-a function that takes one and returns the next. TVM's types appear only as annotations, so this module imports without
-TVM.
+``ImportedModel -> PreparedModel -> PartitionedModel -> LoweredModel -> CallPlan -> LinkPlan -> Bundle``. All are
+frozen; a stage is a function from one to the next. TVM's types appear only in annotations, so this module imports
+without TVM.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedArray:
-    """A constant under a stable name: one of the model's own, or what was computed from such at build time.
+    """A constant with a stable name: the model's, or derived from the model's at build time.
 
-    ``sources`` names the model's constants that it comes from: itself, or what it was computed from; empty for one that
-    stands for itself alone (a backend's table). ``array`` is a view of the source's memory where it holds the same
-    elements in another order.
+    ``sources`` names the model's constants it derives from, possibly itself; empty if there are none (a backend's
+    table). ``array`` is a view of the source's memory if it only reorders elements.
     """
 
     array: Array
@@ -36,12 +35,12 @@ class NamedArray:
 
 @dataclass(frozen=True)
 class ModelSignature:
-    """What a model is to its callers. Only the importing stage writes it; the other stages pass it on.
+    """A model's interface to callers. Written by the import stage; the other stages pass it on.
 
-    ``states`` name inputs and outputs that the session keeps; until the plan these stand among the others.
-    ``output_dtypes`` are the element types of outputs that are the bytes of a narrow type, None for others; empty where
-    no output is. A merged model has the signatures of its models as ``entries``: its inputs and outputs are theirs, one
-    entry after the other. ``sizes`` are those of an entry's bucketed dims: entries of one name are variants of a model.
+    ``states`` name inputs and outputs that the session keeps; until the plan stage these are among the others.
+    ``output_dtypes`` are the element types of outputs that hold the bytes of a narrow type, None for others; empty if
+    there are none. A merged model has its models' signatures as ``entries``; its inputs and outputs are their
+    concatenation. ``sizes`` are those of an entry's bucketed dims: entries with the same name are variants of a model.
     """
 
     source: Model
@@ -57,21 +56,21 @@ class ModelSignature:
 
     @property
     def label(self) -> str:
-        """Its name in messages and in what the variants of an entry do not share: ``encoder[seq=128]``."""
+        """Its name in messages, and in names that differ between variants: ``encoder[seq=128]``."""
         return variant_label(self.source.name, self.sizes)
 
     def every_entry(self) -> tuple[ModelSignature, ...]:
-        """Return the models that it holds: itself, or those that were merged."""
+        """Return its entries: itself, or the merged models."""
         return self.entries or (self,)
 
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model as one Relax function ``main``: its inputs are the first parameters, its weights the others.
+    """A model as one Relax function ``main``: the first parameters are its inputs, the others its weights.
 
-    ``weights`` are in parameter order. ``nodes`` maps the name of a Relax variable to the source graph's node that
-    it stands for. ``module`` is a ``tvm.IRModule``. ``sources`` tells of weights that were computed at import from
-    which of the ``originals``; all others are constants of the model as they are.
+    ``weights`` are in parameter order. ``nodes`` maps names of Relax variables to the source graph's nodes. ``module``
+    is a ``tvm.IRModule``. ``sources`` maps weights computed at import to the ``originals`` they derive from; all others
+    are unchanged constants of the model.
     """
 
     signature: ModelSignature
@@ -82,20 +81,20 @@ class ImportedModel:
     originals: Mapping[str, Array] = field(default_factory=dict)
 
     def constants(self) -> dict[str, NamedArray]:
-        """Return the weights, in order, with the model's constants that each comes from."""
+        """Return the weights, in order, with the model's constants that each derives from."""
         return {name: NamedArray(array, self.sources.get(name, (name,))) for name, array in self.weights.items()}
 
     def own_constants(self) -> dict[str, Array]:
-        """Return the model's constants as its file has them, by name."""
+        """Return the model's original constants by name."""
         plain = {name: array for name, array in self.weights.items() if name not in self.sources}
         return {**plain, **self.originals}
 
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A model as backends see it: ``module`` is its Relax module after all passes.
+    """A model as backends see it: ``module`` is the Relax module after all passes.
 
-    ``constants`` are the values of main's parameters after the inputs, in order; ``weights`` the model's own constants
+    ``constants`` are the values of main's parameters after the inputs, in order; ``weights`` the model's constants
     by name; ``nodes`` as imported.
     """
 
@@ -108,7 +107,7 @@ class PreparedModel:
 
 @dataclass(frozen=True)
 class PlacedPartition:
-    """A partition, by its name, that a backend has compiled: how it is called, and what stands for it."""
+    """A partition compiled by a backend, by name: its functions and its call sites."""
 
     partition: Partition
     backend: str
@@ -117,10 +116,10 @@ class PlacedPartition:
 
 @dataclass(frozen=True)
 class PartitionedModel:
-    """A model whose ``main`` calls the partitions by ``call_dps_packed`` and keeps what no backend took.
+    """A model whose ``main`` calls the partitions by ``call_dps_packed``, and keeps the operators that no backend took.
 
-    ``constants`` are the values of main's parameters after the inputs, in order; ``weights`` the model's own constants
-    by name. ``sites`` maps the name of the Relax variable that a partition's call is bound to, to its call site.
+    ``constants`` are the values of main's parameters after the inputs, in order; ``weights`` the model's constants by
+    name. ``sites`` maps the name of the Relax variable bound to a partition's call to its call site.
     """
 
     signature: ModelSignature
@@ -135,7 +134,7 @@ class PartitionedModel:
 
 @dataclass(frozen=True)
 class CallSource:
-    """What a call of a PrimFunc stands for: operators that were fused into it, and nodes of the source graph."""
+    """The provenance of a call of a PrimFunc: its fused operators, and nodes of the source graph."""
 
     ops: tuple[str, ...]
     nodes: tuple[str, ...]
@@ -143,10 +142,10 @@ class CallSource:
 
 @dataclass(frozen=True)
 class LoweredModel:
-    """A flat Relax ``main`` of calls of PrimFuncs and partitions, and the primitive functions of each by its name.
+    """A flat Relax ``main`` of calls of PrimFuncs and partitions, and the primitive functions of each by name.
 
-    ``constants`` are the values of main's parameters after the inputs, in order; ``weights`` the model's own constants;
-    ``tables`` what backends hoisted, by name. ``call_sources`` are in call order.
+    ``constants`` are the values of main's parameters after the inputs, in order; ``weights`` the model's constants;
+    ``tables`` the backends' constants by name. ``call_sources`` are in call order.
     """
 
     signature: ModelSignature

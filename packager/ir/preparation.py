@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a backend wants done to the whole model before any backend sees it; the wishes of all are fulfilled.
+    """The model-wide passes that a backend requires before partitioning; the requirements of all backends are united.
 
-    ``channels_last``: on the CPU too 2-D convolutions and poolings come in NHWC, with weights in OHWI.
-    ``integer_products``: what is quantized is computed by products of 8-bit integers, uint8 or int8 with constant int8
-    weights, summed in int32. ``float8_products``: likewise of 8-bit floats (e4m3), summed in float32, where 16 divides
-    the extents. ``window_products``: on the GPU convolutions of few channels become products of gathered windows.
-    ``sink_reshapes``: on the CPU reshapes come after the elementwise operators that they can be swapped with; so it is
-    wherever a backend takes partitions.
+    ``channels_last``: 2-D convolutions and poolings in NHWC on the CPU too, with weights in OHWI. ``integer_products``:
+    QDQ is converted to integer matmuls and convolutions, uint8 or int8 times constant int8 weights, accumulated in
+    int32. ``float8_products``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents.
+    ``window_products``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
+    ``sink_reshapes``: on the CPU reshapes are moved below elementwise operators; always done if a backend takes
+    partitions.
     """
 
     channels_last: bool = False
@@ -24,7 +24,7 @@ class Preparation:
     sink_reshapes: bool = False
 
     def __or__(self, other: Preparation) -> Preparation:
-        """Return what one of two wants."""
+        """Return the union of two requirements."""
         return Preparation(
             *(mine or theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
         )

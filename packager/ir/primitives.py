@@ -1,6 +1,6 @@
-"""What goes between packager and its backends: partitions in; primitive functions, libraries and constants out.
+"""The interface values of backends: partitions in; primitive functions, libraries and constants out.
 
-Every value is frozen. TVM's types appear only as annotations, so this module imports without TVM.
+All are frozen. TVM's types appear only in annotations, so this module imports without TVM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs and bytes of one call, at the maxima of the dims. Each operand counts once, however often it is loaded."""
+    """FLOPs and bytes of one call, with the dims at their maxima. Each operand counts once, however often it is
+    loaded."""
 
     flops: int
     bytes_read: int
@@ -27,11 +28,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a pointer parameter of a primitive function is.
+    """The role of a pointer parameter of a primitive function.
 
-    ``argument``: argument ``index`` of the call; results are the arguments after the inputs. ``workspace``: workspace
-    ``index`` of its group, in the arena. ``packed``: packing ``index`` of its group. ``constant``: the backend's own
-    constant ``name``.
+    ``argument``: argument ``index`` of the call; results follow the inputs. ``workspace``: workspace ``index`` of its
+    group, in the arena. ``packed``: packing ``index`` of its group. ``constant``: the backend's constant ``name``.
     """
 
     kind: Literal["argument", "workspace", "packed", "constant"]
@@ -42,11 +42,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Ways to compute a primitive function that differ in nothing but speed; each run takes one of them.
+    """Alternative implementations of a primitive function that differ only in speed; each run uses one.
 
-    ``names`` says which code each of them is, ``chosen`` which is taken unless measurements say otherwise. ``problem``
-    is what they compute: all that their time depends on, but the GPU or CPU. Measurements are kept by it, and hold
-    while ``revision`` is the same: what the code depends on beside its name.
+    ``names`` identify the implementations, ``chosen`` is the index of the default. ``problem`` describes the
+    computation, with everything that the time depends on except the device; it is the key of measurements. They are
+    valid for one ``revision`` of the code.
     """
 
     problem: str
@@ -59,12 +59,12 @@ class Candidates:
 class PrimitiveFunction:
     """C function ``int32_t symbol(pointers..., int64_t scalars..., [int64_t begin, int64_t end])``; 0 is success.
 
-    On the GPU its first parameter is a ``pk_cuda_t *`` (``packager_cuda.h``), and it takes no range.
+    On the GPU the first parameter is a ``pk_cuda_t *`` (``packager_cuda.h``), and there is no range.
 
-    ``extent`` is the extent of its parallel loop, iterations [begin, end) of which one call runs, possibly at the same
-    time as others; None when the function takes no range. ``scalars`` and ``extent`` are integers or ``tirx``
-    expressions over the shape variables of the function that it implements. With ``candidates`` an ``int64_t`` follows
-    the scalars: the number of the candidate that computes this call.
+    ``extent`` is the extent of its parallel loop, of which one call runs iterations [begin, end), possibly concurrently
+    with others; None if the function takes no range. ``scalars`` and ``extent`` are integers or ``tirx`` expressions
+    over the shape variables of the function that it implements. With ``candidates`` an ``int64_t`` follows the scalars:
+    the index of the candidate to run.
     """
 
     symbol: str
@@ -76,18 +76,18 @@ class PrimitiveFunction:
 
 @dataclass(frozen=True)
 class Kernel(PrimitiveFunction):
-    """A primitive function that a code generator compiles from ``primfunc``, a scheduled ``tirx.PrimFunc``."""
+    """A primitive function to be compiled by a code generator from ``primfunc``, a scheduled ``tirx.PrimFunc``."""
 
     primfunc: Any = None
 
 
 @dataclass(frozen=True)
 class Packing:
-    """A constant argument in a layout of the backend's own: ``pack`` is called at build time, once per content.
+    """A constant argument repacked to a backend's layout: ``pack`` is called at build time, once per content.
 
-    The packed constant is named ``<name of the constant>:<layout>`` and keeps the link to it. Where ``pack`` returns a
-    view (numpy's reshape, transpose), a session can still swap the constant for new data. Several arguments become one
-    constant if ``argument`` names them all: ``pack`` gets as many arrays, and the first one's name is the constant's.
+    The packed constant is named ``<name of the constant>:<layout>``. If ``pack`` returns a view (numpy's reshape,
+    transpose), sessions can still swap the constant. If ``argument`` lists several, ``pack`` gets all arrays and packs
+    them into one constant, named after the first.
     """
 
     argument: int | tuple[int, ...]
@@ -96,18 +96,18 @@ class Packing:
 
     @property
     def arguments(self) -> tuple[int, ...]:
-        """The arguments that are packed, in the order in which ``pack`` gets them."""
+        """The indices of the packed arguments, in the order of ``pack``'s parameters."""
         return (self.argument,) if isinstance(self.argument, int) else self.argument
 
 
 @dataclass(frozen=True)
 class FunctionGroup:
-    """The primitive functions that together compute one PrimFunc or partition, called in this order.
+    """The primitive functions that implement one PrimFunc or partition, in call order.
 
     ``parameters`` are the shapes of its arguments, results last: a tuple of extents for a tensor, a variable for a
-    scalar. ``workspaces`` are sizes in bytes. Both, like the functions' scalars, are over the same shape variables.
-    Of a partition's group packager fills in ``parameters``, ``composite`` and ``cost``; a kernel's cost follows from
-    its PrimFunc.
+    scalar. ``workspaces`` are sizes in bytes. Both, like the functions' scalars, use the same shape variables. For
+    partitions packager fills in ``parameters``, ``composite`` and ``cost``; a kernel's cost is computed from its
+    PrimFunc.
     """
 
     functions: tuple[PrimitiveFunction, ...]
@@ -135,7 +135,7 @@ class Composite:
 
 @dataclass(frozen=True)
 class CallSite:
-    """One call of a partition: source nodes, and the names of the constants among its arguments by their index."""
+    """One call of a partition: source nodes, and argument index -> name of its constant arguments."""
 
     nodes: tuple[str, ...]
     constants: Mapping[int, str]
@@ -143,12 +143,12 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Partition:
-    """A part of the model that one backend compiles; equal parts are one partition with several sites.
+    """A subgraph that one backend compiles; equal subgraphs are one partition with several call sites.
 
-    Equal are parts of the same structure whose composites have the same names and the same facts in their problems.
+    Subgraphs are equal if they have the same structure, composite names and facts in their problems.
 
-    ``function`` is a Relax function whose parameters are the arguments, in order, and whose body is one dataflow
-    block; it returns a tensor, or a tuple of them. Arguments ``constant_arguments`` are constants at every site.
+    ``function`` is a Relax function whose parameters are the arguments, in order, and whose body is one dataflow block;
+    it returns a tensor, or a tuple of them. Arguments ``constant_arguments`` are constants at every site.
     """
 
     name: str
@@ -161,9 +161,9 @@ class Partition:
 
 @dataclass(frozen=True)
 class CudaModule:
-    """A ``pk_cuda_module_t`` (``packager_cuda.h``) that a library defines as ``symbol``, with so many kernels.
+    """A ``pk_cuda_module_t`` (``packager_cuda.h``) with ``kernels`` kernels, which a library defines as ``symbol``.
 
-    The library may use ``<symbol>_first``, the number of its first kernel in the bundle.
+    The library may use ``<symbol>_first``, the bundle-wide index of its first kernel.
     """
 
     symbol: str
@@ -172,16 +172,15 @@ class CudaModule:
 
 @dataclass(frozen=True)
 class StaticLibrary:
-    """Objects and archives that together define ``symbols``, which is all that the bundle sees of them.
+    """Objects and archives that together define ``symbols``; all other names become local.
 
-    ``files`` are linked in order, objects whole and of archives the members that are needed; the private names of one
-    library cannot clash with those of another. ``dispatched_features`` are CPU features that its code uses only after
-    it has asked the CPU for them: the bundle does not need them. A bundle runs nothing when it is loaded or unloaded:
-    ``unneeded_constructors`` are functions that the files would have run then, and work without.
+    ``files`` are linked in order: whole objects, and needed archive members. ``dispatched_features`` are CPU features
+    that the code uses only behind its own run-time check, so the bundle does not require them. Bundles run no
+    constructors: ``unneeded_constructors`` are those that the code works without.
 
-    ``level`` is the CPU of the base Target (``Target.cpus``) that the code is for; empty: the least of them. What a
-    library for the least provides may be provided once more for each of the others. These forms have the same
-    parameters and compute the same; a session uses those of the last CPU on the list whose features its machine has.
+    ``level`` is the CPU of the base Target (``Target.cpus``) that the code is compiled for; empty means the lowest.
+    Libraries for higher levels may provide clones of the lowest level's functions, with the same parameters and
+    results; a session uses the clones of the highest level that its CPU supports.
     """
 
     name: str
@@ -195,7 +194,7 @@ class StaticLibrary:
 
 @dataclass(frozen=True)
 class SystemLibrary:
-    """A library of the system that a backend's code needs: ``link_name`` as in ``-lpthread``, and its soname."""
+    """A system library that a backend's code requires: ``link_name`` as in ``-lpthread``, and its soname."""
 
     link_name: str
     soname: str
@@ -203,11 +202,11 @@ class SystemLibrary:
 
 @dataclass(frozen=True)
 class BackendOutput:
-    """What one backend hands back for everything that it was given.
+    """One backend's result for all its partitions.
 
-    ``groups`` says how each compiled partition is called; a partition without a group stands in ``given_back``, with
-    the reason. ``constants`` is const_name_to_ndarray: what its functions' ``constant`` parameters refer to.
-    ``warnings`` are for whoever builds.
+    ``groups`` implement the compiled partitions; a partition without a group is listed in ``given_back``, with the
+    reason. ``constants`` is const_name_to_ndarray for its functions' ``constant`` parameters. ``warnings`` are shown to
+    the user.
     """
 
     kind: str

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class State:
-    """The model's input ``name`` is what a run begins with, its output ``output`` what the next run begins with. Of
-    several models in one bundle some may have the one and some the other.
+    """A run reads the state as the model's input ``name``, and writes it as the output ``output`` for the next run. In
+    a bundle of several models an entry may have only one of them.
 
-    ``initial`` is what the first run begins with, of the input's type and shape; None: zeros.
+    ``initial`` is the initial value, of the input's type and shape; None means zeros.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Put the constants of a bundle into the linked file, behind all that the linker wrote.
+"""Appends the constants to the linked file, after everything that the linker wrote.
 
-The assembler and the linker see a section of a few bytes in place of the constants: both would hold all of them in
-memory. The section is the last in memory (``entrypoint/constants.ld.j2``), so that it can have any size: code, data and
-everything else that instructions address relatively lie before it, close together, and what refers to the constants is
-one address of 64 bits. Here section and segment get their size, and the file gets the bytes.
+Assembler and linker would hold all constants in memory, so they see a placeholder section of a few bytes. It is the
+last in the address space (``entrypoint/constants.ld.j2``) and can have any size: everything that code addresses
+PC-relatively is before it, and constants are referenced through one 64-bit address. This module writes the bytes, and
+fixes the sizes of section and segment.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _FILE = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _PT_LOAD, _PF_R = 1, 4
-ALIGNMENT = 64  # of constants, in the file too
+ALIGNMENT = 64  # of constants, in memory and in the file
 
 
 def append_constants(path: Path, table: ConstantTable) -> None:
-    """Append constants at their offsets to a linked file, a library or an object, and make them its constants section.
+    """Append constants at their offsets to a linked library or object, as the content of its constants section.
 
-    Raises BackendError if something of a backend's lies behind that section in memory.
+    Raises BackendError if a backend's section follows the constants in memory.
     """
     with open_window(path) as window:
         linked = read_sections(window)
@@ -54,21 +54,21 @@ def append_constants(path: Path, table: ConstantTable) -> None:
 
 
 def _segment_of(linked: SectionTable, address: int) -> int | None:
-    """Return the number of the segment of the constants at ``address``; None in an object, which has no segments."""
+    """Return the index of the segment with the constants at ``address``; None in an object, which has no segments."""
     if linked.type == "relocatable":
         return None
     behind = [s.name for s in linked.sections if s.flags & SHF_ALLOC and s.size and s.address > address]
     if behind:
         raise BackendError(
-            f"the linker puts {', '.join(behind)} behind the constants",
-            hint="backends place code and data in the usual sections: .text, .rodata, .data, .bss",
+            f"the linker places {', '.join(behind)} after the constants",
+            hint="backends must use the standard sections: .text, .rodata, .data, .bss",
         )
     (segment,) = (i for i, s in enumerate(linked.segments) if s[0] == _PT_LOAD and s[3] == address)
     return segment
 
 
 def write_constants(file: BinaryIO, table: ConstantTable) -> None:
-    """Write all constants from the file's position on, each at its offset; gaps are zero."""
+    """Write all constants at the file's position, each at its offset; gaps are zero."""
     written = 0
     for record, array in zip(table.records, table.arrays, strict=True):
         file.write(bytes(record.offset - written))

@@ -1,4 +1,4 @@
-"""Render the C entrypoint and the data sections of a bundle from its call plan."""
+"""Renders the C entrypoint and the data sections of a bundle from its call plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from packager.link.runs import EntryLevel, function_views, level_views, run_view
 
 @dataclass(frozen=True)
 class DataSection:
-    """A section of the bundle: ``content`` is an assembler directive."""
+    """A data section; ``content`` is an assembler directive."""
 
     name: str
     flags: str
@@ -42,10 +42,10 @@ def render_entrypoint(
     cuda: CudaCode | None = None,
     cuda_modules: Sequence[CudaModule] = (),
 ) -> str:
-    """Return the C source of the entrypoint. ``manifest_bytes`` is the room for the manifest's text.
+    """Return the C source of the entrypoint. ``manifest_bytes`` is the capacity for the manifest's text.
 
-    ``levels`` are the CPU levels, the least first, each with a run of its own: what a run calls is then decided before
-    it begins. With ``cuda`` the calls are launches on the GPU, and there are no levels.
+    ``levels`` are the CPU levels in increasing order; each has its own run function, so that dispatch happens once per
+    session. With ``cuda`` the calls are launches on the GPU, and there are no levels.
     """
     on_gpu = cuda is not None
     states = [
@@ -87,7 +87,7 @@ def render_entrypoint(
 
 
 def _entry_view(number: int, entry: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool) -> dict[str, Any]:
-    """Return what the entrypoint has of a model. Names in C begin with its number, but for the first's."""
+    """Return the template view of an entry. C names are prefixed with its number, except the first's."""
     prefix = f"entry_{number}_" if number else ""
     variants = [
         _run_view(f"{prefix}variant_{i}_", variant, entry, levels, on_gpu) for i, variant in enumerate(entry.variants)
@@ -107,7 +107,7 @@ def _entry_view(number: int, entry: EntryPlan, levels: Sequence[EntryLevel], on_
 def _run_view(
     prefix: str, run: EntryPlan, entry: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool
 ) -> dict[str, Any]:
-    """Return what the entrypoint has of ``entry`` or of a variant, whose extents go by the names of the entry's."""
+    """Return the template view of a run: of ``entry``, or of a variant, whose extents use the entry's dim names."""
     inputs = [
         _tensor_view(f"{prefix}input_{i}", spec, run.dims, own.shape)
         for i, (spec, own) in enumerate(zip(run.inputs, entry.inputs, strict=True))
@@ -134,7 +134,7 @@ def _run_view(
 
 
 def _batches_view(run: EntryPlan) -> dict[str, int] | None:
-    """Return how many micro-batches there are: a number, or the 1-based number of the dim that says it."""
+    """Return the number of micro-batches: a constant, or the 1-based index of the dim that holds it."""
     count = run.batches.count
     if count == 1:
         return None
@@ -158,7 +158,7 @@ def render_data(sections: Sequence[DataSection]) -> str:
 
 
 def _cuda_view(cuda: CudaCode, modules: Sequence[CudaModule]) -> dict[str, Any]:
-    """Return the modules, whose kernels are numbered through, and what the runtime asks of the driver."""
+    """Return the modules, with kernels numbered consecutively, and the runtime's requirements on the driver."""
     firsts = [sum(module.kernels for module in modules[:index]) for index in range(len(modules))]
     return {
         "modules": [{"name": m.symbol, "first": first} for m, first in zip(modules, firsts, strict=True)],
@@ -168,12 +168,12 @@ def _cuda_view(cuda: CudaCode, modules: Sequence[CudaModule]) -> dict[str, Any]:
 
 
 def _swappable(table: ConstantTable) -> tuple[TensorSpec, ...]:
-    """Return the constants of the model that a session can swap; the manifest tells of the others."""
+    """Return the model's constants that a session can swap; the others are only in the manifest."""
     return tuple(spec for spec in table.named if fixed_reason(table, spec.name) is None)
 
 
 def _constant_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the constants that can be swapped as the ABI tells of them, and the shapes that they refer to."""
+    """Return the ABI descriptions of the constants that can be swapped, and their shape arrays."""
     shapes: dict[tuple[int | str, ...], int] = {}
     views = [
         {
@@ -188,21 +188,21 @@ def _constant_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[st
 
 
 def _slot_views(table: ConstantTable) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the slots, and the numbers of all forms one after the other."""
+    """Return the slots, and the concatenated extents and strides of all views."""
     numbers: dict[str, int] = {spec.name: number for number, spec in enumerate(_swappable(table))}
     places: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     forms: list[str] = []
 
     def view(slot: ConstantSlot) -> dict[str, Any]:
         values = {"name": comment_text(slot.name), "offset": slot.offset, "nbytes": slot.nbytes}
-        if slot.form is None or slot.form.source not in numbers:
+        if slot.view is None or slot.view.source not in numbers:
             return values | {"source": -1, "ndim": 0, "form": 0, "first": 0}
-        key = (slot.form.extents, slot.form.strides)
+        key = (slot.view.extents, slot.view.strides)
         if key not in places:
             places[key] = sum(len(extents) * 2 for extents, _ in places)
-            forms.append(", ".join(map(dim_expression, (*slot.form.extents, *slot.form.strides))))
-        place = {"ndim": len(slot.form.extents), "form": places[key], "first": dim_expression(slot.form.offset)}
-        return values | {"source": numbers[slot.form.source]} | place
+            forms.append(", ".join(map(dim_expression, (*slot.view.extents, *slot.view.strides))))
+        place = {"ndim": len(slot.view.extents), "form": places[key], "first": dim_expression(slot.view.offset)}
+        return values | {"source": numbers[slot.view.source]} | place
 
     return [view(slot) for slot in table.slots], forms
 
@@ -231,7 +231,7 @@ def _dim_views(entry: EntryPlan) -> list[dict[str, Any]]:
 
 
 def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim], shown: Sequence[Extent]) -> dict[str, Any]:
-    """Return the description of a tensor; ``shown`` are its extents as people read them."""
+    """Return the description of a tensor; ``shown`` are its extents for display."""
     by_name = {dim.name: dim for dim in dims}
     intervals = [extent_interval(extent, by_name) for extent in spec.shape]
     static = [isinstance(extent, int) for extent in spec.shape]
@@ -254,7 +254,7 @@ def _dtype(name: str) -> str:
 
 
 def _list(items: Any) -> str:
-    return ", ".join(items) or "0"  # C has no empty arrays; a scalar's ndim is 0, so the entry is never read
+    return ", ".join(items) or "0"  # C has no empty arrays; ndim is 0, so the element is never read
 
 
 def _external_text(external: ExternalWeights | None) -> str:

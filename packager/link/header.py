@@ -1,4 +1,4 @@
-"""The C header of a bundle: the ABI, and names for the model's inputs and outputs. Made from the bundle alone."""
+"""Renders the C header of a sealed bundle: the ABI, and names of the model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: 
     """Return the header of a sealed bundle. Raises BundleError."""
     manifest = inspect(bundle).manifest
     if manifest.form == "static":
-        prefix = macro(entry_symbol.removesuffix("_bundle_v1"))  # programs link several models, perhaps of one name
+        prefix = macro(entry_symbol.removesuffix("_bundle_v1"))  # programs may link several models with the same name
         comment = "/* Linked in with the archive. */"
         declaration = f"const packager_bundle_v1_t *{entry_symbol}(void);"
     else:
@@ -48,6 +48,6 @@ def _tensors(specs: Sequence[TensorSpec | StateSpec]) -> list[dict[str, str]]:
     views = []
     for index, (spec, name) in enumerate(zip(specs, names, strict=True)):
         shape = ", ".join(str(extent) for extent in spec.shape)
-        unique = name if names.count(name) == 1 else f"{name}_{index}"  # as of "a.b" and "a_b"
+        unique = name if names.count(name) == 1 else f"{name}_{index}"  # "a.b" and "a_b" collide
         views.append({"macro": unique, "description": f"{comment_text(spec.name)}, {spec.dtype}[{shape}]"})
     return views

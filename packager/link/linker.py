@@ -1,4 +1,4 @@
-"""Compile the runtime and the entrypoint, and link them with the backends' libraries into one file."""
+"""Compiles the runtime and the entrypoint, and links them with the backends' libraries into one file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from packager.link.entrypoint import DataSection, render_data, render_entrypoint
 from packager.link.runs import EntryLevel
 from packager.resources import folder
 
-# The runtime and the entrypoint run on any CPU of the machine: they check what the kernels need before these run.
+# The runtime and the entrypoint must run on any CPU: they check the requirements of the kernels.
 C_FLAGS = (
     *("-std=c11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"),
     *("-fno-asynchronous-unwind-tables", "-fstack-protector-strong", "-Wall", "-Wextra", "-Werror"),
@@ -53,12 +53,12 @@ OWN_PREFIXES = (
     "output_",
     "state_",
     "entry_",
-)  # what the entrypoint calls the model's own things
+)  # prefixes of the entrypoint's own names
 
 
 @dataclass(frozen=True)
 class Linker:
-    """Builds the parts of one bundle in ``workdir`` and links them, as often as asked."""
+    """Builds the parts of one bundle in ``workdir`` and links them; ``link`` may be called repeatedly."""
 
     toolchain: Toolchain
     workdir: Path
@@ -66,7 +66,7 @@ class Linker:
     jobs: int
 
     def compile_runtime(self, device: str, *, static: bool) -> tuple[Path, ...]:
-        """Return the objects of the runtime for a device (``cpu``, ``cuda``), from the cache if they are there."""
+        """Compile the runtime for a device (``cpu``, ``cuda``), or take its objects from the cache."""
         stub = folder("runtime_stub")
         folders = (stub / "src", stub / device)
         sources = sorted(path for place in folders for path in place.glob("*.c"))
@@ -100,9 +100,9 @@ class Linker:
         run([*argv, "-o", str(output)], cwd=self.workdir)
 
     def link(self, link_plan: LinkPlan, *, golden: bytes | None) -> LinkedFile:
-        """Link one unsealed file: its manifest section is all zero.
+        """Link one unsealed file: its manifest section is zero.
 
-        Raises BackendError if a library provides a name of the runtime's.
+        Raises BackendError if a library defines a name of the runtime.
         """
         plan = link_plan.plan
         _check_names(link_plan)
@@ -131,7 +131,7 @@ class Linker:
     def _assemble_data(self, link_plan: LinkPlan, golden: bytes | None) -> Path:
         sections = [DataSection(SECTION_NAME, "a", ("pk_manifest",), f".zero {link_plan.manifest_room}")]
         if link_plan.weights.storage == "embedded":
-            # The assembler and the linker would hold them in memory: append_constants puts them in place of this.
+            # A placeholder for append_constants: assembler and linker would hold the constants in memory.
             sections.append(DataSection(CONSTANTS_SECTION, "a", ("pk_constants",), ".zero 64"))
         if link_plan.plan.selection:
             chosen = ", ".join(str(selected.chosen) for selected in link_plan.plan.selection)
@@ -163,10 +163,10 @@ class Linker:
         return output
 
     def _passive_libgcc(self) -> str:
-        """Return a copy of libgcc without constructors, its code in the section of what asks the CPU itself.
+        """Return a copy of libgcc without constructors, with its code in the section of dispatched code.
 
-        It has some that ask early what the CPU can do. What they tell is asked for again where it is a matter of
-        resolvers, and elsewhere chooses between code that is slower and faster.
+        Its constructors only detect CPU features early: ifunc resolvers detect them again, and elsewhere they only
+        select faster code.
         """
         libgcc = read_system_symbols(self.toolchain, self.workdir).libgcc_file
         changes = [f"--remove-section={pattern}" for pattern in CONSTRUCTOR_SECTIONS]
@@ -189,19 +189,19 @@ class Linker:
 
 
 def entry_levels(link_plan: LinkPlan) -> tuple[EntryLevel, ...]:
-    """Return the levels as the entrypoint has them; a function without a form for one has that of the level below."""
+    """Return the levels for the entrypoint; a function without a clone for a level uses the next lower level's."""
     levels: list[EntryLevel] = []
-    forms: dict[str, str] = {}
+    clones: dict[str, str] = {}
     for level in link_plan.cpu_levels:
         for library in link_plan.libraries:
             if library.level == (level.name if levels else ""):
-                forms |= dict(zip(library.symbols, library.defined, strict=True))
-        levels.append(EntryLevel(level.name, level.cpu_features, dict(forms)))
+                clones |= dict(zip(library.symbols, library.defined, strict=True))
+        levels.append(EntryLevel(level.name, level.cpu_features, dict(clones)))
     return tuple(levels)
 
 
 def _read_back(output: Path, link_plan: LinkPlan, checked: Sequence[str]) -> LinkedFile:
-    """Read which CPU features the linked code needs. ``checked`` are those that every session asks for."""
+    """Disassemble the linked code for the CPU features it requires. ``checked`` are those that every session checks."""
     needs = needs_of_code(read_elf(output), output)
     features = needs.every.union(checked)
     levels: list[CpuLevel] = []
@@ -212,7 +212,7 @@ def _read_back(output: Path, link_plan: LinkPlan, checked: Sequence[str]) -> Lin
 
 
 def _check_names(link_plan: LinkPlan) -> None:
-    """Raise BackendError if a library provides a name that the runtime, or the entrypoint's C code, has for itself."""
+    """Raise BackendError if a library defines a name of the runtime or of the entrypoint."""
     include = folder("runtime_stub")
     texts = [
         folder("templates") / "entrypoint" / "entrypoint.c.j2",

@@ -1,4 +1,4 @@
-"""The views of the entrypoint's runs: what each calls, for every CPU level, and the tasks of parallel loops."""
+"""Template views of the entrypoint's run functions, per CPU level, and of the tasks of parallel loops."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from packager.ir.call_plan import Call, Copy, EntryPlan, Operand
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
 
-# The address of each input and output, in C.
+# C expressions: the address of each input and output.
 Tensors = Mapping[Operand, str]
 
 
 @dataclass(frozen=True)
 class EntryLevel:
-    """A CPU level as the entrypoint has it: what its sessions need, and the forms of all functions by their symbols."""
+    """A CPU level: the features that its sessions require, and symbol -> clone of every function."""
 
     name: str
     cpu_features: tuple[str, ...]
-    forms: Mapping[str, str]
+    clones: Mapping[str, str]
 
 
 def level_views(levels: Sequence[EntryLevel], every: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the levels, each with what it asks of the CPU beside what ``every`` session does."""
+    """Return the levels, each with the CPU features it checks in addition to ``every`` session's."""
     return [
         {
             "name": c_string(level.name),
@@ -43,21 +43,21 @@ def _run_name(level: EntryLevel, number: int) -> str:
 
 
 def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix: str) -> list[dict[str, Any]]:
-    """Return the function that calls everything, for each level."""
+    """Return the run function of each level."""
     tensors = _tensors(run)
 
-    def texts(forms: Mapping[str, str]) -> list[str]:
-        return [_step_text(i, step, forms, tensors, on_gpu) for i, step in enumerate(run.steps)]
+    def texts(clones: Mapping[str, str]) -> list[str]:
+        return [_step_text(i, step, clones, tensors, on_gpu) for i, step in enumerate(run.steps)]
 
     if not levels:
         return [{"name": f"{prefix}run", "steps": texts({})}]
     return [
-        {"name": prefix + _run_name(level, number), "steps": texts(level.forms)} for number, level in enumerate(levels)
+        {"name": prefix + _run_name(level, number), "steps": texts(level.clones)} for number, level in enumerate(levels)
     ]
 
 
 def _tensors(run: EntryPlan) -> Tensors:
-    """Return the addresses of all inputs and outputs: of one of several micro-batches, where that has its part."""
+    """Return the addresses of all inputs and outputs; of the current micro-batch's part where the tensor is split."""
     places = [("input", number) for number in range(len(run.inputs))]
     places += [("output", number) for number in range(len(run.outputs))]
     parts = run.parts or (0,) * len(places)
@@ -69,15 +69,15 @@ def _tensors(run: EntryPlan) -> Tensors:
     return {Operand(*place): address(*place, part) for place, part in zip(places, parts, strict=True)}
 
 
-def _forms(symbol: str, levels: Sequence[EntryLevel]) -> list[str]:
-    """Return the forms of a function, each once, the least first."""
-    return list(dict.fromkeys(level.forms.get(symbol, symbol) for level in levels)) or [symbol]
+def _clones(symbol: str, levels: Sequence[EntryLevel]) -> list[str]:
+    """Return the distinct clones of a function, the lowest level's first."""
+    return list(dict.fromkeys(level.clones.get(symbol, symbol) for level in levels)) or [symbol]
 
 
 def function_views(function: PrimitiveFunction, levels: Sequence[EntryLevel], on_gpu: bool) -> list[dict[str, str]]:
-    """Return how a function is declared, once for each of its forms."""
+    """Return the declarations of a function, one per clone."""
     view = _function_view(function, on_gpu)
-    return [view | {"symbol": form} for form in _forms(function.symbol, levels)]
+    return [view | {"symbol": clone} for clone in _clones(function.symbol, levels)]
 
 
 def _function_view(function: PrimitiveFunction, on_gpu: bool) -> dict[str, str]:
@@ -89,24 +89,24 @@ def _function_view(function: PrimitiveFunction, on_gpu: bool) -> dict[str, str]:
 
 
 def task_views(steps: Sequence[Call | Copy], levels: Sequence[EntryLevel]) -> list[dict[str, str]]:
-    """Return one task per kernel that runs in parallel somewhere: calls differ in their arguments alone."""
+    """Return one task per kernel that runs in parallel anywhere: its calls differ only in arguments."""
     calls = {step.symbol: step for step in steps if isinstance(step, Call) and step.parallel}
-    return [_task_view(call, form) for call in calls.values() for form in _forms(call.symbol, levels)]
+    return [_task_view(call, clone) for call in calls.values() for clone in _clones(call.symbol, levels)]
 
 
-def _task_view(call: Call, form: str) -> dict[str, str]:
+def _task_view(call: Call, clone: str) -> dict[str, str]:
     pointers = [f"p{i}" for i in range(len(call.operands))]
     scalars = [f"s{i}" for i in range(len(call.scalars) + (call.selection is not None))]
     fields = [f"void *{name};" for name in pointers] + [f"int64_t {name};" for name in scalars]
     return {
-        "name": f"task_{form}",
-        "symbol": form,
+        "name": f"task_{clone}",
+        "symbol": clone,
         "fields": " ".join(fields),
         "forwarded": ", ".join(f"a->{name}" for name in [*pointers, *scalars]),
     }
 
 
-def _step_text(index: int, step: Call | Copy, forms: Mapping[str, str], tensors: Tensors, on_gpu: bool) -> str:
+def _step_text(index: int, step: Call | Copy, clones: Mapping[str, str], tensors: Tensors, on_gpu: bool) -> str:
     failure = index + 1
     if on_gpu:
         return f"pk_cuda_step(call->cuda, {failure}); if ({_gpu_call(step, tensors)}) return {failure};"
@@ -114,7 +114,7 @@ def _step_text(index: int, step: Call | Copy, forms: Mapping[str, str], tensors:
         target, source = _pointer(step.destination, tensors), _pointer(step.source, tensors)
         return f"memcpy({target}, {source}, (size_t)({dim_expression(step.nbytes)}));"
     arguments = _arguments(step, tensors)
-    symbol = forms.get(step.symbol, step.symbol)
+    symbol = clones.get(step.symbol, step.symbol)
     if step.parallel:
         values = ", ".join(arguments)
         extent = dim_expression(step.extent or 0)

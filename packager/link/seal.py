@@ -1,4 +1,4 @@
-"""Seal a linked file: read back what is really in it, write that into its manifest, and check it against the plan."""
+"""Seals a linked file: reads its facts back, checks them against the plan, and writes the manifest."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from packager.ir.call_plan import EntryPlan
 from packager.ir.link_plan import LinkedFile, LinkPlan
 from packager.version import __version__
 
-# Room for what is known only after the link: numbers grow by a few digits, lists of names by a few entries.
+# Capacity for facts known only after linking: numbers grow by a few digits, lists of names by a few entries.
 MANIFEST_SLACK = 8192
 RUNTIME_LICENSE = License("packager runtime", "Apache-2.0")
 
 
 def manifest_room(link_plan: LinkPlan) -> int:
-    """Return the bytes to reserve for the manifest section."""
+    """Return the capacity in bytes to reserve for the manifest section."""
     draft = _manifest(link_plan, _nothing_read(link_plan), Sizes(0, 0, 0), None)
     return -(-(len(draft.to_json()) + MANIFEST_SLACK) // 64) * 64
 
 
 def seal(linked: LinkedFile, link_plan: LinkPlan, *, golden: Golden | None) -> Manifest:
-    """Write the manifest into the linked file. Raises BackendError if the file is not what was planned."""
+    """Write the manifest into the linked file. Raises BackendError if the file does not match the plan."""
     path = linked.path
     image = read_elf(path)
     _check(image, link_plan)
@@ -65,12 +65,12 @@ def seal(linked: LinkedFile, link_plan: LinkPlan, *, golden: Golden | None) -> M
 
 def _check(image: ElfImage, link_plan: LinkPlan) -> None:
     if image.exports != (link_plan.entry_symbol,):
-        raise BackendError(f"the linked file exports {', '.join(image.exports)}, not {link_plan.entry_symbol} alone")
+        raise BackendError(f"the linked file exports {', '.join(image.exports)}, not only {link_plan.entry_symbol}")
     allowed = C_LIBRARY.union(library.soname for backend in link_plan.backends for library in backend.requires)
     extra = sorted(set(image.needed) - allowed)
     if extra:
         raise BackendError(
-            f"the linked file needs {', '.join(extra)}", hint="a backend has to declare it in what it `requires`"
+            f"the linked file needs {', '.join(extra)}", hint="the backend must declare it in `requires`"
         )
     called = {primitive.symbol for primitive in link_plan.plan.primitives}
     provided = {symbol for library in link_plan.libraries for symbol in library.symbols}
@@ -82,19 +82,19 @@ def _check(image: ElfImage, link_plan: LinkPlan) -> None:
     if called - provided:
         raise BackendError(f"no backend provides {', '.join(sorted(called - provided))}")
     if image.init_entries or image.fini_entries:
-        raise BackendError("the linked file runs code when it is loaded or unloaded")
+        raise BackendError("the linked file runs code at load or unload")
     if image.unversioned and set(image.needed) <= set(image.version_libraries):
-        raise BackendError(f"the linked file needs {', '.join(image.unversioned)}, which no library has")
+        raise BackendError(f"the linked file needs {', '.join(image.unversioned)}, which no library provides")
 
 
 def cuda_requirements(fatbins: tuple[Fatbin, ...], link_plan: LinkPlan) -> CudaRequirements | None:
-    """Return what the GPU code asks for. Raises BackendError for code that was not asked for, or is missing."""
+    """Return the requirements of the GPU code. Raises BackendError for missing or unrequested architectures."""
     wanted = _wanted(link_plan)
     if wanted is None:
         if fatbins:
             raise BackendError(
-                f"the linked file has GPU code in {FATBIN_SECTION}, but no Target of kind {CUDA_KIND!r} is built for",
-                hint="a backend of the CPU hands back objects without it",
+                f"the linked file has GPU code in {FATBIN_SECTION}, but the build has no Target of kind {CUDA_KIND!r}",
+                hint="CPU backends must return objects without GPU code",
             )
         return None
     for what, attribute in (("machine code", "archs"), ("PTX", "ptx")):
@@ -102,14 +102,14 @@ def cuda_requirements(fatbins: tuple[Fatbin, ...], link_plan: LinkPlan) -> CudaR
         for number, fatbin in enumerate(fatbins, start=1):
             if extra := sorted(set(getattr(fatbin, attribute)) - asked):
                 raise BackendError(
-                    f"GPU module {number} of {len(fatbins)} has {what} for {', '.join(extra)}, which is not asked for",
-                    hint="a backend compiles its modules for architectures of its Target",
+                    f"GPU module {number} of {len(fatbins)} has {what} for {', '.join(extra)}, which is not requested",
+                    hint="backends must compile modules for the architectures of their Target only",
                 )
         missing = sorted(asked - {name for fatbin in fatbins for name in getattr(fatbin, attribute)})
         if fatbins and missing:
             raise BackendError(
                 f"no GPU module has {what} for {', '.join(missing)}",
-                hint="for each architecture of its Target a backend has a module",
+                hint="a backend needs a module for each architecture of its Target",
             )
     if not fatbins and link_plan.plan.functions:
         raise BackendError(f"the linked file has no GPU code: there is no section {FATBIN_SECTION}")

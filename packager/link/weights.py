@@ -1,4 +1,4 @@
-"""Where the constants of a bundle go: into the bundle, or into a safetensors file beside it."""
+"""Stores the constants: embedded in the bundle, or in a safetensors file next to it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from packager.ir.call_plan import CallPlan
 from packager.ir.link_plan import ExternalWeights
 from packager.ir.model import LoweredModel
 
-# A program that links an archive has its constants between its own code and data, which reach 2 GiB. A library has them
-# behind both (packager.link.constant_segment).
+# In a program that links an archive the constants are between its code and data, which address at most 2 GiB. In a
+# library they follow both (packager.link.constant_segment).
 MAX_ARCHIVE_BYTES = 2**31 - 2**24
 
 
 def are_external(model: LoweredModel, storage: str | None, *, static: bool) -> bool:
-    """Whether the constants go into a file of their own. ``storage`` is what was asked for, None to decide by size.
+    """Whether the constants are stored in a separate file. ``storage`` is the option; None decides by size.
 
-    Raises UsageError for more than an archive can hold.
+    Raises UsageError if they exceed what an archive can hold.
     """
     nbytes = sum(constant.array.nbytes for constant in model.constants.values())
     if not static or nbytes <= MAX_ARCHIVE_BYTES:
@@ -36,7 +36,7 @@ def are_external(model: LoweredModel, storage: str | None, *, static: bool) -> b
 def describe_weights(
     plan: CallPlan, file_name: str, workdir: Path, *, external: bool
 ) -> tuple[Weights, ExternalWeights | None]:
-    """Return what the manifest says of the constants and, for external ones, the file that the bundle is bound to.
+    """Return the manifest's description of the constants and, if external, of the file that the bundle is bound to.
 
     External constants are written to ``workdir/file_name``.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
 from packager.errors import ToolchainError
-from packager.targets.availability import BUILD_PACKAGES, Examined, _package, availability
+from packager.targets.availability import BUILD_PACKAGES, Probe, availability, probe_package
 
 if TYPE_CHECKING:
     from packager.backends.base import Unavailable
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 MACHINES = ("x86_64", "aarch64")
 
 
-def examine() -> list[Examined]:
+def examine() -> list[Probe]:
     """Look at Python, the build packages, torch, the C toolchains and the code generators."""
-    findings = [Examined("python", True, platform.python_version(), None, True)]
-    findings += [_package(name, "pip install 'packager[build]'", required=True) for name in BUILD_PACKAGES]
-    findings.append(_package("torch", "for .pt2 models: pip install 'packager[torch]'", required=False))
+    findings = [Probe("python", True, platform.python_version(), None, True)]
+    findings += [probe_package(name, "pip install 'packager[build]'", required=True) for name in BUILD_PACKAGES]
+    findings.append(probe_package("torch", "for .pt2 models: pip install 'packager[torch]'", required=False))
     findings += [_compiler(machine) for machine in MACHINES]
     findings.append(_cuda_toolkit())
     if all(finding.ok for finding in findings if finding.required):
@@ -28,26 +28,26 @@ def examine() -> list[Examined]:
     return findings
 
 
-def _compiler(machine: str) -> Examined:
+def _compiler(machine: str) -> Probe:
     what, required = f"C compiler for {machine}", machine == platform.machine()
     try:
         toolchain = find_toolchain(machine)
     except ToolchainError as error:
-        return Examined(what, False, error.message, error.hint, required)
-    return Examined(what, True, toolchain.versions["cc"], None, required)
+        return Probe(what, False, error.message, error.hint, required)
+    return Probe(what, True, toolchain.versions["cc"], None, required)
 
 
-def _cuda_toolkit() -> Examined:
+def _cuda_toolkit() -> Probe:
     """Look at the toolkit that a build for GPUs uses unless its Target names another one."""
     what = "CUDA toolkit"
     try:
         toolkit = find_cuda_toolkit("")
     except ToolchainError as error:
-        return Examined(what, False, error.message, f"for GPUs: {error.hint}", False)
-    return Examined(what, True, f"{toolkit.version}, {toolkit.origin} of packager[cuda]", None, False)
+        return Probe(what, False, error.message, f"for GPUs: {error.hint}", False)
+    return Probe(what, True, f"{toolkit.version}, {toolkit.origin} of packager[cuda]", None, False)
 
 
-def _backends() -> list[Examined]:
+def _backends() -> list[Probe]:
     from packager.backends.registry import all_backends
     from packager.targets.target_list import parse_targets, unavailable
 
@@ -63,7 +63,7 @@ def _backends() -> list[Examined]:
     return findings
 
 
-def _backend(what: str, reason: Unavailable | None, good: str, *, required: bool) -> Examined:
+def _backend(what: str, reason: Unavailable | None, good: str, *, required: bool) -> Probe:
     if reason is None:
-        return Examined(what, True, good, None, required)
-    return Examined(what, False, reason.reason, reason.hint or None, required)
+        return Probe(what, True, good, None, required)
+    return Probe(what, False, reason.reason, reason.hint or None, required)

@@ -1,7 +1,7 @@
-"""Pack buffers with known life times into one arena.
+"""Packs buffers with known lifetimes into one arena.
 
-Greedy by size, first fit: the largest buffer first, each at the lowest offset where it meets no buffer that is alive
-at the same time. Source: Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net Inference", sec. 4.
+Greedy by size, first fit: the largest buffer first, each at the lowest offset that overlaps no buffer live at the same
+time. Source: Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net Inference", sec. 4.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ ALIGNMENT = 64  # bytes; PK_ALIGNMENT of the runtime
 
 
 @dataclass(frozen=True)
-class Request:
-    """A buffer of ``nbytes`` that is alive from step ``first`` to step ``last``, both included."""
+class Buffer:
+    """A buffer of ``nbytes``, live from step ``first`` to step ``last`` inclusive."""
 
     nbytes: int
     first: int
@@ -26,23 +26,23 @@ def align(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def place(requests: Sequence[Request]) -> tuple[list[int], int]:
-    """Return the offset of each buffer, in order, and the size of the arena, all multiples of ALIGNMENT bytes."""
-    offsets = [0] * len(requests)
-    placed: list[tuple[int, int, Request]] = []  # offset, end, request; sorted by offset
+def allocate(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
+    """Return the offset of each buffer, in order, and the size of the arena; all are multiples of ALIGNMENT bytes."""
+    offsets = [0] * len(buffers)
+    placed: list[tuple[int, int, Buffer]] = []  # offset, end, buffer; sorted by offset
     total = 0
-    for index in sorted(range(len(requests)), key=lambda i: (-requests[i].nbytes, requests[i].first, i)):
-        request = requests[index]
-        size = align(request.nbytes)
+    for index in sorted(range(len(buffers)), key=lambda i: (-buffers[i].nbytes, buffers[i].first, i)):
+        buffer = buffers[index]
+        size = align(buffer.nbytes)
         offset = 0
         for start, end, other in placed:
-            if other.last < request.first or request.last < other.first:
+            if other.last < buffer.first or buffer.last < other.first:
                 continue
             if start - offset >= size:
                 break
             offset = max(offset, end)
         offsets[index] = offset
-        placed.append((offset, offset + size, request))
+        placed.append((offset, offset + size, buffer))
         placed.sort(key=lambda entry: entry[0])
         total = max(total, offset + size)
     return offsets, total

@@ -1,7 +1,7 @@
-"""The variants of a model with bucketed dims as one entry, whose shapes are told over these dims again.
+"""Merges the variants of a model with bucketed dims into one entry with symbolic shapes.
 
-Nothing was computed with the dims as symbols, since every variant is the model with fixed sizes. So an extent of the
-entry is an expression that has the right value at all sizes, the simplest one that is found.
+Variants are compiled with fixed sizes, so the symbolic extents of the entry are inferred: the simplest expression with
+the right value at all sizes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from packager.graph.symbolic import combine
 from packager.ir.call_plan import EntryPlan
 from packager.ir.shapes import Extent
 
-# Strides, patches, and down-sampling divide by such numbers.
+# Divisors typical of strides, patches and down-sampling.
 _DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 28, 32, 49, 64, 128, 196, 256, 512, 1024)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|[0-9]+|[^A-Za-z_0-9]+")
 
 
 def gather_variants(runs: Sequence[EntryPlan]) -> tuple[EntryPlan, ...]:
-    """Return the entries of a bundle: what has no buckets as it is, and all variants of a model as one.
+    """Return the entries of a bundle: models without buckets unchanged, all variants of a model merged.
 
-    Raises ModelError for a dim that no input has as an extent, and for outputs that no shape expression describes.
+    Raises ModelError for a dim that is no input's extent, and for outputs without a common shape expression.
     """
     groups = (tuple(group) for _, group in itertools.groupby(runs, key=lambda run: run.name))
     return tuple(_entry(group) if group[0].sizes else group[0] for group in groups)
@@ -48,7 +48,7 @@ def _entry(variants: tuple[EntryPlan, ...]) -> EntryPlan:
 def _dim(name: str, inputs: Sequence[TensorSpec], variants: Sequence[EntryPlan]) -> Dim:
     if not any(name in spec.shape for spec in inputs):
         raise ModelError(
-            f"--dim {name}: no input has the dim as an extent, so that no run could tell its bucket",
+            f"--dim {name}: no input has the dim as an extent, so no run could select its bucket",
             hint=f"fix it: --dim {name}=SIZE",
         )
     sizes = tuple(dict.fromkeys(run.sizes[name] for run in variants))
@@ -56,7 +56,7 @@ def _dim(name: str, inputs: Sequence[TensorSpec], variants: Sequence[EntryPlan])
 
 
 def _tensor(kind: str, specs: Sequence[TensorSpec], variants: Sequence[EntryPlan]) -> TensorSpec:
-    """Return what describes a tensor of all variants."""
+    """Return the description of a tensor in all variants."""
     sizes = [run.sizes for run in variants]
     for spec, own in zip(specs, sizes, strict=True):
         if (spec.dtype, len(spec.shape)) != (specs[0].dtype, len(specs[0].shape)):
@@ -71,12 +71,12 @@ def _tensor(kind: str, specs: Sequence[TensorSpec], variants: Sequence[EntryPlan
         if extent is None or len(str(extent)) > MAX_LENGTH:
             listed = ", ".join(f"{e} for {shown_sizes(own)}" for e, own in zip(extents[:3], sizes, strict=False))
             raise ModelError(
-                f"{kind} {specs[0].name!r}: axis {axis} is {listed}: no expression over the dims is found for it",
+                f"{kind} {specs[0].name!r}: axis {axis} is {listed}: no expression over the dims matches",
                 hint="fix a dim with --dim NAME=SIZE, or bound it: --dim NAME=MIN:MAX",
             )
         if kind == "input" and not isinstance(extent, int) and not extent.isidentifier():
             raise ModelError(
-                f"input {specs[0].name!r}: axis {axis} is {extent}, and only a dim itself can be an input's extent",
+                f"input {specs[0].name!r}: axis {axis} is {extent}, but an input's extent must be a single dim",
                 hint="fix the dim with --dim NAME=SIZE, or bound it: --dim NAME=MIN:MAX",
             )
         shape.append(extent)
@@ -88,7 +88,7 @@ def _shown(spec: TensorSpec) -> str:
 
 
 def common_extent(extents: Sequence[Extent], sizes: Sequence[Sizes]) -> Extent | None:
-    """Return an extent that is ``extents[i]`` for ``sizes[i]``, for all i; None if none is found."""
+    """Return an extent with value ``extents[i]`` at ``sizes[i]`` for all i, or None."""
     if len(set(extents)) == 1:
         return extents[0]
     numbers = [extent for extent in extents if isinstance(extent, int)]
@@ -106,7 +106,7 @@ def common_extent(extents: Sequence[Extent], sizes: Sequence[Sizes]) -> Extent |
 
 
 def _common_text(texts: Sequence[str], sizes: Sequence[Sizes]) -> Extent | None:
-    """Return an expression over other dims, too, whose numbers alone differ: ``n * 128`` and ``n * 256``."""
+    """Generalize expressions over other dims that differ only in numbers: ``n * 128`` and ``n * 256``."""
     columns = list(itertools.zip_longest(*map(_TOKEN.findall, texts)))
     parts: list[str] = []
     for column in columns:
@@ -123,7 +123,7 @@ def _common_text(texts: Sequence[str], sizes: Sequence[Sizes]) -> Extent | None:
 
 
 def _terms(sizes: Sequence[Sizes]) -> Iterator[tuple[Extent, list[int]]]:
-    """Yield what extents are made of, with its values: the dims, and sums and products of two of them."""
+    """Yield candidate terms with their values: the dims, and sums and products of two of them."""
     names = list(sizes[0])
     for name in names:
         yield name, [own[name] for own in sizes]
@@ -133,7 +133,7 @@ def _terms(sizes: Sequence[Sizes]) -> Iterator[tuple[Extent, list[int]]]:
 
 
 def _scaled(term: Extent, values: Sequence[int], extents: Sequence[int]) -> Extent | None:
-    """Return ``(term * factor + offset) // divisor``, with the least divisor, if that gives the extents."""
+    """Return ``(term * factor + offset) // divisor`` with the smallest divisor that matches the extents, or None."""
     low, high = min(range(len(values)), key=values.__getitem__), max(range(len(values)), key=values.__getitem__)
     run = values[high] - values[low]
     for divisor in _DIVISORS if run else ():
@@ -147,7 +147,7 @@ def _scaled(term: Extent, values: Sequence[int], extents: Sequence[int]) -> Exte
 
 
 def _stepped(name: str, values: Sequence[int], extents: Sequence[int]) -> Extent | None:
-    """Return a sum of steps, one at each size of a dim that alone decides the extents; None if it does not."""
+    """Return a sum of step functions of one dim that determines the extents; None if it does not determine them."""
     known = dict(zip(values, extents, strict=True))
     if [known[value] for value in values] != list(extents):
         return None

@@ -1,4 +1,4 @@
-"""The planned calls as the entrypoint makes them, and what the manifest tells of their primitive functions."""
+"""Converts planned calls to the entrypoint's calls, and records their primitive functions for the manifest."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from packager.ir.call_plan import Call
 from packager.ir.primitives import Cost, Kernel
 from packager.plan.tensors import PlannedCall, operand_of
 
-# Below so much work of a call, sharing it out costs more than it saves: some ten microseconds. A byte counts as much as
-# so many FLOPs, which take as long in a core.
+# Calls below this work (about 10 us) run on one thread: parallelizing costs more than it saves. One byte of traffic
+# counts as BYTE_WORK FLOPs.
 PARALLEL_WORK = 1 << 20
 BYTE_WORK = 5
 
 
 class CallRecorder:
-    """Makes the calls of a plan, whose tensors all have their places; ``primitives`` are those that were called.
+    """Makes the calls of a plan, after all tensors are allocated; ``primitives`` are the called functions.
 
-    ``selection`` has the numbers of functions that have candidates, by symbol.
+    ``selection`` maps symbols of functions with candidates to their selection index.
     """
 
     def __init__(self, dims: Mapping[str, Dim], selection: Mapping[str, int]) -> None:
@@ -30,7 +30,7 @@ class CallRecorder:
         self.primitives: dict[str, Primitive] = {}
 
     def step(self, call: PlannedCall) -> Call:
-        """Return a call, and note it."""
+        """Convert a call and record it."""
         function = call.function
         scalars = tuple(symbolic.to_extent(scalar, call.names) for scalar in function.scalars)
         extent = None if function.extent is None else symbolic.to_extent(function.extent, call.names)
@@ -44,7 +44,7 @@ class CallRecorder:
         return Call(function.symbol, operands, scalars, extent, parallel, self.selection.get(function.symbol))
 
     def _cost(self, call: PlannedCall) -> Cost:
-        """Return the cost of a kernel; of several functions of a partition the last stands for the work of all."""
+        """Return the cost of a kernel; the last function of a partition is attributed the work of all."""
         group, function = call.group, call.function
         if isinstance(function, Kernel):
             cost = estimate(function, call.names, self.dims)
@@ -52,7 +52,7 @@ class CallRecorder:
         return group.cost if group.cost is not None and function is group.functions[-1] else Cost(0, 0, 0)
 
     def _record(self, call: PlannedCall, cost: Cost) -> None:
-        # Call sites of one function differ in their dims at most: the largest is what the manifest tells.
+        # Call sites of one function differ only in dims: the manifest has the largest.
         symbol, source = call.function.symbol, call.source
         new = Primitive(symbol, call.group.composite, source.ops, (), 0, 0, 0, 0)
         known = self.primitives.get(symbol, new)

@@ -1,4 +1,4 @@
-"""How a constant reads the model's own constant that it is a view of: what a session repeats with new data."""
+"""Finds the strided view through which a constant reads a constant of the model, to repeat it on swapped data."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 
 from packager.bundle.arrays import Array
 from packager.graph.array_views import Moved
-from packager.ir.call_plan import ConstantForm
+from packager.ir.call_plan import ConstantView
 
 Axes = list[tuple[int, int]]  # extents and strides in elements, outermost first
 
 
-def find_form(array: Array, source: str, original: Array) -> ConstantForm | None:
-    """Return how ``array``, in row-major order, reads ``original``, the constant ``source``; None if it is no view.
+def find_view(array: Array, source: str, original: Array) -> ConstantView | None:
+    """Return the view of ``original``, the constant ``source``, that equals ``array`` in row-major order, or None.
 
-    It may be a permutation of a copy, if that is known as one (``reshaped``).
+    Also finds permutations of a copy recorded by ``reshaped``.
     """
     if array.dtype != original.dtype or not original.flags.c_contiguous:
         return None
     if array.size == 0:
-        return ConstantForm(source, (0,), (1,), 0)
+        return ConstantView(source, (0,), (1,), 0)
     seen = _axes_in(array, original)
     if seen is None:
         seen = _axes_through_copy(array, original)
@@ -30,11 +30,11 @@ def find_form(array: Array, source: str, original: Array) -> ConstantForm | None
         return None
     offset, axes = seen
     extents, strides = zip(*axes or [(1, 1)], strict=True)
-    return ConstantForm(source, extents, strides, offset)
+    return ConstantView(source, extents, strides, offset)
 
 
 def _axes_in(array: Array, original: Array) -> tuple[int, Axes] | None:
-    """Return offset and axes of a view; None if it is none."""
+    """Return offset and axes of a view, or None."""
     itemsize = original.itemsize
     start = array.__array_interface__["data"][0] - original.__array_interface__["data"][0]
     spans = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)]
@@ -44,11 +44,11 @@ def _axes_in(array: Array, original: Array) -> tuple[int, Axes] | None:
         return None
     if start % itemsize or any(stride % itemsize for stride in array.strides):
         return None
-    return start // itemsize, _merged([(n, s // itemsize) for n, s in zip(array.shape, array.strides, strict=True)])
+    return start // itemsize, _collapse([(n, s // itemsize) for n, s in zip(array.shape, array.strides, strict=True)])
 
 
-def _merged(axes: Axes) -> Axes:
-    """Return the axes without those of one element, and neighbors that are one axis as one."""
+def _collapse(axes: Axes) -> Axes:
+    """Drop unit axes and fuse contiguous neighbors."""
     made: Axes = []
     for extent, stride in axes:
         if extent == 1:
@@ -61,21 +61,21 @@ def _merged(axes: Axes) -> Axes:
 
 
 def _axes_through_copy(array: Array, original: Array) -> tuple[int, Axes] | None:
-    """Return offset and axes of a permutation of a copy; None if the copy is of something else."""
+    """Return offset and axes of a permutation of a copy of ``original``, or None."""
     owner: Any = array
     while not isinstance(owner, Moved) and isinstance(owner, np.ndarray):
         owner = owner.base
     if not isinstance(owner, Moved):
         return None
-    outer, inner = _axes_in(array, owner), find_form(owner.view_of_source, "", original)
+    outer, inner = _axes_in(array, owner), find_view(owner.view_of_source, "", original)
     if outer is None or inner is None or not _is_permutation(outer[1], owner.size):
         return None
-    axes = _composed(outer[1], list(zip(inner.extents, inner.strides, strict=True)))
+    axes = _compose(outer[1], list(zip(inner.extents, inner.strides, strict=True)))
     return None if axes is None else (inner.offset, axes)
 
 
 def _is_permutation(axes: Axes, size: int) -> bool:
-    """Whether axes reach each of ``size`` elements once."""
+    """Whether axes address each of ``size`` elements exactly once."""
     reached = 1
     for extent, stride in sorted(axes, key=lambda axis: axis[1]):
         if stride != reached:
@@ -84,10 +84,10 @@ def _is_permutation(axes: Axes, size: int) -> bool:
     return reached == size
 
 
-def _composed(outer: Axes, inner: Axes) -> Axes | None:
-    """Return the axes of ``outer``, over the elements of ``inner`` in row-major order, over what that is over.
+def _compose(outer: Axes, inner: Axes) -> Axes | None:
+    """Compose views: ``outer`` indexes the elements of ``inner`` in row-major order.
 
-    None if an axis begins or ends within one of ``inner`` where that does not divide evenly.
+    Returns None if an axis of ``outer`` does not split evenly over those of ``inner``.
     """
     made: Axes = []
     for axis in outer:
@@ -105,4 +105,4 @@ def _composed(outer: Axes, inner: Axes) -> Axes | None:
             split.insert(0, (count, stride * apart))
             left, step = left // count, below * size
         made += split
-    return _merged(made)
+    return _collapse(made)

@@ -1,7 +1,7 @@
-"""Named constants: ``const_name_to_ndarray`` of the whole bundle.
+"""Collects named constants: ``const_name_to_ndarray`` of the whole bundle.
 
-Contents are stored once; every name is a slot of its own, so that a session can swap one name for new data without
-touching another name that had the same content.
+Equal contents are stored once; every name has its own slot, so that a session can swap one name without affecting
+others with the same content.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from packager.bundle.arrays import Array
 from packager.bundle.hashing import sha256_of_array
 from packager.bundle.manifest import Constant, TensorSpec
-from packager.ir.call_plan import ConstantForm, ConstantSlot, ConstantTable
+from packager.ir.call_plan import ConstantSlot, ConstantTable, ConstantView
 from packager.plan.arena import align
-from packager.plan.constant_views import find_form
+from packager.plan.constant_views import find_view
 
 
 @dataclass
 class _Entry:
-    """A content, and the names that it has."""
+    """A content and its names."""
 
     array: Array
     sha256: str
@@ -33,14 +33,14 @@ class _Entry:
 class _Slot:
     name: str
     entry: int
-    array: Array  # as it was given: a view tells how it follows from its source
+    array: Array  # not copied: its strides reveal the view of its source
     sources: tuple[str, ...]
 
 
 class ConstantBuilder:
-    """Collects constants into slots; equal contents share one place, whatever their names.
+    """Collects constants into slots; equal contents share storage.
 
-    ``reserved`` are the names of the model's own constants: what is made of them, or comes from elsewhere, gets others.
+    ``reserved`` are the names of the model's constants: derived constants get other names.
     """
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
@@ -51,10 +51,9 @@ class ConstantBuilder:
         self._by_name: dict[str, int] = {}
 
     def add(self, name: str, array: Array, sources: Sequence[str] = ()) -> int:
-        """Add a constant and return its slot; the same name with the same content is the same slot.
+        """Add a constant and return its slot; equal name and content give the same slot.
 
-        ``sources`` are the model's constants that it comes from. Raises ValueError if ``name`` already stands for
-        another content.
+        ``sources`` are the model's constants it derives from. Raises ValueError if ``name`` already has other content.
         """
         array = np.asarray(array)
         sha256 = sha256_of_array(array)
@@ -68,31 +67,31 @@ class ConstantBuilder:
             entry.names.append(name)
             entry.sources.update(dict.fromkeys(sources))
         if self._slots[slot].entry != index:
-            raise ValueError(f"constant {name!r} stands for two different contents")
+            raise ValueError(f"constant {name!r} has two different contents")
         return slot
 
     def add_derived(self, name: str, array: Array, sources: Sequence[str] = ()) -> int:
-        """Add a constant that is none of the model's own, as ``add`` does, under a name that none of these has."""
+        """Add a constant that is not the model's, like ``add``, under a name that does not collide."""
         while name in self._reserved:
             name += "_"
         return self.add(name, array, sources)
 
     def add_anonymous(self, array: Array) -> int:
-        """Add a constant that has no name in the model; it is named after its content."""
+        """Add a constant without a name in the model; it is named by its hash."""
         array = np.asarray(array)
         digest = sha256_of_array(array)
         shape = "x".join(map(str, array.shape)) or "scalar"
         return self.add_derived(f"constant.{array.dtype.name}.{shape}.{digest[:12]}", array)
 
     def name_of(self, slot: int) -> str:
-        """Return the name that the manifest has for what is in a slot: the first that its content got."""
+        """Return the manifest's name of a slot's content: its first name."""
         return self._entries[self._slots[slot].entry].names[0]
 
     def build(self, *, packed: bool, originals: Mapping[str, Array]) -> ConstantTable:
         """Return the table: records in offset order, and the slots by number.
 
-        ``originals`` are the model's own constants. Contents are aligned to 64 bytes; ``packed`` leaves no gaps
-        instead, which keeps each aligned to its element size by putting larger elements first.
+        ``originals`` are the model's constants. Contents are aligned to 64 bytes; ``packed`` leaves no gaps, and sorts
+        by element size, largest first, to keep each aligned to its element size.
         """
         order = list(range(len(self._entries)))
         if packed:
@@ -118,7 +117,7 @@ class ConstantBuilder:
             )
             end += array.nbytes if packed else align(array.nbytes)
         slots = tuple(
-            ConstantSlot(slot.name, offsets[slot.entry], slot.array.nbytes, slot.sources, _slot_form(slot, originals))
+            ConstantSlot(slot.name, offsets[slot.entry], slot.array.nbytes, slot.sources, _slot_view(slot, originals))
             for slot in self._slots
         )
         used = {source for slot in slots for source in slot.sources}
@@ -131,7 +130,7 @@ class ConstantBuilder:
         return ConstantTable(tuple(records), arrays, end, slots, named)
 
 
-def _slot_form(slot: _Slot, originals: Mapping[str, Array]) -> ConstantForm | None:
-    """Return how a slot reads the one of its sources that it is a view of."""
-    forms = (find_form(slot.array, name, originals[name]) for name in slot.sources if name in originals)
-    return next(filter(None, forms), None)
+def _slot_view(slot: _Slot, originals: Mapping[str, Array]) -> ConstantView | None:
+    """Return the view through which a slot reads one of its sources, or None."""
+    views = (find_view(slot.array, name, originals[name]) for name in slot.sources if name in originals)
+    return next(filter(None, views), None)

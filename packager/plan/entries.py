@@ -1,4 +1,4 @@
-"""The models of a bundle in its plan: which part of ``main`` is whose, what they share, and how each is finished."""
+"""Splits ``main`` into the entries of a bundle, allocates shared states, and finishes each entry's plan."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from packager.plan.tensors import PlannedCall, PlannedTensor, operand_of
 
 @dataclass(frozen=True)
 class Slice:
-    """What is one model's of ``main``: its inputs and results, and all bindings in order, each with whether it is
-    needed for these."""
+    """One entry's part of ``main``: its inputs and results, and all bindings in order, each with whether these need
+    it."""
 
     inputs: slice
     outputs: slice
@@ -38,9 +38,9 @@ class Slice:
 
 
 def slices(main: relax.Function, counts: Sequence[tuple[int, int]]) -> list[Slice]:
-    """Return the parts of ``main`` of models with so many inputs and results each, in order.
+    """Split ``main`` into the parts of models with ``counts`` of (inputs, results), in order.
 
-    That of a single model is everything.
+    A single model gets everything.
     """
     bindings = bindings_of(main)
     places = IdentityMap((binding.var, index) for index, binding in enumerate(bindings))
@@ -58,7 +58,7 @@ def slices(main: relax.Function, counts: Sequence[tuple[int, int]]) -> list[Slic
 
 
 def _needed(results: tuple[Any, ...], bindings: list[Any], places: IdentityMap[int]) -> set[int]:
-    """Return the numbers of the bindings that results depend on."""
+    """Return the indices of the bindings that results depend on."""
     needed: set[int] = set()
     waiting = [place for result in results for place in _used(result, places)]
     while waiting:
@@ -70,7 +70,7 @@ def _needed(results: tuple[Any, ...], bindings: list[Any], places: IdentityMap[i
 
 
 def _fields(result: Any, bindings: list[Any], places: IdentityMap[int]) -> tuple[Any, ...]:
-    """Return the expressions of main's results, one by one."""
+    """Return the expressions of main's results."""
     if isinstance(result, relax.Var) and result in places:
         value = bindings[places[result]].value
         if isinstance(value, relax.Tuple):
@@ -87,15 +87,15 @@ def _used(expr: Any, places: IdentityMap[int]) -> list[int]:
 
 
 class StateMemory:
-    """Places for the states of all entries, each in one place by its name, and slots for what they begin with."""
+    """Allocates the states of all entries, shared by name, and slots for their initial values."""
 
     def __init__(self, constants: ConstantBuilder) -> None:
         self.planned: dict[str, PlannedState] = {}
         self.nbytes = 0
         self._constants = constants
 
-    def place(self, state: State, spec: TensorSpec) -> Operand:
-        """Return where a state lies; ``spec`` has its type, which is static."""
+    def allocate(self, state: State, spec: TensorSpec) -> Operand:
+        """Return the memory of a state; ``spec`` has its type, which is static."""
         if state.name not in self.planned:
             initial, slot = None, None
             if state.initial is not None and state.initial.tobytes().strip(b"\0"):
@@ -120,7 +120,7 @@ class PlannedCopy:
 
 @dataclass(frozen=True)
 class PlannedEntry:
-    """A model whose tensors all have their places."""
+    """An entry with all tensors allocated."""
 
     entry: ModelSignature
     inputs: tuple[TensorSpec, ...]
@@ -131,11 +131,11 @@ class PlannedEntry:
 
     @property
     def arena_bytes(self) -> int:
-        """Memory for all micro-batches at a time."""
+        """Memory for the micro-batches that run concurrently."""
         return self.lane_bytes * self._most()
 
     def finish(self, recorder: CallRecorder) -> EntryPlan:
-        """Return the plan of the model, and note its calls."""
+        """Return the plan of the entry, and record its calls."""
         steps: list[Call | Copy] = [recorder.step(call) for call in self.calls]
         steps += [Copy(operand_of(c.source), operand_of(c.target), c.nbytes) for c in self.copies]
         return EntryPlan(
@@ -154,12 +154,12 @@ class PlannedEntry:
         )
 
     def _most(self) -> int:
-        """Return how many micro-batches there are at most."""
+        """Return the maximum number of micro-batches."""
         count = self.entry.batches.count
         return count if isinstance(count, int) else next(dim.max for dim in self.entry.dims if dim.name == count)
 
     def _parts(self) -> tuple[Extent, ...]:
-        """Return the bytes that a micro-batch has of each input and output: ``inputs`` are whole, ``outputs`` parts."""
+        """Return the bytes per micro-batch of each input and output; ``inputs`` are whole, ``outputs`` are parts."""
         batches = self.entry.batches
         if batches.count == 1:
             return ()
@@ -178,7 +178,7 @@ class PlannedEntry:
 
 
 def _whole(spec: TensorSpec, batches: MicroBatches) -> TensorSpec:
-    """Return the description of a tensor of all micro-batches, given that of one."""
+    """Return the description of a whole tensor, given that of one micro-batch."""
     if batches.count == 1:
         return spec
     first, *others = spec.shape

@@ -1,10 +1,9 @@
-"""Kernels that may write their result over an operand: which can, and the kernel that then does it.
+"""Rewrites kernels to update an operand in place, where that is safe.
 
-Two forms are recognized. A *copy and update* (scatter, an assignment to a slice) copies the operand to the result and
-then changes some elements: where both are the same memory the copy goes away, and what is left costs as much as the
-update. A kernel that computes each element of the result from the *same element* of the operand reads it before it
-writes it. Anything else is refused; no kernel is ever called with two names for one memory, since compilers count on
-that: the operand and the result become one parameter.
+Two patterns are recognized. *Copy and update* (scatter, slice assignment) copies the operand to the result and then
+changes some elements: in place the copy is dropped, and the cost is that of the update. An *elementwise* kernel
+computes each element of the result from the same element of the operand, which it reads first. Everything else is
+refused. Kernels assume that parameters do not alias, so operand and result become one parameter.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _FREE_LOOPS = (st.ForKind.PARALLEL, st.ForKind.THREAD_BINDING)
 
 @dataclass(frozen=True)
 class InPlace:
-    """What a call becomes whose operand and result are one: ``kernel`` has the result's parameter alone.
+    """A call rewritten to work in place: ``kernel`` has one parameter for operand and result.
 
-    None: nothing is left to do. ``written`` is how many bytes it stores at most, where that may be less than the result
-    has.
+    ``kernel`` is None if nothing is left to do. ``written`` is the maximum number of bytes stored, if that may be less
+    than the size of the result.
     """
 
     kernel: Kernel | None
@@ -39,9 +38,9 @@ class InPlace:
 
 
 def in_place(kernel: Kernel, source: int, target: int) -> InPlace | None:
-    """Return ``kernel`` with its parameter number ``source`` in the memory of number ``target``, which it writes.
+    """Rewrite ``kernel`` to read parameter ``source`` from the memory of parameter ``target``, which it writes.
 
-    None where that would compute something else, or is not known not to.
+    Returns None unless this is provably equivalent.
     """
     old, new = kernel.primfunc.params[source], kernel.primfunc.params[target]
     if str(old.dtype) != str(new.dtype) or not structural_equal(old.shape, new.shape):
@@ -51,15 +50,15 @@ def in_place(kernel: Kernel, source: int, target: int) -> InPlace | None:
     body = kernel.primfunc.body
     copies = _leading_copies(body, old, new)
     if copies is None:
-        return InPlace(_merged(kernel, source, target, [])) if _is_elementwise(body, old, new) else None
-    if not any(_stores(member) for member in _members(body) if not _is_among(member, copies)):
+        return InPlace(_merge_parameters(kernel, source, target, [])) if _is_elementwise(body, old, new) else None
+    if not any(_stores(member) for member in _statements(body) if not _is_among(member, copies)):
         return InPlace(None)
-    merged = _merged(kernel, source, target, copies)
+    merged = _merge_parameters(kernel, source, target, copies)
     return InPlace(merged, _stored_elements(merged.primfunc.body, new) * _itemsize(new))
 
 
-def _merged(kernel: Kernel, source: int, target: int, copies: list[Any]) -> Kernel:
-    """Return the kernel without parameter ``source`` and without the statements that copy it to ``target``."""
+def _merge_parameters(kernel: Kernel, source: int, target: int, copies: list[Any]) -> Kernel:
+    """Drop parameter ``source`` and the statements that copy it to ``target``."""
     old, new = kernel.primfunc.params[source], kernel.primfunc.params[target]
 
     def without_copies(statement: Any) -> Any:
@@ -81,14 +80,13 @@ def _merged(kernel: Kernel, source: int, target: int, copies: list[Any]) -> Kern
 
 
 def _leading_copies(body: Any, old: Any, new: Any) -> list[Any] | None:
-    """Return the first statements of a nest that copy ``old`` to ``new``, each element to its own place.
+    """Return the leading statements of a nest that copy ``old`` to ``new`` element by element.
 
-    None where ``old`` is read by anything else, or after something else was written to ``new``: then it matters that
-    the two are apart.
+    Returns None if ``old`` is read by anything else, or after ``new`` was written: then the two must not alias.
     """
     copies: list[Any] = []
     changed = False
-    for member in _members(body):
+    for member in _statements(body):
         if _count_loads(member, old):
             if changed or not _is_copy(member, old, new):
                 return None
@@ -98,11 +96,10 @@ def _leading_copies(body: Any, old: Any, new: Any) -> list[Any] | None:
     return copies or None
 
 
-def _members(body: Any) -> list[Any]:
-    """Return the statements of a nest in order, without what is around them and runs them once, or in any order.
+def _statements(body: Any) -> list[Any]:
+    """Flatten a nest to its statements in order, through blocks and parallelizable loops.
 
-    Loops whose iterations may run in any order count: since the order of copies in one iteration and of updates in
-    another makes no difference, all copies may come first.
+    Iterations of such loops may run in any order, so all copies may be assumed to come first.
     """
     while True:
         match body:
@@ -119,7 +116,7 @@ def _members(body: Any) -> list[Any]:
 
 
 def _is_copy(statement: Any, old: Any, new: Any) -> bool:
-    """Whether all that a statement does is to store elements of ``old`` at their own places in ``new``."""
+    """Whether a statement only stores elements of ``old`` at the same indices of ``new``."""
     stores = _stores(statement)
     own = [
         store
@@ -133,7 +130,7 @@ def _is_copy(statement: Any, old: Any, new: Any) -> bool:
 
 
 def _is_elementwise(body: Any, old: Any, new: Any) -> bool:
-    """Whether each element of ``new`` is stored once, and computed with nothing of ``old`` but the same element."""
+    """Whether each element of ``new`` is stored once, and reads only the same element of ``old``."""
     stores = [found for found in _placed_stores(body, ()) if found[0].buffer.same_as(new)]
     if len(stores) != 1 or sum(store.buffer.same_as(new) for store in _stores(body)) != 1:
         return False
@@ -147,7 +144,7 @@ def _is_elementwise(body: Any, old: Any, new: Any) -> bool:
 
 
 def _runs_once(store: Any, around: tuple[Any, ...]) -> bool:
-    """Whether the innermost block around a store runs it once for each element, of one iteration of its loops."""
+    """Whether the innermost block around a store runs it once per element."""
     realize = around[-1]
     block = realize.block
     axes = [axis for axis in block.iter_vars if _size(axis.dom.extent) != 1]
@@ -164,7 +161,7 @@ def _runs_once(store: Any, around: tuple[Any, ...]) -> bool:
     bound = IdentitySet(variable for value in realize.iter_values for variable in _variables(value))
     if any(loop.loop_var not in bound for loop in loops):
         return False
-    if isinstance(realize.predicate, tirx.IntImm):  # none: the loops are just the elements
+    if isinstance(realize.predicate, tirx.IntImm):  # no predicate: the loops cover exactly the elements
         iterations, elements = [_extent(loop) for loop in loops], [_size(axis.dom.extent) for axis in axes]
         return None not in (*iterations, *elements) and math.prod(filter(None, iterations)) == math.prod(
             filter(None, elements)
@@ -173,7 +170,7 @@ def _runs_once(store: Any, around: tuple[Any, ...]) -> bool:
 
 
 def _placed_stores(node: Any, around: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Yield the stores under loops and blocks, with these, outermost first."""
+    """Yield each store with its enclosing loops and blocks, outermost first."""
     match node:
         case st.For():
             yield from _placed_stores(node.body, (*around, node))
@@ -189,7 +186,7 @@ def _placed_stores(node: Any, around: tuple[Any, ...]) -> Iterator[tuple[Any, tu
 
 
 def _stored_elements(body: Any, buffer: Any) -> int:
-    """Return how many elements are stored at most: the iterations around each store, no more than there are."""
+    """Return an upper bound on the elements stored: the iterations around each store, capped by the buffer's size."""
     every = math.prod(_size(extent) or 1 for extent in buffer.shape)
     total = 0
     for store, around in _placed_stores(body, ()):

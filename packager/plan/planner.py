@@ -1,4 +1,4 @@
-"""Plan one run of a lowered model: the flat call sequence, the arena, the constants and the shape expressions."""
+"""Plans the runs of a lowered model: the flat call sequence, the arena, the constants and the shape expressions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from packager.ir.call_plan import CallPlan, Operand
 from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import Packing, PrimitiveFunction
 from packager.ir.shapes import Extent
-from packager.plan.arena import Request, place
+from packager.plan.arena import Buffer, allocate
 from packager.plan.buckets import gather_variants
 from packager.plan.calls import CallRecorder
 from packager.plan.constants import ConstantBuilder
@@ -31,10 +31,10 @@ from packager.plan.tensors import Alias, PlannedCall, PlannedTensor, root
 
 
 def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
-    """Flatten ``main`` into calls and copies and place every intermediate tensor and workspace in one arena.
+    """Flatten ``main`` into calls and copies, and allocate every intermediate tensor and workspace in one arena.
 
-    ``packed_constants`` lays constants out without gaps, as an external safetensors file holds them.
-    Raises ModelError for outputs or intermediates whose shape depends on data.
+    ``packed_constants`` lays out constants without gaps, for an external safetensors file. Raises ModelError for
+    outputs or intermediates with data-dependent shapes.
     """
     return _Planner(model).plan(packed_constants)
 
@@ -85,7 +85,7 @@ class _Planner:
                 if isinstance(extent, tirx.Var):
                     self.names[extent] = extent.name
             if spec.name in states:
-                operand = self.states.place(states[spec.name], spec)
+                operand = self.states.allocate(states[spec.name], spec)
                 kept[spec.name] = self._tensor(operand, parameter.ty)
                 self.values[parameter] = kept[spec.name]
             else:
@@ -112,13 +112,15 @@ class _Planner:
         count = len(self.model.signature.inputs)
         for parameter, constant in zip(main.params[count:], self.model.constants.items(), strict=True):
             tensor = self._tensor(None, parameter.ty)
-            tensor.constant = constant  # gets a slot when something reads it as it is
+            tensor.constant = constant  # gets a slot when it is first read unchanged
             self.values[parameter] = tensor
 
     def _tensor(self, operand: Operand | None, ty: Any) -> PlannedTensor:
         extents = extents_of(ty)
         if extents is None:
-            raise ModelError(f"a tensor of type {ty} has no static form", hint="shapes that depend on data are refused")
+            raise ModelError(
+                f"a tensor of type {ty} has no static shape", hint="data-dependent shapes are not supported"
+            )
         if str(ty.dtype) not in INSIDE:
             raise ModelError(f"a tensor has the element type {ty.dtype}", hint="supported: " + ", ".join(INSIDE))
         return PlannedTensor(operand, extents, str(ty.dtype))
@@ -139,7 +141,7 @@ class _Planner:
         if callee is not None:
             assert source is not None  # each call has one
             return self._call(callee, value, source)
-        if isinstance(value, relax.Call):  # lower() has left nothing but reshape: an alias with another shape
+        if isinstance(value, relax.Call):  # only reshape is left after lowering: an alias with another shape
             return Alias(self._value(value.args[0]), self._tensor(None, ty))
         if isinstance(value, relax.TupleGetItem):
             return self._value(value.tuple_value)[value.index]
@@ -148,7 +150,7 @@ class _Planner:
         return self._value(value)
 
     def _shape_value(self, value: relax.ShapeExpr) -> PlannedTensor | None:
-        """Return a shape as an int64 tensor, or None where it depends on dims: then it may only be a shape."""
+        """Return a static shape as an int64 tensor; None if it depends on dims, where it is only usable as a shape."""
         extents = [symbolic.to_extent(extent, self.names) for extent in value.values]
         if not all(isinstance(extent, int) for extent in extents):
             return None
@@ -181,8 +183,8 @@ class _Planner:
         return tuple(results) if is_tuple else results[0]
 
     def _packed(self, callee: str, packing: Packing, arguments: Sequence[Any]) -> PlannedTensor:
-        """Return constant arguments in a backend's layout. Raises BackendError if two layouts have one name."""
-        found = [arguments[index].constant for index in packing.arguments]  # the partition stage knows they are such
+        """Repack constant arguments to a backend's layout. Raises BackendError if two layouts have the same name."""
+        found = [arguments[index].constant for index in packing.arguments]  # constant, as checked by placement
         name = found[0][0]
         array = np.asarray(packing.pack(*(constant.array for _, constant in found)))
         sources = dict.fromkeys(source for _, constant in found for source in constant.sources)
@@ -209,7 +211,7 @@ class _Planner:
         return tensor
 
     def _bind_shapes(self, parameters: tuple[Any, ...], arguments: list[Any]) -> IdentityMap[Extent]:
-        """Return the shape variables of a PrimFunc as extents, by matching its parameters with the arguments."""
+        """Bind the shape variables of a PrimFunc to extents, by matching its parameters with the arguments."""
         names: IdentityMap[Extent] = IdentityMap()
         for parameter, argument in zip(parameters, arguments, strict=True):
             if not isinstance(parameter, tuple):
@@ -221,7 +223,7 @@ class _Planner:
         return names
 
     def _read(self, tensor: PlannedTensor) -> PlannedTensor:
-        """Return the tensor whose memory this is; give it a slot if it is a constant that has none yet."""
+        """Return the tensor that owns the memory; assign a slot if it is a constant without one."""
         whole = root(tensor)
         if whole.constant is not None and whole.operand is None:
             name, constant = whole.constant
@@ -231,10 +233,9 @@ class _Planner:
     def _bind_results(
         self, entry: ModelSignature, results: dict[str, Any], states: dict[str, PlannedTensor]
     ) -> tuple[tuple[TensorSpec, ...], list[PlannedCopy]]:
-        """Let producers write straight into states and into the caller's outputs; what cannot be there is copied.
+        """Let producers write directly to states and the caller's outputs where possible; else add copies.
 
-        ``states`` are those that the entry reads. Outputs are copied before states: these may hold what an output is a
-        copy of.
+        ``states`` are those that the entry reads. Outputs are copied before states, which may hold their source.
         """
         written = {state.output: state for state in entry.states}
         nexts, outputs, specs = [], [], []
@@ -243,8 +244,8 @@ class _Planner:
             if name in written:
                 state = written[name]
                 before = states.get(state.name)
-                if before is None:  # what the last run left is not read
-                    before = PlannedTensor(self.states.place(state, spec), tensor.shape, tensor.dtype)
+                if before is None:  # its previous value is not read
+                    before = PlannedTensor(self.states.allocate(state, spec), tensor.shape, tensor.dtype)
                 nexts.append(NextValue(before, self._read(tensor)))
             else:
                 specs.append(spec)
@@ -275,8 +276,8 @@ class _Planner:
 
     def _place(self) -> int:
         planned = [tensor for tensor in self.tensors if tensor.operand is None and tensor.first is not None]
-        requests = [Request(self._nbytes(t), t.first or 0, t.last or 0) for t in planned]
-        offsets, total = place(requests)
+        buffers = [Buffer(self._nbytes(t), t.first or 0, t.last or 0) for t in planned]
+        offsets, total = allocate(buffers)
         for tensor, offset in zip(planned, offsets, strict=True):
             tensor.operand = Operand("arena", offset)
         return total

@@ -1,8 +1,7 @@
-"""Where the next values of states are written: straight into the states where that is right, else copied there.
+"""Writes next values of states directly to the states where that is safe, else copies them.
 
-A state's memory holds the value that the run began with until its last reader has run. The call that makes the next
-value may write there if it comes after, or if it is that reader and works in place (``plan.in_place``); so may the
-calls before it in a chain of updates, each of the result of the one before.
+A state's memory must keep its old value until its last reader has run. The producer of the next value may write there
+if it runs later, or if it is that reader and works in place (``plan.in_place``). The same holds for a chain of updates.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from packager.plan.tensors import PlannedCall, PlannedTensor, root
 
 @dataclass(frozen=True)
 class NextValue:
-    """A state, as the tensor that main's parameter is, and the root of the tensor that is its next value."""
+    """A state's tensor, which is main's parameter, and the root of the tensor with its next value."""
 
     state: PlannedTensor
     value: PlannedTensor
@@ -25,7 +24,7 @@ class NextValue:
 
 @dataclass(frozen=True)
 class TensorCopy:
-    """A copy from one tensor's place to another's, at the end of a run."""
+    """A copy between tensors at the end of a run."""
 
     source: PlannedTensor
     target: PlannedTensor
@@ -34,14 +33,14 @@ class TensorCopy:
 def place_next_values(
     nexts: Sequence[NextValue], calls: list[PlannedCall]
 ) -> tuple[list[TensorCopy], list[PlannedTensor]]:
-    """Give the states' next values places, and change calls that then work in place.
+    """Allocate the states' next values, and rewrite calls to work in place.
 
-    Tensors that are read after the last call are touched in step ``len(calls)``, by the caller. Returns the copies that
-    have to be made at the end, in order, and the tensors that they need in the arena.
+    Tensors read after the last call must have been touched in step ``len(calls)`` by the caller. Returns the copies to
+    make at the end, in order, and the arena tensors they need.
     """
     end = len(calls)
     states = {id(entry.state) for entry in nexts}
-    saved: dict[int, PlannedTensor] = {}  # values that other states' copies would overwrite, by their states
+    saved: dict[int, PlannedTensor] = {}  # state -> temporary for a value that other copies would overwrite
     saves: list[TensorCopy] = []
     for entry in nexts:
         if entry.value is not entry.state and id(entry.value) in states and id(entry.value) not in saved:
@@ -65,7 +64,7 @@ def place_next_values(
 
 
 def _write_in_place(entry: NextValue, calls: list[PlannedCall], values: set[int]) -> bool:
-    """Let a next value, and what it is made of step by step, lie in the state's memory, if that is right."""
+    """Allocate a next value, and the chain of updates that leads to it, in the state's memory if that is safe."""
     state, chain = entry.state, [entry.value]
     changes: list[tuple[PlannedCall, PlannedTensor, InPlace]] = []
     while True:
@@ -92,7 +91,8 @@ def _write_in_place(entry: NextValue, calls: list[PlannedCall], values: set[int]
 def _update(
     call: PlannedCall, state: PlannedTensor, result: PlannedTensor, values: set[int]
 ) -> tuple[PlannedTensor, InPlace] | None:
-    """Return the operand that a call may write its result over, and how; the state where it reads that, or nothing."""
+    """Return the operand that a call may overwrite with its result, and the rewrite; the state itself if it reads
+    it."""
     if not isinstance(call.function, Kernel):
         return None
     roots = [root(operand) for operand in call.operands]

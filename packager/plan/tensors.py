@@ -1,4 +1,4 @@
-"""What the planner works on: tensors whose places are found one by one, and the calls that read and write them."""
+"""The planner's mutable tensors, allocated step by step, and the calls that read and write them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from packager.ir.shapes import Extent
 
 
 class PlannedTensor:
-    """A tensor while it is planned: where it lies, or which buffer it is an alias of."""
+    """A tensor during planning: its memory, or the buffer that it aliases."""
 
     def __init__(self, operand: Operand | None, shape: tuple[Any, ...], dtype: str) -> None:
-        self.operand = operand  # None until the arena is placed
+        self.operand = operand  # None until the arena is allocated
         self.shape = shape
         self.dtype = dtype
-        self.constant: tuple[str, NamedArray] | None = None  # what it holds, if it is one of main's constants
-        self.first: int | None = None  # steps between which it is alive
+        self.constant: tuple[str, NamedArray] | None = None  # its content, if it is a constant of main
+        self.first: int | None = None  # its lifetime, in steps
         self.last: int | None = None
 
     def touch(self, step: int) -> None:
-        """Let it be alive in a step; steps come in order."""
+        """Extend its lifetime to a step; steps must not decrease."""
         self.first = step if self.first is None else self.first
         self.last = step
 
 
 class Alias(PlannedTensor):
-    """A view of another tensor's memory with a shape of its own."""
+    """A view of another tensor's memory with another shape."""
 
     def __init__(self, source: PlannedTensor, view: PlannedTensor) -> None:
         super().__init__(None, view.shape, view.dtype)
@@ -38,14 +38,14 @@ class Alias(PlannedTensor):
 
 
 def root(tensor: PlannedTensor) -> PlannedTensor:
-    """Return the tensor whose memory this is."""
+    """Return the tensor that owns the memory."""
     while isinstance(tensor, Alias):
         tensor = tensor.source
     return tensor
 
 
 def operand_of(tensor: PlannedTensor) -> Operand:
-    """Return where a tensor lies, when that is decided."""
+    """Return the memory of an allocated tensor."""
     operand = root(tensor).operand
     assert operand is not None
     return operand
@@ -53,10 +53,10 @@ def operand_of(tensor: PlannedTensor) -> Operand:
 
 @dataclass
 class PlannedCall:
-    """A call of a primitive function of a group; ``names`` are the group's shape variables as extents over the dims.
+    """A call of a primitive function; ``names`` maps its group's shape variables to extents over the dims.
 
-    ``dropped``: it has nothing to do, since it would copy memory to itself. ``written`` is the number of bytes that it
-    writes where that is less than its results have.
+    ``dropped``: a no-op, since it would copy memory to itself. ``written`` is the number of bytes written, if less than
+    the size of its results.
     """
 
     function: PrimitiveFunction

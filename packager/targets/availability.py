@@ -1,4 +1,4 @@
-"""What ``packager targets`` says: the kinds that are installed, and the attributes of each."""
+"""Reports the installed kinds of Targets, their attributes, and whether they are available here."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from packager.backends.registry import Registered, all_backends, find_backend, o
 from packager.errors import PackagerError, ToolchainError
 from packager.targets.parsed import is_base
 
+BUILD_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "jinja2", "capstone", "iced-x86")
+
 
 @dataclass(frozen=True)
 class KindReport:
-    """One kind; ``unavailable`` says why it cannot be used here, and is not asked for if ``asked`` is False."""
+    """One kind; ``unavailable`` is the reason why it is not available here, valid only if ``asked``."""
 
     found: Registered
     attributes: tuple[Attribute, ...]
@@ -25,11 +27,11 @@ class KindReport:
 
     @property
     def role(self) -> str | None:
-        """``base``: compiles what no one else takes; ``specialized``: takes parts of a model; None: not known."""
+        """``base`` or ``specialized``; None if the backend cannot be loaded."""
         return None if self.found.backend is None else "base" if is_base(self.found.backend) else "specialized"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``--json`` prints of a kind."""
+        """Return the JSON record of a kind."""
         backend, reason = self.found.backend, self.unavailable
         record: dict[str, Any] = {
             "kind": self.found.kind,
@@ -45,32 +47,9 @@ class KindReport:
         return record
 
 
-def report_all() -> list[KindReport]:
-    """Return all kinds and whether they can be used here. Imports TVM, to ask."""
-    return [KindReport(found, _attributes(found), True, availability(found.kind)) for found in all_backends()]
-
-
-def report_kind(kind: str) -> KindReport:
-    """Return one kind. Does not import TVM. Raises UsageError and BackendError."""
-    found = Registered(kind, origin(kind), find_backend(kind), None)
-    return KindReport(found, _attributes(found), False, None)
-
-
-def _attributes(found: Registered) -> tuple[Attribute, ...]:
-    return tuple(attributes_of(found.backend.options).values()) if found.backend else ()
-
-
-def to_json(reports: Sequence[KindReport]) -> dict[str, Any]:
-    """Return what ``packager targets --json`` prints."""
-    return {"schema_version": 1, "kinds": [report.to_json() for report in reports]}
-
-
-BUILD_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "jinja2", "capstone", "iced-x86")
-
-
 @dataclass(frozen=True)
-class Examined:
-    """One thing that was looked at; ``required`` things are needed to build for this machine."""
+class Probe:
+    """The result of probing a prerequisite; ``required`` ones are needed to build for this machine."""
 
     what: str
     ok: bool
@@ -79,27 +58,34 @@ class Examined:
     required: bool
 
 
+def report_all() -> list[KindReport]:
+    """Return all kinds with their availability. Imports TVM."""
+    return [KindReport(found, _attributes(found), True, availability(found.kind)) for found in all_backends()]
+
+
+def report_kind(kind: str) -> KindReport:
+    """Return one kind without its availability. Does not import TVM. Raises UsageError and BackendError."""
+    found = Registered(kind, origin(kind), find_backend(kind), None)
+    return KindReport(found, _attributes(found), False, None)
+
+
+def to_json(reports: Sequence[KindReport]) -> dict[str, Any]:
+    """Return the JSON value of ``packager targets --json``."""
+    return {"schema_version": 1, "kinds": [report.to_json() for report in reports]}
+
+
 def require_build_packages() -> None:
-    """Raise ToolchainError if a package that every build needs is not installed: the deploy side comes without."""
-    missing = [name for name in BUILD_PACKAGES if not _package(name, "", required=True).ok]
+    """Raise ToolchainError if a package that every build needs is missing, as on the deploy side."""
+    missing = [name for name in BUILD_PACKAGES if not probe_package(name, "", required=True).ok]
     if missing:
         raise ToolchainError(f"building needs {', '.join(missing)}", hint="pip install 'packager[build]'")
 
 
-def _package(name: str, hint: str, *, required: bool) -> Examined:
-    try:
-        return Examined(name, True, importlib.metadata.version(name), None, required)
-    except importlib.metadata.PackageNotFoundError:
-        return Examined(name, False, "not installed", hint, required)
-
-
 def availability(kind: str) -> Unavailable | None:
-    """Return why Target ``kind`` cannot be built for here, or None. May import TVM.
+    """Return why Target ``kind`` is not available here, or None. May import TVM.
 
-    It is asked for with its defaults, or where there are attributes without one, as the backend's ``example`` says.
+    Uses the Target's defaults, or the backend's ``example`` if it has required attributes.
     """
-    from packager.backends.base import Unavailable
-    from packager.backends.registry import find_backend
     from packager.targets.target_list import parse_targets, unavailable
 
     try:
@@ -110,3 +96,14 @@ def availability(kind: str) -> Unavailable | None:
     except PackagerError as error:
         cause = f" ({error.detail.splitlines()[0]})" if error.detail else ""
         return Unavailable(error.message + cause, error.hint or "")
+
+
+def _attributes(found: Registered) -> tuple[Attribute, ...]:
+    return tuple(attributes_of(found.backend.options).values()) if found.backend else ()
+
+
+def probe_package(name: str, hint: str, *, required: bool) -> Probe:
+    try:
+        return Probe(name, True, importlib.metadata.version(name), None, required)
+    except importlib.metadata.PackageNotFoundError:
+        return Probe(name, False, "not installed", hint, required)

@@ -1,4 +1,4 @@
-"""Targets as they are written, their kinds and attributes checked by name; no defaults are filled in."""
+"""Parses Targets: checks the names of kinds and attributes, and the types of values; defaults are not filled in."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ if TYPE_CHECKING:
 
 HOST_DEVICE = "cpu"
 
-# packager's own base Target of each device. The host's needs no attribute, so that a list may leave it out.
+# The default base Target of each device. The host's has no required attributes, so a list may omit it.
 DEFAULT_BASE = {HOST_DEVICE: "llvm", "cuda": "cuda"}
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A Target whose kinds and attributes are known to be right, no defaults filled in.
+    """A checked Target, without defaults.
 
-    Of one that is written ``llvm -compiler=ccompiler`` the kind is ``ccompiler``, and ``base_kind`` is ``llvm``, to
-    which ``base_values`` belong.
+    For ``llvm -compiler=ccompiler`` the kind is ``ccompiler``, and ``base_kind`` is ``llvm``, with ``base_values``.
     """
 
     text: str
@@ -53,7 +52,7 @@ def parse(written: Written) -> Parsed:
 
 
 def _specialized(written: Written, base: Backend, compiler: str) -> Parsed:
-    """Read ``BASE -compiler=KIND``: attributes are those of KIND, and others may repeat or set those of BASE."""
+    """Parse ``BASE -compiler=KIND``, with attributes of KIND or of BASE."""
     if not is_base(base):
         raise UsageError(
             f"Target {base.kind!r} has no attribute 'compiler': it is a backend that specializes another Target",
@@ -70,7 +69,7 @@ def _specialized(written: Written, base: Backend, compiler: str) -> Parsed:
         raise UsageError(
             f"{written.text} is for the wrong device: {base.kind!r} is for device {base.device!r},"
             f" and {compiler!r} for device {backend.device!r}",
-            hint=f"write '{compiler}' alone, beside a Target for device {backend.device!r}",
+            hint=f"write '{compiler}' alone, and add a Target for device {backend.device!r}",
         )
     own, shared = attributes_of(backend.options), attributes_of(base.options)
     for name in written.attributes:
@@ -78,13 +77,13 @@ def _specialized(written: Written, base: Backend, compiler: str) -> Parsed:
             hint = valid_names(name, sorted({*own, *shared}), "attributes")
             raise UsageError(f"Target '{base.kind} -compiler={compiler}' has no attribute {name!r}", hint=hint)
     values = {name: written.read(compiler, own[name]) for name in written.attributes if name in own}
-    # An attribute that both have, as the architectures of GPUs, is said of both.
+    # An attribute that both have, such as GPU architectures, applies to both.
     claimed = {name: written.read(base.kind, shared[name]) for name in written.attributes if name in shared}
     return Parsed(written.text, compiler, backend.device, False, values, base.kind, claimed)
 
 
 def is_base(backend: Backend) -> bool:
-    """Whether a backend compiles what no one else takes, and does not take parts of a model itself."""
+    """Whether a backend is a base: it compiles everything that specialized backends do not take."""
     return hasattr(backend, "generate")
 
 

@@ -1,9 +1,8 @@
-"""Targets: which backends compile a model, for what, and every option of doing so.
+"""Canonicalizes Targets: the backends that compile a model, and their options.
 
-A Target is a kind with typed attributes. A *base* Target, the least specialized one of its device, compiles what no
-one else takes; *specialized* Targets take parts of the model before it, in the order in which they are given. Each
-backend declares the attributes of its kind once, as a frozen dataclass; this module reads what a user has written
-(``text``) into such dataclasses, all defaults filled in, and refuses everything else by name.
+A Target is a kind with typed attributes. *Specialized* Targets take parts of the model first, in the order given; the
+*base* Target of a device compiles the rest. Each backend declares the attributes of its kind once, as a frozen
+dataclass; this module converts parsed Targets to these dataclasses, with all defaults filled in.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from packager.targets.text import read_written
 if TYPE_CHECKING:
     from packager.backends.base import Unavailable
 
-# What a build uses that names no Target (docs/adr/0022-default-targets-are-fast.md).
+# The Targets of a build without -t (docs/adr/0022-default-targets-are-fast.md).
 DEFAULT_TARGETS = ("llvm", "ccompiler")
 
 
 @dataclass(frozen=True)
 class TargetList:
-    """The canonical Targets of one build: the base Target of each device, the CPU's first, and the specialized ones.
+    """The canonical Targets of a build: one base Target per device, the CPU's first, and the specialized ones.
 
-    ``specialized`` stand in order of precedence, no two of one kind. Every device of theirs has its base Target.
+    ``specialized`` are in order of precedence, with distinct kinds. Each of their devices has a base Target.
     """
 
     bases: tuple[Target, ...]
@@ -43,16 +42,16 @@ class TargetList:
 
     @property
     def generator(self) -> Target:
-        """The base Target that compiles what no backend takes: the GPU's if there is one, else the CPU's."""
+        """The base Target that compiles the rest: the GPU's if there is one, else the CPU's."""
         return self.bases[-1]
 
     @property
     def device(self) -> str:
-        """The device that the bundle's primitive functions run on: ``cpu`` or ``cuda``."""
+        """The device of the bundle's primitive functions: ``cpu`` or ``cuda``."""
         return find_backend(self.generator.kind).device
 
     def require_one_device(self) -> None:
-        """Raise UsageError if a specialized Target is for another device than the one that the bundle runs on."""
+        """Raise UsageError if a specialized Target is for another device than the bundle."""
         for target in self.specialized:
             device = find_backend(target.kind).device
             if device != self.device:
@@ -63,24 +62,24 @@ class TargetList:
                 )
 
     def base_of(self, target: Target) -> Target:
-        """Return the base Target of the device that ``target`` is for."""
+        """Return the base Target of the device of ``target``."""
         device = find_backend(target.kind).device
         return next(base for base in self.bases if find_backend(base.kind).device == device)
 
     def to_manifest(self) -> list[dict[str, Any]]:
-        """Return all Targets as the manifest holds them, the host first."""
+        """Return the manifest's representation of all Targets, the host first."""
         return [target.to_manifest() for target in (*self.bases, *self.specialized)]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return all Targets, the host first; ``parse_targets`` makes an equal list of it."""
+        """Return all Targets, the host first; ``parse_targets`` round-trips."""
         return [target.to_json() for target in (*self.bases, *self.specialized)]
 
 
 def parse_targets(given: Sequence[str | Mapping[str, Any]] | str | Mapping[str, Any]) -> TargetList:
-    """Read and canonicalize a list of Targets, or a single one; an empty list means the host CPU and nothing else.
+    """Parse and canonicalize a list of Targets, or a single one; an empty list means only the host CPU.
 
-    Whether the backends can be used here is not asked. Raises UsageError for an unknown kind, attribute or value and
-    for Targets that contradict each other, and BackendError for a third party's backend that is broken.
+    Does not check whether the backends are available here. Raises UsageError for an unknown kind, attribute or value
+    and for contradictory Targets, and BackendError for a broken third-party backend.
     """
     texts = [given] if isinstance(given, str | Mapping) else given
     parsed = [parse(written) for text in texts for written in read_written(text)]
@@ -95,18 +94,18 @@ def parse_targets(given: Sequence[str | Mapping[str, Any]] | str | Mapping[str, 
 
 
 def with_attribute(target: Target, name: str, value: Value, base: Target) -> Target:
-    """Return a Target of the same kind with another value of an attribute, made canonical. Raises UsageError."""
+    """Replace an attribute's value and canonicalize the Target. Raises UsageError."""
     return _canonical(target.kind, {**vars(target.options), name: value}, base)
 
 
 def unavailable(target: Target) -> Unavailable | None:
-    """Return why the backend of a Target cannot compile for it here, or None. Raises BackendError."""
+    """Return why the Target's backend is unavailable here, or None. Raises BackendError."""
     with blamed(target.kind):
         return find_backend(target.kind).probe(target)
 
 
 def require_available(targets: TargetList) -> None:
-    """Raise UsageError, with what to install, unless every backend of the list can be used here."""
+    """Raise UsageError, with an installation hint, unless all backends are available here."""
     for target in (*targets.bases, *targets.specialized):
         if reason := unavailable(target):
             raise UsageError(f"Target {target.kind!r} cannot be used: {reason.reason}", hint=reason.hint)
@@ -123,7 +122,7 @@ def _refuse_duplicates(specialized: Sequence[Parsed]) -> None:
 
 
 def _base(device: str, parsed: Sequence[Parsed]) -> Target:
-    """Return the base Target of a device: the one that is given, or what its specialized Targets say about it."""
+    """Return the base Target of a device: as given, or derived from its specialized Targets."""
     given = [one for one in parsed if one.is_base]
     if len(given) > 1:
         raise _two_bases(device, given)
@@ -158,11 +157,11 @@ def _refuse_contradiction(base: Target, claimed: Target, claim: Parsed) -> None:
 
 
 def _two_bases(device: str, given: Sequence[Parsed]) -> UsageError:
-    """Return the error for several base Targets of one device: of two kinds, equal, or of two architectures."""
+    """Return the error for several base Targets of one device: different kinds, duplicates, or contradictory."""
     kinds = list(dict.fromkeys(one.kind for one in given))
     if len(kinds) > 1:
         return UsageError(
-            f"Targets {kinds[0]!r} and {kinds[1]!r} both compile what no one else takes for device {device!r}",
+            f"Targets {kinds[0]!r} and {kinds[1]!r} are both base Targets for device {device!r}",
             hint="give one of them",
         )
     kind = kinds[0]
@@ -184,10 +183,8 @@ def _no_base(device: str, specialized: Parsed) -> UsageError:
     bases = [found.kind for found in all_backends() if found.backend and is_base(found.backend)]
     fitting = [kind for kind in bases if find_backend(kind).device == device]
     return UsageError(
-        f"Target {specialized.kind!r} is for device {device!r}, and no Target of the list compiles for that device",
-        hint=f"add -t {' or -t '.join(fitting)}"
-        if fitting
-        else f"no backend that is installed generates code for {device!r}",
+        f"Target {specialized.kind!r} is for device {device!r}, but no base Target for that device is given",
+        hint=f"add -t {' or -t '.join(fitting)}" if fitting else f"no installed backend generates code for {device!r}",
     )
 
 

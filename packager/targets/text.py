@@ -1,6 +1,6 @@
-"""How Targets are written: as on a command line, as a JSON object, or as a JSON array of objects.
+"""Reads the text of Targets: command-line syntax, a JSON object, or a JSON array of objects.
 
-Here a text becomes kinds with attributes that are not yet known to be right; ``targets`` reads them.
+The result is kinds with unchecked attributes; ``parsed`` checks them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from packager.errors import UsageError
 
 @dataclass(frozen=True)
 class Written:
-    """One Target as it was written. ``attributes`` are JSON values, or with ``is_text`` lists of texts."""
+    """One unchecked Target. ``attributes`` are JSON values, or with ``is_text`` lists of strings."""
 
     text: str
     kind: str
@@ -27,13 +27,13 @@ class Written:
     is_text: bool
 
     def read(self, kind: str, attribute: Attribute) -> Value:
-        """Return the value of an attribute that is written here. Raises UsageError."""
+        """Return the value of a given attribute. Raises UsageError."""
         given = self.attributes[attribute.name]
         return from_text(kind, attribute, given) if self.is_text else from_json(kind, attribute, given)
 
 
 def read_written(given: str | Mapping[str, Any]) -> list[Written]:
-    """Return the Targets that a text or an object writes: one, or those of a JSON array. Raises UsageError."""
+    """Read a text or an object: one Target, or those of a JSON array. Raises UsageError."""
     if isinstance(given, Mapping):
         return [_from_object(given)]
     if not isinstance(given, str):
@@ -69,7 +69,7 @@ def _as_text(value: Mapping[str, Any]) -> str:
     try:
         return json.dumps(value)
     except (TypeError, ValueError, RecursionError):
-        return strict_json.shown(value)  # not JSON: an attribute will be refused for it
+        return strict_json.shown(value)  # not JSON: the attribute is refused later
 
 
 def _from_command_line(text: str) -> Written:
@@ -85,9 +85,11 @@ def _from_command_line(text: str) -> Written:
         if not word.startswith("-") or not equals or not name:
             raise UsageError(f"cannot read {word!r} in Target {text!r}", hint="attributes are written -name=value")
         if name == "kind":
-            raise UsageError(f"the kind stands twice in Target {text!r}", hint="write it once, in front")
+            raise UsageError(f"Target {text!r} has two kinds", hint="write the kind once, at the front")
         attributes.setdefault(name, []).append(value)
     compilers = attributes.pop("compiler", [])
     if len(compilers) > 1:
-        raise UsageError(f"attribute 'compiler' stands twice in Target {text!r}", hint="give a Target for each of them")
+        raise UsageError(
+            f"attribute 'compiler' is given twice in Target {text!r}", hint="give a Target for each compiler"
+        )
     return Written(repr(text), words[0], compilers[0] if compilers else None, attributes, is_text=True)

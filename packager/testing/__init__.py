@@ -1,4 +1,4 @@
-"""For the tests of backends: cases and a conformance suite. Needs pytest. See ``docs/writing-a-backend.md``."""
+"""Test cases and a conformance suite for backends. Needs pytest. See ``docs/writing-a-backend.md``."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Small ONNX models, a few for each family of operators, that every backend must get right or leave alone."""
+"""Small ONNX models, a few per family of operators, that every backend must compute correctly or not take."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SYMBOLIC = (1, 5)
 
 @dataclass(frozen=True)
 class Case:
-    """A model as the text of an ONNX graph, weights aside: those are arrays, or shapes of random float32 ones.
+    """A model as ONNX text, and its weights: arrays, or shapes of random float32 arrays.
 
-    ``inputs`` and ``outputs`` are declared as in ``float[n, 8] x``. ``reference`` computes the outputs from the inputs
-    where ONNX's own evaluator cannot; ``imports`` are domains of operators besides ONNX's own.
+    ``inputs`` and ``outputs`` are declarations such as ``float[n, 8] x``. ``reference`` computes the outputs if ONNX's
+    evaluator cannot; ``imports`` are operator domains besides ONNX's.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Case:
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
     def expected(self, inputs: Mapping[str, Array]) -> list[Array]:
-        """Return the outputs that numpy computes from these inputs."""
+        """Compute the outputs in numpy."""
         if self.reference is not None:
             return list(self.reference(inputs))
         from onnx.reference import ReferenceEvaluator
@@ -76,7 +76,7 @@ def _halves(*shape: int) -> Array:
 
 
 def cases(*families: str) -> tuple[Case, ...]:
-    """Return the cases of these families, in the order of ``CASES``; a name that is no family is a ValueError."""
+    """Return the cases of these families, in the order of ``CASES``. Raises ValueError for an unknown family."""
     if unknown := set(families) - {case.family for case in CASES}:
         raise ValueError(f"no families of cases: {sorted(unknown)}")
     return tuple(case for case in CASES if case.family in families)
@@ -118,7 +118,7 @@ def _attention(name: str, mask: str = "", **weights: Array) -> Case:
 
 
 CASES: tuple[Case, ...] = (
-    # Matrix products. 1 row, extents that no tile divides, rows in several dims, both operands computed, bias.
+    # Matmul: 1 row, extents that no tile divides, rows in several dims, both operands computed, bias.
     _f32("product", "matmul", "float[7, 24] x", "y = MatMul(x, w)", "float[7, 40] y", w=(24, 40)),
     _f32("product_odd", "matmul", "float[3, 5, 13] x", "y = MatMul(x, w)", "float[3, 5, 21] y", w=(13, 21)),
     _f32("product_one_row", "matmul", "float[1, 65] x", "y = MatMul(x, w)", "float[1, 9] y", w=(65, 9)),
@@ -163,7 +163,7 @@ CASES: tuple[Case, ...] = (
     _f32("average_pool", "pool", "float[2, 3, 8, 8] x", "y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x)",
          "float[2, 3, 4, 4] y"),
     _f32("global_average_pool", "pool", "float[n, 5, 6, 7] x", "y = GlobalAveragePool(x)", "float[n, 5, 1, 1] y"),
-    # What convolutional networks have between convolutions: channels joined, shuffled, normalized by their neighbors.
+    # Between convolutions: concat, channel shuffle, LRN.
     _f32("concat", "move", "float[2, 4, 20] x, float[2, 4, 7] z", "y = Concat<axis=-1>(x, z)", "float[2, 4, 27] y"),
     _f32("concat_symbolic", "move", "float[n, 5] x, float[n, 3] z", "t = Concat<axis=1>(x, z, x) y = Relu(t)",
          "float[n, 13] y"),
@@ -171,7 +171,7 @@ CASES: tuple[Case, ...] = (
          "a = Conv(x, w) b = Reshape(a, parts) c = Transpose<perm=[0,2,1,3,4]>(b) d = Reshape(c, whole) y = Relu(d)",
          "float[1, 12, 6, 5] y", w=(12, 4, 1, 1), parts=np.array([1, 3, 4, 6, 5], np.int64),
          whole=np.array([1, 12, 6, 5], np.int64)),
-    # As many images as channels: ONNX's evaluator takes the one for the other.
+    # Batch equals channels: ONNX's evaluator confuses the axes.
     _f32("neighboring_channels", "move", "float[12, 4, 3, 2] x",
          "a = Conv(x, w) y = LRN<size=5, alpha=0.5, beta=0.75, bias=1.0>(a)", "float[12, 12, 3, 2] y", w=(12, 4, 1, 1)),
     # Normalization over the last axis.
@@ -182,7 +182,7 @@ CASES: tuple[Case, ...] = (
          "float[2, 5, 24] y", scale=(24,), shift=(24,)),
     _f32("layer_norm_written_out", "layer_norm", "float[n, 16] x", _BODY_NORM, "float[n, 16] y",
          scale=(16,), shift=(16,), eps=np.array([1e-5], np.float32)),
-    # Attention: no mask, one that the caller gives, one that the model's constants tell to be causal.
+    # Attention: no mask, mask as an input, causal mask as a constant.
     _attention("attention"),
     _attention("attention_masked", "mask"),
     _attention("attention_causal", "later", later=np.triu(np.full((13, 13), -1e9, np.float32), 1)),

@@ -1,6 +1,6 @@
-"""Let a backend compile a model file's partitions, or kernels, and say in numbers what it has made.
+"""Runs one backend on a model file's partitions, or kernels, and describes its output by hashes.
 
-``main`` does it in a process of its own: for tests of what is left behind, and of whether the same is made twice.
+``main`` does so in a subprocess, for tests of leftover files and reproducibility.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Targets = Sequence[str | Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a backend was given, and what it has handed back."""
+    """A backend's input and output."""
 
     target: Target
     partitions: tuple[Partition, ...]
@@ -35,7 +35,7 @@ class Compiled:
 
 
 def context_for(targets: Targets, kind: str, workdir: Path, cache: Cache = NO_CACHE) -> tuple[Target, Context]:
-    """Return the canonical Target of ``kind`` in a list, and what its backend gets beside it."""
+    """Return the canonical Target of ``kind`` in a list, and the backend's Context."""
     parsed = parse_targets(targets)
     target = next(target for target in (*parsed.bases, *parsed.specialized) if target.kind == kind)
     workdir.mkdir(parents=True)
@@ -45,7 +45,7 @@ def context_for(targets: Targets, kind: str, workdir: Path, cache: Cache = NO_CA
 def compile_model(
     model: Path, targets: Targets, dims: Mapping[str, Any], kind: str, workdir: Path, cache: Cache = NO_CACHE
 ) -> Compiled:
-    """Compile what the backend of ``kind`` takes of a model, into ``workdir``, which must not be there yet."""
+    """Compile the partitions that the backend of ``kind`` takes, in ``workdir``, which must not exist yet."""
     from packager.lower.lowering import lower
     from packager.pipeline.import_models import import_model
     from packager.pipeline.options import BuildOptions
@@ -79,7 +79,7 @@ def compile_model(
 
 
 def describe(output: BackendOutput) -> dict[str, Any]:
-    """Return everything that an output says, files and arrays as hashes: equal for equal outputs."""
+    """Return a JSON description of an output, with files and arrays as hashes: equal for equal outputs."""
     return {
         "libraries": [
             [library.name, [[x.name, _sha256(x.read_bytes())] for x in library.files], library.symbols, library.level]
@@ -116,7 +116,7 @@ def _sha256(data: bytes) -> str:
 
 
 def main(argument: str) -> None:
-    """Compile as a JSON object says, and print a description for each time that it was done."""
+    """Compile as specified by a JSON object, and print a description of each result."""
     wanted = json.loads(argument)
     dims = {name: tuple(bounds) for name, bounds in wanted["dims"].items()}
     for attempt in range(wanted["times"]):

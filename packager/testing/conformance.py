@@ -1,4 +1,4 @@
-"""What every backend must hold to, as tests that pytest runs: derive a class of your own and say what it is about.
+"""Conformance suite for backends, as pytest classes: derive a class and set its attributes.
 
 class TestOpenblas(PartitionConformance):
     kind = "openblas"
@@ -37,12 +37,11 @@ from packager.testing.models import check_numbers, join, runs_here
 
 
 class Conformance:
-    """Of every backend.
+    """Tests of every backend.
 
-    ``values`` has a value that is not the default for each of its Target attributes, ``cases`` are models that it
-    compiles, wholly or in part. A backend whose objects take long may keep them between tests: ``caches`` lets it use
-    the user's cache, and ``few`` are the cases that are compiled without, to see whether the same is made twice. The
-    builds of others begin with an empty cache, which this process fills: the runtime is compiled once.
+    ``values`` has a non-default value for each of its Target attributes; ``cases`` are models that it compiles at least
+    in part. If objects take long to compile, ``caches`` enables the user's cache, and ``few`` are the cases compiled
+    without, to test reproducibility. Other builds start with an empty cache per process: the runtime is compiled once.
     """
 
     kind: ClassVar[str]
@@ -52,7 +51,7 @@ class Conformance:
     few: ClassVar[Sequence[Case]] = ()
 
     def targets(self, **attributes: Any) -> Targets:
-        """Return the Targets of a build with this backend, with these attributes of its own."""
+        """Return the Targets of a build with this backend and these attributes."""
         return [{"kind": self.kind, **attributes}]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -203,7 +202,7 @@ class PartitionConformance(Conformance):
         cls.values = {**PartitionConformance.common_values, **cls.values}
 
     def targets(self, **attributes: Any) -> Targets:
-        """Return the Targets of a build with this backend, with these attributes of its own."""
+        """Return the Targets of a build with this backend and these attributes."""
         return [{"kind": "llvm"}, {"kind": self.kind, **attributes}]
 
     def test_answers_for_every_partition(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Cases as a model file, and what a bundle of that file must compute."""
+"""Joins cases to one model file, and checks a bundle's outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from packager.bundle.arrays import Array
 
 @dataclass(frozen=True)
 class Joined:
-    """Cases side by side in one model. What belongs to one of them starts with a prefix of its own."""
+    """Cases side by side in one model, with distinct name prefixes."""
 
     parts: tuple[tuple[str, Case], ...]
 
@@ -51,12 +51,12 @@ class Joined:
         return helper.make_model(together, opset_imports=list(imports.values()), ir_version=8)
 
     def dims(self) -> dict[str, tuple[int, int]]:
-        """Return the bounds of the symbolic dims, as ``packager.build`` takes them."""
+        """Return the bounds of the symbolic dims, for ``packager.build``."""
         names = {dim.dim_param for value in self._model().graph.input for dim in value.type.tensor_type.shape.dim}
         return {name: SYMBOLIC for name in sorted(names) if name}
 
     def samples(self) -> Iterator[tuple[dict[str, Array], dict[str, tuple[Array, Case]]]]:
-        """Yield random inputs, and the outputs that they lead to: at the bounds of the dims and between them."""
+        """Yield random inputs and expected outputs, at the bounds of the dims and between."""
         for extent in range(SYMBOLIC[0], SYMBOLIC[1] + 1, 2) if self.dims() else SYMBOLIC[:1]:
             inputs: dict[str, Array] = {}
             outputs: dict[str, tuple[Array, Case]] = {}
@@ -70,7 +70,7 @@ class Joined:
 
 
 def join(cases: Sequence[Case], copies: int = 1) -> Joined:
-    """Return so many copies of all cases as one model: copies have the same weights, under other names."""
+    """Join ``copies`` of all cases to one model; copies have the same weights under other names."""
     return Joined(tuple((f"{case.name}_{copy}_", case) for copy in range(copies) for case in cases))
 
 
@@ -89,20 +89,19 @@ def _random_inputs(model: ModelProto, rng: np.random.Generator, extent: int) -> 
 
 
 def runs_here(manifest: Manifest) -> bool:
-    """Whether this machine has the CPU, and the GPU, that a bundle needs."""
+    """Whether this machine meets a bundle's CPU and GPU requirements."""
     return not any(finding.severity == "error" for finding in machine_findings(manifest, this_machine()))
 
 
 def check_numbers(bundle: Path, joined: Joined) -> None:
-    """Raise AssertionError unless a bundle computes what numpy does, on one thread and on several, at every CPU level.
+    """Raise AssertionError unless a bundle's outputs match numpy's, on one thread and several, at every CPU level.
 
-    The tensors that it is called with are aligned to their elements and no more, and may be read-only. Levels that this
-    machine's CPU does not reach are left out.
+    Inputs are aligned to their elements only, and may be read-only. Levels that this CPU does not support are skipped.
     """
     here = set(this_machine(gpus=False).cpu_features)
     levels = packager.inspect(bundle).manifest.requirements.cpu_levels
     names = [level.name for level in levels if set(level.cpu_features) <= here]
-    samples = list(joined.samples())  # once: what ONNX's evaluator computes takes longer than the bundle does
+    samples = list(joined.samples())  # once: ONNX's evaluator is slower than the bundle
     for threads, level in itertools.product((1, 3), names or (None,)):
         with packager.load(bundle, threads=threads) as loaded, loaded.session(cpu_level=level) as session:
             for inputs, outputs in samples:
@@ -115,7 +114,7 @@ def check_numbers(bundle: Path, joined: Joined) -> None:
 
 
 def _barely_aligned(array: Array) -> Array:
-    """Return a read-only copy that starts one element after an address that suits every vector unit."""
+    """Return a read-only copy that starts one element after a vector-aligned address."""
     memory = np.zeros(array.nbytes + 64 + array.itemsize, dtype=np.uint8)
     start = -memory.ctypes.data % 64 + array.itemsize
     copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

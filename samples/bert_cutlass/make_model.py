@@ -81,7 +81,7 @@ class Encoder:
 
 
 def make_model(layers: int = 2, width: int = 128, heads: int = 4, length: int = 64, seed: int = 0) -> onnx.ModelProto:
-    """Return an encoder. Raises ValueError where ``heads`` do not divide ``width``."""
+    """Return an encoder. Raises ValueError if ``heads`` does not divide ``width``."""
     if width % heads:
         raise ValueError(f"{heads} heads do not divide a width of {width}")
     net = Encoder(width, seed)
@@ -109,7 +109,7 @@ def make_model(layers: int = 2, width: int = 128, heads: int = 4, length: int = 
 
 
 def main() -> int:
-    """Write the model that the command line asks for."""
+    """Write the model given on the command line."""
     parser = argparse.ArgumentParser(description="Make a small BERT encoder with random weights.")
     for name, default in (("layers", 2), ("width", 128), ("heads", 4), ("length", 64), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")

@@ -1,9 +1,9 @@
-"""Run the encoder on random sentences; the deploy side alone: packager and numpy.
+"""Run the encoder on random sentences; needs only packager and numpy.
 
     python samples/bert_cutlass/run.py ./bert.so
 
-Each sentence is run by itself and together with the others. Exits 1 where the answers differ, and says so where this
-machine has no GPU for the bundle.
+Runs each sentence alone and in a batch. Exits 1 if the outputs differ; reports if no GPU of this machine runs the
+bundle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOLERANCE = 0.02  # of values that are about 1 large and computed in half precis
 
 
 def main() -> int:
-    """Compare what a sentence gives alone with what it gives in a batch."""
+    """Compare the outputs of sentences alone and in a batch."""
     parser = argparse.ArgumentParser(description="Run the BERT encoder on random sentences.")
     parser.add_argument("bundle", type=Path, help="built from bert.onnx with --dim n=1:8")
     bundle = packager.load(parser.parse_args().bundle)

@@ -1,7 +1,7 @@
 """Make the noise gate: ``python samples/custom_op/make_model.py gate.onnx``.
 
-``signal`` float32 [n, 256] -> ``gated`` float32 [n, 256], which is the signal after a low-pass filter, turned down
-where its level is low, and ``peak`` float32 [n]. Two of the operators are those of filters.toml.
+``signal`` float32 [n, 256] -> ``gated`` float32 [n, 256], the low-pass filtered signal, attenuated at low levels, and
+``peak`` float32 [n]. Two of the operators are from filters.toml.
 """
 
 from __future__ import annotations

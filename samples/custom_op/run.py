@@ -1,4 +1,4 @@
-"""Run the noise gate on a loud and a quiet tone; the deploy side alone: packager and numpy.
+"""Run the noise gate on a loud and a quiet tone; needs only packager and numpy.
 
 python samples/custom_op/run.py ./gate.so
 """
@@ -13,7 +13,7 @@ import packager
 
 
 def main() -> int:
-    """Print the level of both tones before and after; exit with 1 unless the gate has closed for the quiet one."""
+    """Print the level of both tones before and after; exit with 1 unless the gate attenuates the quiet one."""
     time = np.arange(256) / 256
     tone = np.sin(2 * np.pi * 8 * time)
     signal = np.stack([tone, 0.01 * tone]).astype(np.float32)

@@ -1,9 +1,9 @@
-"""Classify the held-out digits with a bundle and print the accuracy; the deploy side alone: packager and numpy.
+"""Classify the held-out digits with a bundle and print the accuracy; needs only packager and numpy.
 
     packager build samples/digits/digits.onnx -o digits.so --dim n=1:64
     python samples/digits/run.py ./digits.so
 
-Exits 1 when fewer than 97 % are right.
+Exits 1 if the accuracy is below 97 %.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REQUIRED_ACCURACY = 0.97
 
 
 def main() -> int:
-    """Run the test set in batches of 32 and what is left over."""
+    """Run the test set in batches of at most 32."""
     parser = argparse.ArgumentParser(description="Classify the held-out digits with a bundle.")
     parser.add_argument("bundle", type=Path, help="built from digits.onnx with --dim n=1:64")
     bundle = packager.load(parser.parse_args().bundle)

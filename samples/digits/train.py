@@ -3,7 +3,7 @@
 Needs ``packager[build,torch,samples]``; downloads nothing. Writes ``digits.onnx`` and ``digits_test.npz`` (the images
 and labels that were held out) beside this file, or into the folder given with ``--output``.
 
-The graph is written node by node rather than traced, so that its names are the ones in this file.
+The graph is written node by node rather than traced, so that it has the names in this file.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def split_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int
 def train(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> DigitsNet:
     """Return the trained network, in evaluation mode."""
     torch.manual_seed(SEED)
-    torch.set_num_threads(1)  # sums in another order would give other weights
+    torch.set_num_threads(1)  # reproducible: the order of sums changes the weights
     torch.use_deterministic_algorithms(True)
     net = DigitsNet()
     x = torch.from_numpy(images.astype(np.float32) / 16)

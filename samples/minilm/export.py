@@ -23,8 +23,8 @@ EMBEDDING_SIZE = 384
 class SentenceEncoder(nn.Module):
     """Token ids to one unit vector per sentence.
 
-    Calls the parts of ``BertModel`` itself: its own forward builds the attention mask with indexing whose result shape
-    a compiler cannot know when the length is symbolic.
+    Calls the parts of ``BertModel`` directly: its ``forward`` builds the attention mask by indexing with a
+    data-dependent shape if the length is symbolic.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class SentenceEncoder(nn.Module):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Return embeddings [n, 384] of unit length for int64 ids and 0/1 masks, both [n, length]."""
         mask = attention_mask.to(torch.float32)
-        # By arange: a slice of the stored positions has min(length, 512) of them, which is not `length` to a compiler.
+        # arange, not a slice of the stored positions: its extent min(length, 512) does not simplify to `length`.
         positions = torch.arange(input_ids.shape[1]).unsqueeze(0)
         hidden = self.embeddings(
             input_ids=input_ids, token_type_ids=torch.zeros_like(input_ids), position_ids=positions
@@ -87,7 +87,7 @@ def parse_bounds(text: str) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Export as told by the command line."""
+    """Export with the command line's options."""
     parser = argparse.ArgumentParser(description="Export all-MiniLM-L6-v2 with torch.export.")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the .pt2 file to write, 91 MB")
     parser.add_argument("--batch", type=parse_bounds, default=(1, 8), help="sentences: 4, or 1:8 (the default)")

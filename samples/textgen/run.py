@@ -1,4 +1,4 @@
-"""Generate text with a bundle of make_model.py's decoder, greedily, token by token. Needs numpy and packager alone."""
+"""Generate text greedily with a bundle of make_model.py's decoder. Needs only numpy and packager."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import packager
 
 
 def generate(session: packager.Session, prompt: list[int], steps: int) -> list[int]:
-    """Return the prompt's tokens and ``steps`` more: each run takes the next token and tells what may follow it.
+    """Return the prompt's tokens and ``steps`` more: each run takes a token and returns the logits of the next.
 
-    The keys and values of the tokens so far are states of the session; ``reset`` forgets them.
+    The KV-cache is a state of the session; ``reset`` clears it.
     """
     session.reset()
     tokens = list(prompt)
@@ -46,7 +46,7 @@ def main() -> None:
         )
     with packager.load(arguments.bundle) as bundle, bundle.session() as session:
         prompt = [alphabet.index(character) for character in arguments.prompt]
-        generate(session, prompt, arguments.steps)  # what a first run does more than others
+        generate(session, prompt, arguments.steps)  # warm-up
         start = time.perf_counter()
         tokens = generate(session, prompt, arguments.steps)
         seconds = time.perf_counter() - start

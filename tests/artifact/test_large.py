@@ -222,7 +222,7 @@ def test_constants_lie_behind_everything_else(tools: Machine, code: str, tmp_pat
 def test_a_section_behind_the_constants_is_refused(tmp_path: Path) -> None:
     linked = link_with(NATIVE, '.section .lbss,"awl",@nobits; .zero 8', tmp_path)
     content = linked.read_bytes()
-    with pytest.raises(BackendError, match=r"the linker puts \.lbss behind the constants") as caught:
+    with pytest.raises(BackendError, match=r"the linker places \.lbss after the constants") as caught:
         append_constants(linked, table_of(np.zeros(100)))
     assert ".bss" in (caught.value.hint or "")
     assert linked.read_bytes() == content

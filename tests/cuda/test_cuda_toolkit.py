@@ -122,7 +122,7 @@ def test_folders_that_are_no_toolkit(tmp_path: Path) -> None:
         find_cuda_toolkit(str(tmp_path / "nothing"))
     assert "packager[cuda]" in (caught.value.hint or "")
     write(tmp_path / "part" / "bin" / "nvcc", "")
-    with pytest.raises(ToolchainError, match="part is not whole: there is no bin/ptxas"):
+    with pytest.raises(ToolchainError, match="part is incomplete: there is no bin/ptxas"):
         find_cuda_toolkit(str(tmp_path / "part"))
     with pytest.raises(ToolchainError, match=r"is 11\.8\.89, older than 12\.0"):
         find_cuda_toolkit(incomplete(tmp_path / "old", "echo 'Cuda compilation tools, release 11.8, V11.8.89'"))
@@ -186,7 +186,7 @@ def test_architectures(toolkit: CudaToolkit) -> None:
     [
         ((), (), "no GPU architecture", "-arch=sm_90a"),
         ((), ("compute_80",), "no GPU architecture", "-arch=sm_90a"),
-        (("sm_90b",), (), "-arch=sm_90b is no architecture that nvcc 13.0", "did you mean 'sm_90'?"),
+        (("sm_90b",), (), "-arch=sm_90b is not an architecture that nvcc 13.0", "did you mean 'sm_90'?"),
         (("sm_50",), (), "-arch=sm_50 is no architecture", "sm_75, sm_80"),
         (("compute_80",), (), "-arch=compute_80 is no architecture", "valid architectures: sm_"),
         (("sm_80",), ("sm_80",), "-ptx=sm_80 is no architecture", "valid architectures: compute_"),

@@ -1,4 +1,4 @@
-"""The report of `packager bench` for people: what profiles and CUDA bundles add to it."""
+"""Tables of `packager bench`."""
 
 from __future__ import annotations
 

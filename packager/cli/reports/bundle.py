@@ -1,4 +1,4 @@
-"""Reports for people: tables on a terminal, aligned plain text when piped."""
+"""Tables of `packager inspect`, `verify` and `bench`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _tensor_rows(kind: str, specs: tuple[TensorSpec, ...]) -> list[tuple[str, ..
 
 
 def _model_rows(manifest: Manifest) -> list[tuple[str, ...]]:
-    """Return the tensors of all models; those of several with the names of their entries."""
+    """Return the tensors of all models, prefixed with the entry's name if there are several."""
     rows: list[tuple[str, ...]] = []
     for entry in manifest.every_entry():
         of = f"{entry.name}: " if manifest.entries else ""
@@ -46,14 +46,14 @@ def _dim(dim: Dim) -> str:
 
 
 def _attribute(value: TargetValue) -> str:
-    """Return a value as it is written on a command line."""
+    """Format a value in command-line syntax."""
     if isinstance(value, tuple):
         return ",".join(value)
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _target_rows(targets: Sequence[Mapping[str, TargetValue]]) -> list[tuple[str, str]]:
-    """Return a row for each Target, as it is written on a command line."""
+    """Return a row for each Target, in command-line syntax."""
     rows = []
     for index, target in enumerate(targets):
         attributes = (f"-{key}={_attribute(value)}" for key, value in target.items() if key != "kind" and value != ())
@@ -62,7 +62,7 @@ def _target_rows(targets: Sequence[Mapping[str, TargetValue]]) -> list[tuple[str
 
 
 def _level_rows(requirements: Requirements) -> list[tuple[str, str]]:
-    """Return a row for each CPU level: what it needs beside what every session needs."""
+    """Return a row for each CPU level, with the features required beyond the lowest level's."""
     every = set(requirements.cpu_features)
     rows = []
     for index, level in enumerate(requirements.cpu_levels):

@@ -1,4 +1,4 @@
-"""Tables with a title, columns and rows, and how they are printed."""
+"""Prints tables: with rich on a terminal, as aligned plain text when piped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TextIO
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under a title; ``columns`` may be empty strings for a list of facts."""
+    """A titled table; ``columns`` may be empty strings for a list of facts."""
 
     title: str
     columns: tuple[str, ...]
@@ -21,7 +21,7 @@ def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
     """Write tables to a stream (stdout): with rich on a terminal, else as plain text without escapes."""
     stream = stream or sys.stdout
     if stream.isatty():
-        from rich.console import Console  # slow to import, and not needed when piped
+        from rich.console import Console  # slow to import, not needed when piped
         from rich.table import Table as RichTable
         from rich.text import Text
 
@@ -31,7 +31,7 @@ def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
             for column in table.columns:
                 shown.add_column(column, overflow="fold")
             for row in table.rows:
-                shown.add_row(*(Text(cell) for cell in row))  # names are data, never rich's markup
+                shown.add_row(*(Text(cell) for cell in row))  # Text: names must not be parsed as rich markup
             console.print(shown)
             console.print()
         return

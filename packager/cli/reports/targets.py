@@ -21,7 +21,7 @@ def list_table(reports: Sequence[KindReport]) -> Table:
 
 
 def kind_tables(report: KindReport) -> list[Table]:
-    """Return the tables of one kind: what it is, and its attributes."""
+    """Return the tables of one kind: its facts, and its attributes."""
     backend = report.found.backend
     facts = [("origin", report.found.origin), ("role", report.role or "-")]
     if backend:

@@ -1,4 +1,4 @@
-"""The tables of ``packager tune``."""
+"""Tables of `packager tune`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from packager.deploy.measure.tune import TuneResult
 
 
 def tune_tables(result: TuneResult) -> list[Table]:
-    """Return what was measured: each function's candidates, and what the choice gains."""
+    """Return the tables: each function's candidates, and the gain of the choice."""
     rows: list[tuple[str, ...]] = []
     for tuned in result.functions:
         for index, timing in enumerate(tuned.record.timings):

@@ -1,4 +1,4 @@
-"""The C ABI of ``packager.h`` in ctypes: structs, and a hint for each status."""
+"""ctypes mirror of the C ABI of ``packager.h``, and a hint for each status."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
 OK, ARGUMENT, DTYPE, DEVICE, LAYOUT, BUSY, MEMORY, CONSTANT, DRIVER, GPU = 0, -1, -4, -5, -6, -9, -10, -15, -16, -17
-CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost: memory that the host reads
+CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost: readable by the host
 CUDA_HOST = 3
-CUDA_DEVICES = (2, 13)  # kDLCUDA, kDLCUDAManaged: memory that a GPU reads
+CUDA_DEVICES = (2, 13)  # kDLCUDA, kDLCUDAManaged: readable by a GPU
 GRAPH_MODES = {"auto": 0, "on": 1, "off": 2}  # packager_graph_mode_t
 
 
@@ -107,7 +107,7 @@ class BundleTable(ctypes.Structure):
         ("reserved0", c_int32),
         ("constants", POINTER(ConstantInfoStruct)),
         ("session_set_constants", ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(c_char_p), _Tensors, c_int32)),
-        # NULL in bundles of before CUDA, which have reserved fields here.
+        # NULL in bundles built before CUDA support: reserved fields.
         ("session_stream", ctypes.CFUNCTYPE(c_void_p, c_void_p)),
         (
             "session_profile",
@@ -123,7 +123,7 @@ class BundleTable(ctypes.Structure):
         ("session_reset", ctypes.CFUNCTYPE(c_int32, c_void_p)),
         ("num_entries", c_int32),
         ("reserved2", c_int32),
-        ("entries", POINTER(c_void_p)),  # of tables
+        ("entries", POINTER(c_void_p)),  # BundleTable**
         ("reserved", c_void_p * 2),
     )
 

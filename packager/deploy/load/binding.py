@@ -1,4 +1,4 @@
-"""Binds the tensors of a call to the inputs or outputs of a bundle: by name or in order, as arrays of DLTensors."""
+"""Binds a call's tensors, given by name or in order, to a bundle's inputs or outputs as arrays of DLTensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tensors = Mapping[str, Any] | Sequence[Any]
 def borrow_all(
     values: list[Any], infos: tuple[TensorInfo, ...], gpu: tensors.Gpu | None, *, writable: bool
 ) -> list[tensors.Borrowed]:
-    """Return views of tensors as inputs, or as outputs (``writable``); see ``tensors.borrow``."""
+    """Borrow tensors as inputs, or as outputs (``writable``); see ``tensors.borrow``."""
     return [
         tensors.borrow(value, info.name, info.dtype, writable=writable, gpu=gpu)
         for value, info in zip(values, infos, strict=True)
@@ -25,13 +25,13 @@ def borrow_all(
 
 
 def pointers(borrowed: Sequence[tensors.Borrowed]) -> Any:
-    """Return the array of pointers to DLTensors that the C ABI takes."""
+    """Return the ``DLTensor*`` array for the C ABI."""
     kind = POINTER(DLTensor) * max(len(borrowed), 1)
     return kind(*(pointer(item.tensor) for item in borrowed))
 
 
 def ordered(given: Tensors, infos: tuple[TensorInfo, ...], kind: str) -> list[Any]:
-    """Return tensors, given by name or in order, in the order of the bundle. Raises RunError."""
+    """Return tensors, given by name or in order, in the bundle's order. Raises RunError."""
     names = [info.name for info in infos]
     expected = f"the {kind}s are {', '.join(names) or 'none'}"
     if isinstance(given, Mapping):

@@ -11,7 +11,7 @@ from packager.deploy.load import tensors
 from packager.deploy.load.abi import BUSY, HINTS
 from packager.errors import RunError
 
-# Returns the handle of an open session that no other thread uses meanwhile, and the GPU that its tensors may be on.
+# Locks an open session; yields its handle, and the GPU whose tensors it accepts.
 Exclusive = Callable[[], AbstractContextManager[tuple[c_void_p, tensors.Gpu | None]]]
 
 

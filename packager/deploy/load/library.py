@@ -1,4 +1,4 @@
-"""A bundle that the dynamic linker has loaded: its table, and when it may be unloaded."""
+"""Owns a dlopened bundle: its function table, and its lifetime."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_LISTED = 8  # names in a message
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """An input or output: extents that are known only at run time stand as expressions, with their bounds."""
+    """An input or output; dynamic extents are expressions, with their bounds."""
 
     name: str
     dtype: str
@@ -48,7 +48,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """One of the models of a bundle, which share constants, states and sessions."""
+    """One of a bundle's models, which share constants, states and sessions."""
 
     name: str
     inputs: tuple[TensorInfo, ...]
@@ -57,14 +57,14 @@ class EntryInfo:
 
 @dataclass(frozen=True)
 class EntryTable(EntryInfo):
-    """An entry with the table that runs it."""
+    """An entry with its function table."""
 
     table: BundleTable
 
 
 @dataclass(frozen=True)
 class ConstantInfo:
-    """One of the model's own constants that a session can swap."""
+    """A constant of the model that a session can swap."""
 
     name: str
     dtype: str
@@ -73,10 +73,10 @@ class ConstantInfo:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a session is created with. The arena is (address, bytes).
+    """Options of a new session. The arena is (address, bytes).
 
-    ``selection`` has the number of a candidate for each entry of the manifest's; empty: those of the bundle. Without a
-    ``cpu_level`` the session has the best one that the CPU has.
+    ``selection`` holds a candidate index per entry of the manifest's selection; empty keeps the bundle's. ``cpu_level``
+    defaults to the highest that the CPU supports.
     """
 
     threads: int = 0
@@ -89,10 +89,10 @@ class Settings:
 
 
 class Library:
-    """Owns the dlopen handle. Unloads when it was closed, or dropped, *and* its last session is destroyed.
+    """Owns the dlopen handle. Unloads once it is closed or dropped, *and* its last session is destroyed.
 
-    The garbage collector finalizes the objects of a cycle in any order, so the sessions are counted here: code
-    is never unloaded under a session that has yet to be destroyed.
+    Sessions are counted because the garbage collector finalizes cycles in any order: code must not be unloaded before
+    its sessions are destroyed.
     """
 
     def __init__(self, path: Path, manifest: Manifest, manifest_text: bytes) -> None:
@@ -112,7 +112,7 @@ class Library:
         self.closed = False
         self.table = self._entry(manifest)
         self.entries = {entry.name: entry for entry in map(_entry_table, self._tables())}
-        knows_states = self.table.struct_size > BundleTable.session_reset.offset  # else the table ends before them
+        knows_states = self.table.struct_size > BundleTable.session_reset.offset  # older tables are shorter
         self.states = _infos(self.table.states, self.table.num_states) if knows_states else ()
         self._compare(manifest, manifest_text)
 
@@ -137,14 +137,14 @@ class Library:
         return table
 
     def _tables(self) -> list[BundleTable]:
-        """Return the tables of all entries; a table that ends before them is the only one."""
+        """Return the tables of all entries; a table too short to list entries is the only one."""
         table = self.table
         if table.struct_size <= BundleTable.entries.offset or table.num_entries <= 1:
             return [table]
         return [BundleTable.from_address(table.entries[index] or 0) for index in range(table.num_entries)]
 
     def entry(self, name: str | None) -> EntryTable:
-        """Return an entry by its name, None for the first. Raises UsageError for one that the bundle does not have."""
+        """Return an entry by name; None means the first. Raises UsageError for an unknown name."""
         if name is None:
             return next(iter(self.entries.values()))
         if name not in self.entries:
@@ -152,7 +152,7 @@ class Library:
         return self.entries[name]
 
     def _compare(self, manifest: Manifest, manifest_text: bytes) -> None:
-        """Compare the code's own facts with the manifest's: they decide how much memory is written."""
+        """Compare the loaded code's own description with the manifest: buffer sizes depend on it."""
         text = ctypes.string_at(self.table.manifest, self.table.manifest_size).rstrip(b" ")
         declared, actual = [], []
         for entry in manifest.every_entry():
@@ -171,13 +171,13 @@ class Library:
 
     @cached_property
     def constants(self) -> tuple[ConstantInfo, ...]:
-        """The constants that can be swapped, read when they are first asked for. Raises UsageError after ``close``."""
+        """The constants that can be swapped, read on first use. Raises UsageError after ``close``."""
         self.ensure_open()
         return tuple(_constant_info(self.table.constants[index]) for index in range(self.table.num_constants))
 
     @cached_property
     def fixed_constants(self) -> Mapping[str, str]:
-        """The model's other constants by name, each with why it cannot be swapped."""
+        """The model's other constants by name, with the reason why each cannot be swapped."""
         swappable = {info.name for info in self.constants}
         reasons: dict[str, str] = {}
         for constant in self.manifest.constants:
@@ -189,7 +189,7 @@ class Library:
         return reasons
 
     def create_session(self, settings: Settings) -> c_void_p:
-        """Return the handle of a new session. Raises RunError, or UsageError after ``close``."""
+        """Create a session and return its handle. Raises RunError, or UsageError after ``close``."""
         address, size = settings.arena or (None, 0)
         selection = (c_uint8 * len(settings.selection))(*settings.selection) if settings.selection else None
         options = SessionOptions(
@@ -212,7 +212,7 @@ class Library:
         return handle
 
     def destroy_session(self, handle: c_void_p) -> None:
-        """Destroy a session, and unload if it was the last of a closed library. Raises RunError while it runs."""
+        """Destroy a session, and unload if it was the last of a closed library. Raises RunError if it is running."""
         with self._lock:
             self.check(self.table.session_destroy(handle), handle)
             self._sessions -= 1
@@ -230,7 +230,7 @@ class Library:
             raise UsageError(f"the bundle {self.path} is closed", hint="load it again")
 
     def check(self, status: int, session: c_void_p | None = None) -> None:
-        """Raise RunError with the message of this session, or of this thread, unless the status is 0."""
+        """Raise RunError with the message of the session, or of this thread, unless the status is 0."""
         if status == 0:
             return
         table = self.table
@@ -240,7 +240,7 @@ class Library:
         raise RunError(text, status=status, name=name, hint=HINTS.get(status))
 
     def close(self) -> None:
-        """Refuse new sessions and unload as soon as there is none."""
+        """Refuse new sessions, and unload once no session is left."""
         with self._lock:
             if not self.closed:
                 self.closed = True
@@ -251,12 +251,12 @@ class Library:
             _ctypes.dlclose(self._library._handle)
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():  # at exit the system unloads it
+        if not sys.is_finalizing():  # at exit the operating system unloads it
             self.close()
 
 
 def on_cuda(manifest: Manifest) -> bool:
-    """Return whether a bundle runs on a GPU."""
+    """Whether a bundle runs on a GPU."""
     return manifest.requirements.cuda is not None
 
 

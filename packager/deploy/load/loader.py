@@ -1,4 +1,4 @@
-"""Loads a bundle into this process and runs it."""
+"""The public API for running bundles: ``load`` and ``Bundle``."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["Bundle", "Session", "load"]
 
 
 def load(path: str | Path, threads: int = 0, verify: bool = False, device: int = 0) -> Bundle:
-    """Load a bundle for this process.
+    """Load a bundle into this process.
 
-    Its manifest is checked before the dynamic linker sees the file; with ``verify`` so is every other byte, which
-    takes longer the larger it is. ``threads`` counts the calling thread; 0 keeps what the bundle uses (1 at first).
-    ``device`` is the GPU that sessions of a CUDA bundle run on if they name none, as the driver counts them. The driver
-    is not touched before the first session.
+    The manifest is checked before dlopen; ``verify`` also hashes the whole file, in time proportional to its size.
+    ``threads`` includes the calling thread; 0 keeps the bundle's current number (initially 1). ``device`` is the
+    default GPU index of sessions of a CUDA bundle, in the driver's order. The driver is first used by the first
+    session.
 
-    Raises BundleError if the file is not a bundle, is damaged, newer than this packager, or cannot be linked here;
-    UsageError if it cannot be opened or is a static archive, or for a device that a CPU bundle does not have.
+    Raises BundleError if the file is not a bundle, is damaged, is newer than this packager, or fails to link;
+    UsageError if it cannot be opened or is a static archive, or for a ``device`` with a CPU bundle.
     """
-    path = Path(path).absolute()  # dlopen searches the system's folders for a name without a slash
+    path = Path(path).absolute()  # dlopen searches the library path for a name without a slash
     if threads < 0:
         raise UsageError(f"threads must not be negative, is {threads}")
     if device < 0:
@@ -51,7 +51,7 @@ def load(path: str | Path, threads: int = 0, verify: bool = False, device: int =
 
 
 class Bundle:
-    """A loaded bundle; use ``load``. Safe to use from several threads: each gets a session of its own in ``run``."""
+    """A loaded bundle; use ``load``. Thread-safe: ``run`` uses one session per thread."""
 
     def __init__(self, library: Library, manifest: Manifest, device: int = 0) -> None:
         self.path = library.path
@@ -67,17 +67,18 @@ class Bundle:
 
     @property
     def entries(self) -> Mapping[str, EntryInfo]:
-        """The models of the bundle by name; ``inputs`` and ``outputs`` of the bundle are those of the first."""
+        """The bundle's models by name; ``inputs`` and ``outputs`` are those of the first."""
         return dict(self._library.entries)
 
     @property
     def constants(self) -> tuple[ConstantInfo, ...]:
-        """The model's own constants; Session.set_constants swaps them. Raises UsageError after ``close``."""
+        """The constants that Session.set_constants can swap. Raises UsageError after ``close``."""
         return self._library.constants
 
     @property
     def fixed_constants(self) -> Mapping[str, str]:
-        """The model's other constants, each with why no session can swap it. Raises UsageError after ``close``."""
+        """The model's other constants, with the reason why each cannot be swapped. Raises UsageError after
+        ``close``."""
         return self._library.fixed_constants
 
     @property
@@ -96,20 +97,20 @@ class Bundle:
         selection: Mapping[str, str] | None = None,
         cpu_level: str | None = None,
     ) -> Session:
-        """Create a session: its own arena, for one thread at a time. ``threads`` limits its parallel loops.
+        """Create a session: it owns an arena, and runs in one thread at a time. ``threads`` limits its parallel loops.
 
-        ``selection`` names the candidate to use of primitive functions, by symbol (``manifest.selection``); results do
-        not depend on it. ``cpu_level`` names the level whose code to use (``manifest.requirements.cpu_levels``) in
-        place of the best that this machine's CPU has.
+        ``selection`` names the candidate kernel of primitive functions, by symbol (``manifest.selection``); results do
+        not depend on it. ``cpu_level`` (``manifest.requirements.cpu_levels``) overrides the highest level that the CPU
+        supports.
 
-        The others are of CUDA bundles. ``device`` is the index of the GPU. ``graph`` says whether runs are captured as
-        a CUDA graph and replayed: "on", "off", or "auto", which captures when a shape comes a second time.
-        ``launch_blocking`` waits for every primitive function, so that a fault tells which one. ``arena`` is memory on
-        the device for intermediate tensors, any contiguous DLPack tensor of at least ``manifest.arena_bytes`` bytes; it
-        belongs to the session until that is closed.
+        CUDA bundles only: ``device`` is the index of the GPU. ``graph`` controls CUDA graph capture and replay: "on",
+        "off", or "auto", which captures on the second run with a shape. ``launch_blocking`` synchronizes after every
+        primitive function, so that a fault is attributed to one. ``arena`` is device memory for intermediate tensors:
+        any contiguous DLPack tensor of at least ``manifest.arena_bytes`` bytes, owned by the session until it is
+        closed.
 
         Raises RunError if the machine cannot run the bundle or lacks memory; UsageError for options that the bundle
-        does not have, and after ``close``.
+        does not support, and after ``close``.
         """
         device = self._device if device is None else device
         session = Session(self._library, threads, device, graph, launch_blocking, arena, selection, cpu_level)
@@ -119,14 +120,14 @@ class Bundle:
     def run(
         self, inputs: Tensors, *, outputs: Tensors | None = None, stream: Any = None, entry: str | None = None
     ) -> dict[str, Any]:
-        """Run the model once, with this thread's own session, whose states it moves on; see Session.run."""
+        """Run the model once in this thread's session, updating its states; see Session.run."""
         session: Session | None = getattr(self._local, "session", None)
         if session is None or session.closed:
             session = self._local.session = self.session()
         return session.run(inputs, outputs=outputs, stream=stream, entry=entry)
 
     def __call__(self, *inputs: Any) -> dict[str, Any]:
-        """Run the model once with inputs in the order of ``inputs``."""
+        """Run the model once with inputs in the order of ``self.inputs``."""
         return self.run(inputs)
 
     def set_threads(self, threads: int) -> None:
@@ -139,7 +140,7 @@ class Bundle:
         return self._library.closed
 
     def close(self) -> None:
-        """Destroy all sessions and unload the bundle. Raises RunError, leaving it loaded, while one is running."""
+        """Destroy all sessions and unload the bundle. Raises RunError, and keeps it loaded, if one is running."""
         for session in list(self._sessions):
             session.close()
         self._library.close()

@@ -1,4 +1,4 @@
-"""Which candidates of its primitive functions a bundle uses: for one session, or for good in a new file."""
+"""Selects candidate kernels of primitive functions: for one session, or in a resealed copy of the bundle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packager.errors import UsageError
 
 
 def choose(manifest: Manifest, wanted: Mapping[str, str]) -> tuple[Selection, ...]:
-    """Return the manifest's selection with the candidates of ``wanted``, by symbol. Raises UsageError."""
+    """Return the manifest's selection, overridden by ``wanted`` (symbol -> candidate). Raises UsageError."""
     entries = {entry.symbol: entry for entry in manifest.selection}
     for symbol, candidate in wanted.items():
         if symbol not in entries:
@@ -32,15 +32,15 @@ def choose(manifest: Manifest, wanted: Mapping[str, str]) -> tuple[Selection, ..
 
 
 def by_records(manifest: Manifest, records: Records) -> dict[str, str]:
-    """Return the candidates, by symbol, that records choose among those that the bundle has.
+    """Return symbol -> candidate as chosen by tuning records, among the bundle's candidates.
 
-    Raises UsageError if no record is of the bundle's problems and revisions, or if they are of several devices.
+    Raises UsageError if no record matches the bundle's problems and revisions, or if they are for several devices.
     """
     fitting = {(entry.problem, entry.revision) for entry in manifest.selection}
     found = [record for record in records.records if (record.problem, record.revision) in fitting]
     devices = sorted({record.device for record in found})
     if len(devices) != 1:
-        what = f"are of several devices: {', '.join(devices)}" if devices else "are of none of its functions"
+        what = f"are for several devices: {', '.join(devices)}" if devices else "match none of its functions"
         hint = (
             "give the records of one device" if devices else "measure it with packager tune, on the machine it runs on"
         )
@@ -56,10 +56,10 @@ def by_records(manifest: Manifest, records: Records) -> dict[str, str]:
 
 
 def write_selected(path: str | Path, stream: IO[bytes], wanted: Mapping[str, str]) -> Manifest:
-    """Write a copy of a bundle that uses the candidates of ``wanted``, sealed anew; return its manifest.
+    """Write a resealed copy of a bundle that uses the candidates of ``wanted``; return its manifest.
 
-    Nothing else of the bundle changes, and no compiler is needed. Raises BundleError if the bundle is damaged,
-    UsageError for names that it does not have.
+    Nothing else changes, and no compiler is needed. Raises BundleError if the bundle is damaged, UsageError for unknown
+    names.
     """
     bundle = inspect(path)
     selection = choose(bundle.manifest, wanted)

@@ -1,4 +1,4 @@
-"""A session of a loaded bundle: binds tensors to the model and runs it."""
+"""Sessions: bind tensors to a loaded bundle and run it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """The arguments of one run, what keeps their memory alive, and the outputs by name."""
+    """The arguments of one run, the owners of their memory, and the outputs by name."""
 
     arguments: tuple[Any, ...]
     keepers: tuple[Any, ...]
@@ -39,7 +39,7 @@ class _Call(NamedTuple):
 
 
 class Session:
-    """What one thread needs to run a bundle; use ``Bundle.session``. Closing is explicit, by ``with``, or by gc."""
+    """The state of one thread that runs a bundle; use ``Bundle.session``. Closed explicitly, by ``with``, or by gc."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class Session:
         cpu_level: str | None = None,
     ) -> None:
         self._handle = c_void_p()
-        # Held while running and never waited for: a second thread gets the error that the C ABI would give, and
-        # close() cannot free the session under a run that is about to enter it.
+        # Held while running, acquired without blocking: a second thread gets the same error as from the C ABI, and
+        # close() cannot free the session under a run.
         self._running = threading.Lock()
-        self._setting = threading.Lock()  # held while setting constants, which may be at the same time as running
+        self._setting = threading.Lock()  # held while setting constants, possibly during a run
         self._library = library
         if graph not in GRAPH_MODES:
             near = suggestion(str(graph), GRAPH_MODES)
@@ -107,22 +107,22 @@ class Session:
     def run(
         self, inputs: Tensors, *, outputs: Tensors | None = None, stream: Any = None, entry: str | None = None
     ) -> dict[str, Any]:
-        """Run a model once; return its outputs by name, new numpy arrays or the objects given in ``outputs``.
+        """Run a model once and return its outputs by name: new numpy arrays, or the objects given as ``outputs``.
 
-        ``entry`` names the model where the bundle has several (``Bundle.entries``); without it it is the first.
+        ``entry`` names the model in a bundle of several (``Bundle.entries``); the default is the first.
 
-        ``inputs`` are numpy arrays or host tensors with ``__dlpack__`` (torch and others; not copied), by name or
-        in order; ``outputs`` likewise, all or none, are written in place. Arrays with gaps are copied, other
-        element types are refused.
+        ``inputs`` are numpy arrays or host tensors with ``__dlpack__`` (torch and others; not copied), by name or in
+        order; ``outputs``, all or none, are written in place. Non-contiguous inputs are copied; element types are never
+        converted.
 
-        A CUDA bundle also takes tensors on the session's GPU, mixed with others as you like, and uses them in place;
-        what their libraries still compute of them comes first. Without ``stream`` the results are there when this
-        returns. With one (a handle, a torch.cuda.Stream, a cupy.cuda.Stream, an object with ``__cuda_stream__``; 0 is
-        the legacy default stream) the run is enqueued there and this returns at once, unless an output is in host
-        memory that is not pinned, as new numpy arrays are. Then read the outputs on that stream or after it, and keep
-        the tensors' memory and contents till then: the session holds on to the tensors until its next run only.
+        A CUDA bundle also takes tensors on the session's GPU, in any mix, in place; the run waits for pending work on
+        them. Without ``stream`` the run is synchronous. With a stream (a handle, a torch.cuda.Stream, a
+        cupy.cuda.Stream, an object with ``__cuda_stream__``; 0 is the legacy default stream) the run is enqueued there
+        and this returns at once, unless an output is in pageable host memory, as new numpy arrays are. Read the outputs
+        in stream order, and keep the tensors' memory and contents until then: the session references the tensors only
+        until its next run.
 
-        Raises RunError with the status of the C ABI for what does not fit; UsageError after ``close``.
+        Raises RunError with the status of the C ABI for tensors that do not match; UsageError after ``close``.
         """
         with exclusively(self._running, "the session is running in another thread"):
             self._ensure_open()
@@ -134,10 +134,10 @@ class Session:
             return call.results
 
     def profile(self, inputs: Tensors, *, outputs: Tensors | None = None, entry: str | None = None) -> list[Step]:
-        """Run a model once as ``run`` does and measure each primitive function; return them in order.
+        """Run a model once like ``run``, and return the timing of each primitive function in call order.
 
-        Each call of a CUDA bundle is timed by itself, which makes the run slower; on the CPU that takes 20 ns a call.
-        Raises RunError as ``run`` does, and for a CPU bundle of before its profiles.
+        In a CUDA bundle every call is timed separately, which slows down the run; on the CPU timing takes 20 ns per
+        call. Raises RunError like ``run``, and for a CPU bundle built before profiling was supported.
         """
         steps: list[Step] = []
 
@@ -155,7 +155,7 @@ class Session:
         return steps
 
     def _call(self, model: EntryTable, inputs: Tensors, outputs: Tensors | None, stream: Any) -> _Call:
-        """Bind the tensors of a run: its arguments as session_run takes them."""
+        """Bind the tensors of a run to the arguments of session_run."""
         library = self._library
         gpu = handle = None
         if library.on_cuda:
@@ -174,7 +174,7 @@ class Session:
         else:
             results = ordered(outputs, infos, "output")
         targets = borrow_all(results, infos, gpu, writable=True)
-        if self._arena_is_new and gpu:  # what its library still does with this memory comes first
+        if self._arena_is_new and gpu:  # wait for pending work of its library on this memory
             tensors.borrow_memory(self._arena[0], "arena", gpu)
             self._arena_is_new = False
         return _Call(
@@ -186,10 +186,10 @@ class Session:
     def bind(
         self, inputs: Tensors, outputs: Tensors, stream: int | None = None, entry: str | None = None
     ) -> Callable[[], None]:
-        """Return a function that runs a model with these tensors, checked and bound once, and does nothing else.
+        """Return a function that runs a model with these tensors, checked and bound once, without further overhead.
 
-        For measurements: it takes no lock, so neither the session nor the bundle may be closed meanwhile. The tensors
-        are kept alive by the function. It raises RunError.
+        For measurements: it takes no lock, so neither the session nor the bundle may be closed meanwhile. The function
+        keeps the tensors alive. It raises RunError.
         """
         with exclusively(self._running, "the session is running in another thread"):
             self._ensure_open()
@@ -214,12 +214,13 @@ class Session:
         return tuple(shape[: len(info.shape)])
 
     def set_constants(self, values: Mapping[str, Any]) -> None:
-        """Swap constants of this session, by name, for new data; None brings back the bundle's own.
+        """Replace constants of this session by name; None restores the bundle's data.
 
-        ``values`` are tensors as ``run`` takes them; their data are copied. All or nothing. It may be called while the
-        session runs in another thread: the next run that begins has all the new values, this one has none.
+        ``values`` are tensors as for ``run``; their data are copied. All or nothing. May be called while the session
+        runs in another thread: the next run sees all new values, the current one none.
 
-        Raises RunError with the status of the C ABI for names and values that do not fit; UsageError after ``close``.
+        Raises RunError with the status of the C ABI for unknown names and values that do not match; UsageError after
+        ``close``.
         """
         infos = {info.name: info for info in self._library.constants}
         borrowed: list[tensors.Borrowed | None] = []
@@ -240,30 +241,30 @@ class Session:
             for index, item in enumerate(borrowed):
                 if item is not None:
                     pointers[index] = pointer(item.tensor)
-            if borrowed:  # which a bundle without the function has no name for
+            if borrowed:  # never in a bundle without the function: it lists no constants
                 table = self._library.table
                 self._library.check(table.session_set_constants(self._handle, names, pointers, len(borrowed)))
 
     @property
     def states(self) -> States:
-        """The tensors that the session keeps between runs, by name: ``states["past_k"]`` copies, to read and to set."""
+        """The tensors that the session keeps between runs, by name; reading and writing ``states["past_k"]`` copies."""
         return States(self._library, self._own)
 
     def reset(self) -> None:
-        """Make all states what they were when the session was new. Raises RunError while it runs in another thread."""
+        """Reset all states to their initial values. Raises RunError if it is running in another thread."""
         with self._own() as (handle, _):
             reset(self._library, handle)
 
     @contextmanager
     def _own(self) -> Iterator[tuple[c_void_p, tensors.Gpu | None]]:
-        """Take the session for something that is no run: its handle, and where tensors may lie."""
+        """Lock the session outside of a run; yield its handle, and the GPU whose tensors it accepts."""
         with exclusively(self._running, "the session is running in another thread"):
             self._ensure_open()
             on_cuda = self._library.on_cuda
             yield self._handle, tensors.Gpu(self._device, self._stream or tensors.NO_SYNC) if on_cuda else None
 
     def close(self) -> None:
-        """Destroy the session. Raises RunError while another thread is running it or setting constants."""
+        """Destroy the session. Raises RunError if another thread is running it or setting constants."""
         with (
             exclusively(self._running, "the session is running in another thread"),
             exclusively(self._setting, "another thread is setting constants of the session"),
@@ -271,7 +272,7 @@ class Session:
             if self._handle:
                 self._library.destroy_session(self._handle)
                 self._handle = c_void_p()
-                self._kept = self._arena = None  # the session has waited for its work
+                self._kept = self._arena = None  # destroying the session waits for its work
 
     def _ensure_open(self) -> None:
         if not self._handle:

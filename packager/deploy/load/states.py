@@ -1,4 +1,4 @@
-"""The states of a session: tensors that it keeps between its runs, by name."""
+"""The states of a session: tensors kept between runs, by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from packager.deploy.load.library import Library
 
 
 class States(Mapping[str, NDArray[Any]]):
-    """The states by name. ``states["past_k"]`` is a copy, a new array; ``states["past_k"] = value`` copies ``value``.
+    """The states by name. ``states["past_k"]`` returns a new array; ``states["past_k"] = value`` copies ``value``.
 
-    Values are tensors as ``Session.run`` takes them, of the state's type and shape. Raises RunError for other names and
-    values, and while the session runs in another thread; UsageError after ``close``.
+    Values are tensors as for ``Session.run``, of the state's type and shape. Raises RunError for other names and
+    values, and if the session is running in another thread; UsageError after ``close``.
     """
 
     def __init__(self, library: Library, exclusive: Exclusive) -> None:
@@ -63,6 +63,6 @@ class States(Mapping[str, NDArray[Any]]):
 
 
 def reset(library: Library, handle: c_void_p) -> None:
-    """Make the states of a session what they were when it was new. A bundle without states has nothing to reset."""
+    """Reset the states of a session to their initial values; does nothing in a bundle without states."""
     if library.states:
         library.check(library.table.session_reset(handle), handle)

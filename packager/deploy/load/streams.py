@@ -1,4 +1,4 @@
-"""CUDA streams of other libraries, as the C ABI takes them."""
+"""Converts CUDA streams of other libraries to handles for the C ABI."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 from packager.deploy.load.abi import ARGUMENT
 from packager.deploy.load.tensors import refuse
 
-_LEGACY = 1  # CU_STREAM_LEGACY, which is also DLPack's number: NULL would mean the session's own stream
+_LEGACY = 1  # CU_STREAM_LEGACY, also DLPack's number; NULL means the session's own stream
 _PROTOCOL = 0  # version of __cuda_stream__
 
 
 def stream_handle(stream: Any) -> int:
-    """Return the handle of a stream: an integer, or an object of torch, CuPy or with ``__cuda_stream__``.
+    """Return the handle of a stream: an integer, a stream of torch or CuPy, or an object with ``__cuda_stream__``.
 
-    The legacy default stream, whose handle is 0, has the handle 1 as well, which is what is returned; the per-thread
-    default stream is 2. Raises RunError.
+    The legacy default stream (handle 0) is returned as its alias 1; the per-thread default stream is 2. Raises
+    RunError.
     """
     handle = stream
-    if hasattr(stream, "__cuda_stream__"):  # NVIDIA's protocol: (version, handle)
+    if hasattr(stream, "__cuda_stream__"):  # (version, handle)
         version, handle = stream.__cuda_stream__()
         if version != _PROTOCOL:
             raise refuse(ARGUMENT, f"stream: __cuda_stream__ of version {version}, expected {_PROTOCOL}")
@@ -29,5 +29,5 @@ def stream_handle(stream: Any) -> int:
     if not isinstance(handle, int) or isinstance(handle, bool) or not 0 <= handle < 1 << 64:
         shown = handle if isinstance(handle, int) else type(handle).__name__
         hint = "give its handle, a torch.cuda.Stream, a cupy.cuda.Stream, or an object with __cuda_stream__"
-        raise refuse(ARGUMENT, f"stream is {shown}, which is no CUDA stream", hint)
+        raise refuse(ARGUMENT, f"stream is {shown}, which is not a CUDA stream", hint)
     return handle or _LEGACY

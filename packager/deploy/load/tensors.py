@@ -1,4 +1,4 @@
-"""DLTensor views of numpy arrays and of objects with ``__dlpack__``, without copies where possible."""
+"""DLTensor views of numpy arrays and objects with ``__dlpack__``, without copies where possible."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NAMES = {
     GPU: "GPU",
 }
 _FLAG_READ_ONLY = 1
-FLAG_PADDED = 4  # elements of less than a byte have a byte each; without it they are packed
+FLAG_PADDED = 4  # sub-byte elements are padded to a byte each, not packed
 
 _capsule_is = ctypes.pythonapi.PyCapsule_IsValid
 _capsule_is.argtypes, _capsule_is.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_int
@@ -64,7 +64,7 @@ class VersionedTensor(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Borrowed:
-    """A DLTensor and what keeps its memory alive; valid as long as this object is."""
+    """A DLTensor and the owner of its memory; valid as long as this object."""
 
     tensor: DLTensor
     keeper: object
@@ -72,35 +72,35 @@ class Borrowed:
 
 @dataclass(frozen=True)
 class Gpu:
-    """Where a run of a CUDA bundle works: what lies on this device, or in host memory, it takes.
+    """The device and stream of a run of a CUDA bundle; it accepts tensors on this device and in host memory.
 
-    ``stream`` is DLPack's number of its stream: the handle, or 1 and 2 for the default streams.
+    ``stream`` is DLPack's stream number: the handle, or 1 and 2 for the default streams.
     """
 
     index: int
     stream: int
 
 
-NO_SYNC = -1  # DLPack's stream number for: wait for nothing
+NO_SYNC = -1  # DLPack's stream number for no synchronization
 
 
 def refuse(status: int, message: str, hint: str | None = None) -> RunError:
-    """Return the error for an argument that is refused before the bundle is called."""
+    """Return the error for an argument refused before the bundle is called."""
     return RunError(message, status=status, name=f"PACKAGER_ERROR_{_NAMES[status]}", hint=hint or HINTS[status])
 
 
 def dtype_name(tensor: DLTensor) -> str:
-    """Return the name of a DLTensor's element type; for those that packager lacks a description."""
+    """Return the name of a DLTensor's element type, or a description of an unsupported one."""
     known = BY_DLPACK.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
     return known.name if known else f"DLPack type {tensor.dtype.code}/{tensor.dtype.bits}x{tensor.dtype.lanes}"
 
 
 def borrow(value: Any, name: str, expected: str, *, writable: bool, gpu: Gpu | None = None) -> Borrowed:
-    """Return a view of a numpy array or DLPack object as tensor ``name`` of element type ``expected``.
+    """View a numpy array or DLPack object as tensor ``name`` of element type ``expected``.
 
-    Inputs that are numpy arrays with gaps or misaligned are copied; outputs (``writable``) never. Tensors on a GPU are
-    taken for a run that works on it, whose stream then waits for what their library still computes of them. Raises
-    RunError for another element type, byte order, device, or something that is not a tensor.
+    Inputs that are non-contiguous or misaligned numpy arrays are copied; outputs (``writable``) never. With ``gpu``,
+    tensors on that device are accepted, and its stream waits for pending work on them. Raises RunError for another
+    element type, byte order or device, and for values that are not tensors.
     """
     if isinstance(value, np.ndarray):
         return _from_numpy(value, name, expected, writable)
@@ -114,13 +114,13 @@ def borrow(value: Any, name: str, expected: str, *, writable: bool, gpu: Gpu | N
 
 
 def borrow_memory(value: Any, name: str, gpu: Gpu) -> tuple[Borrowed, int]:
-    """Return a view of a compact tensor on the GPU, of whichever type, and its bytes. Raises RunError."""
+    """View a contiguous tensor of any type on the GPU; return it with its size in bytes. Raises RunError."""
     if not hasattr(value, "__dlpack__") or not hasattr(value, "__dlpack_device__"):
         raise refuse(ARGUMENT, f"{name} is {type(value).__name__}, not an object with __dlpack__")
     borrowed = _from_dlpack(value, name, True, gpu)
     tensor = borrowed.tensor
     if tensor.device.device_type not in CUDA_DEVICES:
-        raise refuse(DEVICE, f"{name} lies in host memory, not on the GPU")
+        raise refuse(DEVICE, f"{name} is in host memory, not on the GPU")
     extents = [tensor.shape[axis] for axis in range(tensor.ndim)]
     compact = [math.prod(extents[axis + 1 :]) for axis in range(tensor.ndim)]
     if tensor.strides and any(
@@ -171,7 +171,7 @@ def _from_dlpack(value: Any, name: str, writable: bool, gpu: Gpu | None) -> Borr
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         # torch refuses tensors that require grad or are conjugated, numpy-likes read-only ones.
         raise refuse(ARGUMENT, f"tensor {name!r} cannot be shared through DLPack: {error}", hint) from None
-    # The capsule is not consumed: its destructor then releases the tensor when the last reference goes.
+    # The capsule is not consumed: its destructor releases the tensor with the last reference.
     if _capsule_is(capsule, b"dltensor_versioned"):
         head = VersionedTensor.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if head.major != 1:
@@ -188,7 +188,7 @@ def _from_dlpack(value: Any, name: str, writable: bool, gpu: Gpu | None) -> Borr
     if tensor.dtype.bits < 8 and not padded:
         raise refuse(LAYOUT, f"tensor {name!r} is packed", "give each element a byte, as ml_dtypes does")
     if gpu and device == CUDA_HOST and tensor.device.device_type != CUDA_HOST:
-        # torch says so of pinned memory, but not in the tensor. A GPU copies from it without staging.
+        # torch reports pinned memory in __dlpack_device__, but not in the tensor. A GPU copies from it without staging.
         tensor = DLTensor.from_buffer_copy(tensor)
         tensor.device = DLDevice(CUDA_HOST, 0)
     return Borrowed(tensor, (capsule, value))
@@ -197,12 +197,12 @@ def _from_dlpack(value: Any, name: str, writable: bool, gpu: Gpu | None) -> Borr
 def _capsule(value: Any, **options: int) -> object:
     try:
         return value.__dlpack__(max_version=(1, 0), **options)
-    except TypeError:  # an object from before DLPack 1.0
+    except TypeError:  # an object older than DLPack 1.0
         return value.__dlpack__(**options)
 
 
 def _check_device(device: int, index: int, name: str, gpu: Gpu | None) -> None:
-    """Raise RunError unless the device is this GPU."""
+    """Raise RunError unless the tensor's device is this GPU."""
     if gpu is None:
         raise refuse(DEVICE, f"tensor {name!r} is on DLPack device {device}, not in host memory")
     if device not in CUDA_DEVICES:
@@ -213,7 +213,7 @@ def _check_device(device: int, index: int, name: str, gpu: Gpu | None) -> None:
 
 
 def empty(name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return a new array for output ``name``, of bytes for a narrow type without ml_dtypes.
+    """Allocate an array for output ``name``; raw bytes for a narrow type without ml_dtypes.
 
     Raises RunError for bfloat16 without ml_dtypes.
     """

@@ -1,4 +1,4 @@
-"""Measures a bundle: loading, creating a session, running, and what each primitive function takes."""
+"""Measures a bundle: load time, session creation, runs, and each primitive function."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from packager.errors import UsageError
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Times in milliseconds, sizes in bytes. ``load_ms`` reads the manifest and maps the file; nothing is warm-up.
+    """Times in milliseconds, sizes in bytes. ``load_ms`` is reading the manifest and mapping the file, without warm-up.
 
-    ``profile`` is there if it was asked for; ``cuda`` has what is measured of CUDA bundles alone.
+    ``profile`` is None unless requested; ``cuda`` is None for CPU bundles.
     """
 
     schema_version: int
@@ -54,7 +54,7 @@ class BenchResult:
     cuda: CudaFigures | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value that ``packager bench --json`` prints."""
+        """Return the JSON value of ``packager bench --json``."""
         return asdict(self)
 
 
@@ -72,12 +72,12 @@ def bench(
 ) -> BenchResult:
     """Run a bundle ``warmup + runs`` times with the same random inputs, symbolic dims at their maxima.
 
-    States go on from run to run, as in a program.
+    States carry over from run to run, as in a program.
 
-    The time of a run is that of ``Session.run`` with outputs given, about 20 microseconds more than the C call. For a
-    CUDA bundle it is measured on the GPU, by events, with inputs and outputs in its memory; ``graph`` is that of
-    ``Bundle.session``. ``profile`` adds the times of primitive functions, which are held against what copies reach and
-    against ``peak_tflops``; on the CPU that is measured unless it is given. Raises UsageError, BundleError, RunError.
+    A run is ``Session.run`` with preallocated outputs, about 20 us more than the C call. For a CUDA bundle it is
+    measured on the GPU, by events, with inputs and outputs in device memory; ``graph`` is as in ``Bundle.session``.
+    ``profile`` adds the times of primitive functions, compared with the copy bandwidth and ``peak_tflops``, which is
+    measured on the CPU unless given. Raises UsageError, BundleError, RunError.
     """
     if runs < 1 or warmup < 0:
         raise UsageError("runs must be at least 1 and warmup at least 0")
@@ -132,7 +132,7 @@ def bench(
 
 
 def _work(bundle: Bundle, inputs: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
-    """Return the calls and the FLOPs of a run; of several models or variants only a run tells which are whose."""
+    """Return the calls and FLOPs of a run. Profiles one, since the manifest sums over entries and variants."""
     primitives = {primitive.symbol: primitive for _, primitive in bundle.manifest.primitives()}
     if not bundle.manifest.entries and not any(dim.buckets for dim in bundle.manifest.dims):
         return (
@@ -141,7 +141,7 @@ def _work(bundle: Bundle, inputs: Mapping[str, NDArray[Any]]) -> tuple[int, int]
         )
     with bundle.session() as session:
         steps = session.profile(inputs)
-    called = [primitives[step.symbol] for step in steps if step.symbol in primitives]  # copies are none
+    called = [primitives[step.symbol] for step in steps if step.symbol in primitives]  # copies are not primitives
     return len(called), sum(primitive.flops for primitive in called)
 
 

@@ -21,7 +21,7 @@ PROFILED_RUNS = 20
 
 @dataclass(frozen=True)
 class CudaSettings:
-    """How a CUDA bundle is measured."""
+    """Options of a measurement of a CUDA bundle."""
 
     device: int = 0
     graph: str = "auto"
@@ -31,10 +31,10 @@ class CudaSettings:
 
 @dataclass(frozen=True)
 class CudaFigures:
-    """What is measured of CUDA bundles alone.
+    """Measurements specific to CUDA bundles.
 
-    ``enqueue_us`` is the host's time for a run on an idle stream, the C call; ``latency_ms`` ends when the host knows
-    that the run is done. ``context_ms`` is what the driver takes to start.
+    ``enqueue_us`` is the host time of the C call on an idle stream; ``latency_ms`` is until the host sees the run
+    complete. ``context_ms`` is the driver's startup time.
     """
 
     device: int
@@ -51,7 +51,7 @@ class CudaFigures:
 
 @dataclass(frozen=True)
 class Measured:
-    """Milliseconds of each run and of what comes before them."""
+    """Milliseconds of each run, and of loading and session creation."""
 
     runs: NDArray[np.float64]
     session_create_ms: float
@@ -63,10 +63,10 @@ class Measured:
 def measure(
     bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, warmup: int, settings: CudaSettings
 ) -> Measured:
-    """Run a CUDA bundle ``1 + warmup`` times, ``runs`` times one after the other, and ``runs`` times one by one.
+    """Run a CUDA bundle ``1 + warmup`` times, ``runs`` times back to back, and ``runs`` times synchronously.
 
-    The time of a run is that between two events on its stream, with a run before it: what the GPU takes, or the host
-    where that is slower. Raises RunError.
+    The time of a run is between two events on its stream, with another run before it: the GPU's time, or the host's if
+    that is longer. Raises RunError.
     """
     manifest = bundle.manifest
     start = time.perf_counter()
@@ -111,7 +111,7 @@ def measure(
 def device_tensors(
     device: Device, manifest: Manifest, inputs: Mapping[str, NDArray[Any]]
 ) -> tuple[dict[str, DeviceArray], dict[str, DeviceArray]]:
-    """Return inputs and outputs in device memory, by name, for symbolic dims at their maxima."""
+    """Allocate inputs and outputs in device memory, by name, with symbolic dims at their maxima."""
     dims = {dim.name: dim.max for dim in manifest.dims}
     given = {spec.name: device.upload(inputs[spec.name], spec.dtype) for spec in manifest.inputs}
     results = {spec.name: device.empty(spec.extents(dims), spec.dtype) for spec in manifest.outputs}
@@ -119,7 +119,7 @@ def device_tensors(
 
 
 def _in_a_row(device: Device, enqueue: Callable[[], None], runs: int) -> NDArray[np.float64]:
-    """Return milliseconds of runs that follow each other; one more comes first, so that each has one before it."""
+    """Return milliseconds of back-to-back runs; an extra run comes first, so that each has a predecessor."""
     events = device.events(runs + 1)
     enqueue()
     for event in events[:-1]:
@@ -133,7 +133,7 @@ def _in_a_row(device: Device, enqueue: Callable[[], None], runs: int) -> NDArray
 def _one_by_one(
     device: Device, enqueue: Callable[[], None], runs: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return microseconds to enqueue each run, and milliseconds until it is done."""
+    """Return microseconds to enqueue each run, and milliseconds until it is complete."""
     enqueue_us, latency_ms = np.empty(runs), np.empty(runs)
     for index in range(runs):
         start = time.perf_counter()

@@ -1,6 +1,6 @@
-"""What this machine's CPU can do at most: multiply-adds of vectors, by machine code written here, and copies.
+"""Measures the CPU's roofline: peak FLOPS of vector FMAs, in hand-assembled machine code, and copy bandwidth.
 
-No compiler and no library is asked: a matrix product of numpy would be a rival, not the peak.
+Uses no compiler. numpy's GEMM is what bundles are compared with, so it cannot be the roofline.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import numpy as np
 
 from packager.deploy.verify.machine import this_machine
 
-# Of one of the two arrays of a copy: far more than the caches of a core.
+# Size of each of the two arrays of a copy: far larger than the caches of a core.
 _COPY_BYTES = 128 << 20
 _REPEATS = 10
 _LOOPS = 200_000
-# Copies of the block of independent instructions in the loop, so that its branch is nothing.
+# Unroll factor of the block of independent instructions, so that the branch is negligible.
 _BLOCKS = 4
 _PAGE = mmap.PAGESIZE
 
 
 @dataclass(frozen=True)
 class CpuPeak:
-    """Of all threads together: float32 FLOPs in a second, None where it cannot be measured, and bytes of copies,
-    read and written."""
+    """Totals over all threads, per second: float32 FLOPs, None if not measurable, and bytes read and written by
+    copies."""
 
     threads: int
     flops_per_second: float | None
@@ -40,19 +40,19 @@ class CpuPeak:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """A function of the number of its rounds, by the C calling convention; it returns nothing."""
+    """The code of ``void f(long rounds)`` in the C calling convention."""
 
     code: bytes
     flops_per_round: int
 
 
 def measure_peak(threads: int = 1) -> CpuPeak:
-    """Measure what so many threads of this process reach together; about half a second."""
+    """Measure the peak of ``threads`` threads of this process; takes about half a second."""
     return CpuPeak(threads, _flops_per_second(threads), _copy_bytes_per_second(threads))
 
 
 def fma_loop(machine: str, features: frozenset[str]) -> MachineCode | None:
-    """Return the loop for the widest vectors of a CPU, by the names of its kernel; None where there is none here."""
+    """Return the loop for the widest vectors of a CPU, given the kernel's feature names; None if unsupported."""
     if machine == "x86_64" and "avx512f" in features:
         return _x86_loop(wide=True)
     if machine == "x86_64" and {"avx", "fma"} <= features:
@@ -63,7 +63,7 @@ def fma_loop(machine: str, features: frozenset[str]) -> MachineCode | None:
 
 
 def _x86_loop(*, wide: bool) -> MachineCode:
-    """Accumulators are vectors 0 to 11, more than latency times the number of units, factors 12 and 13; all are 0."""
+    """Accumulators: vectors 0 to 11, more than latency * FMA units; factors: 12 and 13; all are 0."""
     accumulators, first, second = range(12), 12, 13
     body = b"".join(_x86_fma(register, first, second, wide) for register in accumulators) * _BLOCKS
     loop = body + b"\x48\xff\xcf"  # dec rdi
@@ -74,7 +74,7 @@ def _x86_loop(*, wide: bool) -> MachineCode:
 
 
 def _x86_zero(register: int) -> bytes:
-    """Vxorps ymm, ymm, ymm: the rest of a wider register becomes zero too."""
+    """Vxorps ymm, ymm, ymm: also zeroes the upper half of zmm."""
     high = 0 if register >= 8 else 1
     prefix = bytes((0xC4, high << 7 | 1 << 6 | high << 5 | 1, (~register & 15) << 3 | 1 << 2, 0x57))
     return prefix + bytes((0xC0 | (register & 7) << 3 | register & 7,))
@@ -90,7 +90,7 @@ def _x86_fma(target: int, first: int, second: int, wide: bool) -> bytes:
 
 
 def _aarch64_loop() -> MachineCode:
-    """Registers 8 to 15 belong to the caller in part; the factors are 30 and 31."""
+    """Skips registers 8 to 15, which are callee-saved in part; factors: 30 and 31."""
     accumulators = [*range(8), *range(16, 30)]
     words = [0x6F00E400 | register for register in (*accumulators, 30, 31)]  # movi v.2d, #0
     body = [0x4E20CC00 | 31 << 16 | 30 << 5 | register for register in accumulators] * _BLOCKS  # fmla v.4s
@@ -106,7 +106,7 @@ def _flops_per_second(threads: int) -> float | None:
         return None
     try:
         memory = _executable(loop.code)
-    except OSError:  # forbidden by the system's policy
+    except OSError:  # executable mappings are forbidden
         return None
     with memory:
         view = np.frombuffer(memory, np.uint8)
@@ -117,7 +117,7 @@ def _flops_per_second(threads: int) -> float | None:
 
 
 def _executable(code: bytes) -> mmap.mmap:
-    """Map code that can be run but not written. The kernel then also makes it visible to instruction caches."""
+    """Map code read-only and executable. mprotect also flushes the instruction cache."""
     file = os.memfd_create("packager", os.MFD_CLOEXEC)
     try:
         os.write(file, code.ljust(-(-len(code) // _PAGE) * _PAGE, b"\0"))
@@ -135,7 +135,7 @@ def _copy_bytes_per_second(threads: int) -> float:
 
 
 def _together(tasks: list[Callable[[], None]]) -> float:
-    """Return the least seconds that all tasks take, each in a thread of its own; they do not hold Python's lock."""
+    """Return the minimum seconds of running all tasks, one thread each; tasks must release the GIL."""
     best = float("inf")
     for _ in range(_REPEATS):
         barrier = threading.Barrier(len(tasks))

@@ -1,6 +1,6 @@
-"""Device memory, a stream and events of CUDA for `packager bench`, by the driver alone.
+"""Device memory, a stream and events for `packager bench`, through the CUDA driver API only.
 
-Programs that run bundles have torch, CuPy or their own for this.
+Programs that run bundles use torch, CuPy or their own code for this.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.argtypes, _new_capsule.restype = (c_void_p, c_char_p, c_void_p), ctypes.py_object
-_CAPSULE_NAME = b"dltensor_versioned"  # the capsule keeps the address, so this object must stay
+_CAPSULE_NAME = b"dltensor_versioned"  # the capsule stores the address, so this object must stay alive
 
 
 class DeviceArray:
-    """A compact tensor in device memory, which `Session.run` takes. It is valid until its Device is left."""
+    """A contiguous tensor in device memory, for `Session.run`. Valid until its Device exits."""
 
     def __init__(self, address: int, shape: tuple[int, ...], dtype: str, device: int) -> None:
         self.address = address
@@ -74,11 +74,11 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Size in bytes."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None) -> object:
-        """Return a capsule for use while this object lives. There is no work that the stream had to wait for."""
+        """Return a capsule that is valid while this object lives. There is no pending work to wait for."""
         return _new_capsule(ctypes.addressof(self._managed), _CAPSULE_NAME, None)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -86,7 +86,7 @@ class DeviceArray:
 
 
 class Device:
-    """A CUDA device: its primary context is current in this thread within ``with``, and all is freed at the end.
+    """A CUDA device: within ``with`` its primary context is current in this thread; everything is freed at the end.
 
     Raises RunError with the statuses of the C ABI: DRIVER, MEMORY, GPU.
     """
@@ -124,7 +124,7 @@ class Device:
 
     def __enter__(self) -> Device:
         self._call("cuDevicePrimaryCtxRetain", byref(self._context), self._device)
-        self._library.cuCtxPushCurrent_v2(self._context)  # if this fails, so does the next
+        self._library.cuCtxPushCurrent_v2(self._context)  # a failure repeats in the next call
         try:
             self._call("cuStreamCreate", byref(self._stream), _NON_BLOCKING)
         except RunError:
@@ -135,7 +135,7 @@ class Device:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What an earlier fault made impossible is not reported again.
+        # Do not report consequences of an earlier fault.
         for event in self._events:
             self._library.cuEventDestroy_v2(event)
         for address in self._memory:
@@ -149,24 +149,24 @@ class Device:
 
     @property
     def stream(self) -> int:
-        """The handle of a stream of its own, which waits for no other."""
+        """The handle of the device's non-blocking stream."""
         return self._stream.value or 0
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> DeviceArray:
-        """Return memory for a tensor, not initialized."""
+        """Allocate an uninitialized tensor."""
         return DeviceArray(self._allocate(math.prod(shape) * DTYPES[dtype].itemsize), shape, dtype, self.index)
 
     def upload(self, array: NDArray[Any], dtype: str) -> DeviceArray:
-        """Return a copy of an array, whose elements are those of ``dtype``, in device memory."""
+        """Copy an array with elements of ``dtype`` to device memory."""
         source = np.ascontiguousarray(array)
         copy = self.empty(array.shape, dtype)
         if copy.nbytes:
             self._call("cuMemcpyHtoDAsync_v2", copy.address, source.ctypes.data, copy.nbytes, self._stream)
-            self.synchronize()  # a plain copy may return before the data are there, which no other stream waits for
+            self.synchronize()  # the copy may return early, and other streams do not wait for it
         return copy
 
     def download(self, array: DeviceArray) -> NDArray[Any]:
-        """Return a copy in host memory, when the stream has done its work."""
+        """Synchronize the stream and copy to host memory."""
         target = empty("copy", array.dtype, array.shape)
         if array.nbytes:
             self._call("cuMemcpyDtoHAsync_v2", target.ctypes.data, array.address, array.nbytes, self._stream)
@@ -174,7 +174,7 @@ class Device:
         return target
 
     def events(self, count: int) -> list[c_void_p]:
-        """Return new events."""
+        """Create events."""
         made = []
         for _ in range(count):
             event = c_void_p()
@@ -184,11 +184,11 @@ class Device:
         return made
 
     def record(self, event: c_void_p) -> None:
-        """Have the event happen when the stream has done the work that it has got so far."""
+        """Record an event on the stream."""
         self._call("cuEventRecord", event, self._stream)
 
     def elapsed_ms(self, start: c_void_p, end: c_void_p) -> float:
-        """Return the milliseconds between two events that have happened."""
+        """Return the milliseconds between two completed events."""
         elapsed = c_float()
         self._call("cuEventElapsedTime", byref(elapsed), start, end)
         return elapsed.value
@@ -198,7 +198,7 @@ class Device:
         self._call("cuStreamSynchronize", self._stream)
 
     def copy_bandwidth(self) -> float:
-        """Return the bytes per second, read and written, of copies within device memory that no cache holds."""
+        """Measure device-to-device copies larger than the caches: bytes read and written per second."""
         source, target = self._allocate(_COPY_BYTES), self._allocate(_COPY_BYTES)
         best = math.inf
         start, end = self.events(2)

@@ -1,4 +1,4 @@
-"""What each primitive function of a bundle takes of a run, and how far that is from what the hardware allows."""
+"""Profiles a bundle: the time of each primitive function, and its ratio to the roofline."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from packager.deploy.load.session import Step
 
 @dataclass(frozen=True)
 class PrimitiveTime:
-    """All calls of a primitive function in one run; no backend, bytes and FLOPs for copies that the bundle makes.
+    """All calls of a primitive function in one run; copies by the bundle have no backend, bytes and FLOPs.
 
-    Of a partition of several functions the manifest has the work of all with the last. There the rates and ``of_floor``
-    are of the time of all, and the others have none.
-    ``of_floor`` is the least time that the hardware could take, divided by the time it took: 1 is the best. It is more
-    where caches hold what the calls read and write.
+    For a partition of several functions the manifest attributes all work to the last one; its rates and ``of_floor``
+    use the time of all, and the others have none. ``of_floor`` is the roofline's minimum time divided by the measured
+    time: 1 is optimal; it exceeds 1 if the data is in caches.
     """
 
     symbol: str
@@ -36,11 +35,11 @@ class PrimitiveTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """Times of ``runs`` runs in which every call is measured by itself, in microseconds; medians, call by call.
+    """Medians over ``runs`` runs of the time of each call, measured separately, in microseconds.
 
-    ``copy_gb_per_second`` is what copies within the memory reach in this process: bytes read and written. The floor of
-    a primitive function is the time of its bytes at this rate or, where ``peak_tflops`` is known, of its FLOPs at that
-    one if that is longer. ``trace`` has the start and the duration of each call of the run whose length is the median.
+    ``copy_gb_per_second`` is the measured copy bandwidth, bytes read and written. The floor of a primitive function is
+    its bytes over this bandwidth or, if ``peak_tflops`` is known, the maximum of that and its FLOPs over the peak.
+    ``trace`` has the start and duration of each call of the median run.
     """
 
     runs: int
@@ -51,11 +50,11 @@ class Profile:
     trace: tuple[tuple[str, float, float], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value that ``packager bench --profile-json`` writes."""
+        """Return the JSON value of ``packager bench --profile-json``."""
         return {"schema_version": 1} | asdict(self)
 
     def trace_events(self, process: str, thread: str) -> dict[str, Any]:
-        """Return the trace as Chrome and Perfetto read it."""
+        """Return the trace in Chrome's trace event format, also read by Perfetto."""
         names = {"process_name": process, "thread_name": thread}
         known = {item.symbol: item for item in self.primitives}
         events: list[dict[str, Any]] = [
@@ -87,7 +86,7 @@ class Profile:
 def summarize(
     manifest: Manifest, runs: Sequence[Sequence[Step]], copy_bytes_per_second: float, peak_tflops: float | None
 ) -> Profile:
-    """Return the profile of runs of one bundle with one set of shapes: all have the same calls in the same order."""
+    """Summarize runs of one bundle with the same shapes, and so the same calls in the same order."""
     medians = [statistics.median(step.duration_ns for step in steps) for steps in zip(*runs, strict=True)]
     total = sum(medians)
     times: dict[str, float] = {}
@@ -125,7 +124,7 @@ class _Floors:
 
 
 def _times_of_work(manifest: Manifest, times: Mapping[str, float]) -> dict[str, float]:
-    """Return for each function that stands for work how long that takes: itself, or all functions of its partition."""
+    """Return the time per function that has work attributed to it: its own, or its whole partition's."""
     partitions: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     found: dict[str, float] = {}
     for kind, primitive in manifest.primitives():

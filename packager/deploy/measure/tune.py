@@ -1,9 +1,8 @@
-"""``packager tune``: measures the candidates of a bundle's primitive functions in place, on the machine it runs on.
+"""``packager tune``: measures the candidate kernels of a bundle's primitive functions on the machine that runs it.
 
-Whole runs are measured, as CUDA graphs on a GPU: what a candidate gains is what the run gains, with the caches as its
-neighbors leave them. One function after the other is tried, on top of what the ones before have won, those of most
-operations first. Sessions that differ in one candidate run in turns, so that what the machine does beside concerns all
-alike, and a candidate wins only by more than the noise of the differences.
+Measures whole runs, as CUDA graphs on a GPU, so that caches are in their real state. Greedy coordinate descent: tunes
+one function at a time, those with most FLOPs first, keeping earlier winners. Sessions that differ in one candidate are
+interleaved, so that other load affects all equally; a candidate wins only if its gain exceeds the noise.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from packager.deploy.verify.machine import this_machine
 from packager.errors import UsageError
 
 ROUND_MS = 2.0
-"""What a session runs for in a turn, at least."""
+"""Minimum duration of a session's turn."""
 SHORTEST_US = 1.0
-"""Of a run, as far as turns are concerned: clocks may tell nothing of shorter ones."""
+"""Lower bound on the duration of a run, for sizing turns: clocks do not resolve shorter ones."""
 CERTAINTY = 3.0
-"""Standard errors of a difference that make it more than noise."""
+"""Threshold of significance, in standard errors of the difference."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was measured of one function: its record, its calls in a run, and the candidate that was used before."""
+    """The measurements of one function: its record, its calls per run, and the candidate used before."""
 
     symbol: str
     before: str
@@ -48,14 +47,14 @@ class Tuned:
 
     @property
     def gain_us(self) -> float:
-        """Microseconds that a run takes less than with the candidate that was used before."""
+        """Microseconds saved per run relative to the candidate used before."""
         slower = {timing.candidate: timing.slower_us for timing in self.record.timings}
         return self.calls * (slower[self.before] - slower[self.record.chosen])
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """Microseconds of a run before and after, measured in turns at the end, and what was measured of each function."""
+    """Microseconds of a run before and after, interleaved at the end, and the measurements of each function."""
 
     path: str
     device: str
@@ -64,27 +63,27 @@ class TuneResult:
     functions: tuple[Tuned, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value that ``packager tune --json`` prints."""
+        """Return the JSON value of ``packager tune --json``."""
         return {"schema_version": 1} | asdict(self)
 
     @property
     def records(self) -> Records:
-        """Return what later builds read."""
+        """Return the tuning records for later builds."""
         return make_records(function.record for function in self.functions)
 
     @property
     def selection(self) -> dict[str, str]:
-        """Return the candidate to use of each function, by symbol."""
+        """Return symbol -> chosen candidate."""
         return {function.symbol: function.record.chosen for function in self.functions}
 
 
 class Clock(Protocol):
-    """Measures runs on a device, whose name records are kept by."""
+    """Measures runs on a device; ``name`` is the device in records."""
 
     name: str
 
     def time(self, runs: Sequence[Callable[[], None]], repeats: int) -> list[float]:
-        """Call each of ``runs`` so many times in a row; return microseconds of one call of each."""
+        """Call each of ``runs`` ``repeats`` times in a row; return microseconds per call of each."""
 
 
 def tune(
@@ -96,10 +95,10 @@ def tune(
     device: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> TuneResult:
-    """Measure all candidates of a bundle with random inputs, symbolic dims at their maxima.
+    """Measure all candidates of a bundle with random inputs and symbolic dims at their maxima.
 
-    Each candidate gets ``rounds`` turns of at least ``ROUND_MS``. ``progress`` is called with a line for each function.
-    Raises UsageError if there is nothing to choose; BundleError, RunError.
+    Each candidate gets ``rounds`` turns of at least ``ROUND_MS``. ``progress`` is called with a line per function.
+    Raises UsageError if no function has several candidates; BundleError, RunError.
     """
     if rounds < 3:
         raise UsageError(f"rounds must be at least 3, is {rounds}")
@@ -107,8 +106,8 @@ def tune(
         entries = [entry for entry in bundle.manifest.selection if len(entry.candidates) > 1]
         if not entries:
             raise UsageError(
-                f"{path} has one candidate for each of its functions: there is nothing to choose",
-                hint="build it with a Target that ships several, as 'cutlass -candidates=3'",
+                f"{path} has one candidate per function: there is nothing to tune",
+                hint="build it with a Target that includes several, such as 'cutlass -candidates=3'",
             )
         inputs = random_inputs(bundle.manifest, seed)
         tuner = _make_tuner(bundle, inputs, rounds, device, stack)
@@ -136,7 +135,7 @@ class _Tuner:
     stream: int | None
 
     def measure(self, entry: Selection, chosen: Mapping[str, str], calls: int) -> Record:
-        """Measure the candidates of one function, with what is ``chosen`` of others."""
+        """Measure the candidates of one function, with the others as ``chosen``."""
         times = self.compare([{**chosen, entry.symbol: candidate} for candidate in entry.candidates])
         usual = times[:, entry.chosen : entry.chosen + 1]
         differences, errors = _center(times - usual)
@@ -150,7 +149,7 @@ class _Tuner:
         return Record(entry.problem, entry.revision, self.clock.name, tuple(timings))
 
     def compare(self, selections: Sequence[Mapping[str, str]]) -> NDArray[np.float64]:
-        """Return microseconds of a run, a row for each round, a column for each selection."""
+        """Return microseconds per run, shape [rounds, selections]."""
         times = np.empty((self.rounds, len(selections)))
         with ExitStack() as stack:
             graph = "on" if self.bundle.on_cuda else "auto"
@@ -171,14 +170,14 @@ class _Tuner:
 
 
 def _center(differences: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the median of each column and its standard error, from the median absolute deviation."""
+    """Return the median of each column, and its standard error from the median absolute deviation."""
     medians = np.median(differences, axis=0)
     deviations = 1.4826 * np.median(np.abs(differences - medians), axis=0)
     return medians, 1.2533 * deviations / math.sqrt(len(differences))
 
 
 class _HostClock:
-    """Takes the median of the calls in a row: what else the processor does comes between some of them."""
+    """Median over calls, to exclude those interrupted by other work."""
 
     def __init__(self) -> None:
         self.name = this_machine(gpus=False).cpu or "unknown CPU"
@@ -196,7 +195,7 @@ class _HostClock:
 
 
 class _GpuClock:
-    """Between two events on a stream; the host is ahead of the GPU, or the time is the host's for all alike."""
+    """Time between two events on a stream; if the host is slower than the GPU, it is the host's time for all alike."""
 
     def __init__(self, device: Device) -> None:
         self.name = device.name

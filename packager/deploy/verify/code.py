@@ -1,6 +1,6 @@
-"""Which CPU features the code of a linked file needs, and whether its manifest says so.
+"""Checks that the CPU features of a bundle's code are declared in its manifest.
 
-Reading instructions takes a disassembler (capstone), which a machine that only runs bundles need not have.
+Disassembly requires iced-x86 and capstone, which are optional on the deploy side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or r
 
 
 def code_findings(bundle: BundleFile) -> Iterator[Finding]:
-    """Compare what the code uses with what its manifest declares."""
+    """Compare the CPU features that the code uses with the manifest."""
     requirements = bundle.manifest.requirements
     needs = needs_of_code(bundle.elf, bundle.path)
     every = set(requirements.cpu_features)
@@ -26,11 +26,11 @@ def code_findings(bundle: BundleFile) -> Iterator[Finding]:
         extra = needs.of_levels.get(level.name, frozenset()) - set(level.cpu_features)
         yield from _undeclared(extra, f"code for {level.name}", f"$.requirements.cpu_levels[{index}]")
     extra = needs.dispatched - every - set(requirements.dispatched_features)
-    yield from _undeclared(extra, "code that asks the CPU itself", "$.requirements.dispatched_features")
+    yield from _undeclared(extra, "code behind its own CPU check", "$.requirements.dispatched_features")
 
 
 def level_findings(bundle: BundleFile) -> Iterator[Finding]:
-    """Check, without reading instructions, that code for better CPUs lies in the sections of their levels."""
+    """Check, without disassembly, that code for higher CPU levels is in the sections of these levels."""
     elf, requirements = bundle.elf, bundle.manifest.requirements
     declared = {code_section(level.name) for level in requirements.cpu_levels[1:]}
     found = {name for name in elf.sections if name.startswith(CODE_PREFIX)}
@@ -39,27 +39,28 @@ def level_findings(bundle: BundleFile) -> Iterator[Finding]:
             "manifest.cpu_levels",
             f"sections of CPU levels: {_listed(found)}; declared: {_listed(declared)}",
             where="section headers, $.requirements.cpu_levels",
-            why="nobody can tell on which CPUs this code runs",
+            why="it is unknown which CPUs this code requires",
             hint=_RELINK,
         )
     misplaced = sorted(
         clone_symbol(item.symbol, level)
         for _, item in bundle.manifest.primitives()
         for level in ("", *item.levels)
-        if not _lies_right(elf, clone_symbol(item.symbol, level), level)
+        if not _in_right_section(elf, clone_symbol(item.symbol, level), level)
     )
     if misplaced:
         yield error(
             "manifest.cpu_levels",
-            f"functions that do not lie in the section of their CPU level: {', '.join(misplaced[:8])}",
+            f"functions outside the section of their CPU level: {', '.join(misplaced[:8])}",
             where=".symtab",
-            why="a session would run code that its CPU was not checked for",
+            why="a session would run code without a check of its CPU",
             hint=_RELINK,
         )
 
 
-def _lies_right(elf: ElfImage, name: str, level: str) -> bool:
-    """Whether a form lies in its level's section, the least in no level's. One that is missing is another finding."""
+def _in_right_section(elf: ElfImage, name: str, level: str) -> bool:
+    """Whether a clone is in the section of its level, the lowest level's in none. Missing ones are reported
+    elsewhere."""
     place = elf.section_of(name)
     return place is None or (place == code_section(level) if level else not place.startswith(CODE_PREFIX))
 
@@ -74,6 +75,6 @@ def _undeclared(features: frozenset[str] | set[str], what: str, where: str) -> I
             "code.cpu_features",
             f"{what} uses {', '.join(sorted(features))}, which the manifest does not declare",
             where=where,
-            why="a session is not refused where the CPU lacks them, and would die of an illegal instruction",
+            why="a session on a CPU without them would be accepted, and crash with an illegal instruction",
             hint=_RELINK,
         )

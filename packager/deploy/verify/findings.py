@@ -1,4 +1,4 @@
-"""What `verify` says: findings, the outcome of each check, and both as JSON."""
+"""The result of `verify`: findings, the outcome of each check, and their JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a check found: ``what`` is wrong ``where``, ``why`` it matters, and a ``hint`` what to do.
+    """A problem found by a check: ``what`` is wrong ``where``, ``why`` it matters, and a ``hint`` to fix it.
 
-    ``check`` is ``group.aspect``, ``elf.exports`` for example. Errors fail the verification, warnings do not.
+    ``check`` is ``group.aspect``, such as ``elf.exports``. Errors fail the verification, warnings do not.
     """
 
     check: str
@@ -25,7 +25,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of a group of checks; ``note`` says what was compared, or why it was skipped."""
+    """The outcome of a group of checks; ``note`` lists what was compared, or why it was skipped."""
 
     name: str
     status: Literal["passed", "failed", "skipped"]
@@ -34,7 +34,7 @@ class Check:
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """All outcomes of one `verify`; ``ok`` means that no finding is an error."""
+    """All outcomes of one `verify`; ``ok`` if no finding is an error."""
 
     path: str
     checks: tuple[Check, ...]
@@ -45,7 +45,7 @@ class VerifyResult:
         return not any(finding.severity == "error" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value that ``packager verify --json`` prints."""
+        """Return the JSON value of ``packager verify --json``."""
         return {
             "schema_version": SCHEMA_VERSION,
             "path": self.path,

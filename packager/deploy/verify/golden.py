@@ -1,7 +1,7 @@
-"""Golden pairs: inputs and the outputs that the model must give for them, kept in the bundle.
+"""Runs a bundle's golden pairs in a subprocess, because a broken bundle may crash its process.
 
-``python -m packager.deploy.verify.golden verify BUNDLE RESULT.json`` runs them, with ``compute`` it runs other inputs.
-`verify --run` and `build --golden` do so in a process of its own, because a broken bundle may crash it.
+`verify --run` executes ``python -m packager.deploy.verify.golden verify BUNDLE RESULT.json``; `build --golden` executes
+it with ``compute`` and other inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from packager.resources import PACKAGE
 
 
 def compare(name: str, actual: Array, expected: Array, rtol: float, atol: float) -> str | None:
-    """Return what is wrong with an output, or None. Integers and bools must be equal; NaN equals NaN."""
+    """Return how an output differs, or None. Integers and bools must be equal; NaN equals NaN."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return f"output {name!r} is {actual.dtype}{list(actual.shape)}, not {expected.dtype}{list(expected.shape)}"
     if expected.dtype.kind in "iub":
@@ -50,7 +50,7 @@ def compare(name: str, actual: Array, expected: Array, rtol: float, atol: float)
 
 
 def run_golden(path: Path) -> list[str]:
-    """Load a bundle in this process and run all cases; return what differs. Raises PackagerError."""
+    """Load a bundle in this process and run all cases; return the differences. Raises PackagerError."""
     from packager.deploy.load.loader import load  # verify without --run must not need ctypes
 
     bundle_file = inspect(path)
@@ -61,7 +61,7 @@ def run_golden(path: Path) -> list[str]:
     problems = []
     with load(path) as bundle:
         for index, case in enumerate(cases):
-            with bundle.session() as session:  # whose states are new
+            with bundle.session() as session:  # a new session: initial states
                 results = session.run(case.inputs, entry=case.entry)
             for name, expected in case.outputs.items():
                 problem = compare(name, results[name], expected, manifest.golden.rtol, manifest.golden.atol)
@@ -71,7 +71,7 @@ def run_golden(path: Path) -> list[str]:
 
 
 def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
-    """Run the golden pairs of a bundle in a subprocess, for at most ``timeout`` seconds."""
+    """Run the golden pairs of a bundle in a subprocess; ``timeout`` is in seconds."""
 
     def finding(aspect: str, what: str, why: str, hint: str) -> Finding:
         return error(f"run.{aspect}", what, where=str(bundle.path), why=why, hint=hint)
@@ -95,9 +95,9 @@ def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
 
 
 def run_apart(path: Path, inputs: Mapping[str, Array], entry: str | None = None) -> dict[str, Array]:
-    """Return what a bundle computes, in a process of its own: what backends and users' libraries bring may crash.
+    """Run a bundle in a subprocess and return its outputs: code of backends and users' libraries may crash.
 
-    Raises RunError where the bundle refuses the inputs, and BackendError where it ends its process.
+    Raises RunError if the bundle refuses the inputs, BackendError if it terminates its process.
     """
     with tempfile.TemporaryDirectory(prefix="packager-golden-") as folder:
         result_file, given, computed = (Path(folder) / name for name in ("result.json", "inputs", "outputs"))
@@ -119,7 +119,7 @@ def _start_apart(arguments: Sequence[str], timeout: float | None) -> subprocess.
     root = str(PACKAGE.parent)
     search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     return subprocess.run(
-        # -P: without it a folder `packager` in the current folder would be run instead.
+        # -P: else a folder `packager` in the current folder would be imported instead.
         [sys.executable, "-P", "-m", "packager.deploy.verify.golden", *arguments],
         env=os.environ | {"PYTHONPATH": search},
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Checks of the GPU code in the linked image: is it what the manifest says?"""
+"""Checks the GPU code in the linked image against the manifest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or r
 
 
 def gpu_code_findings(bundle: BundleFile) -> Iterator[Finding]:
-    """Check that the fatbins of the file have code for the declared architectures and no others."""
+    """Check that the file's fatbins have code for exactly the declared architectures."""
     with open_window(bundle.path) as window:
         sections = [section for section in read_sections(window).sections if section.name == FATBIN_SECTION]
     if len(sections) > 1:
@@ -35,7 +35,7 @@ def gpu_code_findings(bundle: BundleFile) -> Iterator[Finding]:
             yield _finding("manifest.gpu_code", "the file has GPU code that is not declared", FATBIN_SECTION)
         return
     if not fatbins and (wanted.archs or wanted.ptx):
-        yield _finding("manifest.gpu_code", f"GPU code for {wanted.describe()} is not there", FATBIN_SECTION)
+        yield _finding("manifest.gpu_code", f"GPU code for {wanted.describe()} is missing", FATBIN_SECTION)
     declared = {*wanted.archs, *wanted.ptx}
     for number, fatbin in enumerate(fatbins, start=1):
         if extra := {*fatbin.archs, *fatbin.ptx} - declared:

@@ -1,4 +1,4 @@
-"""The GPUs of a machine: what decides whether a CUDA bundle runs there, and whether a given one does."""
+"""Queries a machine's GPUs and driver, and checks whether a CUDA bundle runs on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_DEVICES = 1024
 
 @dataclass(frozen=True)
 class Gpu:
-    """A device; ``arch`` is that of its own code, ``sm_90`` for compute capability 9.0."""
+    """A device; ``arch`` is its native architecture, ``sm_90`` for compute capability 9.0."""
 
     name: str
     arch: Annotated[str, Pattern(r"sm_[0-9]{2,3}", "a GPU architecture such as sm_90")]
@@ -35,9 +35,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class CudaDriver:
-    """An NVIDIA driver: the version of CUDA that it supports, its own version where the kernel tells it, its devices.
+    """An NVIDIA driver: the CUDA version it supports, its own version if the kernel reports it, and its devices.
 
-    The devices are those that a process there sees, in its order: CUDA_VISIBLE_DEVICES counts.
+    The devices are those visible to a process, in its order: CUDA_VISIBLE_DEVICES applies.
     """
 
     driver: CudaVersion
@@ -46,9 +46,9 @@ class CudaDriver:
 
 
 def this_cuda() -> CudaDriver | None:
-    """Ask the driver of this machine; None where there is none that answers.
+    """Query this machine's driver; None if there is none, or it fails.
 
-    It is initialized in this process, but no context is made and no memory of a device is used. Raises nothing.
+    Initializes the driver in this process, but creates no context and allocates no device memory. Raises nothing.
     """
     try:
         library = ctypes.CDLL(DRIVER_LIBRARY)
@@ -62,7 +62,7 @@ def this_cuda() -> CudaDriver | None:
 
 
 def _devices(library: ctypes.CDLL) -> tuple[Gpu, ...]:
-    """Return the devices; none where the driver finds none, or none that works."""
+    """Return the working devices."""
     count = ctypes.c_int(0)
     if library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)):
         return ()
@@ -83,7 +83,7 @@ def _devices(library: ctypes.CDLL) -> tuple[Gpu, ...]:
 
 
 def driver_version() -> str | None:
-    """Return the version of the kernel module, where the kernel tells it."""
+    """Return the version of the kernel module, or None."""
     try:
         text = DRIVER_FACTS.read_text("utf-8", errors="replace")
     except OSError:
@@ -93,7 +93,7 @@ def driver_version() -> str | None:
 
 
 def describe_cuda(cuda: CudaDriver | None) -> str:
-    """Return one line for people."""
+    """Format as one line."""
     if cuda is None:
         return "no NVIDIA driver"
     own = f" (driver {cuda.driver_version})" if cuda.driver_version else ""
@@ -101,7 +101,7 @@ def describe_cuda(cuda: CudaDriver | None) -> str:
 
 
 def cuda_findings(manifest: Manifest, cuda: CudaDriver | None) -> Iterator[Finding]:
-    """Compare what a CUDA bundle asks of a GPU and its driver with those of a machine; nothing for other bundles."""
+    """Compare a CUDA bundle's requirements with a machine's driver and GPUs; CPU bundles have no findings."""
     wanted = manifest.requirements.cuda
     if wanted is None:
         return
@@ -110,8 +110,8 @@ def cuda_findings(manifest: Manifest, cuda: CudaDriver | None) -> Iterator[Findi
             "machine.cuda_driver",
             f"the bundle needs an NVIDIA driver for CUDA {wanted.driver} or newer, the machine has none",
             where="$.requirements.cuda.driver",
-            why=f"{DRIVER_LIBRARY} is what the bundle talks to the GPU through",
-            hint="install the driver; describe the machine anew if its description is from before that",
+            why=f"the bundle uses the GPU through {DRIVER_LIBRARY}",
+            hint="install the driver; if the machine's description is older, write it again",
         )
         return
     if version_key(cuda.driver) < version_key(wanted.driver):
@@ -120,7 +120,7 @@ def cuda_findings(manifest: Manifest, cuda: CudaDriver | None) -> Iterator[Findi
             "machine.cuda_driver",
             f"the bundle needs a driver for CUDA {wanted.driver} or newer, the machine's{own} is for {cuda.driver}",
             where="$.requirements.cuda.driver",
-            why="it does not load code that is newer than itself",
+            why="the driver does not load code newer than itself",
             hint="update the driver, or rebuild with an older CUDA toolkit: -home of the Target",
         )
     fitting = [device for device in cuda.devices if fits(wanted, device)]
@@ -129,7 +129,7 @@ def cuda_findings(manifest: Manifest, cuda: CudaDriver | None) -> Iterator[Findi
             "machine.gpu_arch",
             f"the bundle has GPU code for {wanted.describe()}, the machine has {_described(cuda.devices)}",
             where="$.requirements.cuda.archs",
-            why="no device there executes this code",
+            why="none of its devices executes this code",
             hint=_rebuild_hint(cuda.devices),
         )
         return
@@ -140,13 +140,13 @@ def cuda_findings(manifest: Manifest, cuda: CudaDriver | None) -> Iterator[Findi
             "machine.gpu_memory",
             f"a session needs {needed} bytes of GPU memory, the machine's devices have {largest} at most",
             where="$.arena_bytes, $.weights.bytes",
-            why="it could not be created",
+            why="creating a session would fail",
             hint="use a larger GPU, lower the maxima of the dims, or a smaller dtype",
         )
 
 
 def fits(wanted: CudaRequirements, device: Gpu) -> bool:
-    """Say whether a device runs the code of a bundle."""
+    """Whether a device runs the code of a bundle."""
     capability = parse_arch(device.arch).version
     codes = (*wanted.archs, *wanted.ptx)
     return not codes or any(parse_arch(code).runs_on(capability) for code in codes)

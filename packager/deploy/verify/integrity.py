@@ -1,4 +1,4 @@
-"""Checks of data that the manifest has hashes of: constants, the golden section, the external weights file."""
+"""Checks data against the manifest's hashes: constants, the golden section, the external weights file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REBUILD = "rebuild the bundle; it was sealed with wrong hashes"
 
 
 def integrity_findings(bundle: BundleFile) -> Iterator[Finding]:
-    """Hash the parts of a bundle whose whole file has been hashed already, and its external weights."""
+    """Hash the parts of a bundle, and its external weights. The whole file must have been hashed before."""
     manifest = bundle.manifest
     if manifest.golden and GOLDEN_SECTION in bundle.elf.sections:
         actual = hashlib.sha256(read_section(bundle, GOLDEN_SECTION)).hexdigest()
@@ -34,9 +34,9 @@ def integrity_findings(bundle: BundleFile) -> Iterator[Finding]:
     if SELECTION_SECTION in bundle.elf.sections and read_section(bundle, SELECTION_SECTION) != chosen:
         yield error(
             "integrity.selection",
-            "other candidates are used than the manifest says",
+            "the candidates in use differ from the manifest",
             where=SELECTION_SECTION,
-            why="the bytes of the section are not those of $.selection",
+            why="the bytes of the section differ from $.selection",
             hint="choose candidates with `packager tune`, which seals the bundle again",
         )
     if manifest.weights.storage == "embedded":
@@ -56,7 +56,7 @@ def _constant_findings(bundle: BundleFile) -> Iterator[Finding]:
             if not inside or _sha256(part, constant.offset, constant.bytes) != constant.sha256:
                 yield error(
                     "integrity.constants",
-                    f"constant {constant.name!r} {'has another SHA-256' if inside else 'lies outside the section'}",
+                    f"constant {constant.name!r} {'has another SHA-256' if inside else 'is outside the section'}",
                     where=f"$.constants[{index}]",
                     why="the manifest does not describe this file",
                     hint=_REBUILD,
@@ -72,7 +72,7 @@ def _sha256(window: Window, start: int, size: int) -> str:
 
 @dataclass(frozen=True)
 class _Weights:
-    """The external weights file as it should be and where, for messages."""
+    """The expected external weights file and its path, for messages."""
 
     where: str
 
@@ -82,7 +82,7 @@ class _Weights:
 
 
 def _weights_findings(bundle: BundleFile) -> list[Finding]:
-    """Check the file that the runtime would take: under the name it was built with, else under the bundle's own."""
+    """Check the file that the runtime would open: the name from the build, else the bundle's name."""
     name = bundle.manifest.weights.file
     assert name is not None  # the strict reader has checked that external weights name a file
     findings = list(_file_findings(bundle, bundle.path.parent / name))

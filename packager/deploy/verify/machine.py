@@ -1,4 +1,4 @@
-"""Would a bundle run on a machine: this one, or one described by `packager machine --json`?"""
+"""Checks whether a bundle runs on a machine: this one, or one described by `packager machine --json`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from packager.errors import UsageError
 
 @dataclass(frozen=True)
 class Machine:
-    """What of a machine decides whether a bundle runs; ``glibc`` is null where the C library is another one.
+    """The properties of a machine that bundles depend on; ``glibc`` is null if the C library is another one.
 
     ``cpu_features`` are the kernel's names: ``flags`` (x86) or ``Features`` (arm) of ``/proc/cpuinfo``. ``cuda`` is
-    null where there is no NVIDIA driver, and may be left out.
+    null without an NVIDIA driver, and may be omitted.
     """
 
     schema_version: Literal[1]
@@ -36,14 +36,14 @@ class Machine:
     cuda: CudaDriver | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value that ``packager machine --json`` prints."""
+        """Return the JSON value of ``packager machine --json``."""
         return asdict(self)
 
 
 def this_machine(*, gpus: bool = True) -> Machine:
-    """Describe the machine that this process runs on; cpu_features are those that all its processors have.
+    """Describe this machine; ``cpu_features`` are common to all its processors.
 
-    Without ``gpus`` the NVIDIA driver is not asked, which may take a second, and ``cuda`` is None.
+    Without ``gpus``, ``cuda`` is None: querying the NVIDIA driver may take a second.
     """
     cpu = this_cpu()
     cuda = this_cuda() if gpus else None
@@ -53,13 +53,13 @@ def this_machine(*, gpus: bool = True) -> Machine:
 def _this_glibc() -> str | None:
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-    except (ValueError, OSError):  # musl and others do not know the name
+    except (ValueError, OSError):  # unknown to musl and others
         return None
     return version if name == "glibc" else None
 
 
 def read_machine(path: Path) -> Machine:
-    """Read a file that ``packager machine --json`` wrote. Raises UsageError."""
+    """Read a file written by ``packager machine --json``. Raises UsageError."""
     try:
         return strict_json.read(Machine, strict_json.parse(path.read_bytes()))
     except OSError as failure:
@@ -90,14 +90,14 @@ def machine_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
             why="it cannot execute this code",
             hint="rebuild with a --target for that machine",
         )
-        return  # features of another architecture say nothing
+        return  # features of another architecture are not comparable
     missing = sorted(set(requirements.cpu_features) - set(machine.cpu_features))
     if missing:
         yield error(
             "machine.cpu_features",
             f"the CPU lacks {', '.join(missing)}",
             where="$.requirements.cpu_features",
-            why="the code uses these instructions; the bundle refuses to make a session there",
+            why="the code uses these instructions, so the bundle refuses to create a session",
             hint='rebuild for an older CPU, for example --target "llvm -mcpu=x86-64-v2"',
         )
     yield from cuda_findings(manifest, machine.cuda)
@@ -109,5 +109,5 @@ def machine_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
             f"the bundle needs glibc {requirements.glibc}, the machine has {machine.glibc or 'none'}",
             where="$.requirements.glibc",
             why="its dynamic linker refuses the file",
-            hint="rebuild on the oldest distribution that you serve",
+            hint="rebuild on the oldest distribution to support",
         )

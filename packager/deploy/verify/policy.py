@@ -1,4 +1,4 @@
-"""Policies: what an organization accepts of a bundle, as TOML. `default` and `hermetic` are built in."""
+"""Checks a bundle against a policy: a TOML file of limits. `default` and `hermetic` are built in."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _FOLDER = Path(__file__).parent / "policies"
 
 @dataclass(frozen=True)
 class Policy:
-    """What to accept. A key that is left out is not checked.
+    """Limits on a bundle. Omitted keys are not checked.
 
-    ``cpu_level`` and ``allowed_cpu_features`` add up. ``required_targets`` are Target strings; each must match a
-    Target of the bundle by kind and by every attribute that it names. Of ``allowed_gpu_archs`` are both machine code
-    (``sm_90a``) and PTX (``compute_80``); an empty list allows no GPU code.
+    ``cpu_level`` and ``allowed_cpu_features`` are united. ``required_targets`` are Target strings; each must match a
+    Target of the bundle in kind and in every attribute given. ``allowed_gpu_archs`` lists machine code (``sm_90a``) and
+    PTX (``compute_80``); an empty list forbids GPU code.
     """
 
     schema_version: Literal[1]
@@ -54,12 +54,12 @@ class Policy:
 
 
 def policy_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a policy file's content."""
+    """Return the JSON Schema (2020-12) of policy files."""
     return strict_json.schema(Policy, "urn:packager:policy:1")
 
 
 def read_policy(name_or_path: str) -> Policy:
-    """Return a built-in policy by name, or read a TOML file (a name with a dot or a slash). Raises UsageError."""
+    """Return a built-in policy by name, or read a TOML file (if the name has a dot or a slash). Raises UsageError."""
     built_in = sorted(path.stem for path in _FOLDER.glob("*.toml"))
     if name_or_path in built_in:
         path = _FOLDER / f"{name_or_path}.toml"
@@ -83,7 +83,7 @@ def read_policy(name_or_path: str) -> Policy:
 
 
 def policy_findings(manifest: Manifest, policy: Policy) -> Iterator[Finding]:
-    """Check a bundle's manifest, which earlier checks have compared with the file, against a policy."""
+    """Check a bundle's manifest against a policy. Other checks compare the manifest with the file."""
     for violations in (
         _requirement_violations,
         _gpu_violations,
@@ -176,7 +176,7 @@ def _allowed_features(policy: Policy) -> frozenset[str] | None:
 
 
 def _license_allowed(expression: str, allowed: tuple[str, ...]) -> bool:
-    """Evaluate an SPDX expression without parentheses; others are allowed only if listed as a whole."""
+    """Evaluate an SPDX expression without parentheses; others must be listed verbatim."""
     if expression in allowed:
         return True
     alternatives = [alternative.split(" AND ") for alternative in expression.split(" OR ")]
@@ -184,7 +184,7 @@ def _license_allowed(expression: str, allowed: tuple[str, ...]) -> bool:
 
 
 def _parse_target(target: str) -> dict[str, str]:
-    """Return the attributes of ``kind -key=value ...``, the kind as attribute ``kind``. Raises ValueError."""
+    """Parse ``kind -key=value ...`` to attributes, the kind as attribute ``kind``. Raises ValueError."""
     words = shlex.split(target)
     if not words or words[0].startswith("-"):
         raise ValueError(f"$.required_targets: {target!r} does not start with a target kind")

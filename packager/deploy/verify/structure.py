@@ -1,4 +1,4 @@
-"""Checks of the linked image: is it hardened and self-contained, and is it what its manifest says?"""
+"""Checks that the linked image is hardened and self-contained, and matches its manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEXT_LIMIT = 8
 
 
 def elf_findings(bundle: BundleFile) -> Iterator[Finding]:
-    """Check how the image is linked."""
+    """Check hardening, dependencies and exports of the image."""
     elf, requirements = bundle.elf, bundle.manifest.requirements
     expected = "shared" if bundle.manifest.form == "shared" else "relocatable"
     if elf.type != expected:
@@ -51,7 +51,7 @@ def elf_findings(bundle: BundleFile) -> Iterator[Finding]:
             "elf.constructors",
             f"{elf.init_entries} functions run when it is loaded, {elf.fini_entries} when it is unloaded",
             where=".init_array, .fini_array",
-            why="a bundle does nothing before it is asked to",
+            why="a bundle must not run code at load",
             hint="find the object that has __attribute__((constructor)) or C++ globals",
         )
     if expected == "relocatable":
@@ -145,13 +145,13 @@ def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
             "elf.glibc_private",
             f"the file needs {_list(elf.glibc_private)}",
             where=".gnu.version_r",
-            why="internals of one release of glibc: the next one may lack them",
-            hint="find the static library that was taken out of a C library",
+            why="private symbols of one release of glibc: the next may lack them",
+            hint="find the static library with code extracted from a C library",
         )
 
 
 def _undefined_findings(bundle: BundleFile) -> Iterator[Finding]:
-    """Check that each undefined symbol of a shared library is one of a library that it needs."""
+    """Check that each undefined symbol of a shared library is provided by a needed library."""
     elf = bundle.elf
     strangers = tuple(sorted(set(elf.version_libraries) - set(elf.needed)))
     if strangers:
@@ -162,13 +162,13 @@ def _undefined_findings(bundle: BundleFile) -> Iterator[Finding]:
             why="the dynamic linker refuses such a file",
             hint=_RELINK,
         )
-    # A needed library without versions may define what names none.
+    # A needed library without symbol versions may define unversioned symbols.
     if elf.unversioned and set(elf.needed) <= set(elf.version_libraries):
         yield error(
             "elf.undefined",
-            f"undefined symbols that no needed library has: {_list(elf.unversioned)}",
+            f"undefined symbols that no needed library provides: {_list(elf.unversioned)}",
             where=".dynsym",
-            why="whatever the process has loaded under these names would be called",
+            why="they would bind to any library in the process that has these names",
             hint="link with -z defs, and all libraries that the objects need",
         )
 
@@ -191,7 +191,7 @@ def _difference(
     if missing:
         yield error(
             check,
-            f"declared {kind} is not there: {_list(tuple(missing))}",
+            f"declared {kind} is missing: {_list(tuple(missing))}",
             where=where,
             why="the manifest does not describe this file",
             hint=_RELINK,
@@ -199,7 +199,7 @@ def _difference(
 
 
 def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
-    """Check what the manifest says of symbols, sections and sizes against the image."""
+    """Compare the manifest's symbols, sections and sizes with the image."""
     manifest, elf = bundle.manifest, bundle.elf
     yield from _symbol_findings(bundle)
     yield from level_findings(bundle)
@@ -242,20 +242,20 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
                 "manifest.sections",
                 f"{name} must be read-only and {'mapped' if mapped else 'not mapped'}",
                 where="section headers",
-                why="what was hashed could change in memory, or memory would be wasted",
+                why="hashed data could change in memory, or memory would be wasted",
                 hint=_RELINK,
             )
 
 
 def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
-    """Check that what backends provide is there: functions, and for no one else."""
+    """Check that the backends' functions are present, executable and local."""
     elf = bundle.elf
     provided = {name for _, item in bundle.manifest.primitives() for name in _forms(item)}
     absent = tuple(sorted(provided - elf.symbols.keys()))
     if absent:
         yield error(
             "manifest.symbols",
-            f"primitive functions that are not in the file: {_list(absent)}",
+            f"primitive functions missing from the file: {_list(absent)}",
             where=".symtab",
             why="the manifest does not describe this file",
             hint="rebuild; do not strip a bundle, its local symbols are part of it",
@@ -264,7 +264,7 @@ def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
     if others:
         yield error(
             "manifest.symbols",
-            f"primitive functions that are data, or not in executable memory: {_list(others)}",
+            f"primitive functions that are not executable code: {_list(others)}",
             where=".symtab",
             why="calling them would crash",
             hint=_RELINK,
@@ -275,16 +275,16 @@ def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
             "manifest.symbols",
             f"primitive functions that are exported: {_list(public)}",
             where=".dynsym" if bundle.manifest.form == "shared" else ".symtab",
-            why="another library's symbols of these names would be called in their place",
+            why="other libraries' symbols of these names could be called instead",
             hint=_RELINK,
         )
     for backend in bundle.manifest.backends:
         if backend.primitives and not backend.static_libraries:
             yield error(
                 "manifest.libraries",
-                f"backend {backend.kind!r} provides functions, but no library that they are from",
+                f"backend {backend.kind!r} provides functions, but lists no library that contains them",
                 where="$.backends",
-                why="nobody can tell where the code comes from",
+                why="the origin of the code is unknown",
                 hint=_RELINK,
             )
 

@@ -1,4 +1,4 @@
-"""Verifies a bundle: integrity, structure, policy, machine, and on request its golden pairs."""
+"""Verifies a bundle: integrity, structure, policy, machine, and optionally its golden pairs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packager.deploy.verify.policy import Policy, policy_findings, read_policy
 from packager.deploy.verify.structure import elf_findings, manifest_findings
 
 DEFAULT_TIMEOUT = 300.0
-"""Seconds that the golden pairs may take."""
+"""Timeout of the golden pairs, in seconds."""
 
 
 def verify(
@@ -28,14 +28,13 @@ def verify(
     run: bool = False,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> VerifyResult:
-    """Verify a bundle; with ``run`` False nothing of it is executed.
+    """Verify a bundle; unless ``run``, none of it is executed.
 
-    ``policy`` is a Policy, the name of a built-in one, or the path of a TOML file. ``machine`` is a description,
-    or the path of one; None means this machine. ``run`` computes the golden pairs in a subprocess, for at most
-    ``timeout`` seconds.
+    ``policy`` is a Policy, the name of a built-in one, or the path of a TOML file. ``machine`` is a description, or the
+    path of one; None means this machine. ``run`` runs the golden pairs in a subprocess; ``timeout`` is in seconds.
 
-    What is wrong is in the result's findings. Raises BundleError if the file is not a bundle or is damaged: then
-    nothing else of it can be believed. Raises UsageError for a policy or machine that cannot be read.
+    Problems are reported as findings. Raises BundleError if the file is not a bundle or is damaged, because its
+    manifest cannot be trusted then; UsageError for a policy or machine that cannot be read.
     """
     accepted = policy if isinstance(policy, Policy) else read_policy(policy)
     described = read_machine(Path(machine)) if isinstance(machine, (str, Path)) else machine
@@ -65,12 +64,12 @@ def _compared(manifest: Manifest) -> str:
 
 def _code(bundle: BundleFile) -> tuple[Check, list[Finding]]:
     if not can_read_code():
-        return Check("code", "skipped", "reading instructions takes disassemblers: pip install iced-x86 capstone"), []
+        return Check("code", "skipped", "requires disassemblers: pip install iced-x86 capstone"), []
     return _outcome("code", code_findings(bundle), "CPU features of all instructions")
 
 
 def _runs(manifest: Manifest, machine: Machine, described: bool) -> str:
-    """Say which machine it is, and which of the bundle's levels its CPU has."""
+    """Describe the machine, and the bundle's level that its CPU supports."""
     requirements = manifest.requirements
     text = _described(machine, with_gpus=requirements.cuda is not None)
     level = requirements.best_level(machine.cpu_features) if machine.machine == requirements.machine else None

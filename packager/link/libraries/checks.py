@@ -1,4 +1,4 @@
-"""What may be wrong with a static library, in the order in which it is looked at."""
+"""Checks of a static library, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packager.link.libraries.compile_jobs import Job, Linked, blame, lines, name
 
 
 def check_owners(outputs: Sequence[BackendOutput], system: SystemSymbols) -> None:
-    """Each symbol has one provider, and a backend's functions are in libraries of its own."""
+    """Check that each symbol has one provider, and that a backend provides its own functions."""
     owners: dict[str, tuple[str, str]] = {}
     for output in outputs:
         for library in output.static_libraries:
@@ -24,19 +24,19 @@ def check_owners(outputs: Sequence[BackendOutput], system: SystemSymbols) -> Non
             for symbol in library.symbols:
                 place = (output.kind, library.name)
                 if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", symbol):
-                    raise BackendError(f"{output.kind}: {library.name}: {symbol!r} is no C identifier")
-                form = clone_symbol(symbol, library.level)
-                if form in owners:
+                    raise BackendError(f"{output.kind}: {library.name}: {symbol!r} is not a C identifier")
+                clone = clone_symbol(symbol, library.level)
+                if clone in owners:
                     raise BackendError(
-                        f"{output.kind}: {library.name} provides {symbol}, which {' has in '.join(owners[form])}",
+                        f"{output.kind}: {library.name} provides {symbol}, which {' has in '.join(owners[clone])}",
                         hint="start symbols with the name of the backend and of the partition",
                     )
                 if symbol in system.c_library:
                     raise BackendError(
                         f"{output.kind}: {library.name} provides {symbol}, a name of the C library",
-                        hint="rename it: the whole bundle would call it in place of the C library's",
+                        hint="rename it: it would replace the C library's in the whole bundle",
                     )
-                owners[form] = place
+                owners[clone] = place
         for name, group in output.groups.items():
             for function in group.functions:
                 if owners.get(function.symbol, ("", ""))[0] != output.kind:
@@ -47,17 +47,17 @@ def check_owners(outputs: Sequence[BackendOutput], system: SystemSymbols) -> Non
 
 
 def check_files(job: Job) -> None:
-    """Objects and archives for the right machine; objects that lend nothing but what the library provides."""
+    """Check that files are objects or archives for the machine, which define nothing else globally."""
     for path in job.library.files:
         if not path.is_file():
             raise job.error(f"{job.library.name}: there is no file {path}", "write it before compile returns")
         try:
             archived = is_archive(path)
         except BundleError as error:
-            raise job.error(f"{path.name}: {error.message}", "make a full one: ar rcsD") from None
+            raise job.error(f"{path.name}: {error.message}", "create a regular archive: ar rcsD") from None
         first = next(job.objects({path: None}), None)
         if first is None:
-            raise job.error(f"{path.name}: the archive is empty", "hand back archives with members")
+            raise job.error(f"{path.name}: the archive is empty", "return archives with members")
         check_code(job, first)
         if not archived and (leaks := sorted(set(first.leaks) - {*job.library.symbols, *job.data})):
             raise job.error(
@@ -75,20 +75,20 @@ def check_code(job: Job, object_file: ObjectFile) -> None:
 
 
 def check_linked(job: Job, linked: Linked) -> bool:
-    """Check each object that was linked; return whether there are constructors, all of which may be left out."""
+    """Check each linked object; return whether there are constructors, all of which may be dropped."""
     constructors = False
     for object_file in job.objects(linked):
         check_code(job, object_file)
         if object_file.wants_executable_stack:
             raise job.error(
-                f"{object_file} wants an executable stack",
-                "do not take the address of nested functions; mark assembly files with .note.GNU-stack",
+                f"{object_file} requires an executable stack",
+                "do not take the address of nested functions; add .note.GNU-stack to assembly files",
             )
         for name in object_file.constructors():
             if name not in job.library.unneeded_constructors:
                 raise job.error(
-                    f"{object_file} runs {name} when it is loaded or unloaded; a bundle runs nothing then",
-                    "call it from the library's functions, or list it in unneeded_constructors if they do without",
+                    f"{object_file} runs {name} at load or unload, where a bundle must not run code",
+                    "call it from the library's functions, or list it in unneeded_constructors if they do not need it",
                 )
             constructors = True
     return constructors
@@ -102,8 +102,8 @@ def check_provided(job: Job, image: ObjectFile) -> None:
         if symbol is None or symbol.section == UNDEFINED:
             raise job.missing(name)
         if name not in job.data and not (symbol.is_function and image.has_code(symbol)):
-            hint = f"assembly needs .type {name}, @function" if symbol.type == NOTYPE else "provide functions alone"
-            raise job.error(f"{job.library.name} provides {name}, which is no function in {files}", hint)
+            hint = f"assembly needs .type {name}, @function" if symbol.type == NOTYPE else "provide only functions"
+            raise job.error(f"{job.library.name} provides {name}, which is not a function in {files}", hint)
         if symbol.visibility in (INTERNAL, PROTECTED):
             visibility = "internal" if symbol.visibility == INTERNAL else "protected"
             raise job.error(f"{name} has {visibility} visibility in {files}", "make it hidden or default")

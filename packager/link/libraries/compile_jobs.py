@@ -1,4 +1,4 @@
-"""One static library of a backend while it is checked and linked, and the errors that name it."""
+"""A static library while it is checked and linked, and its errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packager.codegen.toolchain import Toolchain
 from packager.errors import BackendError, BundleError
 from packager.ir.primitives import StaticLibrary
 
-# What the runtime of a CUDA bundle has for the code of backends (packager_cuda.h).
+# The runtime's functions for backends in a CUDA bundle (packager_cuda.h).
 _CUDA_SERVICES = (
     "pk_cuda_copy",
     "pk_cuda_device",
@@ -22,13 +22,13 @@ _CUDA_SERVICES = (
     "pk_tensor_map_encode_im2col",
 )
 _SHOWN = 3
-# Files that code came from; of archives, the members.
+# Linked files; of archives, the members.
 Linked = Mapping[Path, "frozenset[str] | None"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One library of one backend; files of its own in ``workdir`` start with ``stem``."""
+    """One library of one backend; its files in ``workdir`` start with ``stem``."""
 
     kind: str
     library: StaticLibrary
@@ -45,29 +45,29 @@ class Job:
         files = ", ".join(path.name for path in self.library.files)
         lack = f"{files} does not define it" if files else "it has no files"
         what = f"{self.library.name} provides {symbol}, but {lack}"
-        return self.error(what, "define it, or take it out of the library's symbols")
+        return self.error(what, "define it, or remove it from the library's symbols")
 
     @property
     def data(self) -> tuple[str, ...]:
-        """What the library provides that is no function."""
+        """The provided symbols that are not functions."""
         return tuple(module.symbol for module in self.library.cuda_modules)
 
     @property
     def granted(self) -> frozenset[str]:
-        """What it may leave undefined because the entrypoint or the runtime defines it."""
+        """The symbols that it may leave undefined: the entrypoint or the runtime defines them."""
         return frozenset([*_CUDA_SERVICES, *(f"{name}_first" for name in self.data)] if self.data else [])
 
     def objects(self, linked: Linked) -> Iterator[ObjectFile]:
-        """Yield objects of the library: of each file, the named members, or all of it."""
+        """Yield the library's objects: each file, or of archives the listed members."""
         for path, members in linked.items():
             try:
                 yield from read_objects(path, members)
             except BundleError as error:
-                raise self.error(f"{path.name}: {error.message}", "hand back ELF objects or archives of them") from None
+                raise self.error(f"{path.name}: {error.message}", "return ELF objects or archives of them") from None
 
 
 def blame(job: Job, linked: Linked, guilty: Callable[[ObjectFile], bool]) -> str:
-    """Return the names of the objects at fault."""
+    """Return the names of the guilty objects."""
     return names([str(object_file) for object_file in job.objects(linked) if guilty(object_file)])
 
 

@@ -1,4 +1,4 @@
-"""Libraries with forms of the same functions for several CPUs: may they stand there, and which of them are needed?"""
+"""Function multiversioning: checks libraries with clones for several CPU levels, and drops redundant ones."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from packager.ir.primitives import BackendOutput, StaticLibrary
 
 
 def needed_libraries(outputs: Sequence[BackendOutput], cpus: Sequence[str]) -> tuple[BackendOutput, ...]:
-    """Return the outputs without the libraries whose code is what the level below has anyway.
+    """Drop the libraries whose code is identical to the next lower level's.
 
-    ``cpus`` are those of the base Target, the least first; none where the code is for a GPU. Raises BackendError for a
-    library that is for none of them, or that has forms of what its backend has not for the least.
+    ``cpus`` are the base Target's levels in increasing order; empty for a GPU. Raises BackendError for a library of an
+    unknown level, or with clones of functions that the lowest level lacks.
     """
     return tuple(_needed(output, cpus) for output in outputs)
 
 
 def cpu_levels(libraries: Sequence[PreparedLibrary], cpus: Sequence[str]) -> tuple[CpuLevel, ...]:
-    """Return the levels that libraries make: the least, and those that there are forms for.
+    """Return the levels of a bundle: the lowest, and those with clones.
 
-    A function without a form for a level has that of the next lower level there: so each needs what those below need.
+    A function without a clone for a level uses the next lower level's, so each level requires the features of those
+    below.
     """
     levels: list[CpuLevel] = []
     features: set[str] = set()
@@ -47,10 +48,10 @@ def _needed(output: BackendOutput, cpus: Sequence[str]) -> BackendOutput:
         rank = ranks[library.level]
         if rank and (strange := sorted(set(library.symbols) - least)):
             raise BackendError(
-                f"{output.kind}: {library.name} provides {strange[0]} for {library.level} alone",
+                f"{output.kind}: {library.name} provides {strange[0]} for {library.level} only",
                 hint=f"provide it for {cpus[0]} too: the bundle must run on that CPU",
             )
-        if rank and _is_form_below(library, kept):
+        if rank and _is_redundant(library, kept):
             continue
         kept.append(library if rank else dataclasses.replace(library, level=""))
     return dataclasses.replace(output, static_libraries=tuple(kept))
@@ -61,18 +62,18 @@ def _check_level(kind: str, library: StaticLibrary, cpus: Sequence[str]) -> None
         return
     if library.level not in cpus:
         raise BackendError(
-            f"{kind}: {library.name} is for {library.level!r}, which is none of the Target's CPUs",
-            hint=f"the levels are {', '.join(cpus)}" if cpus else "code of GPUs has no CPU levels",
+            f"{kind}: {library.name} is for {library.level!r}, which is not one of the Target's CPUs",
+            hint=f"the levels are {', '.join(cpus)}" if cpus else "GPU code has no CPU levels",
         )
     if library.dispatched_features:
         raise BackendError(
             f"{kind}: {library.name} is for {library.level!r} and has dispatched_features",
-            hint="provide code that asks the CPU itself once, without a level",
+            hint="provide code with its own CPU check without a level",
         )
 
 
-def _is_form_below(library: StaticLibrary, below: Sequence[StaticLibrary]) -> bool:
-    """Whether the level below has the same functions from files of the same content."""
+def _is_redundant(library: StaticLibrary, below: Sequence[StaticLibrary]) -> bool:
+    """Whether the next lower level has the same functions from files of equal content."""
     same = [one for one in below if set(one.symbols) & set(library.symbols)][-1:]
     return [(one.symbols, list(_contents(one.files))) for one in same] == [
         (library.symbols, list(_contents(library.files)))

@@ -1,7 +1,7 @@
-"""The metadata check: are the static libraries of the backends what these say, and may they be part of a bundle?
+"""Checks the static libraries that backends return against their metadata, and links each into one object.
 
-Each becomes one object of what its symbols reach, in which all other names are local. Whatever is wrong is a
-BackendError that starts with the backend's kind and names the symbol and the file.
+Such an object holds the code reachable from the library's symbols, with all other names local. Problems are
+BackendErrors that start with the backend's kind and name the symbol and the file.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ def check_libraries(
     static: bool = False,
     cpus: Sequence[str] = (),
 ) -> tuple[PreparedLibrary, ...]:
-    """Check what all backends of a build have handed back and return their libraries, ready to be linked.
+    """Check the outputs of all backends and return their libraries, ready to link.
 
-    ``cpus`` are those of the base Target, which libraries may be for; ``static`` is the form of the bundle: the shared
-    one binds functions of the C library to versions. Writes into ``workdir``. Raises BackendError; ToolchainError if a
-    tool is at fault.
+    ``cpus`` are the base Target's levels; ``static`` is the form of the bundle: a shared one binds functions of the C
+    library to versions. Writes to ``workdir``. Raises BackendError; ToolchainError if a tool fails.
     """
     base = read_system_symbols(toolchain, workdir)
     outputs = needed_libraries(outputs, cpus)

@@ -134,7 +134,7 @@ class TestRefusals:
 
     def test_a_level_that_the_target_does_not_name(self, folder: Path) -> None:
         libraries = form(folder, "x86-64"), form(folder, "x86-64-v2")
-        assert "is for 'x86-64-v2', which is none of the Target's CPUs" in refusal(folder, *libraries)
+        assert "is for 'x86-64-v2', which is not one of the Target's CPUs" in refusal(folder, *libraries)
 
     def test_a_level_of_a_cuda_bundle(self, folder: Path) -> None:
         libraries = form(folder, "x86-64", level=""), form(folder, "x86-64-v3")

@@ -323,7 +323,7 @@ class TestRefusals:
 
     def test_data_in_place_of_a_function(self, folder: Path) -> None:
         path = compile_file(folder / "data.o", "int acme_half = 4;")
-        assert "acme_half, which is no function in data.o" in refusal(folder, library([path], "acme_half")).message
+        assert "acme_half, which is not a function in data.o" in refusal(folder, library([path], "acme_half")).message
 
     def test_assembly_without_a_type(self, folder: Path) -> None:
         path = compile_file(folder / "half.o", ".text\n.globl acme_half\nacme_half: ret\n", "-xassembler")
@@ -340,7 +340,7 @@ class TestRefusals:
         int acme_half(int x) { int add(int y) { return x + y; } return apply(add); }
         """
         path = compile_file(folder / "half.o", source)
-        assert "half.o wants an executable stack" in refusal(folder, library([path], "acme_half")).message
+        assert "half.o requires an executable stack" in refusal(folder, library([path], "acme_half")).message
 
     def test_constructors(self, folder: Path) -> None:
         source = """
@@ -355,7 +355,7 @@ class TestRefusals:
         outer = compile_file(folder / "outer.o", "int ready(void); int acme_half(void) { return 50 + ready(); }")
         path = make_archive(folder / "acme.a", inner, outer)
         error = refusal(folder, library([path], "acme_half"))
-        assert re.search(r"acme.a\(inner.o\) runs (boot|early|leave) when it is loaded or unloaded", error.message)
+        assert re.search(r"acme.a\(inner.o\) runs (boot|early|leave) at load or unload", error.message)
         some = refusal(folder, library([path], "acme_half", unneeded_constructors=("boot", "early")))
         assert "runs leave" in some.message
         prepared = check(folder, library([path], "acme_half", unneeded_constructors=("boot", "early", "leave")))

@@ -235,7 +235,7 @@ def test_nothing_to_choose(tmp_path: Path, cli: Cli) -> None:
     np.testing.assert_allclose(packager.load(alone).run([X])["y"], Y, rtol=1e-6)
     done = cli("tune", alone)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "there is nothing to choose" in done.stderr
+    assert "there is nothing to tune" in done.stderr
 
 
 def record(problem: str = "pacer relu float32[8]", device: str = "a GPU", best: str = "second") -> Record:
@@ -245,9 +245,9 @@ def record(problem: str = "pacer relu float32[8]", device: str = "a GPU", best: 
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([record(), record(device="another")], "of several devices: a GPU, another"),
-        ([record("other")], "are of none of its functions"),
-        ([], "are of none of its functions"),
+        ([record(), record(device="another")], "for several devices: a GPU, another"),
+        ([record("other")], "match none of its functions"),
+        ([], "match none of its functions"),
     ],
 )
 def test_records_that_do_not_fit(bundle: Path, tmp_path: Path, cli: Cli, records: list[Record], message: str) -> None:

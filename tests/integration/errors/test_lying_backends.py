@@ -149,7 +149,7 @@ def test_builds_are_equal(model: Path) -> None:
         ("leak", "liar: liar.o defines leaked, which liar does not provide"),
         ("undefined", "liar: liar needs foo (in liar.o)"),
         ("weak", "liar: liar needs bar (in liar.o)"),
-        ("constructor", "liar: liar.o runs boot when it is loaded or unloaded"),
+        ("constructor", "liar: liar.o runs boot at load or unload"),
         ("missing", "liar: liar provides liar_other, but liar.o does not define it"),
         ("unlisted", "_relu, which none of its libraries provides"),
         ("position", "liar: liar: liar.o is not position-independent code"),

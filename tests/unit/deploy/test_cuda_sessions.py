@@ -135,8 +135,8 @@ def test_options_that_there_are_not(bundle: Bundle, path: Path, good: Path) -> N
 @pytest.mark.parametrize(
     ("arena", "message", "status"),
     [
-        (OnHost(np.zeros(64, np.uint8)), "arena lies in host memory", "DEVICE"),
-        (np.zeros(64, np.uint8), "arena lies in host memory", "DEVICE"),
+        (OnHost(np.zeros(64, np.uint8)), "arena is in host memory", "DEVICE"),
+        (np.zeros(64, np.uint8), "arena is in host memory", "DEVICE"),
         (OnDevice(np.zeros(64, np.uint8), device=1), "on CUDA device 1, the session on 0", "DEVICE"),
         (b"memory", "arena is bytes", "ARGUMENT"),
     ],
@@ -199,10 +199,10 @@ def test_streams(bundle: Bundle, kind: Any, handle: int, given: int) -> None:
 @pytest.mark.parametrize(
     ("stream", "message"),
     [
-        (-1, "stream is -1, which is no CUDA stream"),
-        (1 << 64, "no CUDA stream"),
+        (-1, "stream is -1, which is not a CUDA stream"),
+        (1 << 64, "not a CUDA stream"),
         ("stream", "stream is str"),
-        (True, "no CUDA stream"),
+        (True, "not a CUDA stream"),
         (Torch(None), "stream is NoneType"),  # type: ignore[arg-type]
         (Protocol(5, version=1), "__cuda_stream__ of version 1, expected 0"),
     ],

@@ -203,7 +203,7 @@ def test_code_that_is_hidden_missing_damaged_or_writable(fatbin: Path, tmp_path:
         return checks(build_bundle(tmp_path / f"{name}.so", link=link, patch=patch or (lambda same: same)), machine)
 
     assert build("hidden", [fatbin], None) == {"manifest.gpu_code": "the file has GPU code that is not declared"}
-    assert build("missing", [], cuda()) == {"manifest.gpu_code": "GPU code for sm_80, sm_90a, compute_80 is not there"}
+    assert build("missing", [], cuda()) == {"manifest.gpu_code": "GPU code for sm_80, sm_90a, compute_80 is missing"}
     damaged = tmp_path / "damaged.fatbin"
     damaged.write_bytes(fatbin.read_bytes()[:-8])
     assert "cannot be read" in build("damaged", [damaged], cuda())["manifest.gpu_code"]
@@ -280,7 +280,7 @@ def test_machine_files(bundle: Path, machine: Machine, tmp_path: Path) -> None:
     file.write_text(json.dumps(value))
     assert read_machine(file) == replace(machine, cuda=None)
     (finding,) = verify(bundle, machine=file).findings
-    assert "describe the machine anew" in finding.hint
+    assert "write it again" in finding.hint
     for path, wrong in (("arch", "90"), ("memory_bytes", -1), ("name", None)):
         value = machine.to_json()
         value["cuda"]["devices"][0][path] = wrong

@@ -213,10 +213,10 @@ def version_of_another_library(path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "check", "what"),
     [
-        (make_data_of_it, "manifest.symbols", "data, or not in executable memory: pk_scale"),
-        (move_to_data, "manifest.symbols", "data, or not in executable memory: pk_scale"),
-        (make_undefined, "manifest.symbols", "not in the file: pk_scale"),
-        (forget_version, "elf.undefined", "no needed library has: calloc"),
+        (make_data_of_it, "manifest.symbols", "not executable code: pk_scale"),
+        (move_to_data, "manifest.symbols", "not executable code: pk_scale"),
+        (make_undefined, "manifest.symbols", "missing from the file: pk_scale"),
+        (forget_version, "elf.undefined", "no needed library provides: calloc"),
         (version_of_another_library, "elf.undefined", "symbol versions of packager_bundle_v1"),
     ],
 )

@@ -72,11 +72,11 @@ def test_bundles_without_kernels() -> None:
         ((WHOLE,), plan(HOST, driver=None), "has GPU code in .nv_fatbin, but no Target of kind 'cuda'"),
         ((replace(WHOLE, archs=("sm_80",)),) * 2, plan(HOST, GPU), "no GPU module has machine code for sm_90a"),
         ((replace(WHOLE, ptx=()),), plan(HOST, GPU), "no GPU module has PTX for compute_80"),
-        ((WHOLE,), plan(HOST, {**GPU, "ptx": ()}), "has PTX for compute_80, which is not asked for"),
+        ((WHOLE,), plan(HOST, {**GPU, "ptx": ()}), "has PTX for compute_80, which is not requested"),
         (
             (WHOLE, replace(WHOLE, archs=("sm_80", "sm_90"))),
             plan(HOST, GPU),
-            "GPU module 2 of 2 has machine code for sm_90, which is not asked for",
+            "GPU module 2 of 2 has machine code for sm_90, which is not requested",
         ),
     ],
 )

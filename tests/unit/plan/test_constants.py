@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packager.graph.array_views import reshaped
-from packager.ir.call_plan import ConstantForm, ConstantTable, fixed_reason
-from packager.plan.constant_views import find_form
+from packager.ir.call_plan import ConstantTable, ConstantView, fixed_reason
+from packager.plan.constant_views import find_view
 from packager.plan.constants import ConstantBuilder
 
 
@@ -46,7 +46,7 @@ def test_the_same_bytes_of_another_type_or_shape_are_another_constant() -> None:
 def test_a_name_stands_for_one_content() -> None:
     builder = ConstantBuilder()
     builder.add("a", np.zeros(4))
-    with pytest.raises(ValueError, match="constant 'a' stands for two different contents"):
+    with pytest.raises(ValueError, match="constant 'a' has two different contents"):
         builder.add("a", np.ones(4))
 
 
@@ -72,7 +72,7 @@ def test_an_array_with_gaps_counts_by_its_values() -> None:
     np.testing.assert_array_equal(table.arrays[0].reshape(-1), base.T.reshape(-1))
 
 
-def gathered(form: ConstantForm, source: np.ndarray) -> np.ndarray:
+def gathered(form: ConstantView, source: np.ndarray) -> np.ndarray:
     """Read ``source`` as the runtime does."""
     flat = np.ascontiguousarray(source).reshape(-1)
     places = np.indices(form.extents).reshape(len(form.extents), -1)
@@ -113,23 +113,23 @@ VIEWS = {
 def test_the_form_of_a_view(name: str, dtype: str) -> None:
     view, expected = VIEWS[name]
     source = np.arange(96).astype(dtype).reshape(8, 12)
-    form = find_form(np.asarray(view(source)), "w", source)
-    assert form == ConstantForm("w", *expected)
+    form = find_view(np.asarray(view(source)), "w", source)
+    assert form == ConstantView("w", *expected)
     assert form is not None
     np.testing.assert_array_equal(gathered(form, source), np.asarray(view(source)).reshape(-1))
 
 
 def test_no_form() -> None:
     source = np.arange(96, dtype=np.float32).reshape(8, 12)
-    assert find_form(source + 0, "w", source) is None  # other memory
-    assert find_form(reshaped(source.T + 0, (96,)), "w", source) is None  # a copy of that
-    assert find_form(reshaped(source.T, (96,)) + 0, "w", source) is None  # computed from a copy
-    assert find_form(reshaped(source.T, (96,)).reshape(32, 3).T, "w", source) is None  # no strides have this order
-    assert find_form(source.view(np.int32), "w", source) is None
-    assert find_form(source.T, "w", source.T) is None  # the source itself is no plain array
-    assert find_form(source, "w", source[1:]) is None  # starts before it
-    assert find_form(source, "w", source[:4]) is None  # ends after it
-    assert find_form(source.view(np.int8)[:, 1:5].view(np.float32), "w", source) is None  # between elements
+    assert find_view(source + 0, "w", source) is None  # other memory
+    assert find_view(reshaped(source.T + 0, (96,)), "w", source) is None  # a copy of that
+    assert find_view(reshaped(source.T, (96,)) + 0, "w", source) is None  # computed from a copy
+    assert find_view(reshaped(source.T, (96,)).reshape(32, 3).T, "w", source) is None  # no strides have this order
+    assert find_view(source.view(np.int32), "w", source) is None
+    assert find_view(source.T, "w", source.T) is None  # the source itself is no plain array
+    assert find_view(source, "w", source[1:]) is None  # starts before it
+    assert find_view(source, "w", source[:4]) is None  # ends after it
+    assert find_view(source.view(np.int8)[:, 1:5].view(np.float32), "w", source) is None  # between elements
 
 
 def test_slots_and_the_reasons_why_a_constant_is_fixed() -> None:
@@ -144,8 +144,8 @@ def test_slots_and_the_reasons_why_a_constant_is_fixed() -> None:
     constants = builder.build(
         packed=False, originals={"unused": w, "w": w, "b": b, "table": table, "positions": positions}
     )
-    forms = [slot.form and (slot.form.source, slot.form.extents) for slot in constants.slots]
-    assert forms == [("w", (6,)), ("w", (3, 2)), None, ("table", (3,)), None]
+    views = [slot.view and (slot.view.source, slot.view.extents) for slot in constants.slots]
+    assert views == [("w", (6,)), ("w", (3, 2)), None, ("table", (3,)), None]
     assert [(spec.name, spec.dtype, spec.shape) for spec in constants.named] == [
         ("w", "float32", (2, 3)),
         ("b", "float32", (2, 3)),

@@ -185,7 +185,7 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
         ("llvm -mcpu", "cannot read '-mcpu'", "-name=value"),
         ("llvm -mtriple=a -mtriple=b", "attribute 'mtriple' stands twice in Target 'llvm': 'a' and 'b'", "only lists"),
         ("llvm -mcpu=a,b,a", "attribute 'mcpu' of Target 'llvm' is a,b,a, which names a CPU twice", "the least first"),
-        ("llvm -kind=acme", "the kind stands twice", "in front"),
+        ("llvm -kind=acme", "has two kinds", "at the front"),
         ("", "has no kind", "llvm -mcpu="),
         ("-mcpu=x", "has no kind", "llvm -mcpu="),
         ("llvm 'x", "cannot be read: No closing quotation", ""),
@@ -241,7 +241,7 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
         ("acme -compiler=llvm", "Target 'acme' has no attribute 'compiler'", "'acme' alone, or 'llvm -compiler=acme'"),
         ("llvm -compiler=acm", "attribute 'compiler' of Target 'llvm' is 'acm'", "did you mean 'acme'? valid values"),
         ("llvm -compiler=llvm", "'llvm', which is not a backend that specializes it", "acme"),
-        ("llvm -compiler=acme -compiler=second", "'compiler' stands twice", "a Target for each"),
+        ("llvm -compiler=acme -compiler=second", "'compiler' is given twice", "a Target for each"),
         (
             '{"kind": "llvm", "compiler": 3}',
             "attribute 'compiler' of Target 'llvm' is 3, expected type str",
@@ -259,7 +259,7 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
             "wrong device: 'llvm' is for device 'cpu', and 'warp' for device 'cuda'",
             "'warp' alone",
         ),
-        ("warp", "Target 'warp' is for device 'cuda', and no Target of the list", "add -t cuda or -t cudagen"),
+        ("warp", "Target 'warp' is for device 'cuda', but no base Target", "add -t cuda or -t cudagen"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -297,7 +297,7 @@ def test_two_base_targets_of_one_device_contradict() -> None:
             f"attribute 'mtriple' is '{triples[0]}' and '{triples[1]}'",
             "one machine",
         ),
-        (("llvm", "owncpu"), "Targets 'llvm' and 'owncpu' both compile what no one else takes", "one of them"),
+        (("llvm", "owncpu"), "Targets 'llvm' and 'owncpu' are both base Targets", "one of them"),
     ):
         error = refused(*texts)
         assert message in error.message
