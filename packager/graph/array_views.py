@@ -1,4 +1,4 @@
-"""Parts of constants as views of them, where numpy would copy."""
+"""Indexes and reshapes constants as views where possible, and tracks the source of copies."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from packager.bundle.arrays import Array
 
 
 def take(array: Array, indices: Array, axis: int | None) -> Array | None:
-    """Return ``numpy.take``'s result for integer indices; a view if they are evenly spaced, which positions mostly are.
+    """Like ``numpy.take`` for integer indices, but a view if they are evenly spaced, as position indices mostly are.
 
-    Without an axis the array counts as flat. Returns None if an index lies outside.
+    Without an axis the array is flattened. Returns None if an index is out of range.
     """
     if axis is None:
         array, axis = array.reshape(-1), 0
@@ -38,18 +38,18 @@ def take(array: Array, indices: Array, axis: int | None) -> Array | None:
     return row.reshape(shape)
 
 
-class Moved(np.ndarray[Any, Any]):
-    """Elements of another array in another order, ``view_of_source``, where numpy had to copy. It owns its memory."""
+class TrackedCopy(np.ndarray[Any, Any]):
+    """A copy that remembers the array whose elements it holds, ``view_of_source``. It owns its memory."""
 
     view_of_source: Array
 
 
-def reshaped(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return ``numpy.reshape``'s result; of a copy too it stays known what it is a copy of."""
+def reshape_tracked(array: Array, shape: tuple[int, ...]) -> Array:
+    """Like ``numpy.reshape``, but a copy remembers its source."""
     result = array.reshape(shape)
     if np.may_share_memory(result, array) or not result.size:
         return result
-    moved = Moved(shape, array.dtype)
+    moved = TrackedCopy(shape, array.dtype)
     moved[...] = result
     moved.view_of_source = array
-    return moved.view(np.ndarray)  # what is computed from it shall be no such array
+    return moved.view(np.ndarray)  # derived arrays must not inherit the subclass

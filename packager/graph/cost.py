@@ -1,4 +1,4 @@
-"""Estimate what a call of a kernel or of a partition costs: FLOPs, and bytes read and written, at the dims' maxima."""
+"""Estimates the cost of a kernel or partition: FLOPs, and bytes read and written, with the dims at their maxima."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 
 def estimate(kernel: Kernel, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> Cost:
-    """Return the cost of a call; ``names`` gives the kernel's shape variables as extents over the dims."""
+    """Return the cost of a call; ``names`` maps the kernel's shape variables to extents over the dims."""
     read = written = 0
     for parameter, buffer in zip(kernel.parameters, kernel.primfunc.params, strict=True):
         bits = tvm.runtime.DataType(str(buffer.dtype)).bits
@@ -34,10 +34,10 @@ def estimate(kernel: Kernel, names: Mapping[Any, Extent], dims: Mapping[str, Dim
 
 
 def estimate_function(function: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> Cost:
-    """Return the cost of a Relax function of plain operators; ``names`` gives its shape variables as extents.
+    """Return the cost of a Relax function of operators; ``names`` maps its shape variables to extents.
 
-    Matrix products and convolutions count two operations for each multiplication and addition, whatever their type;
-    all else counts, if it is floating-point, one for each element that it reads or writes, whichever is more.
+    Matmuls and convolutions count two operations per multiply-add, of any type; other floating-point operators count
+    one per element read or written, whichever is more.
     """
 
     def elements(ty: Any) -> int:
@@ -64,7 +64,7 @@ def estimate_function(function: Any, names: Mapping[Any, Extent], dims: Mapping[
 
 
 def _multiplications(call: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
-    """Return the operations behind each element of a matrix product or convolution; 0 for other operators."""
+    """Return the multiply-adds per output element of a matmul or convolution; 0 for other operators."""
     name = getattr(call.op, "name", "")
     if name == "relax.matmul":
         return 2 * symbolic.maximum(call.args[0].ty.shape.values[-1], names, dims)
@@ -78,7 +78,7 @@ def _multiplications(call: Any, names: Mapping[Any, Extent], dims: Mapping[str, 
 
 
 def _flops(node: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
-    """Count floating-point operations of all stores, times the extents of the loops around them."""
+    """Count the floating-point operations of all stores, times the extents of their loops."""
     match node:
         case st.For():
             return symbolic.maximum(node.extent, names, dims) * _flops(node.body, names, dims)
@@ -95,7 +95,7 @@ def _flops(node: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> i
 
 
 def _operations(value: Any) -> int:
-    """Count the floating-point operations of an expression; a call of a math function counts as one."""
+    """Count the floating-point operations of an expression; a math function call counts as one."""
     count = 0
     stack = [value]
     while stack:

@@ -1,4 +1,4 @@
-"""A Relax function of plain bindings as a graph that can be asked: what computes a value, and who reads it."""
+"""Def-use queries on a Relax function without control flow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Dataflow:
-    """``constants`` are the parameters that are constants; ``array_of`` gives the value of one of these."""
+    """Definitions and uses. ``constants`` are the parameters that are constants; ``array_of`` returns their values."""
 
     def __init__(
         self,
@@ -35,28 +35,28 @@ class Dataflow:
         self._results = IdentitySet(variables_of(function.body.body))
 
     def value(self, variable: Any) -> Any:
-        """Return what a variable is bound to; None for a parameter, and for what is no variable."""
+        """Return the value bound to a variable; None for parameters and non-variables."""
         return self.values.get(variable)
 
     def call(self, variable: Any, *operators: str) -> Any:
-        """Return the call that a variable is bound to if it is of one of these operators (``matmul``), else None."""
+        """Return the call bound to a variable if it is of one of these operators (``matmul``), else None."""
         value = self.value(variable)
         return value if operator_of(value) in operators else None
 
     def readers(self, variable: Any) -> list[Any]:
-        """Return the variables whose bindings read ``variable``, in order, each once."""
+        """Return the distinct variables whose bindings read ``variable``, in order."""
         return self._readers.get(variable, [])
 
     def is_result(self, variable: Any) -> bool:
-        """Whether it is what the function returns, or a part of that."""
+        """Whether the function returns it, possibly in a tuple."""
         return variable in self._results
 
     def is_constant(self, variable: Any) -> bool:
-        """Whether it is one of the model's constants."""
+        """Whether it is a constant of the model."""
         return variable in self.constants
 
     def array(self, variable: Any) -> Array | None:
-        """Return the value of a constant where it is known."""
+        """Return the value of a constant, or None if unknown."""
         return self.array_of(variable) if self.is_constant(variable) else None
 
 
@@ -66,7 +66,7 @@ def bindings_of(function: relax.Function) -> list[Any]:
 
 
 def operator_of(value: Any) -> str:
-    """Return the name of the operator that is called, without ``relax.``; an empty text for anything else."""
+    """Return the name of the called operator without ``relax.``; an empty string for anything else."""
     name = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
     return str(name).removeprefix("relax.")
 
@@ -76,7 +76,7 @@ def variables_of(value: Any) -> list[relax.Var]:
     found = IdentitySet()
 
     def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Var) and not is_prim_expr(expr):  # TVM has one class for both
+        if isinstance(expr, relax.Var) and not is_prim_expr(expr):  # TVM uses one class for both
             found.add(expr)
 
     relax.analysis.post_order_visit(value, visit)
@@ -84,26 +84,26 @@ def variables_of(value: Any) -> list[relax.Var]:
 
 
 def extents_of(value: Any) -> tuple[Any, ...] | None:
-    """Return the extents of a tensor or of a tensor's type, as TVM has them; None for others, and without a rank."""
+    """Return the TVM extents of a tensor or tensor type; None for other values, or if the rank is unknown."""
     ty = getattr(value, "ty", value)
     known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
     return tuple(ty.shape.values) if known else None
 
 
 def shape_of(value: Any) -> tuple[Any, ...] | None:
-    """Return the same as ``extents_of``, integers where extents are known."""
+    """Like ``extents_of``, with integers for static extents."""
     extents = extents_of(value)
     return extents and tuple(int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in extents)
 
 
 def static_shape_of(value: Any) -> tuple[int, ...] | None:
-    """Return the same as ``shape_of``; None also where an extent is symbolic."""
+    """Like ``shape_of``; None if any extent is symbolic."""
     shape = shape_of(value)
     return shape if shape is not None and all(isinstance(extent, int) for extent in shape) else None
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two extents, or two sequences of them, are equal for all values of the dims."""
+    """Whether two extents, or sequences of extents, are provably equal."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, int) and isinstance(b, int):
@@ -112,7 +112,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def scalar_of(expr: Any) -> float | None:
-    """Return a number that stands in the graph; None for anything else."""
+    """Return the value of a scalar constant in the graph; None for anything else."""
     value: Any = getattr(expr, "value", None)
     if hasattr(value, "numpy"):
         array = value.numpy()
@@ -121,13 +121,13 @@ def scalar_of(expr: Any) -> float | None:
 
 
 def in_order(flow: Dataflow, variables: Sequence[Any]) -> tuple[Any, ...]:
-    """Return variables in the order of their bindings, each once."""
+    """Return the distinct variables in binding order."""
     wanted = IdentitySet(variables)
     return tuple(variable for variable in flow.variables if variable in wanted)
 
 
 def only_last_is_read(flow: Dataflow, variables: Sequence[Any]) -> bool:
-    """Whether of all these variables only the last given is read by others."""
+    """Whether only the last of these variables is read by others."""
     inner = IdentitySet(variables)
     for variable in variables[:-1]:
         if flow.is_result(variable) or any(reader not in inner for reader in flow.readers(variable)):
@@ -136,7 +136,7 @@ def only_last_is_read(flow: Dataflow, variables: Sequence[Any]) -> bool:
 
 
 def called_function(value: Any) -> str | None:
-    """Return the name of the PrimFunc or partition that a binding's value calls, or None if it is no such call."""
+    """Return the name of the PrimFunc or partition that a value calls, or None."""
     if isinstance(value, relax.Call):
         operator = getattr(value.op, "name", "")
         if operator == "relax.call_tir":
@@ -147,7 +147,7 @@ def called_function(value: Any) -> str | None:
 
 
 def computed_from_constants(main: relax.Function, num_inputs: int) -> IdentitySet:
-    """Return the parameters after ``num_inputs``, and the variables that depend on them alone."""
+    """Return the parameters after ``num_inputs``, and the variables that depend only on them."""
     found = IdentitySet(main.params[num_inputs:])
     for binding in bindings_of(main):
         used = relax.analysis.free_vars(binding.value)

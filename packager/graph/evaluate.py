@@ -1,8 +1,7 @@
-"""Evaluate a Relax function of weights with numpy, operator by operator.
+"""Evaluates Relax operators on weights with numpy.
 
-Compiling a function for the build machine costs tens of milliseconds for each operator and shape; moving weights around
-costs numpy next to nothing: it returns views where it can. Only operators that numpy computes exactly as TVM does are
-here.
+Compiling for the build machine costs tens of milliseconds per operator and shape; numpy is faster, and returns views
+where it can. Only operators with results identical to TVM's are included.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tvm.ir import GenericConst
 
 from packager.bundle.arrays import Array
 from packager.graph import array_views as views
-from packager.graph.array_views import reshaped
+from packager.graph.array_views import reshape_tracked
 from packager.graph.dataflow import bindings_of
 from packager.graph.identity import IdentityMap
 
@@ -36,7 +35,7 @@ def _arange(call: relax.Call) -> Array | None:
 
 
 def _shape_to_tensor(call: relax.Call, *known: Array) -> Array | None:
-    """Return a shape as an array; it stands in the call itself, or was known before."""
+    """Return a shape as an array; it is inline in the call, or already known."""
     extents = call.args[0].values if isinstance(call.args[0], relax.ShapeExpr) else ()
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return None
@@ -90,10 +89,10 @@ def _pad(call: relax.Call, array: Array) -> Array | None:
 
 
 OPERATORS: dict[str, Callable[..., Array | None]] = {
-    "relax.reshape": lambda call, a: reshaped(a, _shape(call)),
+    "relax.reshape": lambda call, a: reshape_tracked(a, _shape(call)),
     "relax.permute_dims": lambda call, a: a.transpose(_axes(call)),
-    "relax.expand_dims": lambda call, a: reshaped(a, _shape(call)),
-    "relax.squeeze": lambda call, a: reshaped(a, _shape(call)),
+    "relax.expand_dims": lambda call, a: reshape_tracked(a, _shape(call)),
+    "relax.squeeze": lambda call, a: reshape_tracked(a, _shape(call)),
     "relax.broadcast_to": lambda call, a: np.broadcast_to(a, _shape(call)),
     "relax.strided_slice": _strided_slice,
     "relax.nn.pad": _pad,
@@ -121,13 +120,13 @@ OPERATORS: dict[str, Callable[..., Array | None]] = {
     "relax.logical_not": lambda _, a: np.logical_not(a),
     "relax.where": lambda _, condition, a, b: np.asarray(np.where(condition, a, b)),
 }
-FLOATING_ONLY = {"relax.divide"}  # integers divide by truncation, which numpy does not
+FLOATING_ONLY = {"relax.divide"}  # integer division truncates in TVM, not in numpy
 
 
 def evaluate(function: relax.Function, values: list[Array]) -> list[Array | None]:
-    """Return the fields of the tuple that ``function`` gives for a tuple of ``values``.
+    """Evaluate ``function``, which maps a tuple of ``values`` to a tuple; return its fields.
 
-    A field that an operator is needed for that is not here is None.
+    A field that depends on an unsupported operator is None.
     """
     known: IdentityMap[Any] = IdentityMap([(function.params[0], tuple(values))])
     for binding in bindings_of(function):
@@ -151,7 +150,7 @@ def _evaluate(value: Any, known: IdentityMap[Any]) -> Any | None:
 
 
 def evaluate_call(call: relax.Call, known: IdentityMap[Any]) -> Array | None:
-    """Return what a call gives, or None if an operand is not in ``known``, or the operator is not here."""
+    """Evaluate a call; None if an operand is not in ``known``, or the operator is unsupported."""
     name = getattr(call.op, "name", "")
     shape = call.ty if name == "relax.shape_of" else getattr(call.ty, "shape", None)
     extents = getattr(shape, "values", None)
@@ -162,7 +161,7 @@ def evaluate_call(call: relax.Call, known: IdentityMap[Any]) -> Array | None:
         return None
     if name in FLOATING_ONLY and arguments[0].dtype.kind != "f":
         return None
-    with np.errstate(all="ignore"):  # numbers that are none are the model's own business
+    with np.errstate(all="ignore"):  # NaN and infinities are legitimate values of the model
         result = OPERATORS[name](call, *arguments)
     if result is None or name == "relax.shape_of":
         return result

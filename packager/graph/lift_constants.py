@@ -1,4 +1,4 @@
-"""Turn the constants of ``main`` into named parameters, so that no pass copies weights."""
+"""Lifts the constants of ``main`` to named parameters, so that passes do not copy weights."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from packager.bundle.arrays import Array
 from packager.bundle.hashing import sha256_of_array
 from packager.graph.rewrite import with_main
 
-# Scalars and short integer vectors stay constants of the graph, which passes fold and kernels inline; all others are
-# named parameters, which no pass copies.
+# Scalars and short integer vectors stay in the graph, where passes fold and kernels inline them.
 INLINE_INTEGERS = 16
 
 
@@ -28,10 +27,10 @@ def stays_inline(array: Array) -> bool:
 def lift_constants(
     module: tvm.IRModule, names: Mapping[Any, str], taken: Iterable[str] = ()
 ) -> tuple[tvm.IRModule, dict[str, Array]]:
-    """Turn the constants of ``main`` into parameters after those that it has; return their values by name, in order.
+    """Append the constants of ``main`` to its parameters; return their values by name, in order.
 
-    ``names`` gives the names of constants by their TVM tensor; others are numbered, and are one where
-    their contents are equal. ``taken`` are names that main's parameters have.
+    ``names`` maps TVM tensors to names of constants; others are numbered, and deduplicated by content. ``taken`` are
+    the names of main's existing parameters.
     """
     lifted: dict[tuple[str, str, str, tuple[int, ...]], tuple[relax.Var, str, Array]] = {}
     used = {*taken, *names.values()}

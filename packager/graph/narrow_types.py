@@ -1,6 +1,6 @@
-"""Conversion of elements of at most 8 bits that numpy lacks, bit by bit in integers: the same on every device.
+"""Converts narrow types (at most 8 bits) with integer operations, identically on every device.
 
-Such an element lies in the low bits of a byte; the others are ignored, and written as 0. Sources: the tables of ONNX's
+An element occupies the low bits of a byte; the high bits are ignored, and written as 0. Sources: the tables of ONNX's
 Cast, https://onnx.ai/onnx/operators/onnx__Cast.html; Micikevicius et al. 2022, "FP8 Formats for Deep Learning";
 OCP Microscaling Formats 1.0.
 """
@@ -13,17 +13,17 @@ from typing import Any
 from tvm import tirx
 
 NATIVE = "float8_e4m3fn"
-"""The one that operators of Relax and backends have as a type of its own."""
+"""The one narrow type that Relax operators and backends support natively."""
 EXPONENTS = "float8_e8m0fnu"
-"""Powers of two: 2^(code - 127); 255 is NaN. It has neither sign nor zero."""
+"""E8M0: 2^(code - 127); 255 is NaN. No sign, no zero."""
 
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A sign, an exponent with its bias, a mantissa of ``mantissa`` bits; codes are without the sign.
+    """A sign, a biased exponent, and ``mantissa`` bits; codes exclude the sign.
 
-    ``overflow`` is the code of what is beyond the largest number where it does not saturate, ``nan`` that of NaN.
-    ``one_zero``: 0 has no sign, and the code of -0 is NaN.
+    ``overflow`` is the code of values beyond the largest number without saturation, ``nan`` that of NaN. ``one_zero``:
+    0 is unsigned, and the code of -0 is NaN.
     """
 
     bits: int
@@ -40,16 +40,16 @@ FLOATS = {
     "float8_e4m3fnuz": FloatFormat(8, 3, 8, 0x7F, 0x80, 0x80, one_zero=True),
     "float8_e5m2": FloatFormat(8, 2, 15, 0x7B, 0x7C, 0x7E),
     "float8_e5m2fnuz": FloatFormat(8, 2, 16, 0x7F, 0x80, 0x80, one_zero=True),
-    # Without infinities and NaN: what is too large saturates, and NaN is -0, as ml_dtypes has it.
+    # No infinities and NaN: large values saturate, and NaN becomes -0, as in ml_dtypes.
     "float4_e2m1fn": FloatFormat(4, 1, 1, 0x7, 0x7, 0x8),
 }
 INTEGERS = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
-"""Bits of integers of less than a byte."""
+"""Bits of the sub-byte integers."""
 
 
 @dataclass(frozen=True)
 class _Wide:
-    """The float that an element is converted from: its bits, and those of its mantissa."""
+    """The source float type: its bits, and those of its mantissa."""
 
     bits: int
     mantissa: int
@@ -60,12 +60,12 @@ _WIDE = {"float32": _Wide(32, 23, 127), "float64": _Wide(64, 52, 1023)}
 
 
 def widened(name: str) -> str:
-    """Return the type that ``decode`` gives: it holds all values."""
+    """Return the result type of ``decode``, which represents all values."""
     return {"i": "int8", "u": "uint8"}.get(name[0], "float32")
 
 
 def decode(name: str, byte: Any) -> Any:
-    """Return the value of an element in a uint8, of the type ``widened(name)``."""
+    """Convert an element in a uint8 to type ``widened(name)``."""
     if name in INTEGERS:
         rest = tirx.const(8 - INTEGERS[name], "uint8")
         raised = tirx.reinterpret(widened(name), byte << rest)
@@ -96,10 +96,10 @@ def _number(value: int, dtype: str = "uint32") -> Any:
 
 
 def encode(name: str, value: Any, dtype: str, saturate: bool, rounding: str = "up") -> Any:
-    """Return a number of type ``dtype`` as an element in a uint8. It is an integer, a bool, a float32 or a float64.
+    """Convert a value of type ``dtype`` (integer, bool, float32 or float64) to an element in a uint8.
 
-    Floats are rounded to the nearest, ties to even, but for EXPONENTS, which have a ``rounding`` of their own: up, down
-    or nearest. To integers, floats are truncated. Integers that do not fit lose their high bits unless they saturate.
+    Rounds to nearest even, except EXPONENTS, which use ``rounding``: up, down or nearest. Floats are truncated to
+    integers. Integers wrap unless they saturate.
     """
     if name in INTEGERS:
         return _encode_integer(name, value, dtype, saturate)
@@ -113,7 +113,7 @@ def encode(name: str, value: Any, dtype: str, saturate: bool, rounding: str = "u
 def _encode_integer(name: str, value: Any, dtype: str, saturate: bool) -> Any:
     bits = INTEGERS[name]
     if dtype in _WIDE:
-        # The standard leaves open what does not fit. Conversions of C must: beyond int32 they are undefined.
+        # Out of range values are unspecified in the standard; clamp, since C's conversion is undefined beyond int32.
         limit = tirx.const(2.0**31 - 128, dtype)
         number = tirx.Select(value == value, value, tirx.const(0.0, dtype))  # noqa: PLR0124  (NaN)
         value = tirx.max(tirx.min(number, limit), -limit).astype("int32")
@@ -136,10 +136,10 @@ def _encode_float(form: FloatFormat, value: Any, wide: _Wide, saturate: bool) ->
     field = size >> number(wide.mantissa)
     lead = tirx.Select(field > number(0), number(1 << wide.mantissa), number(0))
     significand = (size & number((1 << wide.mantissa) - 1)) | lead
-    exponent = field.astype(signed) + number(form.bias - wide.bias, signed)  # as the code has it; below 1: subnormal
+    exponent = field.astype(signed) + number(form.bias - wide.bias, signed)  # biased; below 1: subnormal
     one = number(1, signed)
     lost = number(wide.mantissa - form.mantissa, signed) + tirx.max(one - exponent, number(0, signed))
-    shift = tirx.min(lost, number(wide.mantissa + 2, signed)).astype(unsigned)  # beyond that, nothing is left
+    shift = tirx.min(lost, number(wide.mantissa + 2, signed)).astype(unsigned)  # larger shifts also give 0
     odd = (significand >> shift) & number(1)
     half = (number(1) << (shift - number(1))) - number(1)
     rounded = (significand + half + odd) >> shift
@@ -158,11 +158,11 @@ def _encode_float(form: FloatFormat, value: Any, wide: _Wide, saturate: bool) ->
 
 
 def _encode_exponent(value: Any, saturate: bool, rounding: str) -> Any:
-    """The sign is ignored: the standard leaves open what becomes of numbers below 0."""
+    """Ignores the sign: negative numbers are unspecified in the standard."""
     size = tirx.reinterpret("uint32", value) & _number(0x7FFFFFFF)
     exponent, fraction = size >> _number(23), size & _number(0x7FFFFF)
     zero, one = _number(0), _number(1)
-    # Between the codes 0 and 1, 2^-127 and 2^-126, the fractions of subnormal numbers are from 2^22 to 2^23.
+    # Between codes 0 and 1 (2^-127 and 2^-126) numbers are subnormal, with fractions from 2^22 to 2^23.
     if rounding == "down":
         more = zero
     elif rounding == "up":

@@ -1,4 +1,4 @@
-"""Apply TVM's passes, with errors that say which one failed."""
+"""Applies TVM passes, with errors that name the failed pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def apply(passes: Sequence[Any], module: tvm.IRModule) -> tvm.IRModule:
     for transform in passes:
         try:
             module = transform(module)
-        except Exception as error:  # a pass raises whatever its C++ side runs into
+        except Exception as error:  # passes raise arbitrary C++ errors
             name = transform.info.name if hasattr(transform, "info") else transform.__name__
             raise ModelError(
                 f"TVM cannot lower this model: pass {name} failed",

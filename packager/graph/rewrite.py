@@ -1,4 +1,4 @@
-"""Matrix products and convolutions made again, with some of their attributes changed: those of a call are fixed."""
+"""Rebuilds calls, functions and modules with changes: TVM's are immutable."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ATTRIBUTES = {
 PRODUCTS = tuple(_ATTRIBUTES)
 
 
-def remade(call: relax.Call, *operands: Any, **changes: Any) -> relax.Call:
-    """Return a call of one of ``PRODUCTS`` of other operands, and with these attributes in place of its own.
+def rebuild_call(call: relax.Call, *operands: Any, **changes: Any) -> relax.Call:
+    """Rebuild a call of one of ``PRODUCTS`` with other operands and changed attributes.
 
-    With ``out_dtype=None`` the result has the type of the operands, whatever the call said before.
+    With ``out_dtype=None`` the result has the type of the operands.
     """
     name = call.op.name
     kept = {attribute: getattr(call.attrs, attribute) for attribute in _ATTRIBUTES[name]}
@@ -30,13 +30,13 @@ def remade(call: relax.Call, *operands: Any, **changes: Any) -> relax.Call:
 
 
 def with_main(module: IRModule, main: relax.Function) -> IRModule:
-    """Return ``module`` with another ``main``; its other functions, and the variables that call them, stay the same."""
+    """Replace ``main``; other functions and their GlobalVars are kept."""
     functions = {v: main if v.name_hint == "main" else f for v, f in module.functions.items()}
     return IRModule(functions, attrs=module.attrs)
 
 
 def name_result(module: IRModule, name: str) -> IRModule:
-    """Return ``module`` with the variable that ``main`` returns under this name: builders give it one of their own."""
+    """Rename the variable that ``main`` returns: block builders generate a name."""
     main = module["main"]
     result = main.body.body
     if not isinstance(result, relax.Var) or result.name == name:

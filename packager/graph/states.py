@@ -1,7 +1,7 @@
-"""States: tensors that live in a session between runs, a KV-cache for example.
+"""Declares states: tensors that a session keeps between runs, such as a KV-cache.
 
-A state is an input of the model and an output that is its next value, of equal type and static shape. Both are no
-inputs and outputs of the bundle: they are memory of the session.
+A state is an input of the model and the output with its next value, of equal type and static shape. They become memory
+of the session instead of inputs and outputs of the bundle.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def parse_states(texts: Sequence[str]) -> dict[str, str]:
 
 
 def declare_states(model: ImportedModel, requested: Mapping[str, str], *, partly: bool = False) -> ImportedModel:
-    """Return the model with the states that are asked for, input by output, beside those that its file declares.
+    """Add the requested states (input -> output) to those that the model's file declares.
 
-    ``partly``: it is one of several models, and has those of the states whose input or output it has.
-    Raises UsageError for names that the model does not have, and for tensors that cannot be a state.
+    ``partly``: one of several models, which may have only some of the inputs and outputs. Raises UsageError for unknown
+    names, and for tensors that cannot be a state.
     """
     inputs = {spec.name for spec in model.signature.inputs}
     declared = {state.name: state for state in model.signature.states}
@@ -44,7 +44,7 @@ def declare_states(model: ImportedModel, requested: Mapping[str, str], *, partly
         if partly and name not in inputs and output not in model.signature.output_names:
             continue
         own = declared.get(name)
-        if own is None or own.output != output:  # else it is what the file says, with its initial value
+        if own is None or own.output != output:  # else keep the file's declaration with its initial value
             declared[name] = State(name, output)
     states = tuple(declared.values())
     _check_names(model, states, partly)
@@ -54,7 +54,7 @@ def declare_states(model: ImportedModel, requested: Mapping[str, str], *, partly
 
 
 def check_declared(requested: Mapping[str, str], models: Iterable[ImportedModel]) -> None:
-    """Raise UsageError for a state that none of several models reads, or none writes."""
+    """Raise UsageError for a state that no model reads, or no model writes."""
     models = list(models)
     for name, output in requested.items():
         if not any(name == spec.name for model in models for spec in model.signature.inputs):
@@ -64,7 +64,7 @@ def check_declared(requested: Mapping[str, str], models: Iterable[ImportedModel]
 
 
 def state_types(model: ImportedModel, state: State) -> tuple[str, tuple[int, ...]]:
-    """Return dtype and shape of a state of a model, by its input or else its output. Raises UsageError."""
+    """Return dtype and shape of a state, from its input or else its output. Raises UsageError."""
     for spec in model.signature.inputs:
         if spec.name == state.name:
             return spec.dtype, tuple(extent for extent in spec.shape if isinstance(extent, int))
@@ -72,7 +72,7 @@ def state_types(model: ImportedModel, state: State) -> tuple[str, tuple[int, ...
     found = _type_of(ty)
     if found is None:
         raise UsageError(
-            f"--state {state.name}={state.output}: the output is {_shown(ty)}, and a state has one size",
+            f"--state {state.name}={state.output}: the output is {_shown(ty)}, but a state's shape is static",
             hint="fix its dims with --dim",
         )
     return found
@@ -108,7 +108,7 @@ def _check_types(model: ImportedModel, state: State) -> None:
     for axis, extent in enumerate(spec.shape):
         if not isinstance(extent, int):
             raise UsageError(
-                f"{option}: axis {axis} of input {spec.name!r} is the symbolic dim {extent}, and a state has one size",
+                f"{option}: axis {axis} of input {spec.name!r} is symbolic ({extent}), but a state's shape is static",
                 hint=f"fix it: --dim {extent}=SIZE",
             )
     types = dict(zip(model.signature.output_names, _output_types(model.module["main"]), strict=True))
@@ -127,7 +127,7 @@ def _check_types(model: ImportedModel, state: State) -> None:
 
 
 def _type_of(ty: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return dtype and shape of a Relax tensor type; None where they are not static."""
+    """Return dtype and shape of a Relax tensor type; None if not static."""
     values = getattr(getattr(ty, "shape", None), "values", None)
     if values is None:
         return None
@@ -140,5 +140,5 @@ def _type_of(ty: Any) -> tuple[str, tuple[int, ...]] | None:
 def _shown(ty: Any) -> str:
     values = getattr(getattr(ty, "shape", None), "values", None)
     if values is None:
-        return "of a shape that is not known"
+        return "of unknown shape"
     return f"{ty.dtype}[{', '.join(str(getattr(extent, 'value', extent)) for extent in values)}]"

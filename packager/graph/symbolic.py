@@ -1,6 +1,6 @@
-"""Shape expressions: from TVM's integer expressions to text over the dims, and their bounds.
+"""Converts TVM's integer expressions to shape expressions over the dims, and bounds them.
 
-The text uses integers, names of dims, ``+ - * //``, parentheses, and ``min``/``max`` where a shape needs them.
+The text consists of integers, names of dims, ``+ - * //``, parentheses, ``min`` and ``max``.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ OPERATORS = {
     tirx.Min: "min",
     tirx.Max: "max",
 }
-"""How shape expressions spell TVM's; extents are not negative, so that both kinds of quotients are one."""
+"""TVM operators -> shape expressions. Extents are not negative, so floor and truncating division are equal."""
 
 _ANY_DIMS: Mapping[str, Dim] = defaultdict(lambda: Dim("", 1, 2**31 - 1))
 
 
 def to_extent(expr: Any, names: Mapping[Any, Extent]) -> Extent:
-    """Return ``expr`` as an integer, or as text over the dims.
+    """Convert ``expr`` to an integer, or to text over the dims.
 
-    ``names`` maps each shape variable to its dim or to an expression over dims. Raises ModelError for an
-    expression that depends on data.
+    ``names`` maps shape variables to dims or expressions over dims. Raises ModelError for a data-dependent expression.
     """
     if isinstance(expr, int):
         return expr
@@ -47,8 +46,8 @@ def to_extent(expr: Any, names: Mapping[Any, Extent]) -> Extent:
     if isinstance(expr, tirx.Var):
         if expr not in names:
             raise ModelError(
-                f"a shape depends on {expr.name!r}, which is not a dim of any input",
-                hint="shapes that depend on data are not supported",
+                f"a shape depends on {expr.name!r}, which is not a dim of an input",
+                hint="data-dependent shapes are not supported",
             )
         return names[expr]
     if type(expr) in OPERATORS:
@@ -57,7 +56,7 @@ def to_extent(expr: Any, names: Mapping[Any, Extent]) -> Extent:
 
 
 def _pick(function: str, left: Extent, right: Extent) -> Extent:
-    """Return the minimum or maximum; one of the two where the bounds that every dim has decide it."""
+    """Return the minimum or maximum, simplified if one operand always wins."""
     a, b = extent_interval(left, _ANY_DIMS), extent_interval(right, _ANY_DIMS)
     if a[1] <= b[0]:
         return left if function == "min" else right
@@ -67,7 +66,7 @@ def _pick(function: str, left: Extent, right: Extent) -> Extent:
 
 
 def combine(operator: str, left: Extent, right: Extent) -> Extent:
-    """Return ``left operator right`` (one of ``shape_expr.OPERATORS``), computed as far as it is known."""
+    """Return ``left operator right`` (one of ``shape_expr.OPERATORS``), constant-folded."""
     if operator in ("min", "max"):
         return _pick(operator, left, right)
     if operator in ("//", "%") and right == 0:
@@ -86,7 +85,7 @@ def combine(operator: str, left: Extent, right: Extent) -> Extent:
 
 
 def _text(extent: Extent) -> str:
-    """Return an operand's text. The language (``shape_expr``) has no negative numbers, so that -3 is ``0 - 3``."""
+    """Return an operand's text. ``shape_expr`` has no negative literals, so -3 is ``0 - 3``."""
     return f"0 - {-extent}" if isinstance(extent, int) and extent < 0 else str(extent)
 
 
@@ -104,12 +103,12 @@ def product(extents: tuple[Extent, ...]) -> Extent:
 
 
 def maximum(expr: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
-    """Return an upper bound of a ``tirx`` expression over all values of the dims."""
+    """Return an upper bound of a ``tirx`` expression over the bounds of the dims."""
     return extent_interval(to_extent(expr, names), dims)[1]
 
 
 def extent_interval(extent: Extent, dims: Mapping[str, Dim]) -> tuple[int, int]:
-    """Return the smallest and largest value of an extent, by interval arithmetic over its text."""
+    """Return bounds of an extent by interval arithmetic."""
     if isinstance(extent, int):
         return extent, extent
     return shape_expr.fold(

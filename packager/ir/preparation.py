@@ -9,18 +9,18 @@ from dataclasses import dataclass
 class Preparation:
     """The model-wide passes that a backend requires before partitioning; the requirements of all backends are united.
 
-    ``channels_last``: 2-D convolutions and poolings in NHWC on the CPU too, with weights in OHWI. ``integer_products``:
+    ``channels_last``: 2-D convolutions and poolings in NHWC on the CPU too, with weights in OHWI. ``integer_matmuls``:
     QDQ is converted to integer matmuls and convolutions, uint8 or int8 times constant int8 weights, accumulated in
-    int32. ``float8_products``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents.
-    ``window_products``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
+    int32. ``float8_matmuls``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents.
+    ``im2col``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
     ``sink_reshapes``: on the CPU reshapes are moved below elementwise operators; always done if a backend takes
     partitions.
     """
 
     channels_last: bool = False
-    integer_products: bool = False
-    float8_products: bool = False
-    window_products: bool = False
+    integer_matmuls: bool = False
+    float8_matmuls: bool = False
+    im2col: bool = False
     sink_reshapes: bool = False
 
     def __or__(self, other: Preparation) -> Preparation:

@@ -65,13 +65,13 @@ def _load_entry(
 def _load_variants(
     request: Request, path: Path, entry: str, dims: Mapping[str, DimRequest | Buckets]
 ) -> Iterator[ImportedModel]:
-    from packager.transforms.merge_models import with_arrays_of
+    from packager.transforms.merge_models import share_arrays
 
     first: ImportedModel | None = None
     for sizes in combinations(buckets_of(dims)):
         model = _finish(request, _load(request, path, _bounds(dims, sizes), entry))
         first = first or model
-        shared = with_arrays_of(model, first)
+        shared = share_arrays(model, first)
         yield replace(shared, signature=replace(shared.signature, sizes=sizes))
 
 
@@ -85,14 +85,14 @@ def _finish(request: Request, model: ImportedModel) -> ImportedModel:
     from packager.graph.conditions import with_conditions
     from packager.graph.states import declare_states
     from packager.transforms.half_precision import convert_precision
-    from packager.transforms.micro_batch.micro_batch import in_micro_batches
+    from packager.transforms.micro_batch.micro_batch import split_batch
 
     declared = declare_states(model, request.states, partly=bool(request.more_models))
     converted = convert_precision(with_conditions(declared), request.precision)
     if request.targets.device != "cpu":
         return converted
     options: Any = request.targets.host.options
-    return in_micro_batches(converted, options.micro_batch)
+    return split_batch(converted, options.micro_batch)
 
 
 def _load(request: Request, path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:

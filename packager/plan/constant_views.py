@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from packager.bundle.arrays import Array
-from packager.graph.array_views import Moved
+from packager.graph.array_views import TrackedCopy
 from packager.ir.call_plan import ConstantView
 
 Axes = list[tuple[int, int]]  # extents and strides in elements, outermost first
@@ -17,7 +17,7 @@ Axes = list[tuple[int, int]]  # extents and strides in elements, outermost first
 def find_view(array: Array, source: str, original: Array) -> ConstantView | None:
     """Return the view of ``original``, the constant ``source``, that equals ``array`` in row-major order, or None.
 
-    Also finds permutations of a copy recorded by ``reshaped``.
+    Also finds permutations of a copy recorded by ``reshape_tracked``.
     """
     if array.dtype != original.dtype or not original.flags.c_contiguous:
         return None
@@ -63,9 +63,9 @@ def _collapse(axes: Axes) -> Axes:
 def _axes_through_copy(array: Array, original: Array) -> tuple[int, Axes] | None:
     """Return offset and axes of a permutation of a copy of ``original``, or None."""
     owner: Any = array
-    while not isinstance(owner, Moved) and isinstance(owner, np.ndarray):
+    while not isinstance(owner, TrackedCopy) and isinstance(owner, np.ndarray):
         owner = owner.base
-    if not isinstance(owner, Moved):
+    if not isinstance(owner, TrackedCopy):
         return None
     outer, inner = _axes_in(array, owner), find_view(owner.view_of_source, "", original)
     if outer is None or inner is None or not _is_permutation(outer[1], owner.size):

@@ -1,7 +1,7 @@
-"""Keep data-dependent indices inside their tensors.
+"""Clamps data-dependent indices to their tensors.
 
-An index that is computed from the values of a tensor (Gather, Scatter, embeddings) may point anywhere: bad data must
-give a wrong number at worst, never a read or write outside a tensor. Every such index is clamped to its axis.
+Indices loaded from tensors (Gather, Scatter, embeddings) may be out of bounds: bad data may give wrong results, but
+must never access memory outside a tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from packager.graph.dataflow import bindings_of
 
 
 def clamp_indices(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return ``primfunc`` with every index that depends on loaded values clamped to ``[0, extent - 1]``."""
+    """Clamp every index that depends on loaded values to ``[0, extent - 1]``."""
 
     def clamp_load(load: Any) -> Any:
         indices = _clamped(load.indices, load.source)
@@ -33,7 +33,7 @@ def clamp_indices(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _clamp_folded_indices(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    """Clamp indices in the PrimFuncs that ``main`` calls with constants alone: FoldConstant runs these in the build."""
+    """Clamp indices in PrimFuncs that ``main`` calls with constants only: FoldConstant runs them at build time."""
     calls = [binding.value for binding in bindings_of(module["main"])]
     clamped = {}
     for call in calls:
@@ -48,7 +48,7 @@ clamp_folded_indices = tvm.transform.module_pass(_clamp_folded_indices, opt_leve
 
 
 def _clamped(indices: Any, buffer: Any) -> list[Any] | None:
-    """Return the indices with those clamped that depend on data, or None if none does."""
+    """Return the indices with data-dependent ones clamped, or None if there are none."""
     depends = [_has_load(index) for index in indices]
     if not any(depends):
         return None
@@ -65,6 +65,6 @@ def _has_load(expr: Any) -> bool:
 
 
 def legalize_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize ``take`` with numpy's meaning of negative indices instead of none."""
+    """Legalize ``take`` with numpy's semantics of negative indices."""
     mode = "wrap" if call.attrs.mode == "fast" else call.attrs.mode
     return builder.call_te(tvm.topi.take, call.args[0], call.args[1], call.attrs.axis, mode=mode)

@@ -1,7 +1,7 @@
-"""Compute what depends on nothing but the small constants that stand in the graph, and on shapes that are known.
+"""Folds operators on small inline constants and static shapes.
 
-Frontends compute indices and axes by operators (``Gather`` with an index below zero): these must not become work at
-run time, nor parts of a model that a backend is offered.
+Frontends emit operators that compute indices and axes (``Gather`` with a negative index): these must not run at run
+time, nor be offered to backends.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from packager.graph.rewrite import with_main
 
 
 def fold_inline(module: tvm.IRModule) -> tvm.IRModule:
-    """Return ``module`` with such values of ``main`` in place of the operators that compute them.
+    """Replace such operators in ``main`` by their values.
 
-    It leaves bindings of constants and of variables, which ``CanonicalizeBindings`` removes. What would not stay in the
-    graph as a constant, because it is too large, is left as it is.
+    Leaves bindings of constants and variables, which ``CanonicalizeBindings`` removes. Results too large for inline
+    constants are not folded.
     """
     main = module["main"]
     known: IdentityMap[Array] = IdentityMap()
@@ -44,12 +44,12 @@ def _folded(binding: Any, known: IdentityMap[Array]) -> Any:
         return binding if branch is None else relax.VarBinding(binding.var, branch)
     known[binding.var] = array
     if not isinstance(call.ty, relax.TensorType) or not stays_inline(array):
-        return binding  # of a shape: what reads it may need it as one
+        return binding  # a shape: its readers may require a shape expression
     return relax.VarBinding(binding.var, relax.const(array, array.dtype.name))
 
 
 def _branch(call: relax.Call, known: IdentityMap[Array]) -> relax.Expr | None:
-    """Return the operand that a ``where`` with a known condition gives, if it gives one of them as it is."""
+    """Return the operand that a ``where`` with a constant condition selects, if it is unchanged."""
     if getattr(call.op, "name", "") != "relax.where":
         return None
     condition = known.get(call.args[0])
@@ -60,7 +60,7 @@ def _branch(call: relax.Call, known: IdentityMap[Array]) -> relax.Expr | None:
 
 
 def _value(call: relax.Call, known: IdentityMap[Array]) -> Array | None:
-    """Return what a call gives if that is known, and small."""
+    """Return the value of a call if it is known and small."""
     if isinstance(call.ty, relax.ShapeType):
         extents = call.ty.values or ()
         is_static = len(extents) > 0 and all(isinstance(extent, tirx.IntImm) for extent in extents)

@@ -1,8 +1,8 @@
-"""Compute at build time what depends on weights alone, whichever frontend it comes from.
+"""Constant folding of weights at build time.
 
-``LiftTransformParams`` moves such computations out of ``main``; here they run once on the build machine, and their
-results replace the weights that they were computed from. What only moves elements stays a view of the weights, so that
-a session can later do the same with new data.
+``LiftTransformParams`` moves weight-only computations out of ``main``; they run once on the build machine, and their
+results replace the weights. Results that only reorder elements stay views of the weights, so that sessions can repeat
+the reordering on swapped data.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ TRANSFORM = "main_transform_params"
 def fold_weights(
     module: tvm.IRModule, constants: Mapping[str, NamedArray]
 ) -> tuple[tvm.IRModule, dict[str, NamedArray]]:
-    """Return ``module`` with weight-only computations replaced by their results, and the constants it takes now.
+    """Replace weight-only computations by their results; return the module and its new constants.
 
-    ``constants`` are the values of main's parameters after the inputs, in order, and so is the result. A computed
-    constant is named after the constants that it stems from, with the operators that made it; folding again appends to
-    the name.
+    ``constants`` are the values of main's parameters after the inputs, in order, and so is the result. A folded
+    constant is named after its source constants and the applied operators; folding again appends to the name.
     """
     if not constants:
         return module, dict(constants)
     lifted = _release(relax.transform.LiftTransformParams()(_hold(module)))
     if relax.analysis.free_vars(lifted["main"]):
-        return module, dict(constants)  # the result depends on weights alone: TVM lifts it and leaves main without it
+        return module, dict(constants)  # the result depends only on weights: TVM would lift it out of main
     transform = lifted[TRANSFORM]
     origins = _origins(transform, constants)
     values = _evaluate(lifted, transform, [constant.array for constant in constants.values()])
@@ -58,7 +57,7 @@ def fold_weights(
 
 
 def _hold(module: tvm.IRModule) -> tvm.IRModule:
-    """Make the calls of functions outside the module depend on an input: they cannot be run here."""
+    """Make calls of extern functions depend on an input, so that they are not lifted: they cannot run at build time."""
     if not int(module["main"].attrs.get("num_input", 0)):
         return module
     first = module["main"].params[0]
@@ -98,8 +97,8 @@ def _unique(name: str, taken: set[str]) -> str:
 
 @dataclass(frozen=True)
 class _Origin:
-    """What a value stems from: names of constants, operators on the way (``.reshape.permute_dims``), and the model's
-    constants whose data it depends on."""
+    """The provenance of a value: names of constants, applied operators (``.reshape.permute_dims``), and the model's
+    constants it derives from."""
 
     stems: tuple[str, ...]
     operators: str
@@ -110,7 +109,7 @@ def _origins(transform: relax.Function, constants: Mapping[str, NamedArray]) -> 
     """Return the origin of each output of the transform."""
     parameter = transform.params[0]
     own = [_Origin((name,), "", constant.sources) for name, constant in constants.items()]
-    if transform.body.body.same_as(parameter):  # nothing to compute: it returns what it takes
+    if transform.body.body.same_as(parameter):  # identity: nothing to compute
         return own
     origins: IdentityMap[_Origin] = IdentityMap()
     fields: Any = ()
@@ -148,7 +147,7 @@ def _operator(value: relax.Expr) -> str:
 
 
 def _evaluate(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -> list[Array]:
-    """Return the outputs of the transform: with numpy, and what it does not know compiled for this machine."""
+    """Evaluate the transform with numpy, and unsupported operators compiled for this machine."""
     results = evaluate(transform, values)
     unknown = [index for index, result in enumerate(results) if result is None]
     if unknown:
@@ -158,7 +157,7 @@ def _evaluate(lifted: tvm.IRModule, transform: relax.Function, values: list[Arra
 
 
 def _restricted(transform: relax.Function, indices: Sequence[int]) -> relax.Function:
-    """Return the transform with these of its outputs alone."""
+    """Restrict the transform to these outputs."""
     blocks = list(transform.body.blocks)
     *kept, last = blocks[-1].bindings
     fields = [last.value.fields[index] for index in indices]
@@ -169,7 +168,7 @@ def _restricted(transform: relax.Function, indices: Sequence[int]) -> relax.Func
 
 
 def _with_read_fields(transform: relax.Function) -> tuple[relax.Function, list[int]]:
-    """Return the transform with a parameter of only those fields that it reads, and their indices."""
+    """Drop unread fields of the transform's parameter; return it with the indices of the others."""
     (whole,) = transform.params
     fields = [
         value
@@ -187,7 +186,7 @@ def _with_read_fields(transform: relax.Function) -> tuple[relax.Function, list[i
 
 
 def _run(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -> list[Array]:
-    from packager.transforms.clamp_indices import (  # which is a part of what imports this module
+    from packager.transforms.clamp_indices import (  # imported here: circular
         clamp_indices,
         legalize_take,
     )
@@ -196,11 +195,11 @@ def _run(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -
     module = tvm.IRModule({**functions, TRANSFORM: transform})
     module = relax.transform.DeadCodeElimination([TRANSFORM])(module)
     module = relax.transform.LegalizeOps({"relax.take": legalize_take})(module)
-    # Indices may be constants that point outside: reading there would end the build, or make it depend on chance.
+    # Constant indices may be out of bounds: that would crash the build, or make it nondeterministic.
     clamped = {v: clamp_indices(f) if isinstance(f, tirx.PrimFunc) else f for v, f in module.functions.items()}
     module = tvm.IRModule(clamped, attrs=module.attrs)
     module[TRANSFORM], read = _with_read_fields(module[TRANSFORM])
-    # Of all that is handed to TVM it makes a copy.
+    # TVM copies all of its arguments.
     machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
     results = machine[TRANSFORM]([tvm.runtime.tensor(np.asarray(values[index], order="C")) for index in read])
     return [np.asarray(result.numpy()) for result in results]

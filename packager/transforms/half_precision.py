@@ -1,11 +1,10 @@
-"""``--precision``: a float32 model that computes in float16 or bfloat16 where that is safe.
+"""Mixed precision (``--precision``): converts a float32 model to float16 or bfloat16 where that is safe.
 
-Matrix products and convolutions read and write half precision, and add up in float32. What only moves elements moves
-halves. Everything else (norms, softmax, activations, sums) computes in float32 and rounds its result, so that no
-intermediate value of it is ever rounded; but a mask that is computed from an input is rounded before it is added to the
-scores of a softmax, so that attention is all of one type. Inputs, outputs and the model's constants keep their types.
-After Micikevicius et al. 2018, "Mixed Precision Training", section 3; the choice of operators is that of torch's
-autocast.
+Matmuls and convolutions read and write half precision and accumulate in float32. Data movement is in half precision.
+Everything else (norms, softmax, activations, sums) computes in float32 and rounds its result, without rounding
+intermediates; but masks computed from inputs are rounded before they are added to the scores of a softmax, so that
+attention has one type. Inputs, outputs and the model's constants keep their types. After Micikevicius et al. 2018,
+"Mixed Precision Training", section 3; operators are chosen as in torch's autocast.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, bindings_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import PRODUCTS, remade, with_main
+from packager.graph.rewrite import PRODUCTS, rebuild_call, with_main
 from packager.ir.model import ImportedModel
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
@@ -31,12 +30,12 @@ MOVEMENT = frozenset(
         *("strided_slice", "flip", "tile", "repeat", "stack", "nn.max_pool2d", "nn.relu", "nn.pad", "where"),
     )
 )
-# These have a float32 core of their own for half operands: one function, where casts before it would be another.
+# These compute in float32 internally for half operands; explicit casts would be separate functions.
 INSIDE = frozenset(("relax.nn.softmax", "relax.nn.layer_norm", "relax.nn.rms_norm"))
 
 
 def convert_precision(model: ImportedModel, precision: str | None) -> ImportedModel:
-    """Return the model with its arithmetic in ``fp16`` or ``bf16``; as it is for None."""
+    """Convert the model's arithmetic to ``fp16`` or ``bf16``; None leaves it unchanged."""
     if precision is None:
         return model
     main = _Converter(model.module["main"], len(model.signature.inputs), DTYPES[precision]).convert()
@@ -44,7 +43,7 @@ def convert_precision(model: ImportedModel, precision: str | None) -> ImportedMo
 
 
 class _Converter:
-    """``full`` and ``half`` hold, by the original variable, its value in each type, as far as made."""
+    """``full`` and ``half`` map original variables to their values in each type, created on demand."""
 
     def __init__(self, main: relax.Function, num_inputs: int, dtype: str) -> None:
         self.main = main
@@ -54,7 +53,7 @@ class _Converter:
         self.full: IdentityMap[Any] = IdentityMap()
         self.half: IdentityMap[Any] = IdentityMap()
         self.flow = Dataflow(main)
-        self.computed = IdentitySet(main.params[:num_inputs])  # from inputs
+        self.computed = IdentitySet(main.params[:num_inputs])  # depends on inputs
         self.masks: IdentityMap[Any] = IdentityMap()
 
     def convert(self) -> relax.Function:
@@ -79,7 +78,7 @@ class _Converter:
         halved = _is_full(binding.var) and any(self._prefers_half(a) for a in value.args) if operator else False
         if operator in PRODUCTS and _is_full(binding.var):
             operands = [self._in_half(argument) for argument in value.args]
-            self.half[variable] = self.builder.emit(remade(value, *operands, out_dtype=None), name)
+            self.half[variable] = self.builder.emit(rebuild_call(value, *operands, out_dtype=None), name)
         elif halved and operator == "relax.add" and (mask := self._mask(binding)) is not None:
             operands = [self._rounded(a) if a.same_as(mask) else self._in_half(a) for a in value.args]
             self.half[variable] = self.builder.emit(relax.op.add(*operands), name)
@@ -92,7 +91,7 @@ class _Converter:
             self.full[variable] = self.builder.emit(self._in_full(value), name)
 
     def _mask(self, binding: Any) -> Any:
-        """Return what an addition adds to the scores of a softmax, if that is computed from inputs in float32."""
+        """Return the mask that an addition adds to a softmax's scores, if it is computed from inputs in float32."""
         readers = self.flow.readers(binding.var)
         if self.flow.is_result(binding.var) or not all(self.flow.call(r, "nn.softmax") is not None for r in readers):
             return None
@@ -101,7 +100,7 @@ class _Converter:
         return others[0] if found else None
 
     def _rounded(self, mask: Any) -> Any:
-        """Return a mask in half precision; what is beyond its range, as the least float32 is, becomes the end of it."""
+        """Convert a mask to half precision, clamped to its range: masks often hold the lowest float32."""
         if mask not in self.masks:
             limit = LARGEST[self.dtype]
             clipped = self.builder.emit(relax.op.clip(self._in_full(mask), -limit, limit))
@@ -117,7 +116,7 @@ class _Converter:
         return expr in self.half and expr not in self.full
 
     def _in_half(self, expr: Any) -> Any:
-        """Return an expression with what is float32 in it in half precision."""
+        """Return an expression with its float32 operands in half precision."""
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._in_half(field) for field in expr.fields])
         if not isinstance(expr, relax.Var | tvm.ir.GenericConst) or not _is_full(expr):
@@ -127,7 +126,7 @@ class _Converter:
         return self.half[expr]
 
     def _in_full(self, expr: Any) -> Any:
-        """Return an expression over the values in the types that the model has."""
+        """Return an expression with operands in the model's types."""
         if isinstance(expr, relax.Var):
             if expr not in self.full and expr in self.half:
                 self.full[expr] = self._widened(self.half[expr], expr.ty)

@@ -1,8 +1,8 @@
-"""Several models in one bundle, or variants of one: they are merged into one module before any backend sees them.
+"""Merges several models, or variants of one, into one module before partitioning.
 
-The merged ``main`` takes the inputs of all models, one model after the other, and gives their outputs likewise; what
-they compute stays apart, since no input is shared. So backends get the parts of all models at once, equal ones are
-compiled once, and constants of equal names and contents are one parameter. The plan takes the models apart again.
+The merged ``main`` concatenates the inputs and outputs of all models, whose computations stay independent. So backends
+get all partitions at once, equal ones are compiled once, and constants of equal name and content are one parameter. The
+plan stage splits the models again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from packager.ir.model import ImportedModel, ModelSignature
 
 
 def merge_models(variants: Sequence[ImportedModel], name: str) -> ImportedModel:
-    """Return one model that holds these as an input of the next stages; the variants of an entry follow each other.
+    """Merge models; variants of an entry must be adjacent.
 
-    Raises UsageError where two models mean different things by one name: a dim or a state.
+    Raises UsageError if a dim or state has different definitions in two models.
     """
     models = {model.signature.label: model for model in variants}
     _check_states(models)
@@ -45,8 +45,8 @@ def merge_models(variants: Sequence[ImportedModel], name: str) -> ImportedModel:
     )
 
 
-def with_arrays_of(model: ImportedModel, other: ImportedModel) -> ImportedModel:
-    """Return ``model`` with the arrays of ``other`` where names and contents are equal, so that they are held once."""
+def share_arrays(model: ImportedModel, other: ImportedModel) -> ImportedModel:
+    """Replace arrays of ``model`` by those of ``other`` with equal name and content, to save memory."""
 
     def shared(arrays: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, Array]:
         return {
@@ -70,7 +70,7 @@ def _merged_signature(name: str, entries: Sequence[ModelSignature]) -> ModelSign
 
 
 def _source(name: str, sources: Mapping[str, Model]) -> Model:
-    """Return what stands for the files of all entries: of several the hash is that of their hashes."""
+    """Return the record of all entries' files; the hash of several is the hash of their hashes."""
     first, *more = sources.values()
     if not more:
         return replace(first, name=name)
@@ -92,7 +92,7 @@ def _dims(entries: Sequence[ModelSignature]) -> tuple[Dim, ...]:
 
 
 def _check_states(models: Mapping[str, ImportedModel]) -> None:
-    """Raise UsageError unless each state is one in all models that have it, and one of them writes it."""
+    """Raise UsageError unless each state is equal in all models that use it, and one of them writes it."""
     found: dict[str, tuple[str, Any]] = {}
     written: set[str] = set()
     for entry, model in models.items():
@@ -102,13 +102,13 @@ def _check_states(models: Mapping[str, ImportedModel]) -> None:
             if known != value:
                 raise UsageError(
                     f"state {state.name!r} is {_shown(known)} in {first}, but {_shown(value)} in {entry}",
-                    hint="entries share states of equal names: type, shape and output must be equal, too",
+                    hint="entries share states by name: type, shape and output must be equal",
                 )
             if state.output in model.signature.output_names:
                 written.add(state.name)
     for name, (entry, _) in found.items():
         if name not in written:
-            raise UsageError(f"state {name!r} of {entry} is written by no entry")
+            raise UsageError(f"no entry writes state {name!r} of {entry}")
 
 
 def _shown(value: Any) -> str:
@@ -123,7 +123,7 @@ class _Merger:
         self.originals: dict[str, Array] = {}
         self.sources: dict[str, tuple[str, ...]] = {}
         self.nodes: dict[str, str] = {}
-        self.named: dict[str, Array] = {}  # all constants of the models, by their names in the merged one
+        self.named: dict[str, Array] = {}  # all constants, by their names in the merged model
         self.parameters: dict[str, relax.Var] = {}
 
     def module(self) -> tvm.IRModule:
@@ -148,7 +148,7 @@ class _Merger:
         return tvm.IRModule({**others, tvm.ir.GlobalVar("main"): builder.get()["main"]})
 
     def _bind_parameters(self, entry: str, model: ImportedModel) -> IdentityMap[Any]:
-        """Return the merged main's parameters by those of the model's; give constants their names."""
+        """Map the model's parameters to the merged main's, and rename constants."""
         names = self._constant_names(entry, model)
         main = model.module["main"]
         bound: IdentityMap[Any] = IdentityMap()
@@ -168,7 +168,7 @@ class _Merger:
         return bound
 
     def _constant_names(self, entry: str, model: ImportedModel) -> dict[str, str]:
-        """Return the names of a model's constants in the merged one: their own, unless that stands for another."""
+        """Return the names of a model's constants in the merged model: unchanged unless they collide."""
         names = {}
         for name, array in {**model.originals, **model.weights}.items():
             merged = name
@@ -179,9 +179,9 @@ class _Merger:
         return names
 
     def _functions(self) -> dict[str, dict[str, tuple[tvm.ir.GlobalVar, Any]]]:
-        """Return for each entry the functions beside ``main`` by their names in it.
+        """Return for each entry its functions other than ``main``, by their original names.
 
-        Functions of equal names that are equal are one; another one is called after its entry.
+        Equal functions with equal names are shared; on a collision the entry's name is added.
         """
         found: dict[str, tuple[tvm.ir.GlobalVar, Any]] = {}
         by_entry: dict[str, dict[str, tuple[tvm.ir.GlobalVar, Any]]] = {}
@@ -205,7 +205,7 @@ class _Merger:
         bound: IdentityMap[Any],
         functions: Mapping[str, tuple[tvm.ir.GlobalVar, Any]],
     ) -> list[Any]:
-        """Emit what a model computes, and return its results."""
+        """Emit a model's bindings, and return its results."""
 
         def renamed(expr: Any) -> Any:
             def variable(var: Any) -> Any:
@@ -230,7 +230,7 @@ class _Merger:
 
 
 def _identifier(name: str) -> str:
-    """Return a name for a variable, which generated code may spell."""
+    """Convert a name to a valid identifier."""
     return re.sub(r"[^\w.]", "_", name, flags=re.ASCII)
 
 
@@ -241,7 +241,7 @@ def _renamed(variable: tvm.ir.GlobalVar, function: Any, name: str) -> tuple[tvm.
 
 
 def _equal(one: Array, other: Array) -> bool:
-    """Whether two constants have one content, bit by bit."""
+    """Whether two constants are bitwise equal."""
     if one is other:
         return True
     if one.dtype != other.dtype or one.shape != other.shape:

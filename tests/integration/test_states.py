@@ -360,7 +360,7 @@ def test_static_archive(tmp_path: Path) -> None:
         ({"x": "n"}, r"--state x=n: the input is float32\[4\], but the output is float32\[1, 4\]"),
         ({"i": "n"}, r"--state i=n: the input is int64\[1, 4\], but the output is float32\[1, 4\]"),
         ({"s": "n", "r": "n"}, r"output 'n' is the next value of both 's' and 'r'"),
-        ({"b": "y"}, r"axis 0 of input 'b' is the symbolic dim k, and a state has one size"),
+        ({"b": "y"}, r"axis 0 of input 'b' is symbolic \(k\), but a state's shape is static"),
     ],
 )
 def test_refusals(states: dict[str, str], message: str, tmp_path: Path) -> None:

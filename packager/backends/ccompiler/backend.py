@@ -98,7 +98,7 @@ class CCompilerBackend:
         """Return that it takes convolutions and poolings in NHWC alone, and both sorts of products in integers."""
         taken = set(target.options.operators)
         return Preparation(
-            channels_last=bool({"conv2d", "pool2d"} & taken), integer_products={"conv2d", "dense"} <= taken
+            channels_last=bool({"conv2d", "pool2d"} & taken), integer_matmuls={"conv2d", "dense"} <= taken
         )
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:

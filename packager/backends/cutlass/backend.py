@@ -60,9 +60,9 @@ class CutlassBackend:
     def preparation(self, target: Target) -> Preparation:
         """Return that what is quantized is to be computed so, and which convolutions are better solved as products."""
         return Preparation(
-            integer_products=True,
-            float8_products=set(target.options.arch) == {"sm_90a"},
-            window_products={"dense", "conv2d"} <= set(target.options.operators),
+            integer_matmuls=True,
+            float8_matmuls=set(target.options.arch) == {"sm_90a"},
+            im2col={"dense", "conv2d"} <= set(target.options.operators),
         )
 
     def patterns(self, target: Target) -> Sequence[Search]:

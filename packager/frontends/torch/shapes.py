@@ -34,7 +34,7 @@ class Symbols:
         if expr.is_Symbol:
             if str(expr) not in self.variables:
                 raise ModelError(
-                    f"a shape depends on {str(expr)!r}, which is not a dim of any input",
+                    f"a shape depends on {str(expr)!r}, which is not a dim of an input",
                     hint="shapes that depend on data are not supported",
                 )
             return self.variables[str(expr)]

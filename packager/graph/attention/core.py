@@ -1,6 +1,6 @@
-"""Around a softmax: what computes the scores before it, what becomes of the weights after it.
+"""Matches the operators around a softmax: scores before it, weighted values after it.
 
-Exporters write casts, views, scales and a mask between the softmax and the two products.
+Exporters emit casts, views, scales and a mask between the softmax and the two matmuls.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shap
 
 @dataclass(frozen=True)
 class Scores:
-    """What is computed between the first product and the softmax: ``scale * product + mask``.
+    """The operators between the first matmul and the softmax: ``scale * product + mask``.
 
-    ``covered`` are the variables between the two; ``mask`` is None where nothing is added. Where ``keep`` is false, a
-    score is ``fill`` before the mask is added; where it is true if ``inverted``.
+    ``covered`` are the variables between the two; ``mask`` is None if nothing is added. Scores are replaced by ``fill``
+    where ``keep`` is false (true if ``inverted``), before the mask is added.
     """
 
     product: Any
@@ -34,7 +34,7 @@ class Scores:
 
 
 def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores | None:
-    """Follow the operand of a softmax back to the product of queries and keys; ``widely`` through a choice, too."""
+    """Trace the operand of a softmax back to the matmul of queries and keys; ``widely`` also through ``where``."""
     variable, scale, mask = flow.value(softmax).args[0], 1.0, None
     keep, inverted, fill = None, False, 0.0
     covered: list[Any] = []
@@ -57,7 +57,7 @@ def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores
             shift = scalar_of(added)
             if shift is not None and not math.isfinite(shift):
                 return None
-            mask = added if shift is None else None  # a number added to all scores changes no weight
+            mask = added if shift is None else None  # softmax is invariant under a constant shift
             variable = sides[0]
         elif name == "where" and widely and keep is None and scale == 1.0:
             keep, first, second = call.args
@@ -72,7 +72,7 @@ def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores
 
 
 def _comes_from_product(flow: Dataflow, variable: Any) -> bool:
-    """Whether a value is a product, but for views, casts, a scale and a choice."""
+    """Whether a value is a matmul, through views, casts, a scale and ``where``."""
     for _ in range(8):
         call = flow.value(variable)
         name = operator_of(call)
@@ -89,7 +89,7 @@ def _comes_from_product(flow: Dataflow, variable: Any) -> bool:
 
 
 def find_weighted(flow: Dataflow, softmax: Any) -> tuple[Any, list[Any]] | None:
-    """Return the product of the weights with the values, and what stands before it."""
+    """Return the matmul of the weights with the values, and the variables before it."""
     variable = softmax
     covered: list[Any] = []
     while not flow.is_result(variable) and len(readers := flow.readers(variable)) == 1:
@@ -105,9 +105,9 @@ def find_weighted(flow: Dataflow, softmax: Any) -> tuple[Any, list[Any]] | None:
 
 
 def find_result(flow: Dataflow, product: Any, shape: Sequence[Any]) -> tuple[bool, list[Any]]:
-    """Return whether rows come before heads in the result, and the views after the product that make it so.
+    """Return whether rows precede heads in the result, and the views after the matmul that transpose it.
 
-    ``shape`` is that of the values, [batch, heads, rows, depth].
+    ``shape`` is the values' [batch, heads, rows, depth].
     """
     variable, covered = product, []
     best: tuple[bool, list[Any]] = (False, [])

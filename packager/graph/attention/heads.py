@@ -1,7 +1,6 @@
-"""Where the heads of an operand lie in the tensor that they are taken from.
+"""Computes the offset and strides of an operand's heads in its source tensor.
 
-What stands between the two (reshapes, transposes, slices) becomes strides. numpy finds them: the same views are taken
-of an array that has no memory of its own.
+Replays the reshapes, transposes and slices between them on a numpy array without memory, and reads its strides.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shap
 from packager.graph.identity import IdentityMap
 
 MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
-# What stands for symbolic extents where views are taken: different primes, so that no two extents are equal by chance.
+# Stand-ins for symbolic extents: distinct primes, so that no two extents are equal by chance.
 PRIMES = (5, 7, 11, 13, 17)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """An operand as [batch, heads, rows, depth] of ``source``; element (b, h, s, d) lies at
+    """An operand as [batch, heads, rows, depth] of ``source``; element (b, h, s, d) is at offset
     ``offset + b * rows * row + s * row + h * head + d``."""
 
     source: Any
@@ -39,9 +38,9 @@ class Heads:
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand of a product as [batch, heads, rows, depth]: the views from ``source`` to it, first to last.
+    """A matmul operand as [batch, heads, rows, depth], and the views from ``source`` to it, in order.
 
-    Its elements are those of ``source`` times ``scale``.
+    Its elements are scaled by ``scale``.
     """
 
     source: Any
@@ -51,15 +50,15 @@ class Operand:
     scale: float = 1.0
 
     def transposed(self) -> Operand:
-        """Return the operand with its last two axes exchanged."""
+        """Return the operand with its last two axes swapped."""
         b, h, s, d = self.shape
         return replace(self, shape=(b, h, d, s), swapped=True)
 
 
 def follow_views(flow: Dataflow, variable: Any, *, scaled: bool = False) -> Operand | None:
-    """Follow an operand back through views; one whose batch and heads are one axis is taken before that.
+    """Trace an operand back through views; stops before a view that fuses batch and heads.
 
-    If it may be ``scaled``, products with numbers count as views.
+    With ``scaled``, multiplications by scalars count as views.
     """
     views: list[Any] = []
     scale = 1.0
@@ -89,7 +88,7 @@ def follow_views(flow: Dataflow, variable: Any, *, scaled: bool = False) -> Oper
 
 
 def scaled_by(call: Any) -> tuple[Any, float] | None:
-    """Return the operand that a call multiplies by a number or divides by one, and the factor; None for any other."""
+    """Return (operand, factor) of a multiplication or division by a scalar; None for other calls."""
     name = operator_of(call)
     if name not in ("multiply", "divide"):
         return None
@@ -103,7 +102,7 @@ def scaled_by(call: Any) -> tuple[Any, float] | None:
 
 
 def locate(flow: Dataflow, operand: Operand) -> Heads | None:
-    """Return where the elements of an operand lie in its source; None if that is no fixed distance."""
+    """Return the layout of an operand in its source; None if its strides are not constant."""
     places = {_place(flow, operand, shift) for shift in (0, 1)}
     if len(places) != 1 or None in places:
         return None
@@ -113,7 +112,7 @@ def locate(flow: Dataflow, operand: Operand) -> Heads | None:
 
 
 def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int] | None:
-    """Return offset, and the strides of rows and heads, for one choice of the symbolic extents."""
+    """Return the offset and the strides of rows and heads for one choice of the symbolic extents."""
     numbers: IdentityMap[int] = IdentityMap()
 
     def known(extents: Sequence[Any]) -> tuple[int, ...]:
@@ -135,7 +134,7 @@ def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int]
         elif name == "permute_dims":
             array = array.transpose([int(axis) for axis in value.attrs.axes])
         elif len(shape_of(view) or ()) == 3 and view.same_as(operand.views[-1]):
-            continue  # batch and heads become one axis, which needs no fixed distance
+            continue  # fuses batch and heads, which need no constant stride
         else:
             array = array.view()
             try:
@@ -159,7 +158,7 @@ def _split(array: NDArray[Any], call: Any) -> list[NDArray[Any]]:
 
 
 def _number(extent: Any, numbers: IdentityMap[int], shift: int) -> int:
-    """Return an extent with primes for its variables, the same for the same variable."""
+    """Evaluate an extent with a prime for each variable."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, tirx.Var):

@@ -1,4 +1,4 @@
-"""What a mask does, where the model itself says its value."""
+"""Recognizes constant masks: none, or causal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from packager.graph.evaluate import evaluate_call
 from packager.graph.identity import IdentityMap
 
 LARGEST_MASK = 2**26  # elements
-MASKED = -1e3  # scores below it count as masked out: their weight is 0 in every element type
+MASKED = -1e3  # scores below it are masked out: their softmax weight is 0 in every element type
 
 
 def read_mask(flow: Dataflow, mask: Any, queries: Any, keys: Any) -> tuple[Any, bool]:
-    """Return what is added to the scores at run time, None where nothing is, and whether the mask is causal instead."""
+    """Return the mask to add at run time, None if there is none, and whether it is causal instead."""
     array = None if mask is None else _known(flow, mask)
     if array is None:
         return mask, False
@@ -27,7 +27,7 @@ def read_mask(flow: Dataflow, mask: Any, queries: Any, keys: Any) -> tuple[Any, 
 
 
 def _known(flow: Dataflow, variable: Any) -> NDArray[Any] | None:
-    """Return the value of a mask that depends on no input, if it is of a known shape and not too large to look at."""
+    """Return the value of a constant mask, if its shape is static and not too large."""
     values: IdentityMap[NDArray[Any]] = IdentityMap()
 
     def visit(expr: Any) -> bool:
@@ -47,7 +47,7 @@ def _known(flow: Dataflow, variable: Any) -> NDArray[Any] | None:
 
 
 def _is_causal(array: NDArray[Any], queries: Any, keys: Any) -> bool:
-    """Whether a mask leaves each query the keys up to its own."""
+    """Whether each query attends exactly to the keys up to its own position."""
     shape = array.shape
     if len(shape) < 2 or any(extent != 1 for extent in shape[:-2]) or shape[-2:] != (queries, keys):
         return False

@@ -1,7 +1,7 @@
-"""softmax(scale * q k^T + mask) v, as exporters write it: the heads of one tensor taken apart, and put together again.
+"""Matches attention, softmax(scale * q k^T + mask) v, as exporters write it, with split and merged heads.
 
-``core`` follows the graph from a softmax to both products, ``heads`` from these to where q, k and v lie, and ``masks``
-says what a mask does.
+``core`` traces from a softmax to both matmuls, ``heads`` from these to q, k and v in their sources, and ``masks``
+classifies the mask.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from packager.graph.dataflow import Dataflow, in_order, only_last_is_read, same,
 
 @dataclass(frozen=True)
 class Attention:
-    """``variables`` are those whose bindings it covers, in order; ``result`` the last.
+    """A match: ``variables`` are the covered bindings in order, the last is ``result``.
 
-    ``mask`` is what is added to the scores, None if nothing is or it is ``causal``. Where ``keep`` is false, a score is
-    ``fill`` before that; where it is true if ``inverted``.
+    ``mask`` is added to the scores; None if there is none or it is ``causal``. Scores are replaced by ``fill`` where
+    ``keep`` is false (true if ``inverted``), before the mask is added.
     """
 
     variables: tuple[Any, ...]
@@ -49,9 +49,9 @@ class Attention:
 
 
 def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Attention | None:
-    """Return the attention around a softmax.
+    """Return the attention around a softmax, or None.
 
-    Searched ``widely``, its operands may be scaled by numbers, and a boolean mask may choose scores.
+    ``widely``: operands may be scaled, and a boolean mask may select scores.
     """
     extents = shape_of(softmax)
     if not extents or int(flow.value(softmax).attrs.axis) % len(extents) != len(extents) - 1:
@@ -74,7 +74,7 @@ def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Attentio
 def _attention(
     flow: Dataflow, core: Sequence[Any], operands: Sequence[Operand], rows_first: bool, scores: Scores
 ) -> Attention | None:
-    """Return the attention of these operands if they fit each other; it covers ``core`` and the operands' views."""
+    """Return the attention of these operands if their shapes match; it covers ``core`` and the operands' views."""
     q, k, v = operands
     batch, heads, queries, depth = q.shape
     keys, value_depth = k.shape[2], v.shape[3]

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from packager.graph.rewrite import PRODUCTS, remade, with_main
+from packager.graph.rewrite import PRODUCTS, rebuild_call, with_main
 
 HALVES = ("float16", "bfloat16")
 FULL = "float32"
@@ -27,7 +27,7 @@ class _Accumulator(PyExprMutator):  # type: ignore[misc]
         dtype = str(getattr(call.ty, "dtype", ""))
         if name not in PRODUCTS or dtype not in HALVES:
             return call
-        return relax.op.astype(self.builder_.emit(remade(call, *call.args, out_dtype=FULL)), dtype)
+        return relax.op.astype(self.builder_.emit(rebuild_call(call, *call.args, out_dtype=FULL)), dtype)
 
 
 def legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -1,4 +1,4 @@
-"""What networks do to channels by operators that do not name them: shuffles, and means over neighboring channels."""
+"""Matches channel shuffles, and means over neighboring channels (LRN), written with reshapes and transposes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tvm import relax
 from packager.graph.dataflow import same, shape_of
 
 VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
-# Of an operand, the call that makes it if that is one of some operators.
+# made_by(operand, *names): the call that computes an operand, if it is of one of these operators.
 MadeBy = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Groups of channels that are interleaved. ``parts`` are [N, H, W, groups, channels], ``whole`` is NHWC."""
+    """A channel shuffle. ``parts`` are [N, H, W, groups, channels], ``whole`` is NHWC."""
 
     source: Any
     parts: tuple[Any, ...]
@@ -25,9 +25,9 @@ class Shuffle:
 
 
 def find_shuffle(call: relax.Call, made_by: MadeBy) -> Shuffle | None:
-    """Return the shuffle that a view ends.
+    """Match the last reshape of a shuffle.
 
-    The model has [N, groups, C, H, W], swaps the two, and makes that [N, C * groups, H, W] again.
+    The model reshapes to [N, groups, C, H, W], swaps groups and C, and reshapes to [N, C * groups, H, W].
     """
     swap = made_by(call.args[0], "relax.permute_dims")
     split = made_by(swap.args[0], "relax.reshape") if swap is not None else None
@@ -43,7 +43,7 @@ def find_shuffle(call: relax.Call, made_by: MadeBy) -> Shuffle | None:
 
 
 def find_flattened(call: relax.Call, made_by: MadeBy) -> Any | None:
-    """Return the image, NCHW, whose places a call makes rows of their channels: [N, C, H * W], and that transposed."""
+    """Match NCHW -> [N, C, H * W] -> transpose to [N, H * W, C]; return the NCHW image, or None."""
     is_transpose = getattr(call.op, "name", "") == "relax.permute_dims" and call.attrs.axes is not None
     if not is_transpose or list(map(int, call.attrs.axes)) != [0, 2, 1]:
         return None
@@ -56,7 +56,7 @@ def find_flattened(call: relax.Call, made_by: MadeBy) -> Any | None:
 
 @dataclass(frozen=True)
 class NeighborMean:
-    """A mean over ``window`` neighboring channels; ``whole`` is NHWC."""
+    """A mean over ``window`` adjacent channels; ``whole`` is NHWC."""
 
     source: Any
     window: int
@@ -66,7 +66,7 @@ class NeighborMean:
 
 
 def find_mean_of_neighbors(call: relax.Call, made_by: MadeBy) -> NeighborMean | None:
-    """Return the mean that a view ends: frontends write it as a 3-D pooling of [N, 1, C, H, W]."""
+    """Match the last reshape of such a mean, which frontends write as a 3-D pooling of [N, 1, C, H, W]."""
     pool = made_by(call.args[0], "relax.nn.avg_pool3d")
     seen = made_by(pool.args[0], *VIEWS) if pool is not None else None
     if pool is None or seen is None:
@@ -83,5 +83,5 @@ def find_mean_of_neighbors(call: relax.Call, made_by: MadeBy) -> NeighborMean | 
 
 
 def _names(value: Any) -> Sequence[str]:
-    """Return the extents of a tensor as text, to compare them; none if they are not known."""
+    """Return the extents of a tensor as strings, for comparison; empty if unknown."""
     return [str(extent) for extent in shape_of(value) or ()]

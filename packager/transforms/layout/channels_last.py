@@ -1,8 +1,7 @@
-"""Convolutions run channels last: what is adjacent in memory is what their reduction adds up, and what vectors hold.
+"""Converts 2-D convolutions and poolings to NHWC, where reductions and vectors run over contiguous channels.
 
-``conv2d`` and pooling read and write NHWC, and what stands between them follows where it can; everything else sees the
-layout that the model has. Permuted weights are folded at build time. TVM's own ConvertLayout fails on models that
-change ranks between convolutions.
+Operators between convolutions follow where they can; all others keep the model's layout. Permuted weights are folded at
+build time. TVM's ConvertLayout fails on models that change ranks between convolutions.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from tvm import relax
 
 from packager.graph.dataflow import bindings_of, computed_from_constants, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import remade, with_main
+from packager.graph.rewrite import rebuild_call, with_main
 from packager.transforms.layout.channel_patterns import VIEWS, find_flattened, find_mean_of_neighbors, find_shuffle
-from packager.transforms.layout.im2col import find_windows
+from packager.transforms.layout.im2col import find_im2col
 
-TO_LAST = [0, 2, 3, 1]
-TO_FIRST = [0, 3, 1, 2]
-AXES = {0: 0, 1: 3, 2: 1, 3: 2}  # where an axis of NCHW is in NHWC
+TO_NHWC = [0, 2, 3, 1]
+TO_NCHW = [0, 3, 1, 2]
+AXES = {0: 0, 1: 3, 2: 1, 3: 2}  # axis of NCHW -> axis of NHWC
 CONVOLUTION = "relax.nn.conv2d"
 MEAN = "relax.mean"
 POOLINGS = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d")
@@ -37,18 +36,19 @@ ELEMENTWISE = frozenset(
 
 
 def to_channels_last(
-    module: tvm.IRModule, num_inputs: int | None = None, *, products_after: int | None = None
+    module: tvm.IRModule, num_inputs: int | None = None, *, im2col_inputs: int | None = None
 ) -> tvm.IRModule:
-    """Rewrite ``main`` so that its 2-D convolutions and poolings are channels last. Its parameters and results stay.
+    """Convert 2-D convolutions and poolings of ``main`` to NHWC; its parameters and results keep their layouts.
 
-    Poolings follow convolutions. With ``num_inputs``, after which parameters are constants, they need not, and
-    convolutions whose weights are computed from inputs stay as they are: to turn these would be work of every run.
-    With ``products_after``, a number of inputs too, convolutions of few channels become matrix products.
+    By default poolings are converted only after convolutions. With ``num_inputs``, the number of parameters before the
+    constants, poolings are always converted, and convolutions whose weights depend on inputs are not, since these would
+    be permuted in every run. With ``im2col_inputs``, also a number of inputs, convolutions with few channels are
+    lowered to im2col + matmul.
     """
     main = module["main"]
     names = {getattr(binding.value.op, "name", "") for binding in _calls(main)}
     wanted = {CONVOLUTION} if num_inputs is None else {CONVOLUTION, *POOLINGS, MEAN}
-    return _Converter(module, num_inputs, products_after).convert() if names & wanted else module
+    return _Converter(module, num_inputs, im2col_inputs).convert() if names & wanted else module
 
 
 def _calls(main: relax.Function) -> list[Any]:
@@ -56,26 +56,26 @@ def _calls(main: relax.Function) -> list[Any]:
 
 
 class _Converter:
-    """``first`` and ``last`` hold, by the original variable, its value in each layout, as far as made.
+    """``nchw`` and ``nhwc`` map original variables to their values in each layout, created on demand.
 
-    ``made_last`` are those that are computed in NHWC. ``constants`` is what depends on no input, None
-    where that does not matter. ``filters`` are those of what a product may have as its filters.
+    ``computed_nhwc`` are the variables computed in NHWC. ``constants`` are the variables that depend on no input; None
+    disables the check. ``filters`` are the constants allowed as filters of im2col.
     """
 
-    def __init__(self, module: tvm.IRModule, num_inputs: int | None, products_after: int | None) -> None:
+    def __init__(self, module: tvm.IRModule, num_inputs: int | None, im2col_inputs: int | None) -> None:
         self.module = module
         self.main = main = module["main"]
         self.builder = relax.BlockBuilder()
         self.values = relax.analysis.get_var2val(main)
-        self.first: IdentityMap[Any] = IdentityMap()
-        self.last: IdentityMap[Any] = IdentityMap()
-        self.made_last = IdentitySet()
+        self.nchw: IdentityMap[Any] = IdentityMap()
+        self.nhwc: IdentityMap[Any] = IdentityMap()
+        self.computed_nhwc = IdentitySet()
         self.constants = None if num_inputs is None else computed_from_constants(main, num_inputs)
-        self.filters = IdentitySet() if products_after is None else computed_from_constants(main, products_after)
+        self.filters = IdentitySet() if im2col_inputs is None else computed_from_constants(main, im2col_inputs)
 
     def convert(self) -> tvm.IRModule:
         parameters = list(self.main.params)
-        self.first.update((parameter, parameter) for parameter in parameters)
+        self.nchw.update((parameter, parameter) for parameter in parameters)
         with self.builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
             with self.builder.dataflow():
                 for binding in bindings_of(self.main):
@@ -91,21 +91,21 @@ class _Converter:
         value, variable = binding.value, binding.var
         converted = self._channels_last(value) if isinstance(value, relax.Call) and _rank(binding.var) else None
         if converted is not None:
-            self.last[variable] = self.builder.emit(converted, binding.var.name)
-            self.made_last.add(variable)
+            self.nhwc[variable] = self.builder.emit(converted, binding.var.name)
+            self.computed_nhwc.add(variable)
             return
-        if isinstance(value, relax.Var) and value in self.last:
-            self.last[variable] = self.last[value]
+        if isinstance(value, relax.Var) and value in self.nhwc:
+            self.nhwc[variable] = self.nhwc[value]
         rewritten = self._same_in_both(value) if isinstance(value, relax.Call) else None
         rewritten = self._rewritten(value) if rewritten is None else rewritten
-        self.first[variable] = self.builder.emit(rewritten, binding.var.name)
+        self.nchw[variable] = self.builder.emit(rewritten, binding.var.name)
 
     def _rewritten(self, expr: Any) -> Any:
-        """Return an expression that reads the model's own layout."""
+        """Return an expression with operands in the model's layout."""
 
         def replace(variable: Any) -> Any:
-            known = variable in self.first or variable in self.last
-            return self._in_first(variable) if known else variable
+            known = variable in self.nchw or variable in self.nhwc
+            return self._in_nchw(variable) if known else variable
 
         if isinstance(expr, relax.Var):
             return replace(expr)
@@ -117,18 +117,18 @@ class _Converter:
             return relax.Call(expr.op, [self._rewritten(a) for a in expr.args], expr.attrs, expr.ty_args)
         return expr
 
-    def _in_first(self, variable: Any) -> Any:
-        if variable not in self.first:
-            self.first[variable] = self.builder.emit(_permuted(self.last[variable], TO_FIRST))
-        return self.first[variable]
+    def _in_nchw(self, variable: Any) -> Any:
+        if variable not in self.nchw:
+            self.nchw[variable] = self.builder.emit(_permuted(self.nhwc[variable], TO_NCHW))
+        return self.nchw[variable]
 
-    def _in_last(self, variable: Any) -> Any:
-        if variable not in self.last:
-            self.last[variable] = self.builder.emit(_permuted(self._rewritten(variable), TO_LAST))
-        return self.last[variable]
+    def _in_nhwc(self, variable: Any) -> Any:
+        if variable not in self.nhwc:
+            self.nhwc[variable] = self.builder.emit(_permuted(self._rewritten(variable), TO_NHWC))
+        return self.nhwc[variable]
 
     def _channels_last(self, call: relax.Call) -> Any | None:
-        """Return the call over NHWC operands, or None where it stays as it is."""
+        """Return the call on NHWC operands, or None to leave it unchanged."""
         name = getattr(call.op, "name", "")
         if name == CONVOLUTION:
             return self._convolution(call)
@@ -145,46 +145,46 @@ class _Converter:
         if is_pooling:
             return self._pooling(call, name)
         if axes:
-            return getattr(relax.op, name.removeprefix("relax."))(self._in_last(call.args[0]), axes, keepdims=True)
+            return getattr(relax.op, name.removeprefix("relax."))(self._in_nhwc(call.args[0]), axes, keepdims=True)
         if name in ELEMENTWISE:
             return self._elementwise(call)
         if name == "relax.concat" and int(call.attrs.axis) % 4 == 1 and isinstance(call.args[0], relax.Tuple):
-            return relax.op.concat([self._in_last(field) for field in call.args[0].fields], 3)
+            return relax.op.concat([self._in_nhwc(field) for field in call.args[0].fields], 3)
         return None
 
     def _same_in_both(self, call: relax.Call) -> Any | None:
-        """Return a call over NHWC whose result is in no layout, or in this one; None where there is none."""
+        """Return a call on NHWC operands with a result that has the same layout in both; None if there is none."""
         reduced = self._plane_reduction(call)
         return self._transposed(call) if reduced is None else reduced
 
     def _transposed(self, call: relax.Call) -> Any | None:
-        """Return what ends in NHWC by transposes of the model's own: [N, H, W, C], or [N, H * W, C]."""
+        """Match a transpose of the model to [N, H, W, C] or [N, H * W, C]; return the value computed from NHWC."""
         axes = call.attrs.axes if getattr(call.op, "name", "") == "relax.permute_dims" else None
         order = list(map(int, axes or ()))
-        if order == TO_LAST and self._prefers_last(call.args[0]):
-            return self._in_last(call.args[0])
+        if order == TO_NHWC and self._prefers_last(call.args[0]):
+            return self._in_nhwc(call.args[0])
         flattened = find_flattened(call, self._made_by)
         if flattened is None or not self._prefers_last(flattened):
             return None
-        return relax.op.reshape(self._in_last(flattened), call.ty.shape)
+        return relax.op.reshape(self._in_nhwc(flattened), call.ty.shape)
 
     def _plane_reduction(self, call: relax.Call) -> relax.Call | None:
-        """Return a reduction to [N, C] over NHWC: it is the same in both layouts."""
+        """Return a reduction of NHWC to [N, C], which is the same in both layouts."""
         name = getattr(call.op, "name", "")
         if name not in REDUCTIONS or not self._prefers_last(call.args[0]):
             return None
         if _reduced_axes(call) != [1, 2] or call.attrs.keepdims:
             return None
-        return getattr(relax.op, name.removeprefix("relax."))(self._in_last(call.args[0]), [1, 2])
+        return getattr(relax.op, name.removeprefix("relax."))(self._in_nhwc(call.args[0]), [1, 2])
 
     def _prefers_last(self, argument: Any) -> bool:
         """Whether an operand is computed in NHWC."""
         if isinstance(argument, relax.Tuple):
             return any(self._prefers_last(field) for field in argument.fields)
-        return argument in self.made_last
+        return argument in self.computed_nhwc
 
     def _made_by(self, operand: Any, *names: str) -> relax.Call | None:
-        """Return the call that an operand is bound to, if it is one of these operators."""
+        """Return the call bound to an operand, if it is of one of these operators."""
         value = self.values.get(operand) if isinstance(operand, relax.Var) else None
         return value if isinstance(value, relax.Call) and getattr(value.op, "name", "") in names else None
 
@@ -192,7 +192,7 @@ class _Converter:
         shuffle = find_shuffle(call, self._made_by)
         if shuffle is None or not self._prefers_last(shuffle.source):
             return None
-        parts = self.builder.emit(relax.op.reshape(self._in_last(shuffle.source), shuffle.parts))
+        parts = self.builder.emit(relax.op.reshape(self._in_nhwc(shuffle.source), shuffle.parts))
         swapped = self.builder.emit(relax.op.permute_dims(parts, [0, 1, 2, 4, 3]))
         return relax.op.reshape(swapped, shuffle.whole)
 
@@ -201,7 +201,7 @@ class _Converter:
         if mean is None or self.constants is None or not self._prefers_last(mean.source):
             return None
         batch, height, width, channels = mean.whole
-        rows = self.builder.emit(relax.op.reshape(self._in_last(mean.source), (batch * height * width, 1, channels)))
+        rows = self.builder.emit(relax.op.reshape(self._in_nhwc(mean.source), (batch * height * width, 1, channels)))
         pooled = relax.op.nn.avg_pool1d(rows, mean.window, padding=mean.padding, count_include_pad=mean.counts_padding)
         return relax.op.reshape(self.builder.emit(pooled), mean.whole)
 
@@ -212,17 +212,17 @@ class _Converter:
         if self.constants is not None and call.args[1] not in self.constants:
             return None
         last = self._prefers_last(call.args[0])
-        windows = find_windows(call, self.filters, last=last)
+        windows = find_im2col(call, self.filters, last=last)
         if windows is not None:
-            data = self._in_last(call.args[0]) if last else self._rewritten(call.args[0])
+            data = self._in_nhwc(call.args[0]) if last else self._rewritten(call.args[0])
             rows = self.builder.emit_te(windows.gather, data, primfunc_name_hint="gather_windows")
             return relax.op.matmul(rows, windows.matrix(self.builder, self._rewritten(call.args[1])))
-        weight = self.builder.emit(relax.op.permute_dims(self._rewritten(call.args[1]), TO_LAST))
-        data = self._in_last(call.args[0])
-        return remade(call, data, weight, data_layout="NHWC", kernel_layout="OHWI", out_layout="NHWC")
+        weight = self.builder.emit(relax.op.permute_dims(self._rewritten(call.args[1]), TO_NHWC))
+        data = self._in_nhwc(call.args[0])
+        return rebuild_call(call, data, weight, data_layout="NHWC", kernel_layout="OHWI", out_layout="NHWC")
 
     def _pooling(self, call: relax.Call, name: str) -> Any:
-        data, attrs = self._in_last(call.args[0]), call.attrs
+        data, attrs = self._in_nhwc(call.args[0]), call.attrs
         if name == "relax.nn.adaptive_avg_pool2d":
             return relax.op.nn.adaptive_avg_pool2d(data, attrs.output_size, layout="NHWC")
         operator = getattr(relax.op.nn, name.removeprefix("relax.nn."))
@@ -248,21 +248,21 @@ class _Converter:
             elif how == "channels":
                 operands.append(self.builder.emit(relax.op.permute_dims(self._rewritten(argument), [1, 2, 0])))
             else:
-                operands.append(self._in_last(argument))
+                operands.append(self._in_nhwc(argument))
         return relax.Call(call.op, operands, call.attrs, call.ty_args)
 
 
 def _reduced_axes(call: relax.Call) -> list[int]:
-    """Return the axes of NHWC that a reduction is over; none if it is over all of them."""
+    """Return the reduced axes in NHWC; empty if all are reduced."""
     return sorted(AXES[int(axis) % 4] for axis in call.attrs.axis or ())
 
 
 def _permuted(data: Any, axes: list[int]) -> Any:
-    """Return a tensor in the other layout: what has one channel or one place is the same in both, and costs nothing."""
+    """Permute a tensor to the other layout; a reshape if it has one channel or one pixel."""
     shape = shape_of(data)
     if shape is not None:
         extents = [shape[axis] for axis in axes]
-        channels, places = ([3], [1, 2]) if axes == TO_LAST else ([1], [2, 3])
+        channels, places = ([3], [1, 2]) if axes == TO_NHWC else ([1], [2, 3])
         for ones in (channels, places):
             if all(isinstance(extents[axis], int) and extents[axis] == 1 for axis in ones):
                 return relax.op.reshape(data, extents)
@@ -275,7 +275,7 @@ def _rank(variable: Any) -> bool:
 
 
 def _how(argument: Any) -> str:
-    """Say how an operand of an elementwise operator follows its result to NHWC."""
+    """Return how an operand of an elementwise operator follows the result to NHWC."""
     extents = shape_of(argument)
     if extents is None:
         return "as it is" if not isinstance(argument.ty, relax.TensorType) else "no"

@@ -1,6 +1,6 @@
-"""A matrix product of a flattened image reads the image as it lies: its weights are put in that order at build time.
+"""Folds the NHWC->NCHW transpose before a flatten into the weights of the next matmul.
 
-A classifier flattens NCHW, so that where convolutions are channels last a transpose stands before its first product.
+Classifiers flatten NCHW, so after conversion to channels last a transpose precedes the first dense layer.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, same, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import remade, with_main
+from packager.graph.rewrite import rebuild_call, with_main
 
 
-def flatten_as_it_lies(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Return ``module`` with ``matmul(reshape(permute_dims(x)), w)`` in ``main`` as a product of ``reshape(x)``.
+def fold_flatten_transpose(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
+    """Rewrite ``matmul(reshape(permute_dims(x)), w)`` in ``main`` to ``matmul(reshape(x), permuted w)``.
 
-    ``w`` is a matrix [K, M] that depends on no input, whose rows follow; the reshape is to [N, K], of [N, ...]. It
-    leaves transposes that nothing reads.
+    ``w`` is a constant matrix [K, M]; the reshape is from [N, ...] to [N, K]. Leaves dead transposes.
     """
     main = module["main"]
     flow, constants = Dataflow(main), computed_from_constants(main, num_inputs)
@@ -45,7 +44,7 @@ def _bound(binding: Any, product: relax.Call | None) -> Any:
 
 
 def _product(flow: Dataflow, constants: IdentitySet, call: Any) -> relax.Call | None:
-    """Return a product over what a transpose before the flattening permutes; None for what is no such product."""
+    """Return the rewritten matmul, or None if ``call`` does not match."""
     if operator_of(call) != "matmul" or call.args[1] not in constants:
         return None
     flat = flow.call(call.args[0], "reshape")
@@ -60,7 +59,7 @@ def _product(flow: Dataflow, constants: IdentitySet, call: Any) -> relax.Call | 
     known = [extent for extent in extents if isinstance(extent, int)]
     if len(known) != len(extents) or not same(rows, (image[0], prod(known))):
         return None
-    # The axis of the weights for each axis of the image; the columns are the last.
+    # Axis of the weights for each axis of the image; the columns are last.
     order = [axes.index(axis) - 1 for axis in range(1, len(axes))]
     matrix = relax.op.permute_dims(relax.op.reshape(call.args[1], (*known, weight[1])), [*order, len(known)])
-    return remade(call, relax.op.reshape(moved.args[0], flat.ty.shape), relax.op.reshape(matrix, weight))
+    return rebuild_call(call, relax.op.reshape(moved.args[0], flat.ty.shape), relax.op.reshape(matrix, weight))

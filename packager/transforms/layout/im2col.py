@@ -1,7 +1,7 @@
-"""Convolutions of few channels as matrix products: rows that hold a window each, times the filters.
+"""Lowers convolutions with few input channels to im2col + matmul.
 
-What such a convolution adds up for one place of its result lies in many short pieces, and kernels for convolutions read
-these one element at a time. One kernel gathers them first; the rows of its result are whole vectors.
+The reduction of such a convolution runs over many short contiguous pieces, which convolution kernels would read element
+by element. Gathering them first gives rows that can be read by vectors.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from tvm import relax, te, tirx
 from packager.graph.dataflow import shape_of
 from packager.graph.identity import IdentitySet
 
-# Convolutions of as many channels read whole vectors by themselves, or nearly so.
+# Convolutions with at least this many channels already read (nearly) whole vectors.
 MANY_CHANNELS = 16
-# How many times longer zeros may make a row.
+# Maximum factor by which zero padding may lengthen a row.
 MOST_FILLED = 1.3
 VECTOR_BYTES = 16
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
 @dataclass(frozen=True)
-class Windows:
-    """How the windows of a convolution lie in rows of ``length`` elements; pairs are of height and width.
+class Im2Col:
+    """The im2col layout: a window of the convolution per row of ``length`` elements; pairs are (height, width).
 
-    A row is made of pieces, each what lies in one line of the image: of NCHW the columns of one channel, of NHWC
-    (``last``) the columns with all their channels. Behind the ``own`` elements of a piece zeros fill it up to
-    ``piece``, and more of them the row up to ``length``.
+    A row consists of pieces, each contiguous in the image: in NCHW the columns of one channel, in NHWC (``last``) the
+    columns with all channels. A piece has ``own`` elements, zero-padded to ``piece``; the row is zero-padded to
+    ``length``.
     """
 
     last: bool
@@ -46,9 +46,9 @@ class Windows:
     length: int
 
     def gather(self, data: Any) -> Any:
-        """Return the rows, [batch, height, width, length] of the result, as a TE tensor.
+        """Return the im2col tensor [batch, out height, out width, length] in TE.
 
-        Zeros are masked bits of what lies nearest in the image: a load that depends on no condition waits for no other.
+        Padding loads the nearest pixel and masks its bits: unconditional loads can be in flight together.
         """
         top, left = self.before
 
@@ -74,12 +74,12 @@ class Windows:
         return te.compute((data.shape[0], *self.result, self.length), element, name="windows")
 
     def _leaves(self, axis: int) -> bool:
-        """Whether a window is not all in the image along an axis: the height, 0, or the width."""
+        """Whether windows exceed the image along an axis: 0 (height) or 1 (width)."""
         furthest = (self.result[axis] - 1) * self.stride[axis] + (self.window[axis] - 1) * self.dilation[axis]
         return self.before[axis] > 0 or furthest - self.before[axis] >= self.image[axis]
 
     def matrix(self, builder: relax.BlockBuilder, weight: Any) -> Any:
-        """Return the filters, OIHW, as a matrix [length, filters] whose rows are in the order of the windows'."""
+        """Return the OIHW filters as a matrix [length, filters], with rows in im2col order."""
         if self.last:
             weight = builder.emit(relax.op.permute_dims(weight, [0, 2, 3, 1]))
         if self.piece > self.own:
@@ -91,11 +91,11 @@ class Windows:
         return builder.emit(relax.op.permute_dims(weight))
 
 
-def find_windows(call: relax.Call, constants: IdentitySet, *, last: bool) -> Windows | None:
-    """Return the windows of a convolution of NCHW by OIHW that is better computed as a product, else None.
+def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2Col | None:
+    """Return the im2col layout of an NCHW/OIHW convolution, or None if im2col is not profitable.
 
-    ``constants`` is what depends on no input, which the filters are; ``last`` says that its data is
-    there as NHWC.
+    ``constants`` are variables that depend on no input, among which the filters must be; ``last``: the data is
+    available in NHWC.
     """
     data, weight = call.args
     attrs, image, filters, result = call.attrs, shape_of(data), shape_of(weight), shape_of(call)
@@ -116,7 +116,7 @@ def find_windows(call: relax.Call, constants: IdentitySet, *, last: bool) -> Win
     if not fitting:
         return None
     piece, length = fitting[0]
-    return Windows(
+    return Im2Col(
         last,
         channels,
         filters[0],
@@ -134,7 +134,7 @@ def find_windows(call: relax.Call, constants: IdentitySet, *, last: bool) -> Win
 
 
 def _masked(value: Any, conditions: list[Any]) -> Any:
-    """Return a value, or zero where a condition is false."""
+    """Return a value, or zero if a condition is false."""
     bits = f"uint{8 * ITEMSIZE[str(value.dtype)]}"
     mask = tirx.Select(tirx.all(*conditions), tirx.max_value(bits), tirx.const(0, bits))
     return tirx.reinterpret(value.dtype, tirx.bitwise_and(tirx.reinterpret(bits, value), mask))

@@ -1,4 +1,4 @@
-"""How large a micro-batch is worth while: its activations against the weights, which each one reads again."""
+"""Chooses the micro-batch size: compares its activations with the weights, which every micro-batch reads again."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from packager.graph.dataflow import bindings_of, extents_of, operator_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.ir.model import ImportedModel
 from packager.ir.shapes import Extent
-from packager.transforms.micro_batch.rules import is_written
+from packager.transforms.micro_batch.rules import is_materialized
 
-# An element of activations is written and read again. Elements are counted and not bytes, since what a quantized model
-# computes in float32 is in memory as 8 bits, and so are its weights.
+# Activations are written and read. Counts elements, not bytes: a quantized model's activations and weights are both
+# stored in 8 bits, though it computes in float32.
 PASSES = 2
-# If the activations of so many rows do not outweigh the weights, it gains nothing: transformers, at one thread and two.
+# No gain if more rows than this are needed to outweigh the weights, as in transformers (measured on one and two
+# threads).
 MOST_ROWS = 2
-# A micro-batch has at least so many elements of activations: below that a cache holds the whole batch's as well, and
-# calls would be short.
+# Minimum activations of a micro-batch, in elements: below it the whole batch fits in the cache, and calls are short.
 LEAST = 1 << 16
-# Where the batch is a dim, its rows may read so many times as many weights: what they run is code for one size.
+# If the batch is a dim, single rows may read this many times more weights, since their code is for a static size.
 DIM_PASSES = 8
-# It reads a few rows of a table.
+# Reads only a few rows of a table.
 TABLE = "take"
 
 
 def count_batches(model: ImportedModel, batch: int) -> int:
-    """Return the greatest number of micro-batches that are worth while, which divides the batch."""
+    """Return the largest profitable number of micro-batches; it divides the batch."""
     weights, activations = _weigh(model, {dim.name: dim for dim in model.signature.dims})
     if weights * batch > activations * PASSES * MOST_ROWS:
         return 1
@@ -40,15 +40,15 @@ def count_batches(model: ImportedModel, batch: int) -> int:
     return next((count for count in range(min(most, batch), 1, -1) if batch % count == 0), 1)
 
 
-def is_row_worth(model: ImportedModel, batch: str) -> bool:
-    """Whether one row at a time is worth while of a batch that is a dim."""
+def is_row_profitable(model: ImportedModel, batch: str) -> bool:
+    """Whether it is profitable to run a symbolic batch row by row."""
     dims = {dim.name: replace(dim, min=1, max=1) if dim.name == batch else dim for dim in model.signature.dims}
     weights, activations = _weigh(model, dims)
     return activations >= max(weights / DIM_PASSES, LEAST)
 
 
 def _weigh(model: ImportedModel, dims: Mapping[str, Dim]) -> tuple[int, int]:
-    """Return how many weights there are that are read whole, and elements of activations, at the dims' maxima."""
+    """Return the elements of weights that are fully read, and of activations, with the dims at their maxima."""
     main = model.module["main"]
     inputs = main.params[: len(model.signature.inputs)]
     names: IdentityMap[Extent] = IdentityMap()
@@ -66,5 +66,5 @@ def _weigh(model: ImportedModel, dims: Mapping[str, Dim]) -> tuple[int, int]:
     read = IdentitySet(a for call in calls if operator_of(call) != TABLE for a in call.args)
     parameters = zip(main.params[len(inputs) :], model.weights.values(), strict=True)
     weights = sum(array.size for parameter, array in parameters if parameter in read)
-    written = sum(elements(call.ty) for call in calls if is_written(call))
+    written = sum(elements(call.ty) for call in calls if is_materialized(call))
     return weights, written + sum(elements(parameter.ty) for parameter in inputs)

@@ -1,7 +1,7 @@
-"""Micro-batches: a model of a batch becomes one of a part of it, and a run of the bundle runs that for each part.
+"""Micro-batching: rewrites a model to compute a part of the batch, which a run repeats for all parts.
 
-Activations of a small part stay in a core's cache where those of the whole batch do not, and threads take parts of
-their own, which needs no waiting between the calls of a run. What is paid is that each part reads the weights again.
+Activations of a part stay in a core's cache, and threads run separate parts without barriers between calls. The cost is
+that each part reads the weights again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from packager.graph.rewrite import with_main
 from packager.ir.model import ImportedModel
 from packager.ir.shapes import Extent, MicroBatches
-from packager.transforms.micro_batch.cost import count_batches, is_row_worth
+from packager.transforms.micro_batch.cost import count_batches, is_row_profitable
 from packager.transforms.micro_batch.rules import NotSeparableError
 from packager.transforms.micro_batch.split import split
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
 
-def in_micro_batches(model: ImportedModel, rows: int = 0) -> ImportedModel:
-    """Return a model that computes ``rows`` of the batch, if these divide it and the model can be taken apart so; else
-    the model as it is. With 0 they are the least number whose activations outweigh the weights and are not few.
+def split_batch(model: ImportedModel, rows: int = 0) -> ImportedModel:
+    """Return a model that computes ``rows`` of the batch, if they divide it and the model is separable; else the model
+    unchanged. 0 picks the smallest micro-batch whose activations are larger than the weights and not too few.
 
-    The batch is the first axis of the first input, and of all outputs. One that is a dim is computed row by row, or
-    whole.
+    The batch is the first axis of the first input and of all outputs. A symbolic batch is computed row by row, or not
+    split.
     """
     signature = model.signature
     batch = next((spec.shape[0] for spec in signature.inputs if spec.shape), 1)
@@ -52,25 +52,25 @@ def in_micro_batches(model: ImportedModel, rows: int = 0) -> ImportedModel:
 
 
 def _count(model: ImportedModel, batch: Extent, rows: int) -> Extent:
-    """Return into how many micro-batches a run may fall: a number, or the dim that is the batch."""
+    """Return the number of micro-batches: an integer, or the batch's dim."""
     if isinstance(batch, str):
-        return batch if rows == 1 or (rows == 0 and is_row_worth(model, batch)) else 1
+        return batch if rows == 1 or (rows == 0 and is_row_profitable(model, batch)) else 1
     if rows == 0:
         return count_batches(model, batch)
     return batch // rows if batch >= rows and batch % rows == 0 else 1
 
 
 def _repeated(model: ImportedModel, batch: Extent, count: Extent) -> dict[str, Array]:
-    """Return the weights that have a row for each of the batch, with those of a part."""
+    """Return the weights that repeat a row for each row of the batch, restricted to one part."""
     if not (isinstance(batch, int) and isinstance(count, int)):
         return {}
     return {name: array[: batch // count] for name, array in model.weights.items() if _repeats(model, name, batch)}
 
 
 def _repeats(model: ImportedModel, name: str, batch: int) -> bool:
-    """Whether a weight was computed at import, as the same thing for each row of the batch.
+    """Whether a weight was computed at import by repeating the same row for the batch.
 
-    Where it is seen through its source's memory, a session can swap it; then it must be the same whatever that holds.
+    If it is a view of its source, a session can swap that; then rows must be equal for any content.
     """
     array = model.weights[name]
     if array.ndim == 0 or array.shape[0] != batch or name not in model.sources:
@@ -81,5 +81,5 @@ def _repeats(model: ImportedModel, name: str, batch: int) -> bool:
 
 
 def _equal_along_first(array: Array) -> bool:
-    first = array[:1].tobytes()  # bit by bit: NaN, and both zeros
+    first = array[:1].tobytes()  # bitwise, for NaN and signed zeros
     return all(array[i : i + 1].tobytes() == first for i in range(1, len(array)))

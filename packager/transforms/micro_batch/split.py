@@ -1,4 +1,4 @@
-"""Rewrite ``main`` so that it computes one of several equal parts of its results."""
+"""Rewrites ``main`` to compute one of several equal parts of its results."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from packager.transforms.micro_batch.rules import (
 
 
 def split(main: relax.Function, parted: Sequence[bool], count: Count) -> relax.Function:
-    """Return ``main`` for one of ``count`` parts, along their first axes, of those parameters that are ``parted``.
+    """Return ``main`` for one of ``count`` parts of the ``parted`` parameters, split along their first axes.
 
-    Raises NotSeparableError unless each part of every result is computed from the same part of these.
+    Raises NotSeparableError unless part i of every result depends only on part i of these.
     """
     splitter = _Splitter(main, count)
     splitter.find_parts(parted)
@@ -33,7 +33,7 @@ def split(main: relax.Function, parted: Sequence[bool], count: Count) -> relax.F
 
 
 class _Splitter:
-    """``parts`` holds, by variable, what of its value has parts; ``values`` what stands for it."""
+    """``parts`` maps variables to the fields that have parts; ``values`` to their replacements."""
 
     def __init__(self, main: relax.Function, count: Count) -> None:
         self.main = main
@@ -43,16 +43,16 @@ class _Splitter:
         self.values: IdentityMap[Any] = IdentityMap()
 
     def find_parts(self, parted: Sequence[bool]) -> None:
-        """Find out what has parts. Raises NotSeparableError if not all results have."""
+        """Infer which values have parts. Raises NotSeparableError unless all results have."""
         for parameter, own in zip(self.main.params, parted, strict=True):
             self.parts[parameter] = (own,)
         for binding in self.bindings:
             self.parts[binding.var] = self._parts(binding.value)
         if not all(self._parts(self.main.body.body)):
-            raise NotSeparableError("a result is no batch")
+            raise NotSeparableError("a result has no batch axis")
 
     def rewrite(self) -> relax.Function:
-        """Return the function that computes a part. Raises NotSeparableError where a result is of another shape."""
+        """Return the function that computes one part. Raises NotSeparableError if a result gets an unexpected shape."""
         parameters = [self._parameter(parameter) for parameter in self.main.params]
         builder = relax.BlockBuilder()
         with builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
@@ -62,7 +62,7 @@ class _Splitter:
                     self.values[binding.var] = made
                     expected = self._part_of(binding.var)
                     if not structural_equal(made.ty, expected):
-                        raise NotSeparableError(f"{binding.var.name} is {made.ty} and not {expected}")
+                        raise NotSeparableError(f"{binding.var.name} is {made.ty}, expected {expected}")
                 result = builder.emit_output(self._rewritten(self.main.body.body))
             builder.emit_func_output(result)
         made = builder.get()["main"]
@@ -78,7 +78,7 @@ class _Splitter:
 
     def _parts(self, expr: Any) -> Parts:
         """Return which fields of a value have parts."""
-        if isinstance(expr, relax.Var):  # the dims are such, too
+        if isinstance(expr, relax.Var):  # dims are also relax.Var
             return self.parts.get(expr, (False,))
         if isinstance(expr, relax.Tuple):
             return tuple(self._parted(field) for field in expr.fields)
@@ -91,7 +91,7 @@ class _Splitter:
     def _parted(self, expr: Any) -> bool:
         parts = self._parts(expr)
         if any(parts) and not all(parts):
-            raise NotSeparableError("a tuple of which some fields are batches")
+            raise NotSeparableError("only some fields of a tuple have a batch axis")
         return any(parts)
 
     def _rewritten(self, expr: Any) -> Any:
@@ -110,7 +110,7 @@ class _Splitter:
         return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
 
     def _part_of(self, variable: relax.Var) -> Any:
-        """Return the type of a part of a variable's value."""
+        """Return the type of one part of a variable."""
         parts, ty = self.parts[variable], variable.ty
         if not any(parts):
             return ty
@@ -125,5 +125,5 @@ class _Splitter:
         first, *others = known_extents(ty)
         part = part_of(first, self.count)
         if part is None:
-            raise NotSeparableError(f"{first} rows are not {self.count} parts")
+            raise NotSeparableError(f"{first} rows do not split into {self.count} parts")
         return [part, *others]

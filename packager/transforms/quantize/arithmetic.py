@@ -1,4 +1,4 @@
-"""Quantized tensors and sums of them as elementwise operators."""
+"""Emits quantize, dequantize and sums of quantized tensors as elementwise operators."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from tvm import relax
 
 from packager.bundle.arrays import Array
 from packager.transforms.quantize.emitter import Emitter, Value
-from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantized, Term, is_zero, merged
+from packager.transforms.quantize.values import NO_BOUNDS, Concatenation, Linear, Quantized, Term, is_zero, union
 
 INT32 = np.iinfo(np.int32)
-# The magnitudes of the integers that products are made of.
+# Maximum magnitudes of integer types.
 LARGEST = {"int8": 128.0, "uint8": 255.0, "int16": 2.0**15, "uint16": 2.0**16}
-# Below it numbers of float32 convert to int32.
+# float32 values below it convert safely to int32.
 CONVERTIBLE = 2.0**30
-# By how much the scale of a bias may differ from the product of the scales that it is added to a product of.
+# Relative tolerance between the scale of a bias and the product of the operands' scales.
 SAME_SCALE = 1e-4
 
 
-def is_plain(value: Quantized) -> bool:
-    """Whether it is the integers themselves."""
+def is_unscaled(value: Quantized) -> bool:
+    """Whether the numbers are the stored integers: scale 1 and zero point 0."""
     return value.scale.size == 1 and value.scale.item() == 1 and is_zero(value.zero)
 
 
-def numbers_of(value: Quantized) -> Array:
-    """Return the numbers that a constant stands for."""
+def dequantized(value: Quantized) -> Array:
+    """Dequantize a constant."""
     assert value.array is not None
     whole = value.array.astype(np.int32) - value.zero
     return np.asarray(whole.astype(np.float32) * value.scale if value.dtype == "float32" else whole)
 
 
 def dequantize(emitter: Emitter, value: Quantized, name: str) -> Any:
-    """Return the numbers as an expression."""
+    """Emit the dequantized numbers."""
     if value.array is not None:
-        return emitter.constants.make(numbers_of(value), f"{_stem(value.sources)}.dequantize", value.sources)
+        return emitter.constants.make(dequantized(value), f"{_stem(value.sources)}.dequantize", value.sources)
     whole = value.value
     if value.stored != "int32":
         whole = emitter.emit(relax.op.astype(whole, "int32"))
@@ -51,7 +51,7 @@ def dequantize(emitter: Emitter, value: Quantized, name: str) -> Any:
 
 
 def largest(value: Quantized) -> float:
-    """Return what the magnitude of the numbers is at most."""
+    """Return an upper bound on the magnitude of the numbers."""
     if not isinstance(value.zero, np.ndarray):
         return float(np.inf)
     whole = LARGEST.get(value.stored, 2.0**31) + float(np.abs(value.zero.astype(np.float64)).max(initial=0))
@@ -59,7 +59,7 @@ def largest(value: Quantized) -> float:
 
 
 def as_linear(value: Quantized) -> Linear | None:
-    """Return a quantized tensor, of one scale and zero point, as a term and an offset."""
+    """Return a per-tensor quantized tensor as a term and an offset."""
     if value.dtype != "float32":
         return None
     scale = value.scale.astype(np.float64)
@@ -68,8 +68,8 @@ def as_linear(value: Quantized) -> Linear | None:
     )
 
 
-def whole_bias(sum_: Linear, bias: Quantized) -> Array | None:
-    """Return what a product has as its int32 summand if this bias is added, or None if the bias is no such number."""
+def int32_bias(sum_: Linear, bias: Quantized) -> Array | None:
+    """Return this bias as an int32 addend of a product's accumulator, or None if its scale does not match."""
     if len(sum_.terms) != 1 or bias.array is None or bias.stored != "int32" or not is_zero(bias.zero):
         return None
     (term,) = sum_.terms
@@ -82,13 +82,13 @@ def whole_bias(sum_: Linear, bias: Quantized) -> Array | None:
 
 
 def in_range(whole: Array) -> Array | None:
-    """Return integers as int32 if they fit."""
+    """Return integers as int32, or None if they do not fit."""
     fits = whole.size == 0 or (whole.min() >= INT32.min and whole.max() <= INT32.max)
     return whole.astype(np.int32) if fits else None
 
 
 def evaluate(emitter: Emitter, sum_: Linear, name: str) -> Any:
-    """Return a linear value as an expression of float32."""
+    """Emit a linear value in float32."""
     low, high = sum_.bounds
     if (low, high) == NO_BOUNDS:
         return _total(emitter, sum_, 1.0, sum_.sources, name)
@@ -103,7 +103,7 @@ def evaluate(emitter: Emitter, sum_: Linear, name: str) -> Any:
 
 
 def _total(emitter: Emitter, sum_: Linear, scale: float, sources: tuple[str, ...], name: str) -> Any:
-    """Return terms and offset, divided by ``scale``, in float32."""
+    """Emit terms and offset divided by ``scale``, in float32."""
     stem = _stem(sources)
     total = None
     offset = (sum_.offset / scale).astype(np.float32)
@@ -122,7 +122,7 @@ def _total(emitter: Emitter, sum_: Linear, scale: float, sources: tuple[str, ...
 
 
 class Quantizer:
-    """QuantizeLinear with a scale and a zero point that are known, to the integer type ``stored``."""
+    """QuantizeLinear with a constant scale and zero point, to the integer type ``stored``."""
 
     def __init__(self, emitter: Emitter, scale: Array, zero: Array, stored: str, sources: tuple[str, ...]) -> None:
         self.emitter = emitter
@@ -133,10 +133,10 @@ class Quantizer:
         self.is_uniform = scale.size == 1 and zero.size == 1 and bool(np.all(scale > 0))
 
     def apply(self, value: Value | None, source: Any, name: str) -> Any:
-        """Return the integers of an operand of the model."""
+        """Emit the quantized integers of an operand."""
         if isinstance(value, Quantized) and self._is_same(value):
             return value.value
-        if isinstance(value, Joined) and self.is_uniform:
+        if isinstance(value, Concatenation) and self.is_uniform:
             return self.emitter.emit(relax.op.concat([self._part(part) for part in value.parts], value.axis), name)
         sum_ = self.emitter.linear(source)
         if sum_ is not None and self.is_uniform:
@@ -157,12 +157,12 @@ class Quantizer:
 
     def _sum(self, sum_: Linear, name: str) -> Any:
         scale = float(self.scale.item())
-        total = _total(self.emitter, sum_, scale, merged(sum_.sources, self.sources), "")
+        total = _total(self.emitter, sum_, scale, union(sum_.sources, self.sources), "")
         low, high = (bound / scale for bound in sum_.bounds)
         return self._rounded(total, low, high, name, converts=sum_.largest / scale < CONVERTIBLE)
 
     def _numbers(self, numbers: Any, name: str, *, converts: bool) -> Any:
-        """Return numbers quantized as the specification has it, by a division."""
+        """Quantize by a division, as in the specification."""
         emit = self.emitter.emit
         scale = self.emitter.constants.make(self.scale, f"{_stem(self.sources)}.scale", self.sources)
         divided = emit(relax.op.divide(numbers, scale))
@@ -175,9 +175,9 @@ class Quantizer:
         return emit(relax.op.astype(emit(relax.op.astype(clipped, "int32")), self.stored), name)
 
     def _rounded(self, numbers: Any, low: float, high: float, name: str, *, converts: bool) -> Any:
-        """Return quotients as integers, clipped as such: rounding is monotone, so that it may come first.
+        """Round quotients to integers, then clip: rounding is monotone, so the order does not matter.
 
-        Those that ``converts`` does not say to be within int32 are brought there before they are rounded.
+        Unless ``converts`` guarantees the range of int32, they are clipped before rounding too.
         """
         emit, zero, limits = self.emitter.emit, int(self.zero.item()), np.iinfo(self.stored)
         low, high = (float(min(max(bound, limits.min - zero), limits.max - zero)) for bound in (low, high))

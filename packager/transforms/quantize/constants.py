@@ -1,4 +1,4 @@
-"""The constants of a function that is being rewritten: what is known of its variables, and constants that are new."""
+"""Constant propagation in a function that is being rewritten, and its new constants."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from packager.graph.dataflow import static_shape_of
 from packager.graph.evaluate import evaluate_call
 from packager.graph.identity import IdentityMap
 from packager.ir.model import NamedArray
-from packager.transforms.quantize.values import merged
+from packager.transforms.quantize.values import union
 
-# Larger constants are not computed here but folded with all others.
+# Larger constants are folded later, with all other weights.
 MAX_ELEMENTS = 1 << 16
 MOVEMENT = frozenset(f"relax.{name}" for name in ("reshape", "permute_dims", "expand_dims", "squeeze"))
 
 
 class Constants:
-    """``known`` are the values of variables, ``sources`` the model's constants that they come from."""
+    """``known`` maps variables to values, ``sources`` to the model's constants that they derive from."""
 
     def __init__(self, main: relax.Function, num_inputs: int, constants: Mapping[str, NamedArray]) -> None:
         parameters = main.params[num_inputs:]
@@ -40,17 +40,17 @@ class Constants:
         self.added: IdentityMap[tuple[str, NamedArray]] = IdentityMap()
 
     def array(self, expr: Any) -> Array | None:
-        """Return the value of an expression if that is known."""
+        """Return the value of an expression, or None if unknown."""
         if isinstance(expr, GenericConst):
             return np.asarray(expr.value.numpy())
         return self.known.get(expr)
 
     def sources_of(self, *exprs: Any) -> tuple[str, ...]:
-        """Return the model's constants that expressions come from."""
-        return merged(*(self.sources.get(expr, ()) for expr in exprs))
+        """Return the model's constants that expressions derive from."""
+        return union(*(self.sources.get(expr, ()) for expr in exprs))
 
-    def see(self, variable: Any, call: relax.Call) -> None:
-        """Compute what a variable is bound to, if that is small or moves what is known."""
+    def propagate(self, variable: Any, call: relax.Call) -> None:
+        """Evaluate a binding, if the result is small or only reorders a known value."""
         shape = static_shape_of(variable)
         if shape is None or getattr(call.op, "name", "") == "relax.dequantize":
             return
@@ -66,7 +66,7 @@ class Constants:
             self.sources[variable] = self.sources_of(*operands)
 
     def make(self, array: Array, stem: str, sources: tuple[str, ...]) -> Any:
-        """Return an array as an expression: a new constant that comes from ``sources``, or a number."""
+        """Return an array as an expression: a new constant derived from ``sources``, or a scalar."""
         if array.ndim == 0:
             return relax.const(array.item(), array.dtype.name)
         tensor = tvm.runtime.tensor(np.ascontiguousarray(array))
@@ -75,7 +75,7 @@ class Constants:
         return constant
 
     def lift(self, main: relax.Function) -> tuple[relax.Function, dict[str, NamedArray]]:
-        """Return the function with the new constants as parameters after its own, and the values of all of these."""
+        """Append the new constants to the function's parameters; return it with the values of all constants."""
         lifted: IdentityMap[relax.Var] = IdentityMap()
         values = dict(self.given)
 

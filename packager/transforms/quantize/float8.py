@@ -1,8 +1,9 @@
-"""Matrix products of 8-bit floats: a model dequantizes operands to multiply them, a backend multiplies them as such.
+"""Converts matmuls of dequantized float8 operands to float8 matmuls with scaled results.
 
     sum (sx x) (sw w)  =  sx sw (sum x w)
 
-with one scale for the data, and one for all weights or for each column. Sums are float32, as the model's are.
+with a per-tensor scale of the data, and a per-tensor or per-column scale of the weights. Accumulates in float32, like
+the model.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from packager.graph.rewrite import with_main
 
 FLOAT8 = "float8_e4m3fn"
 ALIGNMENT = 16
-"""Depth and columns of products that are rewritten are multiples of it: what is otherwise is computed in float32."""
+"""Depth and columns must be multiples of it; other matmuls stay in float32."""
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """8-bit floats, what they are multiplied with, and whether both are transposed then."""
+    """A float8 operand, its scale, and whether it is transposed."""
 
     value: Any
     scale: Any = None
     transposed: bool = False
 
 
-def to_float8_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Return ``module`` with products of dequantized 8-bit floats in ``main`` as scaled products of these."""
+def convert_float8_matmuls(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
+    """Convert matmuls of dequantized float8 operands in ``main``."""
     main = module["main"]
     flow = Dataflow(main, main.params[num_inputs:])
     if not any(str(getattr(v.ty, "dtype", "")) == FLOAT8 for v in (*flow.variables, *main.params)):
@@ -68,7 +69,7 @@ def _renamed(expr: Any, made: IdentityMap[Any]) -> Any:
 
 
 def _product(flow: Dataflow, variable: Any) -> tuple[_Operand, _Operand] | None:
-    """Return the operands of a matmul of 8-bit floats, None if it is none that is rewritten."""
+    """Return the operands of a convertible float8 matmul, or None."""
     data, weight = (_operand(flow, argument) for argument in flow.value(variable).args)
     if data is None or weight is None or str(variable.ty.dtype) != "float32" or data.transposed:
         return None
@@ -86,14 +87,14 @@ def _product(flow: Dataflow, variable: Any) -> tuple[_Operand, _Operand] | None:
 
 
 def _source(flow: Dataflow, scale: Any) -> Any:
-    """Return what a scale is a view of."""
+    """Return the source of a scale, through views."""
     while (call := flow.call(scale, "reshape")) is not None:
         scale = call.args[0]
     return scale
 
 
 def _is_number(scale: Any) -> bool:
-    """Whether a scale is one for all elements; None is 1."""
+    """Whether a scale is per tensor; None means 1."""
     if scale is None:
         return True
     extents = static_shape_of(scale)
@@ -101,7 +102,7 @@ def _is_number(scale: Any) -> bool:
 
 
 def _emitted(builder: Any, product: tuple[_Operand, _Operand], made: IdentityMap[Any], name: str) -> Any:
-    """Emit a product of 8-bit floats, scaled; return its result."""
+    """Emit a scaled float8 matmul; return its result."""
     data, weight = product
     right = _renamed(weight.value, made)
     if weight.transposed:
@@ -132,6 +133,6 @@ def _operand(flow: Dataflow, expr: Any) -> _Operand | None:
 
 
 def _widened(flow: Dataflow, expr: Any) -> Any:
-    """Return the 8-bit floats that are converted to what ``expr`` is, None if none are."""
+    """Return the float8 tensor that ``expr`` is a cast of, or None."""
     call = flow.call(expr, "astype") if isinstance(expr, relax.Var) else None
     return call.args[0] if call is not None and str(call.args[0].ty.dtype) == FLOAT8 else None

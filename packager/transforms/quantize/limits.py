@@ -1,6 +1,6 @@
-"""What the magnitude of numbers is at most, where that follows from the operators that compute them.
+"""Range analysis: upper bounds on magnitudes.
 
-Numbers that convert to int32 are clipped as integers when they are quantized, for which CPUs have better instructions.
+Values known to fit in int32 are clipped as integers after rounding, for which CPUs have better instructions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tvm import relax
 from packager.graph.dataflow import operator_of, shape_of
 
 ONE = frozenset(("erf", "tanh", "sigmoid", "sin", "cos", "nn.softmax"))
-# Of these the result is no larger than the first operand.
+# Their result is no larger than the first operand.
 NO_LARGER = frozenset(
     (
         *("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "abs", "negative", "mean", "max", "min"),
@@ -25,9 +25,9 @@ NO_LARGER = frozenset(
 
 
 def limit_of(call: relax.Call, limit: Callable[[Any], float], least: Callable[[Any], float]) -> float:
-    """Return a limit of the result's magnitude, infinity for none.
+    """Return an upper bound on the result's magnitude, or infinity.
 
-    ``limit`` gives that of an operand, ``least`` the magnitude that no element of it is below.
+    ``limit`` returns an upper bound, ``least`` a lower bound on the magnitude of an operand's elements.
     """
     name = operator_of(call)
     if name in ONE:

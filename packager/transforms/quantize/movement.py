@@ -1,4 +1,4 @@
-"""Data movement of quantized tensors: the integers move, scale and zero point stay."""
+"""Data movement on quantized tensors: operates on the integers; scale and zero point are unchanged."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tvm import relax
 
 from packager.graph.dataflow import operator_of
 from packager.transforms.quantize.emitter import Emitter, Value
-from packager.transforms.quantize.values import Joined, Quantized, compact, merged
+from packager.transforms.quantize.values import Concatenation, Quantized, compact, union
 
 
 def move(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:
-    """Return a permutation or reshape of the integers, which keep scale and zero point."""
+    """Permute or reshape the integers."""
     value = emitter.value(call.args[0])
     if not isinstance(value, Quantized) or not isinstance(value.zero, np.ndarray):
         return None
@@ -38,7 +38,7 @@ def _moved(array: Any, shape: tuple[int, ...], call: relax.Call) -> Any:
 
 
 def select(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:
-    """Return a copy of elements, or a max pooling, of integers of one scale."""
+    """Select elements of, or max-pool, per-tensor quantized integers."""
     value = emitter.value(call.args[0])
     if not isinstance(value, Quantized) or not value.is_uniform or value.dtype != "float32":
         return None
@@ -50,7 +50,7 @@ def select(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:
 
 
 def pad(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:
-    """Return a zero padding: of integers, by the zero point."""
+    """Zero-pad: integers are padded with the zero point."""
     value, attrs = emitter.value(call.args[0]), call.attrs
     plain = str(attrs.pad_mode) == "constant" and float(attrs.pad_value) == 0.0
     if not plain or not isinstance(value, Quantized) or not value.is_uniform or value.array is not None:
@@ -61,7 +61,7 @@ def pad(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:
 
 
 def concat(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:
-    """Return a concatenation: of integers if scales and zero points are equal, else its parts."""
+    """Concatenate integers if scales and zero points are equal, else return the parts."""
     fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
     parts = [emitter.value(field) for field in fields]
     uniform = [p for p in parts if isinstance(p, Quantized) and p.is_uniform and p.array is None]
@@ -70,5 +70,5 @@ def concat(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:
     first, axis = uniform[0], int(call.attrs.axis)
     if all(part.same_numbers(first.scale, first.zero, first.stored) for part in uniform):
         joined = emitter.emit(relax.op.concat([part.value for part in uniform], axis), variable.name)
-        return replace(first, value=joined, sources=merged(*(part.sources for part in uniform)))
-    return Joined(tuple(uniform), axis)
+        return replace(first, value=joined, sources=union(*(part.sources for part in uniform)))
+    return Concatenation(tuple(uniform), axis)

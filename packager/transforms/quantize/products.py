@@ -1,4 +1,5 @@
-"""Products of quantized operands: sums in int32 of products of 8-bit integers, and what corrects them."""
+"""Converts matmuls and convolutions of quantized operands to 8-bit integers with int32 accumulation, and the zero-point
+correction."""
 
 from __future__ import annotations
 
@@ -9,17 +10,18 @@ import numpy as np
 from tvm import relax
 
 from packager.bundle.arrays import Array
-from packager.graph.rewrite import remade
+from packager.graph.rewrite import rebuild_call
 from packager.transforms.quantize.arithmetic import LARGEST, in_range
 from packager.transforms.quantize.emitter import Emitter
-from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Term, compact, is_zero, merged
+from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Term, compact, is_zero, union
 
 BYTES = ("int8", "uint8")
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """A product of integers: its call, the sums of each channel's weights, their scales, and a limit of magnitudes."""
+    """An integer product: its call, the per-channel sums of the weights, their scales, and an upper bound on
+    magnitudes."""
 
     call: Any
     totals: Array
@@ -28,7 +30,7 @@ class _Sums:
 
 
 def conv2d(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
-    """Return a convolution of integers, or None if its operands are not quantized so. Plain int32 is emitted."""
+    """Return an integer convolution, or None if its operands are not quantized suitably. An int32 result is emitted."""
     operands = _operands(emitter, call)
     attrs = call.attrs
     plain = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NCHW", "OIHW", "NCHW")
@@ -49,13 +51,13 @@ def conv2d(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
         padding = [0, 0, 0, 0]
     constant, array = weights
     totals = array.astype(np.int64).sum(axis=(1, 2, 3)).reshape(1, -1, 1, 1)
-    result = remade(call, value, constant, padding=padding, out_dtype="int32")
+    result = rebuild_call(call, value, constant, padding=padding, out_dtype="int32")
     sums = _Sums(result, totals, scale.reshape((1, -1, 1, 1) if scale.ndim else ()), _largest(data, array, (1, 2, 3)))
     return _corrected(emitter, variable, sums, data, weight)
 
 
 def matmul(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
-    """Return a matrix product of integers, or None if its operands are not quantized so. Plain int32 is emitted."""
+    """Return an integer matmul, or None if its operands are not quantized suitably. An int32 result is emitted."""
     operands = _operands(emitter, call)
     ranks = [argument.ty.ndim for argument in call.args]
     if operands is None or min(ranks) < 2:
@@ -69,18 +71,18 @@ def matmul(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
     if any(extent != 1 for extent in array.shape[:-2]) or any(extent != 1 for extent in scale.shape[:-1]):
         return None
     totals = array.astype(np.int64).sum(axis=-2).reshape(-1)
-    result = remade(call, data.value, constant, out_dtype="int32")
+    result = rebuild_call(call, data.value, constant, out_dtype="int32")
     sums = _Sums(result, totals, scale.reshape(-1) if scale.ndim else scale, _largest(data, array, (-2,)))
     return _corrected(emitter, variable, sums, data, weight)
 
 
 def _largest(data: Quantized, array: Array, axes: tuple[int, ...]) -> float:
-    """Return what the magnitude of a sum of products is at most."""
+    """Return an upper bound on the magnitude of the accumulators."""
     return float(np.abs(array.astype(np.int32)).sum(axis=axes, dtype=np.int64).max(initial=0)) * LARGEST[data.stored]
 
 
 def _operands(emitter: Emitter, call: relax.Call) -> tuple[Quantized, Quantized] | None:
-    """Return 8-bit data of one scale and zero point, and 8-bit weights that are a constant."""
+    """Return per-tensor quantized 8-bit data and constant 8-bit weights, or None."""
     data, weight = (emitter.value(argument) for argument in call.args)
     if not isinstance(data, Quantized) or not isinstance(weight, Quantized) or data.dtype != weight.dtype:
         return None
@@ -92,7 +94,7 @@ def _operands(emitter: Emitter, call: relax.Call) -> tuple[Quantized, Quantized]
 
 
 def _weights(emitter: Emitter, weight: Quantized) -> tuple[Any, Array] | None:
-    """Return weights as int8 with the zero point 0: an expression and its value."""
+    """Return weights as int8 with zero point 0: an expression and its value."""
     assert weight.array is not None
     if not isinstance(weight.zero, np.ndarray):
         return None
@@ -107,9 +109,9 @@ def _weights(emitter: Emitter, weight: Quantized) -> tuple[Any, Array] | None:
 
 
 def _corrected(emitter: Emitter, variable: Any, product: _Sums, data: Quantized, weight: Quantized) -> Linear | None:
-    """Return sums of products, without the data's zero point; emit them if the model's numbers are int32."""
+    """Apply the zero-point correction; emit the result if the model computes in int32."""
     emit, name = emitter.emit, variable.name
-    sources = merged(data.sources, weight.sources)
+    sources = union(data.sources, weight.sources)
     stem = weight.sources[0] if weight.sources else "weight"
     if isinstance(data.zero, np.ndarray):
         whole = in_range(-product.totals * int(data.zero.item()))

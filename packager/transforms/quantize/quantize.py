@@ -1,21 +1,18 @@
-"""Compute what is quantized in integers: products of 8-bit numbers that are summed in 32 bits.
+"""Converts QDQ (QuantizeLinear/DequantizeLinear) to integer arithmetic: 8-bit products with int32 accumulation.
 
-Quantized models say where: ``DequantizeLinear`` gives the numbers ``scale * (q - zero)`` that integers stand for, and
-``QuantizeLinear`` rounds numbers to such integers, ``saturate(round_half_to_even(x / scale) + zero)``
-(https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html and onnx__DequantizeLinear.html). A product of two such
-tensors is one of integers, and a number that does not depend on the data:
+``DequantizeLinear`` computes ``scale * (q - zero)``, ``QuantizeLinear`` ``saturate(round_half_to_even(x / scale) +
+zero)`` (https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html and onnx__DequantizeLinear.html). A product of two
+dequantized tensors is an integer product with a data-independent correction:
 
     sum sx (x - zx) sw w  =  sx sw (sum x w  -  zx sum w)
 
-so the correction for ``zx`` and the bias are one int32 vector, computed at build time, and the next ``QuantizeLinear``
-is a multiplication by ``sx sw / sy`` per channel. The same holds where the integers are plain in the model
-(``ConvInteger``, ``MatMulInteger``: onnx__ConvInteger.html and so on; ``QLinearConv`` and ``QLinearMatMul`` are
-imported as dequantized operands and a quantized result). Where a convolution pads, it pads with ``zx``: that is what
-stands for zero.
+The correction for ``zx`` and the bias are one int32 vector, computed at build time, and the next ``QuantizeLinear`` is
+a multiplication by ``sx sw / sy`` per channel. The same applies to ``ConvInteger`` and ``MatMulInteger``
+(onnx__ConvInteger.html and so on); ``QLinearConv`` and ``QLinearMatMul`` are imported as dequantized operands and a
+quantized result. Convolutions pad with ``zx``, which represents zero.
 
-Products take data of uint8 or int8, and weights of int8 whose zero point is 0 (or of uint8 with 128, which is the
-same). Whatever does not fit is computed in float32, as the model says. Results may differ from those by one quantum,
-where the float32 computation rounds the other way.
+Supports uint8 or int8 data, and int8 weights with zero point 0 (or uint8 with 128, which is equivalent). Everything
+else is computed in float32, as in the model. Results may differ from float32 by one quantum, due to rounding.
 """
 
 from __future__ import annotations
@@ -31,13 +28,13 @@ from packager.transforms.quantize.constants import Constants
 from packager.transforms.quantize.rewrite import MARKS, Rewriter
 
 
-def to_integers(
+def convert_qdq(
     module: tvm.IRModule, num_inputs: int, constants: Mapping[str, NamedArray]
 ) -> tuple[tvm.IRModule, dict[str, NamedArray]]:
-    """Return ``module`` with quantized products of ``main`` in integers, and the constants it takes then.
+    """Convert quantized products of ``main`` to integers; return the module and its constants.
 
     ``constants`` are the values of main's parameters after the ``num_inputs`` inputs, in order, and so is the result,
-    which adds biases and scales to them. What nothing reads any more is left to dead code elimination.
+    with biases and scales added. Leaves dead code.
     """
     main = module["main"]
     operators = {

@@ -1,4 +1,4 @@
-"""Walk ``main`` once; quantized tensors, and what is linear in them, are computed when something needs them."""
+"""Rewrites ``main`` in one pass; quantized tensors, and linear functions of them, are emitted lazily."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from packager.transforms.quantize.constants import Constants
 from packager.transforms.quantize.emitter import Value
 from packager.transforms.quantize.limits import limit_of
 from packager.transforms.quantize.products import conv2d, matmul
-from packager.transforms.quantize.values import NO_BOUNDS, Joined, Linear, Quantized, along, compact, merged
+from packager.transforms.quantize.values import NO_BOUNDS, Concatenation, Linear, Quantized, compact, per_axis, union
 
-# Without one of these a model has nothing that is quantized.
+# A model without these is not quantized.
 MARKS = frozenset(("relax.quantize", "relax.dequantize", "relax.astype"))
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 RESULTS = ("int8", "uint8", "int16", "uint16")
@@ -29,8 +29,7 @@ MAX_TERMS = 4
 
 
 class Rewriter:
-    """``values`` holds what variables stand for, ``real`` the expressions that compute them, as far as made; both by
-    the original variable."""
+    """``values`` maps original variables to quantized values, ``real`` to emitted expressions."""
 
     def __init__(self, main: relax.Function, constants: Constants) -> None:
         self.main = main
@@ -38,7 +37,7 @@ class Rewriter:
         self.builder = relax.BlockBuilder()
         self.values: IdentityMap[Value] = IdentityMap()
         self.real: IdentityMap[Any] = IdentityMap()
-        self.limits: IdentityMap[float] = IdentityMap()  # of magnitudes, by the original variable
+        self.limits: IdentityMap[float] = IdentityMap()  # original variable -> upper bound on its magnitude
         self.operators: dict[str, Callable[[Any, relax.Call], Value | None]] = {
             "dequantize": self._dequantize,
             "astype": self._widen,
@@ -57,7 +56,7 @@ class Rewriter:
         }
 
     def rewrite(self) -> relax.Function:
-        """Return the function; its new constants stand in it."""
+        """Return the rewritten function, with new constants inline."""
         parameters = list(self.main.params)
         self.real.update((parameter, parameter) for parameter in parameters)
         with self.builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
@@ -71,7 +70,7 @@ class Rewriter:
     def _bind(self, binding: Any) -> None:
         variable, value = binding.var, binding.value
         if isinstance(value, relax.Call):
-            self.constants.see(variable, value)
+            self.constants.propagate(variable, value)
             if operator_of(value) == "quantize" and self._quantize(variable, value):
                 return
             stands_for = self.operators.get(operator_of(value), lambda _variable, _call: None)(variable, value)
@@ -89,13 +88,13 @@ class Rewriter:
         self.real[variable] = self.builder.emit(self.computed(value), variable.name)
 
     def limit(self, expr: Any) -> float:
-        """Return what the magnitude of an operand is at most; infinity if that is not known."""
+        """Return an upper bound on the magnitude of an operand; infinity if unknown."""
         array, value = self.constants.array(expr), self.value(expr)
         if array is not None:
-            with np.errstate(invalid="ignore"):  # of what is no number
+            with np.errstate(invalid="ignore"):  # NaN
                 largest = max((abs(float(end)) for end in (array.max(), array.min())) if array.size else (0.0,))
             return np.inf if np.isnan(largest) else largest
-        if isinstance(value, Joined):
+        if isinstance(value, Concatenation):
             return max(arithmetic.largest(part) for part in value.parts)
         if isinstance(value, Linear):
             return min(value.largest, max(abs(bound) for bound in value.bounds))
@@ -108,15 +107,15 @@ class Rewriter:
         )
 
     def value(self, expr: Any) -> Value | None:
-        """Return what an operand stands for, None if it is nothing quantized."""
+        """Return the quantized value of an operand, or None."""
         return self.values.get(expr)
 
     def emit(self, expr: Any, name: str = "") -> Any:
-        """Add a binding, and return its variable."""
+        """Add a binding and return its variable."""
         return self.builder.emit(expr, name)
 
     def computed(self, expr: Any, name: str = "") -> Any:
-        """Return an expression over the values as the model has them."""
+        """Return an expression with operands in the model's types, emitting lazy values."""
         if isinstance(expr, relax.Var):
             if expr not in self.real and expr in self.values:
                 self.real[expr] = self._compute(self.values[expr], name or expr.name)
@@ -147,7 +146,7 @@ class Rewriter:
         return Quantized(self.computed(source), *known, "float32", array, sources)
 
     def _quantize(self, variable: Any, call: relax.Call) -> bool:
-        """Bind the variable to integers; return whether that is done."""
+        """Bind the variable to integers; return whether it was converted."""
         source, *parameters = call.args
         known, stored = self._parameters(call), str(call.attrs.out_dtype)
         if known is None or stored not in RESULTS or str(source.ty.dtype) != "float32":
@@ -157,17 +156,17 @@ class Rewriter:
         return True
 
     def _parameters(self, call: relax.Call) -> tuple[Array, Array] | None:
-        """Return scale and zero point, shaped to go with the operand, if they are known and so is its rank."""
+        """Return scale and zero point, reshaped to broadcast to the operand; None if they or its rank are unknown."""
         source, *parameters = call.args
         scale, zero = (self.constants.array(parameter) for parameter in parameters)
         extents = extents_of(source)
         if scale is None or zero is None or scale.dtype != np.float32 or extents is None:
             return None
         rank, axis = len(extents), int(call.attrs.axis)
-        return along(scale, axis, rank), along(zero.astype(np.int32), axis, rank)
+        return per_axis(scale, axis, rank), per_axis(zero.astype(np.int32), axis, rank)
 
     def _widen(self, _: Any, call: relax.Call) -> Value | None:
-        """8 bits that the model itself widens, to compute in int32."""
+        """Convert a cast from 8 bits to int32 in the model."""
         source = call.args[0]
         if str(source.ty.dtype) not in ("int8", "uint8") or str(call.ty.dtype) != "int32":
             return None
@@ -178,9 +177,9 @@ class Rewriter:
         return Quantized(self.computed(source), one, none, "int32", array, self.constants.sources_of(source))
 
     def _subtract(self, _: Any, call: relax.Call) -> Value | None:
-        """The zero point that the model itself takes off."""
+        """Convert a subtraction of the zero point in the model."""
         data, zero = self.value(call.args[0]), call.args[1]
-        if not isinstance(data, Quantized) or data.dtype != "int32" or not arithmetic.is_plain(data):
+        if not isinstance(data, Quantized) or data.dtype != "int32" or not arithmetic.is_unscaled(data):
             return None
         if str(call.ty.shape) != str(call.args[0].ty.shape):
             return None
@@ -190,7 +189,7 @@ class Rewriter:
         if array is not None:
             missing = rank - array.ndim
             shaped = compact(array.astype(np.int32).reshape((1,) * missing + array.shape))
-            sources = merged(data.sources, self.constants.sources_of(zero))
+            sources = union(data.sources, self.constants.sources_of(zero))
             return replace(data, zero=shaped, sources=sources)
         extents = static_shape_of(zero)
         if extents is None or any(extent != 1 for extent in extents) or data.array is not None:
@@ -198,7 +197,7 @@ class Rewriter:
         return replace(data, zero=self.computed(zero))
 
     def linear(self, expr: Any) -> Linear | None:
-        """Return an operand that is computed at run time as something linear, if it is that."""
+        """Return a non-constant operand as a linear value, or None."""
         value = self.value(expr)
         if isinstance(value, Quantized):
             return arithmetic.as_linear(value) if value.array is None and value.is_uniform else None
@@ -212,7 +211,7 @@ class Rewriter:
             plain = one.bounds == two.bounds == NO_BOUNDS and len(one.terms) + len(two.terms) <= MAX_TERMS
             if not plain:
                 return None
-            return Linear(one.terms + two.terms, one.offset + two.offset, NO_BOUNDS, merged(one.sources, two.sources))
+            return Linear(one.terms + two.terms, one.offset + two.offset, NO_BOUNDS, union(one.sources, two.sources))
         if one is None:
             left, right, one = right, left, two
         if one is None or one.bounds != NO_BOUNDS or str(left.ty.shape) != shape:
@@ -220,20 +219,20 @@ class Rewriter:
         return self._add_constant(one, right)
 
     def _add_constant(self, sum_: Linear, bias: Any) -> Linear | None:
-        """Return a sum with a constant added: in int32 if it is quantized as sums of products are."""
+        """Add a constant: in int32 if it is quantized with the scale of the accumulators."""
         value = self.value(bias)
         if isinstance(value, Quantized) and value.array is not None:
-            sources = merged(sum_.sources, value.sources)
-            whole = arithmetic.whole_bias(sum_, value)
+            sources = union(sum_.sources, value.sources)
+            whole = arithmetic.int32_bias(sum_, value)
             if whole is not None:
                 term = replace(sum_.terms[0], whole=whole)
                 return Linear((term,), sum_.offset, sum_.bounds, sources)
-            numbers = arithmetic.numbers_of(value)
+            numbers = arithmetic.dequantized(value)
         else:
             array = self.constants.array(bias)
             if array is None or array.dtype != np.float32:
                 return None
-            numbers, sources = array, merged(sum_.sources, self.constants.sources_of(bias))
+            numbers, sources = array, union(sum_.sources, self.constants.sources_of(bias))
         return replace(sum_, offset=sum_.offset + compact(numbers.astype(np.float64)), sources=sources)
 
     def _clip(self, source: Any, low: float, high: float) -> Value | None:

@@ -1,4 +1,4 @@
-"""What the variables of a quantized model stand for, before it is decided how they are computed."""
+"""Symbolic values of variables in a quantized model, before code is emitted for them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NO_BOUNDS = (-np.inf, np.inf)
 
 @dataclass(frozen=True)
 class Quantized:
-    """The number ``scale * (value - zero)`` for every element of ``value``, an expression of an integer type.
+    """The tensor ``scale * (value - zero)``; ``value`` is an expression of an integer type.
 
-    ``scale`` and ``zero`` have ``value``'s rank and broadcast to its shape, or are of one element and of rank 0;
-    ``zero`` is an expression where it is computed at run time. ``array`` is the value of a constant. ``sources`` are
-    the constants that all of it comes from. ``dtype`` is the type of the numbers.
+    ``scale`` and ``zero`` have ``value``'s rank and broadcast to its shape, or are scalars of rank 0; ``zero`` is an
+    expression if computed at run time. ``array`` is the value of a constant. ``sources`` are the constants it derives
+    from. ``dtype`` is the type of the numbers.
     """
 
     value: Any
@@ -36,11 +36,11 @@ class Quantized:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether one scale and one zero point, both known, are for all elements."""
+        """Whether it is quantized per tensor, with a constant zero point."""
         return self.scale.size == 1 and isinstance(self.zero, np.ndarray) and self.zero.size == 1
 
     def same_numbers(self, scale: Array, zero: Array, stored: str) -> bool:
-        """Whether it is of this type, and stands for numbers by this scale and zero point."""
+        """Whether it has this type, scale and zero point."""
         return (
             self.is_uniform
             and self.stored == stored
@@ -52,9 +52,10 @@ class Quantized:
 
 @dataclass(frozen=True)
 class Term:
-    """``factor * (value + whole)``: sums of products, or elements of a quantized tensor. ``whole`` is int32.
+    """``factor * (value + whole)``: accumulators, or a quantized tensor. ``whole`` is int32.
 
-    ``factor`` and ``whole`` broadcast to the shape of ``value``, whose magnitude is at most ``limit``.
+    ``factor`` and ``whole`` broadcast to the shape of ``value``; ``limit`` is an upper bound on the magnitude of
+    ``value``.
     """
 
     value: Any
@@ -64,14 +65,14 @@ class Term:
 
     @property
     def largest(self) -> float:
-        """What its magnitude is at most."""
+        """An upper bound on its magnitude."""
         added = 0.0 if self.whole is None else float(np.abs(self.whole.astype(np.float64)).max(initial=0))
         return float(np.abs(self.factor).max(initial=0)) * (self.limit + added)
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A sum of terms and an offset, clipped to ``bounds``: what can be quantized again without being computed."""
+    """A sum of terms and an offset, clipped to ``bounds``: can be requantized without computing it in float32."""
 
     terms: tuple[Term, ...]
     offset: Array
@@ -80,37 +81,37 @@ class Linear:
 
     @property
     def largest(self) -> float:
-        """What its magnitude is at most, bounds aside."""
+        """An upper bound on its magnitude, ignoring ``bounds``."""
         return sum(term.largest for term in self.terms) + float(np.abs(self.offset).max(initial=0))
 
     def clipped(self, low: float, high: float) -> Linear:
-        """Return it with bounds that hold for its result."""
+        """Return it clipped to further bounds."""
         mine = self.bounds
         return replace(self, bounds=(min(max(mine[0], low), high), min(max(mine[1], low), high)))
 
 
 @dataclass(frozen=True)
-class Joined:
-    """Quantized tensors, one after the other along an axis: they may have scales of their own."""
+class Concatenation:
+    """A concatenation of quantized tensors along an axis, with possibly different scales."""
 
     parts: tuple[Quantized, ...]
     axis: int
 
 
 def is_zero(array: Any) -> bool:
-    """Whether it is known, and nothing but zeros."""
+    """Whether it is a constant of zeros."""
     return isinstance(array, np.ndarray) and not array.any()
 
 
-def along(array: Array, axis: int, rank: int) -> Array:
-    """Return what an axis has an element each for, with the rank of the tensor."""
+def per_axis(array: Array, axis: int, rank: int) -> Array:
+    """Reshape a per-axis array to broadcast to a tensor of rank ``rank``."""
     if array.size == 1:
         return array.reshape(())
     return array.reshape([-1 if index == axis % rank else 1 for index in range(rank)])
 
 
 def compact(array: Array) -> Array:
-    """Return an array with axes of extent 1 where all of an axis is the same; of rank 0 if everything is."""
+    """Reduce axes with equal elements to extent 1; to rank 0 if all elements are equal."""
     for axis in range(array.ndim):
         first = array.take([0], axis)
         if array.shape[axis] > 1 and (array == first).all():
@@ -118,6 +119,6 @@ def compact(array: Array) -> Array:
     return array.reshape(()) if array.size == 1 else array
 
 
-def merged(*sources: Sequence[str]) -> tuple[str, ...]:
-    """Return names, each once."""
+def union(*sources: Sequence[str]) -> tuple[str, ...]:
+    """Return the union of names, in order."""
     return tuple(dict.fromkeys(name for names in sources for name in names))

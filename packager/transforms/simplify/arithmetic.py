@@ -1,9 +1,8 @@
-"""Arithmetic that is the same but for rounding, and cheaper.
+"""Algebraic simplifications that change only rounding.
 
-Chains of additions and multiplications with constants become one of each, and convolutions do the latter. Such chains
-are what batch norms become that stand before a convolution, or have scales of their own behind them. What is computed
-of their constants is folded with the other weights. A power of 0.75, as in local response normalization, is made of
-square roots.
+Collapses chains of additions and multiplications with constants to one of each, and folds the multiplication into the
+weights of a preceding convolution. Batch norms that FoldBatchnormToConv2D does not handle leave such chains. Replaces
+the power 0.75, as in local response normalization, by square roots.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tvm_ffi import structural_walk
 
 from packager.graph.dataflow import bindings_of, computed_from_constants, static_shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import remade
+from packager.graph.rewrite import rebuild_call
 
 _OPERATORS = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 CONVOLUTION = "relax.nn.conv2d"
@@ -28,7 +27,7 @@ OIHW = "OIHW"
 
 
 def simplify_arithmetic(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Rewrite such chains of float32 in ``main`` if they become shorter, and such powers."""
+    """Rewrite float32 chains of ``main`` that become shorter, and such powers."""
     rewriter = _Simplifier(module, module["main"], num_inputs)
     if not rewriter.chains and not rewriter.powers:
         return module
@@ -39,7 +38,7 @@ def simplify_arithmetic(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class _Link:
-    """An operator of a chain: its value, the operand that goes on, and the constant."""
+    """An operator of a chain: its value, its variable operand, and its constant operand."""
 
     operator: str
     source: Any
@@ -48,19 +47,19 @@ class _Link:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Operators from the first to the last; ``convolution`` is what computes their source, if nothing else reads it."""
+    """A chain in order; ``convolution`` computes its source, if nothing else reads that."""
 
     links: tuple[_Link, ...]
     convolution: Any | None
 
     @property
     def source(self) -> Any:
-        """What the chain is applied to."""
+        """The input of the chain."""
         return self.links[0].source
 
     @property
     def shortens(self) -> bool:
-        """Whether fewer operators do the same."""
+        """Whether the collapsed chain has fewer operators."""
         scales = sum(link.operator in ("relax.multiply", "relax.divide") for link in self.links)
         left = (scales > 0 and self.convolution is None) + (scales < len(self.links))
         return left < len(self.links)
@@ -68,7 +67,7 @@ class _Chain:
 
 @mutator
 class _Simplifier(PyExprMutator):  # type: ignore[misc]
-    """``chains`` are those that become shorter, by the call that ends them, ``powers`` are calls."""
+    """``chains`` maps the last call of a chain that becomes shorter to the chain; ``powers`` are calls."""
 
     def __init__(self, module: tvm.IRModule, main: relax.Function, num_inputs: int) -> None:
         super().__init__(module)
@@ -149,19 +148,19 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         return scaled if shift is None else relax.op.add(self._emit(scaled), shift)
 
     def _scaled(self, convolution: Any, scale: Any) -> Any:
-        """Return a convolution whose weights have been multiplied by a scale of its results."""
+        """Fold a scale of a convolution's result into its weights."""
         data, weight = map(self.visit_expr, convolution.args)
         channels = int(weight.ty.shape.values[0])
         extents = (channels if math.prod(static_shape_of(scale) or (1,)) == channels else 1, 1, 1, 1)
         column = self._emit(relax.op.reshape(scale, extents))
-        return remade(convolution, data, self._emit(relax.op.multiply(weight, column)))
+        return rebuild_call(convolution, data, self._emit(relax.op.multiply(weight, column)))
 
     def _emit(self, value: Any) -> Any:
         return self.builder_.emit(value)
 
 
 def _count_reads(values: Iterable[Any]) -> IdentityMap[int]:
-    """Return how often the variables in ``values`` are read."""
+    """Count the reads of each variable in ``values``."""
     found: list[Any] = []
     for value in values:
         structural_walk(value, [(relax.Var, found.append)])
@@ -176,7 +175,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _number(operand: Any) -> Any | None:
-    """Return the array of a constant in the graph."""
+    """Return the value of an inline constant, or None."""
     value: Any = getattr(operand, "value", None)
     return value.numpy() if hasattr(value, "numpy") else None
 
@@ -189,7 +188,7 @@ def _is_three_quarters(value: Any) -> bool:
 
 
 def _is_per_channel(constant: Any, convolution: Any) -> bool:
-    """Whether a constant has one element, or one for each channel of NCHW."""
+    """Whether a constant has one element, or one per channel of NCHW."""
     extents, weight = static_shape_of(constant), static_shape_of(convolution.args[1])
     if extents is None or weight is None:
         return False

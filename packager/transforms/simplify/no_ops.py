@@ -1,8 +1,7 @@
-"""Drop operators that do nothing: casts and broadcasts to what a tensor is, views of views, sums of one element,
+"""Drops no-ops: casts to the same type, broadcasts to the same shape, views of views, reductions of one element,
 dropout.
 
-Frontends write them wherever a rule of theirs might need one. Each would stand between what belongs together: a matrix
-product and its bias, or two calls that compute the same.
+Frontends emit them liberally. They would break pattern matching (a matmul and its bias) and CSE.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from tvm_ffi import structural_equal
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import with_main
 
-# Of one element, that element. TVM's schedules for GPUs may end the process over such a reduction.
+# The identity on one element. TVM's GPU schedules may abort on such reductions.
 REDUCTIONS = frozenset(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))
 SAME = frozenset(("relax.astype", "relax.broadcast_to", "relax.reshape"))
-# Halves keep their value in float32 and come back as they were.
+# A cast to float32 and back is exact.
 EXACT = {("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64"), ("int32", "int64")}
 
 
 def drop_no_ops(module: tvm.IRModule) -> tvm.IRModule:
-    """Return ``module`` without such operators in ``main``.
+    """Drop no-ops in ``main``.
 
-    It leaves bindings of variables, which ``CanonicalizeBindings`` removes, and what nothing reads any more.
+    Leaves bindings of variables, which ``CanonicalizeBindings`` removes, and dead code.
     """
     main = module["main"]
     made: IdentityMap[Any] = IdentityMap()
@@ -64,7 +63,8 @@ def _reduced(binding: Any, made: IdentityMap[Any]) -> Any:
 
 
 def _passed_through(call: Any, source: Any, made: IdentityMap[Any]) -> Any:
-    """Return what an operand is a view or an exact cast of, where ``call`` may as well read that; else None."""
+    """Return the source of an operand that is a view or exact cast, if ``call`` can read the source instead; else
+    None."""
     inner = made.get(source) if isinstance(source, relax.Var) else None
     if isinstance(inner, relax.Var):
         return inner

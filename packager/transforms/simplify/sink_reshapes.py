@@ -1,7 +1,7 @@
-"""Elementwise operators work on what a reshape was made of, and the reshape comes after them.
+"""Moves reshapes below elementwise operators.
 
-Exporters fold the rows of a matrix product to one axis and unfold them right after it. Where that stands between the
-product and an activation of several operators, no pattern can take both.
+Exporters flatten the rows of a matmul and restore them right after it, which prevents fusing a multi-operator
+activation into the matmul.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ELEMENTWISE = frozenset(
 
 
 def sink_reshapes(module: tvm.IRModule) -> tvm.IRModule:
-    """Return ``module`` with reshapes in ``main`` after the elementwise operators that read nothing but such.
+    """Move reshapes in ``main`` below elementwise operators that read only reshapes.
 
-    All operands but numbers have to be reshapes of tensors of one shape. It leaves reshapes that nothing reads.
+    All operands except scalars must be reshapes of tensors of the same shape. Leaves dead reshapes.
     """
     main = module["main"]
     mover = _Mover()
@@ -40,11 +40,11 @@ def sink_reshapes(module: tvm.IRModule) -> tvm.IRModule:
 
 class _Mover:
     def __init__(self) -> None:
-        self.variables: IdentityMap[relax.Var] = IdentityMap()  # in place of others
-        self.sources: IdentityMap[relax.Var] = IdentityMap()  # of which a variable is a reshape
+        self.variables: IdentityMap[relax.Var] = IdentityMap()  # replacements
+        self.sources: IdentityMap[relax.Var] = IdentityMap()  # variable -> the tensor that it reshapes
 
     def renamed(self, expr: Any) -> Any:
-        """Return an expression of variables that are there."""
+        """Substitute replaced variables in an expression."""
         if isinstance(expr, relax.Var):
             return self.variables.get(expr, expr)
         if isinstance(expr, relax.Tuple):
@@ -56,7 +56,7 @@ class _Mover:
         return expr
 
     def moved(self, binding: Any) -> list[Any]:
-        """Return the bindings in place of one."""
+        """Return the bindings that replace one."""
         if not isinstance(binding, relax.VarBinding):
             return [binding]
         variable, call = binding.var, self.renamed(binding.value)
@@ -76,7 +76,8 @@ class _Mover:
         ]
 
     def _inner(self, variable: relax.Var, call: Any) -> tuple[relax.Var, list[Any]] | None:
-        """Return a tensor that ``call`` could work on, and all its operands then; None if there is no such."""
+        """Return the tensor that ``call`` can read instead of its reshape, and the new operands; None if there is
+        none."""
         shape = shape_of(variable)
         if operator_of(call) not in ELEMENTWISE or shape is None:
             return None

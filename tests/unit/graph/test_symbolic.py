@@ -113,7 +113,7 @@ def test_bounds_are_tight_where_a_dim_stands_once() -> None:
 
 
 def test_a_shape_that_depends_on_data_is_refused() -> None:
-    with pytest.raises(ModelError, match="depends on 'k', which is not a dim of any input"):
+    with pytest.raises(ModelError, match="depends on 'k', which is not a dim of an input"):
         to_extent(tirx.Var("k", "int64"), NAMES)
 
 

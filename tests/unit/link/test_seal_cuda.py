@@ -69,7 +69,7 @@ def test_bundles_without_kernels() -> None:
     ("fatbins", "link_plan", "message"),
     [
         ((), plan(HOST, GPU), "the linked file has no GPU code"),
-        ((WHOLE,), plan(HOST, driver=None), "has GPU code in .nv_fatbin, but no Target of kind 'cuda'"),
+        ((WHOLE,), plan(HOST, driver=None), "has GPU code in .nv_fatbin, but the build has no Target of kind 'cuda'"),
         ((replace(WHOLE, archs=("sm_80",)),) * 2, plan(HOST, GPU), "no GPU module has machine code for sm_90a"),
         ((replace(WHOLE, ptx=()),), plan(HOST, GPU), "no GPU module has PTX for compute_80"),
         ((WHOLE,), plan(HOST, {**GPU, "ptx": ()}), "has PTX for compute_80, which is not requested"),

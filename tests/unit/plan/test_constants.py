@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager.graph.array_views import reshaped
+from packager.graph.array_views import reshape_tracked
 from packager.ir.call_plan import ConstantTable, ConstantView, fixed_reason
 from packager.plan.constant_views import find_view
 from packager.plan.constants import ConstantBuilder
@@ -86,7 +86,7 @@ def packed(array: np.ndarray) -> np.ndarray:
 
 def swapped(a: np.ndarray) -> np.ndarray:
     """Return a copy whose rows are in another order."""
-    return reshaped(a.reshape(2, a.shape[0] // 2, a.shape[1]).transpose(1, 0, 2), a.shape)
+    return reshape_tracked(a.reshape(2, a.shape[0] // 2, a.shape[1]).transpose(1, 0, 2), a.shape)
 
 
 VIEWS = {
@@ -122,9 +122,11 @@ def test_the_form_of_a_view(name: str, dtype: str) -> None:
 def test_no_form() -> None:
     source = np.arange(96, dtype=np.float32).reshape(8, 12)
     assert find_view(source + 0, "w", source) is None  # other memory
-    assert find_view(reshaped(source.T + 0, (96,)), "w", source) is None  # a copy of that
-    assert find_view(reshaped(source.T, (96,)) + 0, "w", source) is None  # computed from a copy
-    assert find_view(reshaped(source.T, (96,)).reshape(32, 3).T, "w", source) is None  # no strides have this order
+    assert find_view(reshape_tracked(source.T + 0, (96,)), "w", source) is None  # a copy of that
+    assert find_view(reshape_tracked(source.T, (96,)) + 0, "w", source) is None  # computed from a copy
+    assert (
+        find_view(reshape_tracked(source.T, (96,)).reshape(32, 3).T, "w", source) is None
+    )  # no strides have this order
     assert find_view(source.view(np.int32), "w", source) is None
     assert find_view(source.T, "w", source.T) is None  # the source itself is no plain array
     assert find_view(source, "w", source[1:]) is None  # starts before it

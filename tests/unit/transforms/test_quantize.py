@@ -22,7 +22,7 @@ from packager.pipeline.request import make_build_request
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.fold_weights import fold_weights
 from packager.transforms.prepare import SIMPLIFY, TIDY
-from packager.transforms.quantize.quantize import to_integers
+from packager.transforms.quantize.quantize import convert_qdq
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ class Integers:
         path.write_bytes(model.SerializeToString())
         imported = import_model(make_build_request(BuildOptions(path, targets=[])))
         module = apply(TIDY, fold_inline(apply(SIMPLIFY, imported.module)))
-        module, constants = to_integers(module, len(imported.signature.inputs), imported.constants())
+        module, constants = convert_qdq(module, len(imported.signature.inputs), imported.constants())
         self.module, self.constants = fold_weights(apply(TIDY, module), constants)
         calls = [
             binding.value
@@ -344,6 +344,6 @@ def test_models_that_are_not_quantized_stay_as_they_are(tmp_path: Path) -> None:
     path.write_bytes(net.model(net.add("Relu", net.input("x", (4, 8)))).SerializeToString())
     imported = import_model(make_build_request(BuildOptions(path, targets=[])))
     constants = {"w": NamedArray(np.zeros(3, np.float32), ("w",))}
-    module, same = to_integers(imported.module, 1, constants)
+    module, same = convert_qdq(imported.module, 1, constants)
     assert module is imported.module
     assert same == constants

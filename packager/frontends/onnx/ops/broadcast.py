@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from packager.frontends.onnx.ops.operands import text
-from packager.graph.conditions import Relations, einsum_demands
+from packager.graph.conditions import Relations, einsum_constraints
 from packager.graph.dataflow import extents_of, static_shape_of
 
 BROADCASTING = {
@@ -29,8 +29,8 @@ def agree(
         return [*operands]
     known = [extents_of(operand) or () for operand in operands]
     if name == "Einsum":
-        for left, relation, right in einsum_demands(text(attributes, "equation", ""), known):
-            relations.demand(left, relation, right, node)
+        for left, relation, right in einsum_constraints(text(attributes, "equation", ""), known):
+            relations.require(left, relation, right, node)
     wanted = _wanted(name, known, attributes)
     return [_with_extents(builder, relations, node, *each) for each in zip(operands, known, wanted, strict=True)]
 
@@ -71,7 +71,7 @@ def _with_extents(
     changed = False
     for extent, chosen in zip(have, wanted, strict=True):
         if not relations.analyzer.can_prove_equal(extent, chosen):
-            relations.demand(extent, "==", chosen, node)
+            relations.require(extent, "==", chosen, node)
             changed = True
     return builder.emit(relax.op.reshape(operand, [*wanted])) if changed else operand
 
