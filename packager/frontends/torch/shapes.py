@@ -35,7 +35,7 @@ class Symbols:
             if str(expr) not in self.variables:
                 raise ModelError(
                     f"a shape depends on {str(expr)!r}, which is not a dim of an input",
-                    hint="shapes that depend on data are not supported",
+                    hint="data-dependent shapes are not supported",
                 )
             return self.variables[str(expr)]
         if expr.is_Mul:

@@ -166,7 +166,7 @@ def test_what_an_operator_demands_is_checked_before_the_run(name: str, tmp_path:
 
 def test_what_never_holds_is_refused(tmp_path: Path) -> None:
     model = graph("m (float[a,4] x, float[b,4] v) => (float[a,4] y) { y = Add(x, v) }")
-    with pytest.raises(ModelError, match="node 'y' demands b == a, which never holds"):
+    with pytest.raises(ModelError, match="node 'y' requires b == a, which never holds"):
         packager.build(save(model, tmp_path / "m.onnx"), dims={"a": (2, 4), "b": (5, 9)}, targets=LLVM)
 
 
