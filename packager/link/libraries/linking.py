@@ -70,7 +70,7 @@ def localize(job: Job, prepared: Path, undefined: frozenset[str]) -> None:
     clones = {symbol: clone_symbol(symbol, level) for symbol in job.library.symbols}
     section = code_section(level) if level else DISPATCHED_SECTION if job.library.dispatched_features else ""
     moved = [f"--rename-section={name}={section}" for name in code_sections(prepared)] if section else []
-    renames = job.workdir / f"{job.stem}.clones"
+    renames = job.workdir / f"{job.stem}.forms"
     renames.write_text("".join(f"{symbol} {clone}\n" for symbol, clone in clones.items() if clone != symbol))
     forget_uniqueness(prepared)
     keep = job.workdir / f"{job.stem}.symbols"
