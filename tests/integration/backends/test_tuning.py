@@ -289,7 +289,7 @@ def test_bad_record_files(bundle: Path, tmp_path: Path, cli: Cli, text: str, mes
     assert done.returncode == 2
     assert str(file) in done.stderr
     assert message in done.stderr
-    assert "hint: packager tune" in done.stderr
+    assert "hint: `packager tune` writes them" in done.stderr
 
 
 def test_wrong_usage(bundle: Path, tmp_path: Path, cli: Cli) -> None:
