@@ -187,9 +187,9 @@ def test_architectures(toolkit: CudaToolkit) -> None:
         ((), (), "no GPU architecture", "-arch=sm_90a"),
         ((), ("compute_80",), "no GPU architecture", "-arch=sm_90a"),
         (("sm_90b",), (), "-arch=sm_90b is not an architecture that nvcc 13.0", "did you mean 'sm_90'?"),
-        (("sm_50",), (), "-arch=sm_50 is no architecture", "sm_75, sm_80"),
-        (("compute_80",), (), "-arch=compute_80 is no architecture", "valid architectures: sm_"),
-        (("sm_80",), ("sm_80",), "-ptx=sm_80 is no architecture", "valid architectures: compute_"),
+        (("sm_50",), (), "-arch=sm_50 is not an architecture", "sm_75, sm_80"),
+        (("compute_80",), (), "-arch=compute_80 is not an architecture", "valid architectures: sm_"),
+        (("sm_80",), ("sm_80",), "-ptx=sm_80 is not an architecture", "valid architectures: compute_"),
         (("sm_80", "sm_80"), (), "-arch names sm_80 twice", "once"),
     ],
 )

@@ -142,7 +142,7 @@ class TestRefusals:
 
     def test_a_function_for_a_better_cpu_alone(self, folder: Path) -> None:
         lonely = form(folder, "x86-64-v4", bias=3)
-        assert "provides acme_scale for x86-64-v4 alone" in refusal(folder, lonely)
+        assert "provides acme_scale for x86-64-v4 only" in refusal(folder, lonely)
 
     def test_one_form_twice(self, folder: Path) -> None:
         libraries = [form(folder, "x86-64"), *(form(folder, "x86-64-v3", bias=bias) for bias in (2, 3))]
