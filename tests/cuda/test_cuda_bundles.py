@@ -225,7 +225,7 @@ def test_an_architecture_must_be_given() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("cuda -arch=90", "attribute 'arch' of Target 'cuda' is '90', which is not a GPU architecture"),
+        ("cuda -arch=90", "attribute 'arch' of Target 'cuda' is '90', which is no GPU architecture"),
         ("cuda -arch=sm_80 -ptx=sm_80", "attribute 'ptx' of Target 'cuda' is 'sm_80'"),
         ("cuda -arch=sm_81", "sm_81"),
     ],

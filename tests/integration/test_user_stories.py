@@ -115,7 +115,7 @@ def test_an_archive_without_an_index(swish: Path, tmp_path: Path) -> None:
     ("file", "message", "hint"),
     [
         ("absent.toml", "absent.toml: No such file or directory", "name the TOML file"),
-        ("libacme.a", "libacme.a: it is no TOML file", "docs/custom-operators.md"),
+        ("libacme.a", "libacme.a: it is not a TOML file", "docs/custom-operators.md"),
     ],
 )
 def test_what_is_no_description_of_a_library(cli: Cli, swish: Path, file: str, message: str, hint: str) -> None:

@@ -115,7 +115,7 @@ def test_where_nothing_of_the_build_side_is(tmp_path: Path) -> None:
     script = f"""
 import json, sys
 sys.path[:0] = [{str(only_numpy)!r}, {str(ROOT)!r}]
-from packager.targets import availability as report as target_report
+from packager.targets import availability as target_report
 print(json.dumps(target_report.to_json(target_report.report_all())))
 """
     done = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=False)

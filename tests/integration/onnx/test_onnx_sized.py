@@ -179,7 +179,7 @@ REFUSED = {
     "not known to keep": [node("ScatterElements", ["table", "where", "where"], ["y"])],
     "which may be 0": [node("Div", ["where", "where"], ["y"])],
     "drops the axis": [node("Squeeze", ["where", "one"], ["y"])],
-    "needs all": [node("Unique", ["where"], ["y"])],
+    "needs its whole input": [node("Unique", ["where"], ["y"])],
 }
 
 
