@@ -26,8 +26,8 @@ from packager.backends.base import (
     Unavailable,
     attribute,
 )
-from packager.bundle.cpu import Cpu, this_cpu
 from packager.bundle.dtypes import DTYPES
+from packager.bundle.isa.cpu import Cpu, this_cpu
 from packager.bundle.manifest import License
 from packager.bundle.tuning_records import Record, Records, read_records
 from packager.codegen.cache import Cache

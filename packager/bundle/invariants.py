@@ -25,21 +25,18 @@ def parse_manifest(text: bytes) -> Manifest:
         value = strict_json.parse(text)
         _refuse_newer(value)
         manifest = strict_json.read(Manifest, value)
-        for path, problem in contradictions(manifest, ALIGNMENT):
+        for path, problem in contradictions(manifest):
             raise MismatchError(path, problem)
     except MismatchError as mismatch:
         raise BundleError(f"the manifest is damaged: {mismatch}", hint="copy the bundle again, or rebuild it") from None
     return manifest
 
 
-def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
-    """Yield (JSON path, problem) for each violated invariant of a well-formed manifest.
-
-    ``alignment`` of embedded constants and states is in bytes.
-    """
+def contradictions(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield (JSON path, problem) for each violated invariant of a well-formed manifest."""
     yield from _of_tensors(manifest, "$")
     yield from _of_entries(manifest)
-    yield from _of_constants(manifest, alignment)
+    yield from _of_constants(manifest)
     seen: set[str] = set()
     for kind, primitive in manifest.primitives():
         if primitive.symbol in seen:
@@ -56,7 +53,7 @@ def contradictions(manifest: Manifest, alignment: int) -> Iterator[tuple[str, st
         yield "$.requirements.undefined", "must be empty for a shared library"
     if manifest.form == "static" and (requirements.needed or requirements.glibc):
         yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"
-    yield from _of_states(manifest, alignment)
+    yield from _of_states(manifest)
     yield from _of_cuda(manifest)
     yield from _of_cpu_levels(manifest)
 
@@ -105,7 +102,7 @@ def _of_entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "$.entries", f"no entry uses the state {strict_json.shown(name)}"
 
 
-def _of_states(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
+def _of_states(manifest: Manifest) -> Iterator[tuple[str, str]]:
     entries = manifest.every_entry()
     constants = {name: c for c in manifest.constants for name in (c.name, *c.aliases)}
     end = 0
@@ -126,8 +123,8 @@ def _of_states(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
             yield f"{path}.bytes", f"{state.bytes} bytes do not fit the dtype and the shape"
         if state.offset < end:
             yield f"{path}.offset", f"overlaps the state before, which ends at {end}"
-        if state.offset % alignment:
-            yield f"{path}.offset", f"{state.offset} is not a multiple of {alignment}"
+        if state.offset % ALIGNMENT:
+            yield f"{path}.offset", f"{state.offset} is not a multiple of {ALIGNMENT}"
         end = state.offset + state.bytes
         if state.initial is None:
             continue
@@ -184,7 +181,7 @@ def target_names(target: Mapping[str, object], attribute: str) -> tuple[str, ...
     return tuple(map(str, value)) if isinstance(value, (list, tuple)) else ()
 
 
-def _of_constants(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str]]:
+def _of_constants(manifest: Manifest) -> Iterator[tuple[str, str]]:
     weights = manifest.weights
     external = weights.storage == "external"
     if external != (weights.file is not None) or external != (weights.file_sha256 is not None):
@@ -205,8 +202,8 @@ def _of_constants(manifest: Manifest, alignment: int) -> Iterator[tuple[str, str
             yield f"{path}.offset", f"overlaps the constant before, which ends at {end}"
         if external and constant.offset != end:
             yield f"{path}.offset", "leaves a gap in the external file"
-        if not external and constant.offset % alignment:
-            yield f"{path}.offset", f"{constant.offset} is not a multiple of {alignment}"
+        if not external and constant.offset % ALIGNMENT:
+            yield f"{path}.offset", f"{constant.offset} is not a multiple of {ALIGNMENT}"
         end = constant.offset + constant.bytes
     if end > weights.bytes:
         yield "$.weights.bytes", f"{weights.bytes} bytes do not hold the constants, which end at {end}"

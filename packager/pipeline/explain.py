@@ -1,6 +1,6 @@
 """``explain``: what a build of a model would meet: what is supported, who would take what, and why not.
 
-It runs the stages import, partition and lowering of ``packager.pipeline.build`` and reports what they say.
+It runs the stages import, prepare, partition and lower of ``packager.pipeline.build`` and reports what they say.
 """
 
 from __future__ import annotations

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from packager.bundle.arrays import Array
+
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-from packager.bundle.arrays import Array
 
 Weights = Mapping[str, tuple[int, ...] | Array]
 

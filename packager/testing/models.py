@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import packager
+from packager.bundle.arrays import Array
 from packager.deploy.verify.machine import machine_findings, this_machine
 from packager.testing.cases import SYMBOLIC, Case
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from packager.bundle.manifest import Manifest
-
-from packager.bundle.arrays import Array
 
 
 @dataclass(frozen=True)

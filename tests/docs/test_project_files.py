@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import tomllib
+from collections import Counter
 
 import pytest
 from markdown_blocks import ROOT
@@ -70,3 +71,12 @@ def test_hooks_are_local() -> None:
     assert re.findall(r"repo: (\S+)", text) == ["local"]
     for tool in ("ruff check", "ruff format", "mypy", "clang-format"):
         assert f".venv/bin/{tool}" in text
+
+
+def test_a_folder_has_twenty_modules_at_most_and_a_module_three_hundred_lines() -> None:
+    """More is a second subject (CONTRIBUTING.md). Tests may be longer: cases of one subject make long files."""
+    modules = [path for folder in ("packager", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    folders = Counter(path.parent for path in (*modules, *(ROOT / "tests").rglob("*.py")))
+    assert not {str(folder.relative_to(ROOT)): count for folder, count in folders.items() if count > 20}
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in modules}
+    assert not {name: count for name, count in lines.items() if count > 300}

@@ -1,5 +1,5 @@
-"""Finds the CPU features that machine code uses: an ELF file in, feature names of ``/proc/cpuinfo`` out.
+"""CPU features, by the names of ``/proc/cpuinfo``: those that machine code requires, and those that this CPU has.
 
-Files in reading order: needs (features by CPU level), features (features by section), x86 (iced-x86), arm64
-(capstone).
+Files in reading order: cpu (of this machine), needs (of a bundle's code, by CPU level), features (of an ELF file, by
+section), x86 (iced-x86), arm64 (capstone).
 """

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 from packager.bundle.elf.file import ElfImage, read_elf
 from packager.bundle.elf.tables import SHF_EXECINSTR
-from packager.bundle.isa import arm64, x86
 from packager.errors import BackendError
 
-MACHINES = {"x86_64": x86.code_features, "aarch64": arm64.code_features}
+# Modules with ``code_features``, imported when needed: each loads a disassembler.
+MACHINES = {"x86_64": "packager.bundle.isa.x86", "aarch64": "packager.bundle.isa.arm64"}
 
 
 def cpu_features(path: Path) -> tuple[str, ...]:
@@ -24,10 +25,11 @@ def features_by_section(image: ElfImage, path: Path) -> dict[str, frozenset[str]
     """Return the features used by each executable section of the ELF file at ``path``. Raises like ``cpu_features``."""
     if image.machine not in MACHINES:
         raise BackendError(f"cannot disassemble machine code for {image.machine!r}")
+    code_features = importlib.import_module(MACHINES[image.machine]).code_features
     found: dict[str, frozenset[str]] = {}
     with path.open("rb") as file:
         for name, section in image.sections.items():
             if section.flags & SHF_EXECINSTR:
                 file.seek(section.offset)
-                found[name] = frozenset(MACHINES[image.machine](file.read(section.size)))
+                found[name] = frozenset(code_features(file.read(section.size)))
     return found

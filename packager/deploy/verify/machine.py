@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packager.bundle import strict_json
-from packager.bundle.cpu import this_cpu
 from packager.bundle.elf.symbols import version_key
 from packager.bundle.fields import GlibcVersion
+from packager.bundle.isa.cpu import this_cpu
 from packager.bundle.manifest import Manifest
 from packager.deploy.verify.findings import Finding, error
 from packager.deploy.verify.gpus import CudaDriver, cuda_findings, this_cuda
