@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
-from packager.testing import CASES
+from packager.testing import CASES, Conformance
 from packager.testing.compiling import Targets
 from tests.conformance.few_alone import FewAlone
 
@@ -17,7 +17,7 @@ ALONE = tuple({case.family: case for case in CASES}.values())
 pytestmark = pytest.mark.slow
 
 
-class TestCuda(FewAlone):
+class TestCuda(FewAlone, Conformance):
     kind = "cuda"
     values = {
         "arch": ("sm_90a",),
