@@ -190,9 +190,6 @@ def bench(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto or Chrome; implies --profile.")
     ] = None,
-    peak_tflops: Annotated[
-        float | None, typer.Option(help="What the GPU can do at most, for a floor of FLOPs; a CPU's is measured.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure loading and running, with random inputs and symbolic dims at their maxima.
@@ -210,7 +207,6 @@ def bench(
         device=device,
         graph=graph,
         profile=profile or bool(profile_json or trace),
-        peak_tflops=peak_tflops,
     )
     if result.profile:
         if profile_json:

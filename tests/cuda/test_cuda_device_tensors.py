@@ -335,6 +335,5 @@ def test_bench(path: Path, graph: str) -> None:
     assert 0 < result.cuda.enqueue_us_median / 1e3 < result.cuda.latency_ms_median
     profile = result.profile
     assert profile
-    assert profile.copy_gb_per_second > 100
     assert sum(item.share for item in profile.primitives) == pytest.approx(1)
     assert len(profile.trace_events("mlp", "GPU")["traceEvents"]) == 2 + len(profile.trace)

@@ -166,7 +166,6 @@ def test_bench_profile(cli: Cli, batched: Path, tmp_path: Path) -> None:
     assert "Primitives by time" in done.stdout
     found = json.loads(profile.read_text())
     assert found["runs"] == 5
-    assert found["peak_tflops"] > 0
     symbols = {item["symbol"] for item in found["primitives"]}
     assert {symbol for symbol, _, _ in found["trace"]} == symbols
     assert {item["symbol"] for item in found["primitives"] if item["backend"]} == {

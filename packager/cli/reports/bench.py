@@ -34,12 +34,10 @@ def _cuda_table(cuda: CudaFigures) -> Table:
 
 
 def _profile_table(profile: Profile) -> Table:
-    peak = f", {_flops(profile.peak_tflops)}" if profile.peak_tflops else ""
     shown = profile.primitives[:_TOP_PRIMITIVES]
     return Table(
-        f"Primitives by time ({len(shown)} of {len(profile.primitives)}), {profile.total_us:.1f} us in all; "
-        f"the floor: copies at {profile.copy_gb_per_second:.0f} GB/s{peak}",
-        ("symbol", "backend", "calls", "us", "share", "MB", "GB/s", "MFLOP", "GFLOP/s", "of floor"),
+        f"Primitives by time ({len(shown)} of {len(profile.primitives)}), {profile.total_us:.1f} us in all",
+        ("symbol", "backend", "calls", "us", "share", "MB", "GB/s", "MFLOP", "GFLOP/s"),
         tuple(_primitive_row(item) for item in shown),
     )
 
@@ -55,9 +53,4 @@ def _primitive_row(item: PrimitiveTime) -> tuple[str, ...]:
         "-" if item.gb_per_second is None else f"{item.gb_per_second:.0f}",
         "-" if item.flops is None else f"{item.flops / 1e6:.3f}",
         "-" if item.gflops_per_second is None else f"{item.gflops_per_second:.1f}",
-        "-" if item.of_floor is None else f"{100 * item.of_floor:.1f} %",
     )
-
-
-def _flops(tera: float) -> str:
-    return f"{tera:g} TFLOP/s" if tera >= 1 else f"{tera * 1e3:.4g} GFLOP/s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from packager.deploy.load.loader import Bundle, load
 from packager.deploy.measure import bench_cuda
-from packager.deploy.measure.bench_cuda import PROFILED_RUNS, CudaFigures, CudaSettings, Measured
-from packager.deploy.measure.cpu_peak import measure_peak
-from packager.deploy.measure.profile import Profile, summarize
+from packager.deploy.measure.bench_cuda import CudaFigures, Measured
+from packager.deploy.measure.profile import Profile, profile_runs
 from packager.deploy.measure.random_inputs import random_inputs
 from packager.errors import UsageError
 
@@ -68,7 +67,6 @@ def bench(
     device: int = 0,
     graph: str = "auto",
     profile: bool = False,
-    peak_tflops: float | None = None,
 ) -> BenchResult:
     """Run a bundle ``warmup + runs`` times with the same random inputs, symbolic dims at their maxima.
 
@@ -76,13 +74,10 @@ def bench(
 
     A run is ``Session.run`` with preallocated outputs, about 20 us more than the C call. For a CUDA bundle it is
     measured on the GPU, by events, with inputs and outputs in device memory; ``graph`` is as in ``Bundle.session``.
-    ``profile`` adds the times of primitive functions, compared with the copy bandwidth and ``peak_tflops``, which is
-    measured on the CPU unless given. Raises UsageError, BundleError, RunError.
+    ``profile`` adds the times of primitive functions. Raises UsageError, BundleError, RunError.
     """
     if runs < 1 or warmup < 0:
         raise UsageError("runs must be at least 1 and warmup at least 0")
-    if peak_tflops is not None and not peak_tflops > 0:
-        raise UsageError(f"peak_tflops must be positive, is {peak_tflops}")
     start = time.perf_counter()
     bundle = load(path, threads=threads, device=device)
     load_ms = (time.perf_counter() - start) * 1e3
@@ -90,14 +85,9 @@ def bench(
         manifest = bundle.manifest
         inputs = random_inputs(manifest, seed)
         if bundle.on_cuda:
-            measured = bench_cuda.measure(
-                bundle, inputs, runs, warmup, CudaSettings(device, graph, profile, peak_tflops)
-            )
+            measured = bench_cuda.measure(bundle, inputs, runs, warmup, device=device, graph=graph, profile=profile)
         else:
-            measured = _measure(bundle, inputs, runs, warmup, graph)
-            if profile:
-                found = _profile(bundle, inputs, min(runs, PROFILED_RUNS), max(threads, 1), peak_tflops)
-                measured = replace(measured, profile=found)
+            measured = _measure(bundle, inputs, runs, warmup, graph=graph, profile=profile)
         calls, flops = _work(bundle, inputs)
     times = measured.runs
     p5, median, p95 = (float(value) for value in np.percentile(times, (5, 50, 95)))
@@ -145,7 +135,9 @@ def _work(bundle: Bundle, inputs: Mapping[str, NDArray[Any]]) -> tuple[int, int]
     return len(called), sum(primitive.flops for primitive in called)
 
 
-def _measure(bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, warmup: int, graph: str) -> Measured:
+def _measure(
+    bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, warmup: int, *, graph: str, profile: bool
+) -> Measured:
     create_start = time.perf_counter()
     session = bundle.session(graph=graph)
     created = time.perf_counter()
@@ -158,17 +150,6 @@ def _measure(bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, warm
         run_start = time.perf_counter()
         session.run(inputs, outputs=outputs)
         times[index] = time.perf_counter() - run_start
+    found = profile_runs(bundle, session, inputs, outputs, runs) if profile else None
     session.close()
-    return Measured(times * 1e3, (created - create_start) * 1e3, (first - created) * 1e3, None, None)
-
-
-def _profile(
-    bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, threads: int, peak_tflops: float | None
-) -> Profile:
-    with bundle.session() as session:
-        outputs = session.run(inputs)
-        steps = [session.profile(inputs, outputs=outputs) for _ in range(runs + 1)][1:]
-    peak = measure_peak(threads)
-    if peak_tflops is None and peak.flops_per_second:
-        peak_tflops = peak.flops_per_second / 1e12
-    return summarize(bundle.manifest, steps, peak.copy_bytes_per_second, peak_tflops)
+    return Measured(times * 1e3, (created - create_start) * 1e3, (first - created) * 1e3, found, None)

@@ -14,19 +14,7 @@ from numpy.typing import NDArray
 from packager.bundle.manifest import Manifest
 from packager.deploy.load.loader import Bundle
 from packager.deploy.measure.cuda_memory import Device, DeviceArray
-from packager.deploy.measure.profile import Profile, summarize
-
-PROFILED_RUNS = 20
-
-
-@dataclass(frozen=True)
-class CudaSettings:
-    """Options of a measurement of a CUDA bundle."""
-
-    device: int = 0
-    graph: str = "auto"
-    profile: bool = False
-    peak_tflops: float | None = None
+from packager.deploy.measure.profile import Profile, profile_runs
 
 
 @dataclass(frozen=True)
@@ -61,44 +49,47 @@ class Measured:
 
 
 def measure(
-    bundle: Bundle, inputs: Mapping[str, NDArray[Any]], runs: int, warmup: int, settings: CudaSettings
+    bundle: Bundle,
+    inputs: Mapping[str, NDArray[Any]],
+    runs: int,
+    warmup: int,
+    *,
+    device: int,
+    graph: str,
+    profile: bool,
 ) -> Measured:
     """Run a CUDA bundle ``1 + warmup`` times, ``runs`` times back to back, and ``runs`` times synchronously.
 
     The time of a run is between two events on its stream, with another run before it: the GPU's time, or the host's if
     that is longer. Raises RunError.
     """
-    manifest = bundle.manifest
     start = time.perf_counter()
-    with Device(settings.device) as device:
+    with Device(device) as gpu:
         context_ms = (time.perf_counter() - start) * 1e3
-        given, results = device_tensors(device, manifest, inputs)
+        given, results = device_tensors(gpu, bundle.manifest, inputs)
         create_start = time.perf_counter()
-        with bundle.session(device=settings.device, graph=settings.graph) as session:
+        with bundle.session(device=device, graph=graph) as session:
             created = time.perf_counter()
             session.run(given, outputs=results)
             first = time.perf_counter()
-            enqueue = session.bind(given, results, device.stream)
+            enqueue = session.bind(given, results, gpu.stream)
             for _ in range(warmup):
                 enqueue()
-            device.synchronize()
-            times = _in_a_row(device, enqueue, runs)
-            enqueue_us, latency_ms = _one_by_one(device, enqueue, runs)
-            profile = None
-            if settings.profile:
-                steps = [session.profile(given, outputs=results) for _ in range(min(runs, PROFILED_RUNS) + 1)][1:]
-                profile = summarize(manifest, steps, device.copy_bandwidth(), settings.peak_tflops)
+            gpu.synchronize()
+            times = _in_a_row(gpu, enqueue, runs)
+            enqueue_us, latency_ms = _one_by_one(gpu, enqueue, runs)
+            found = profile_runs(bundle, session, given, results, runs) if profile else None
         return Measured(
             runs=times,
             session_create_ms=(created - create_start) * 1e3,
             first_run_ms=(first - created) * 1e3,
-            profile=profile,
+            profile=found,
             cuda=CudaFigures(
-                device=settings.device,
-                name=device.name,
-                arch=device.arch,
-                driver=device.driver,
-                graph=settings.graph,
+                device=device,
+                name=gpu.name,
+                arch=gpu.arch,
+                driver=gpu.driver,
+                graph=graph,
                 context_ms=context_ms,
                 enqueue_us_median=float(np.median(enqueue_us)),
                 enqueue_us_p95=float(np.percentile(enqueue_us, 95)),

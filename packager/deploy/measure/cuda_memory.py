@@ -23,9 +23,6 @@ _DL_CUDA = 2
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
-_COPY_BYTES = 512 << 20
-_COPIES = 10
-_MEASUREMENTS = 5
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
@@ -42,7 +39,6 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuMemFree_v2": (c_uint64,),
     "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
     "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
-    "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamDestroy_v2": (c_void_p,),
@@ -196,24 +192,6 @@ class Device:
     def synchronize(self) -> None:
         """Wait for the work on the stream."""
         self._call("cuStreamSynchronize", self._stream)
-
-    def copy_bandwidth(self) -> float:
-        """Measure device-to-device copies larger than the caches: bytes read and written per second."""
-        source, target = self._allocate(_COPY_BYTES), self._allocate(_COPY_BYTES)
-        best = math.inf
-        start, end = self.events(2)
-        for measurement in range(_MEASUREMENTS + 1):
-            self.record(start)
-            for _ in range(_COPIES):
-                self._call("cuMemcpyDtoDAsync_v2", target, source, _COPY_BYTES, self._stream)
-            self.record(end)
-            self.synchronize()
-            if measurement:  # the first is warm-up
-                best = min(best, self.elapsed_ms(start, end))
-        for address in (source, target):
-            self._memory.remove(address)
-            self._call("cuMemFree_v2", address)
-        return 2 * _COPY_BYTES * _COPIES / (best / 1e3) if best else 0.0
 
     def _allocate(self, size: int) -> int:
         address = c_uint64()

@@ -318,18 +318,15 @@ def test_summary_and_trace(bundle: Bundle) -> None:
     runs = [
         [Step("pk_scale", 0, time), Step("copy", time, 10), Step("pk_scale", time + 10, 30)] for time in (20, 90, 30)
     ]
-    found = profile.summarize(bundle.manifest, runs, copy_bytes_per_second=10e9, peak_tflops=None)
+    found = profile.summarize(bundle.manifest, runs)
     scale, copy = found.primitives
-    assert (found.runs, found.total_us, found.copy_gb_per_second) == (3, 0.07, 10)
+    assert (found.runs, found.total_us) == (3, 0.07)
     assert (scale.symbol, scale.backend, scale.calls, scale.us) == ("pk_scale", "llvm", 2, 0.06)
     assert (scale.bytes, scale.flops, scale.share) == (256, 16, pytest.approx(6 / 7))
     assert scale.gb_per_second == pytest.approx(256 / 60)
     assert scale.gflops_per_second == pytest.approx(16 / 60)
-    assert scale.of_floor == pytest.approx(25.6 / 60)
-    assert (copy.symbol, copy.backend, copy.us, copy.of_floor) == ("copy", None, 0.01, None)
+    assert (copy.symbol, copy.backend, copy.us, copy.flops) == ("copy", None, 0.01, None)
     assert found.trace == (("pk_scale", 0.0, 0.03), ("copy", 0.03, 0.01), ("pk_scale", 0.04, 0.03))
-    by_flops = profile.summarize(bundle.manifest, runs, copy_bytes_per_second=10e9, peak_tflops=0.0004)
-    assert by_flops.primitives[0].of_floor == pytest.approx(40 / 60)
 
     trace = json.loads(json.dumps(found.trace_events("scale", "GPU")))
     assert [event["ph"] for event in trace["traceEvents"]] == ["M", "M", "X", "X", "X"]
@@ -338,16 +335,16 @@ def test_summary_and_trace(bundle: Bundle) -> None:
 
 
 def test_the_report(bundle: Bundle, good: Path) -> None:
-    found = profile.summarize(bundle.manifest, [[Step("pk_scale", 0, 20), Step("copy", 20, 10)]], 10e9, 0.5)
+    found = profile.summarize(bundle.manifest, [[Step("pk_scale", 0, 20), Step("copy", 20, 10)]])
     figures = CudaFigures(0, "a GPU", "sm_90", "13.0", "auto", 100.0, 1.5, 2.0, 0.01, 0.02)
     result = dataclasses.replace(bench(good, runs=1, warmup=0), cuda=figures, profile=found)
     _, cuda, primitives = bench_report.all_tables(result)
     assert cuda.title == "a GPU (sm_90), driver of CUDA 13.0, device 0, graph auto"
     assert cuda.rows[0] == ("enqueue, median, p95", "1.50, 2.00 us")
-    assert "copies at 10 GB/s, 500 GFLOP/s" in primitives.title
+    assert primitives.title == "Primitives by time (2 of 2), 0.0 us in all"
     assert primitives.rows == (
-        ("pk_scale", "llvm", "1", "0.02", "66.7 %", "0.000", "6", "0.000", "0.4", "64.0 %"),
-        ("copy", "-", "1", "0.01", "33.3 %", "-", "-", "-", "-", "-"),
+        ("pk_scale", "llvm", "1", "0.02", "66.7 %", "0.000", "6", "0.000", "0.4"),
+        ("copy", "-", "1", "0.01", "33.3 %", "-", "-", "-", "-"),
     )
     assert all(len(row) == len(primitives.columns) for row in primitives.rows)
 
@@ -383,7 +380,6 @@ def test_bench_without_a_driver(path: Path) -> None:
     [
         (("bench", "--graph", "on"), "graph: only for CUDA bundles"),
         (("bench", "--device", "1"), "has no CUDA code"),
-        (("bench", "--peak-tflops", "-1"), "peak_tflops must be positive"),
         (("run", "--random", "1", "--device", "1"), "has no CUDA code"),
     ],
 )
