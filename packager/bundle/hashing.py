@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,17 +31,22 @@ def chunks(array: Array) -> Iterator[memoryview]:
         yield np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8).data
 
 
+def sha256(parts: Iterable[bytes | memoryview]) -> str:
+    """Return the hex SHA-256 of the concatenated parts."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part)
+    return total.hexdigest()
+
+
 def sha256_of_array(array: Array) -> str:
     """Return the hex SHA-256 of the bytes of an array."""
-    digest = hashlib.sha256()
-    for part in chunks(array):
-        digest.update(part)
-    return digest.hexdigest()
+    return sha256(chunks(array))
 
 
 def digest(value: Any) -> str:
     """Return the SHA-256 of a JSON-serializable value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return sha256([json.dumps(value, sort_keys=True).encode()])
 
 
 def sha256_of_file(path: Path) -> str:
@@ -52,10 +57,6 @@ def sha256_of_file(path: Path) -> str:
 
 def digest_of_folder(folder: Path, pattern: str) -> str:
     """Return the SHA-256 of the names and contents of all files that match ``pattern`` below a folder."""
-    total = hashlib.sha256()
-    for path in sorted(folder.rglob(pattern)):
-        if path.is_file() and "__pycache__" not in path.parts:
-            content = path.read_bytes()
-            total.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode())
-            total.update(content)
-    return total.hexdigest()
+    files = sorted(path for path in folder.rglob(pattern) if path.is_file() and "__pycache__" not in path.parts)
+    contents = ((path, path.read_bytes()) for path in files)
+    return sha256(f"{path.relative_to(folder)}\0{len(data)}\0".encode() + data for path, data in contents)

@@ -18,6 +18,7 @@ from packager.bundle.strict_json import HasKey, Range, Unique
 SCHEMA_VERSION: Literal[1] = 1
 ABI_VERSION: Literal[1] = 1
 ENTRY_SYMBOL = "packager_bundle_v1"  # of a shared library
+DATA_SHA256 = "packager.data_sha256"  # key in the metadata of an external weights file
 ALIGNMENT = 64
 """Alignment in bytes of each embedded constant, and of the data of an external weights file."""
 

@@ -6,7 +6,6 @@ Source of the format: the README of huggingface/safetensors.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,11 +17,11 @@ from numpy.typing import NDArray
 
 from packager.bundle import strict_json
 from packager.bundle.dtypes import BY_SAFETENSORS, DTYPES, storage_dtype
-from packager.bundle.hashing import chunks
+from packager.bundle.hashing import chunks, sha256
+from packager.bundle.manifest import ALIGNMENT
 from packager.errors import BundleError
 
 MAX_HEADER = 100_000_000
-DATA_SHA256 = "packager.data_sha256"
 _METADATA = "__metadata__"
 _LENGTH = struct.Struct("<Q")
 
@@ -65,14 +64,17 @@ def _stored(tensors: Mapping[str, NDArray[Any]], dtypes: Mapping[str, str] | Non
         yield name, dtype, array
 
 
+def _data(tensors: Mapping[str, NDArray[Any]], dtypes: Mapping[str, str] | None) -> Iterator[memoryview]:
+    for _, _, array in _stored(tensors, dtypes):
+        yield from chunks(array)
+
+
 def encode_header(
     tensors: Mapping[str, NDArray[Any]],
     metadata: Mapping[str, str] | None = None,
-    *,
-    align_header: int = 64,
     dtypes: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Encode length prefix and JSON header, padded with blanks to a multiple of ``align_header`` bytes.
+    """Encode length prefix and JSON header, padded with blanks to a multiple of ALIGNMENT bytes.
 
     ``dtypes`` names the element types that the arrays' numpy dtypes do not (bfloat16 in uint16).
     Raises ValueError for an element type that the format lacks.
@@ -88,7 +90,7 @@ def encode_header(
         }
         offset = end
     text = strict_json.canonical(header)
-    size = -(-(_LENGTH.size + len(text)) // align_header) * align_header - _LENGTH.size
+    size = -(-(_LENGTH.size + len(text)) // ALIGNMENT) * ALIGNMENT - _LENGTH.size
     return _LENGTH.pack(size) + text.ljust(size, b" ")
 
 
@@ -96,36 +98,26 @@ def write(
     stream: BinaryIO,
     tensors: Mapping[str, NDArray[Any]],
     metadata: Mapping[str, str] | None = None,
-    *,
-    align_header: int = 64,
     dtypes: Mapping[str, str] | None = None,
 ) -> None:
     """Stream a file, without copying all tensors at once. Raises ValueError, OSError."""
-    stream.write(encode_header(tensors, metadata, align_header=align_header, dtypes=dtypes))
-    for _, _, array in _stored(tensors, dtypes):
-        for part in chunks(array):
-            stream.write(part)
+    stream.write(encode_header(tensors, metadata, dtypes))
+    for part in _data(tensors, dtypes):
+        stream.write(part)
 
 
 def encode(
     tensors: Mapping[str, NDArray[Any]],
     metadata: Mapping[str, str] | None = None,
-    *,
-    align_header: int = 64,
     dtypes: Mapping[str, str] | None = None,
 ) -> bytes:
     """Return the bytes of a file; see encode_header."""
-    header = encode_header(tensors, metadata, align_header=align_header, dtypes=dtypes)
-    return b"".join([header, *(part for _, _, array in _stored(tensors, dtypes) for part in chunks(array))])
+    return b"".join([encode_header(tensors, metadata, dtypes), *_data(tensors, dtypes)])
 
 
 def data_sha256(tensors: Mapping[str, NDArray[Any]]) -> str:
     """Return the hex SHA-256 of all tensor bytes in this order."""
-    digest = hashlib.sha256()
-    for _, _, array in _stored(tensors, None):
-        for part in chunks(array):
-            digest.update(part)
-    return digest.hexdigest()
+    return sha256(_data(tensors, None))
 
 
 def header_size(prefix: bytes, file_size: int) -> int:

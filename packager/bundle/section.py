@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packager.bundle.elf.window import open_window
+from packager.bundle.hashing import sha256
 from packager.errors import BundleError
 
 if TYPE_CHECKING:
@@ -58,33 +61,14 @@ def write_manifest(path: Path, manifest: Manifest, offset: int, size: int) -> Ma
     return sealed
 
 
-def content_sha256(file: Path | bytes, section_offset: int, section_size: int) -> str:
+def content_sha256(path: Path, section_offset: int, section_size: int) -> str:
     """Return the hex SHA-256 of a whole file, with the manifest section read as zeros.
 
-    Reads in chunks. Raises OSError, or ValueError if the section is outside the file.
+    Reads in chunks. Raises UsageError if the file cannot be opened, BundleError if the section is outside the file.
     """
-    digest = hashlib.sha256()
     end = section_offset + section_size
-    if isinstance(file, bytes):
-        if end > len(file):
-            raise ValueError("the section does not lie in the file")
-        view = memoryview(file)
-        digest.update(view[:section_offset])
-        digest.update(bytes(section_size))
-        digest.update(view[end:])
-        return digest.hexdigest()
-    chunk_size = 1 << 20
-    with file.open("rb") as stream:
-        remaining = section_offset
-        while remaining:
-            chunk = stream.read(min(chunk_size, remaining))
-            if not chunk:
-                raise ValueError("the section does not lie in the file")
-            digest.update(chunk)
-            remaining -= len(chunk)
-        if len(stream.read(section_size)) != section_size:
-            raise ValueError("the section does not lie in the file")
-        digest.update(bytes(section_size))
-        while chunk := stream.read(chunk_size):
-            digest.update(chunk)
-    return digest.hexdigest()
+    with open_window(path) as window:
+        window.part(section_offset, section_size, "manifest section")
+        before = window.chunks(0, section_offset, "file")
+        after = window.chunks(end, window.size - end, "file")
+        return sha256(itertools.chain(before, [bytes(section_size)], after))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from packager.bundle import safetensors
 from packager.bundle.hashing import sha256_of_file
-from packager.bundle.manifest import Weights
+from packager.bundle.manifest import DATA_SHA256, Weights
 from packager.errors import UsageError
 from packager.ir.call_plan import CallPlan
 from packager.ir.link_plan import ExternalWeights
@@ -46,7 +46,7 @@ def describe_weights(
     if not external:
         return Weights("embedded", table.nbytes, None, None), None
     tensors = {record.name: array for record, array in zip(table.records, table.arrays, strict=True)}
-    metadata = {safetensors.DATA_SHA256: safetensors.data_sha256(tensors)}
+    metadata = {DATA_SHA256: safetensors.data_sha256(tensors)}
     path = workdir / file_name
     with path.open("wb") as stream:
         safetensors.write(stream, tensors, metadata)

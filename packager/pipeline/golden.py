@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import zipfile
 import zlib
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from packager.bundle.dtypes import typed
 from packager.bundle.golden import GoldenCase, encode_golden, golden_points
+from packager.bundle.hashing import sha256
 from packager.bundle.manifest import Entry, Golden, Manifest
 from packager.deploy.measure.random_inputs import random_inputs
 from packager.deploy.verify.golden import compare, run_apart
@@ -59,7 +59,7 @@ def make_golden(
         entries = [entry for entry, _ in golden_points(manifest)]  # a file is a case of the first
         cases = [_computed(bundle, case, entry, rtol, atol) for case, entry in zip(cases, entries, strict=False)]
     image = encode_golden(cases)
-    return image, Golden(len(cases), rtol, atol, len(image), hashlib.sha256(image).hexdigest())
+    return image, Golden(len(cases), rtol, atol, len(image), sha256([image]))
 
 
 def _computed(bundle: Path, case: GoldenCase, entry: Entry, rtol: float, atol: float) -> GoldenCase:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packager.bundle.manifest import DATA_SHA256
 from packager.bundle.section import SECTION_MAGIC
 from packager.errors import PackagerError, UsageError
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 BUNDLE_NAMES = ("bundle.so", "bundle.a")
 WEIGHTS_SUFFIX = ".safetensors"
-DATA_SHA256 = "packager.data_sha256"  # as in packager.bundle.safetensors, which needs numpy
 MAX_HEADER_BYTES = 1 << 24
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from packager.errors import BundleError, UsageError
 
+_CHUNK_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class Window:
@@ -27,6 +29,11 @@ class Window:
         if len(data) != size:
             raise BundleError(f"{what}: the file became shorter while it was read")
         return data
+
+    def chunks(self, offset: int, size: int, what: str) -> Iterator[bytes]:
+        """Yield ``size`` bytes in chunks. Raises BundleError like ``read``."""
+        for start in range(offset, offset + size, _CHUNK_BYTES):
+            yield self.read(start, min(_CHUNK_BYTES, offset + size - start), what)
 
     def part(self, offset: int, size: int, what: str) -> Window:
         """Return a sub-window. Raises BundleError if it is not inside this one."""

@@ -1,6 +1,5 @@
-"""Check a bundle without executing it.
+"""Checks a bundle without executing it: a file, a policy and a machine in, findings out.
 
-In: a file, a policy, a machine. Out: findings. ``verifier`` runs ``integrity`` (hashes), ``structure`` (ELF),
-``code`` and ``gpu_code`` (what instructions need), ``policy``, ``machine`` and ``gpus``; ``golden`` executes golden
-pairs.
+``verifier`` runs ``integrity`` (hashes), ``structure`` (ELF), ``code`` (required instructions), ``policy``, ``machine``
+and ``gpus``; ``golden`` executes golden pairs.
 """

@@ -1,4 +1,4 @@
-"""Checks that the CPU features of a bundle's code are declared in its manifest.
+"""Checks a bundle's code against its manifest: CPU features, code for CPU levels, GPU architectures.
 
 Disassembly requires iced-x86 and capstone, which are optional on the deploy side.
 """
@@ -9,11 +9,14 @@ from collections.abc import Iterator
 
 from packager.bundle.cpu_levels import CODE_PREFIX, clone_symbol, code_section
 from packager.bundle.elf.file import ElfImage
+from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, read_sections
+from packager.bundle.elf.window import open_window
+from packager.bundle.fatbin import FATBIN_SECTION, fatbins_of
+from packager.bundle.gpu_arch import arch_key
 from packager.bundle.isa.needs import needs_of_code
 from packager.bundle.reader import BundleFile
-from packager.deploy.verify.findings import Finding, error
-
-_RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or relink it"
+from packager.deploy.verify.findings import Finding, error, listed
+from packager.errors import BundleError
 
 
 def code_findings(bundle: BundleFile) -> Iterator[Finding]:
@@ -37,25 +40,20 @@ def level_findings(bundle: BundleFile) -> Iterator[Finding]:
     if found != declared:
         yield error(
             "manifest.cpu_levels",
-            f"sections of CPU levels: {_listed(found)}; declared: {_listed(declared)}",
+            f"sections of CPU levels: {listed(found)}; declared: {listed(declared)}",
             where="section headers, $.requirements.cpu_levels",
             why="it is unknown which CPUs this code requires",
-            hint=_RELINK,
         )
-    misplaced = sorted(
+    misplaced = {
         clone_symbol(item.symbol, level)
         for _, item in bundle.manifest.primitives()
         for level in ("", *item.levels)
         if not _in_right_section(elf, clone_symbol(item.symbol, level), level)
-    )
+    }
     if misplaced:
-        yield error(
-            "manifest.cpu_levels",
-            f"functions outside the section of their CPU level: {', '.join(misplaced[:8])}",
-            where=".symtab",
-            why="a session would run code without a check of its CPU",
-            hint=_RELINK,
-        )
+        what = f"functions outside the section of their CPU level: {listed(misplaced)}"
+        why = "a session would run code without a check of its CPU"
+        yield error("manifest.cpu_levels", what, where=".symtab", why=why)
 
 
 def _in_right_section(elf: ElfImage, name: str, level: str) -> bool:
@@ -65,10 +63,6 @@ def _in_right_section(elf: ElfImage, name: str, level: str) -> bool:
     return place is None or (place == code_section(level) if level else not place.startswith(CODE_PREFIX))
 
 
-def _listed(names: set[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
-
-
 def _undeclared(features: frozenset[str] | set[str], what: str, where: str) -> Iterator[Finding]:
     if features:
         yield error(
@@ -76,5 +70,40 @@ def _undeclared(features: frozenset[str] | set[str], what: str, where: str) -> I
             f"{what} uses {', '.join(sorted(features))}, which the manifest does not declare",
             where=where,
             why="a session on a CPU without them would be accepted, and crash with an illegal instruction",
-            hint=_RELINK,
         )
+
+
+def gpu_code_findings(bundle: BundleFile) -> Iterator[Finding]:
+    """Check that the file's fatbins have code for exactly the declared architectures."""
+    with open_window(bundle.path) as window:
+        sections = [section for section in read_sections(window).sections if section.name == FATBIN_SECTION]
+    if len(sections) > 1:
+        yield error(
+            "manifest.sections", f"there are {len(sections)} sections {FATBIN_SECTION}", where="section headers"
+        )
+    section = sections[0] if sections else None
+    if section and (section.flags & (SHF_WRITE | SHF_EXECINSTR) or not section.flags & SHF_ALLOC):
+        yield error("manifest.sections", f"{FATBIN_SECTION} must be mapped and read-only", where="section headers")
+    try:
+        fatbins = fatbins_of(bundle.path, section)
+    except BundleError as failure:
+        yield error("manifest.gpu_code", f"the GPU code cannot be read: {failure.message}", where=FATBIN_SECTION)
+        return
+    wanted = bundle.manifest.requirements.cuda
+    if wanted is None:
+        if fatbins:
+            yield error("manifest.gpu_code", "the file has GPU code that is not declared", where=FATBIN_SECTION)
+        return
+    if not fatbins and (wanted.archs or wanted.ptx):
+        yield error("manifest.gpu_code", f"GPU code for {wanted.describe()} is missing", where=FATBIN_SECTION)
+    declared = {*wanted.archs, *wanted.ptx}
+    for number, fatbin in enumerate(fatbins, start=1):
+        if extra := {*fatbin.archs, *fatbin.ptx} - declared:
+            yield _wrong(f"GPU module {number} of {len(fatbins)} has undeclared code", extra)
+    if fatbins and (missing := declared - {name for fatbin in fatbins for name in (*fatbin.archs, *fatbin.ptx)}):
+        yield _wrong("no GPU module has code", missing)
+
+
+def _wrong(what: str, names: set[str]) -> Finding:
+    archs = ", ".join(sorted(names, key=arch_key))
+    return error("manifest.gpu_code", f"{what} for {archs}", where=f"{FATBIN_SECTION}, $.requirements.cuda")

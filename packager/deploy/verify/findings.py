@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -55,6 +56,20 @@ class VerifyResult:
         }
 
 
-def error(check: str, what: str, *, where: str, why: str, hint: str) -> Finding:
-    """Return a finding that fails the verification."""
+def error(
+    check: str,
+    what: str,
+    *,
+    where: str,
+    why: str = "the manifest does not describe this file",
+    hint: str = "rebuild the bundle with `packager build`, and do not edit, strip or relink it",
+) -> Finding:
+    """Return a finding that fails the verification; by default the file was changed after it was sealed."""
     return Finding(check, "error", what, where, why, hint)
+
+
+def listed(names: Iterable[str], limit: int = 8) -> str:
+    """Return up to ``limit`` sorted names for a message."""
+    ordered = sorted(names)
+    shown = ", ".join(ordered[:limit])
+    return f"{shown} and {len(ordered) - limit} more" if len(ordered) > limit else shown or "none"

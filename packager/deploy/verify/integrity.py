@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from packager.bundle.elf.window import Window, open_window
-from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SELECTION_SECTION
+from packager.bundle.elf.window import open_window
+from packager.bundle.hashing import sha256
+from packager.bundle.manifest import CONSTANTS_SECTION, DATA_SHA256, GOLDEN_SECTION, SELECTION_SECTION
 from packager.bundle.reader import BundleFile, read_section
 from packager.deploy.verify.findings import Finding, error
 from packager.errors import PackagerError
 
-_CHUNK = 1 << 20
 _REBUILD = "rebuild the bundle; it was sealed with wrong hashes"
 
 
@@ -21,15 +19,10 @@ def integrity_findings(bundle: BundleFile) -> Iterator[Finding]:
     """Hash the parts of a bundle, and its external weights. The whole file must have been hashed before."""
     manifest = bundle.manifest
     if manifest.golden and GOLDEN_SECTION in bundle.elf.sections:
-        actual = hashlib.sha256(read_section(bundle, GOLDEN_SECTION)).hexdigest()
+        actual = sha256([read_section(bundle, GOLDEN_SECTION)])
         if actual != manifest.golden.sha256:
-            yield error(
-                "integrity.golden",
-                "the golden section is not the one that the manifest describes",
-                where=GOLDEN_SECTION,
-                why="its SHA-256 differs",
-                hint=_REBUILD,
-            )
+            what = "the golden section is not the one that the manifest describes"
+            yield error("integrity.golden", what, where=GOLDEN_SECTION, why="its SHA-256 differs", hint=_REBUILD)
     chosen = bytes(selected.chosen for selected in manifest.selection)
     if SELECTION_SECTION in bundle.elf.sections and read_section(bundle, SELECTION_SECTION) != chosen:
         yield error(
@@ -53,32 +46,9 @@ def _constant_findings(bundle: BundleFile) -> Iterator[Finding]:
         part = window.part(section.offset, section.size, CONSTANTS_SECTION)
         for index, constant in enumerate(bundle.manifest.constants):
             inside = constant.offset + constant.bytes <= section.size
-            if not inside or _sha256(part, constant.offset, constant.bytes) != constant.sha256:
-                yield error(
-                    "integrity.constants",
-                    f"constant {constant.name!r} {'has another SHA-256' if inside else 'is outside the section'}",
-                    where=f"$.constants[{index}]",
-                    why="the manifest does not describe this file",
-                    hint=_REBUILD,
-                )
-
-
-def _sha256(window: Window, start: int, size: int) -> str:
-    digest = hashlib.sha256()
-    for offset in range(start, start + size, _CHUNK):
-        digest.update(window.read(offset, min(_CHUNK, start + size - offset), "data"))
-    return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """The expected external weights file and its path, for messages."""
-
-    where: str
-
-    def finding(self, aspect: str, what: str, why: str) -> Finding:
-        hint = "put the weights file that was built with this bundle beside it, under its own name or the bundle's"
-        return error(f"integrity.weights_{aspect}", what, where=self.where, why=why, hint=hint)
+            if not inside or sha256(part.chunks(constant.offset, constant.bytes, "constant")) != constant.sha256:
+                what = f"constant {constant.name!r} {'has another SHA-256' if inside else 'is outside the section'}"
+                yield error("integrity.constants", what, where=f"$.constants[{index}]", hint=_REBUILD)
 
 
 def _weights_findings(bundle: BundleFile) -> list[Finding]:
@@ -94,9 +64,13 @@ def _file_findings(bundle: BundleFile, path: Path) -> Iterator[Finding]:
     from packager.bundle import safetensors  # needs numpy
 
     manifest = bundle.manifest
-    report = _Weights(str(path))
+
+    def finding(aspect: str, what: str, why: str) -> Finding:
+        hint = "put the weights file that was built with this bundle beside it, under its own name or the bundle's"
+        return error(f"integrity.weights_{aspect}", what, where=str(path), why=why, hint=hint)
+
     if not path.exists():
-        yield report.finding("missing", "the weights file is missing", "the bundle does not run without it")
+        yield finding("missing", "the weights file is missing", "the bundle does not run without it")
         return
     try:
         with open_window(path) as window:
@@ -105,20 +79,20 @@ def _file_findings(bundle: BundleFile, path: Path) -> Iterator[Finding]:
             expected = data_offset + manifest.weights.bytes
             if window.size != expected:
                 what = f"the weights file has {window.size} bytes, not {expected}"
-                yield report.finding("size", what, "it is cut short, or another file")
+                yield finding("size", what, "it is cut short, or another file")
                 return
             header = safetensors.decode_header(window.read(0, data_offset, "weights header"), window.size)
-            data_sha256 = _sha256(window, data_offset, window.size - data_offset)
-            file_sha256 = _sha256(window, 0, window.size)
+            data_sha256 = sha256(window.chunks(data_offset, window.size - data_offset, "data"))
+            file_sha256 = sha256(window.chunks(0, window.size, "data"))
     except PackagerError as failure:
-        yield report.finding("header", f"the weights file cannot be read: {failure.message}", "it is damaged")
+        yield finding("header", f"the weights file cannot be read: {failure.message}", "it is damaged")
         return
     found = {(entry.name, entry.dtype, entry.shape, entry.offset) for entry in header.entries}
     declared = {(item.name, item.dtype, item.shape, item.offset) for item in manifest.constants}
     if found != declared:
         names = ", ".join(sorted({str(item[0]) for item in found ^ declared})[:8])
-        yield report.finding("header", f"its tensors differ from the manifest's: {names}", "it is another file")
-    if header.metadata.get(safetensors.DATA_SHA256) != data_sha256:
-        yield report.finding("data", "its tensor data are damaged", f"SHA-256 is not its {safetensors.DATA_SHA256}")
+        yield finding("header", f"its tensors differ from the manifest's: {names}", "it is another file")
+    if header.metadata.get(DATA_SHA256) != data_sha256:
+        yield finding("data", "its tensor data are damaged", f"SHA-256 is not its {DATA_SHA256}")
     elif file_sha256 != manifest.weights.file_sha256:
-        yield report.finding("data", "it is not the file that the bundle was built with", "another SHA-256")
+        yield finding("data", "it is not the file that the bundle was built with", "another SHA-256")

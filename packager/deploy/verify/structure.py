@@ -7,14 +7,16 @@ from collections.abc import Iterator
 
 from packager.bundle.cpu_levels import clone_symbol
 from packager.bundle.elf.tables import SHF_ALLOC, SHF_WRITE, Section
-from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION, Primitive
+from packager.bundle.manifest import (
+    CONSTANTS_SECTION,
+    ENTRY_SYMBOL,
+    GOLDEN_SECTION,
+    SECTION_NAME,
+    SELECTION_SECTION,
+)
 from packager.bundle.reader import BundleFile
-from packager.deploy.verify.code import level_findings
-from packager.deploy.verify.findings import Finding, error
-from packager.deploy.verify.gpu_code import gpu_code_findings
-
-_RELINK = "rebuild the bundle with `packager build`, and do not edit, strip or relink it"
-_TEXT_LIMIT = 8
+from packager.deploy.verify.code import gpu_code_findings, level_findings
+from packager.deploy.verify.findings import Finding, error, listed
 
 
 def elf_findings(bundle: BundleFile) -> Iterator[Finding]:
@@ -27,16 +29,10 @@ def elf_findings(bundle: BundleFile) -> Iterator[Finding]:
             f"the file is {elf.type}, not {expected}",
             where="ELF header",
             why=f"the manifest says form {bundle.manifest.form!r}",
-            hint=_RELINK,
         )
     if elf.machine != requirements.machine:
-        yield error(
-            "elf.machine",
-            f"the code is for {elf.machine}",
-            where="ELF header",
-            why=f"the manifest says {requirements.machine}",
-            hint=_RELINK,
-        )
+        why = f"the manifest says {requirements.machine}"
+        yield error("elf.machine", f"the code is for {elf.machine}", where="ELF header", why=why)
     yield from _export_findings(bundle)
     if elf.exec_stack:
         yield error(
@@ -94,56 +90,31 @@ def elf_findings(bundle: BundleFile) -> Iterator[Finding]:
 def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
     elf, requirements = bundle.elf, bundle.manifest.requirements
     where = ".dynsym" if bundle.manifest.form == "shared" else ".symtab"
-    yield from _difference(
-        "elf.exports",
-        "exported symbol",
-        elf.exports,
-        requirements.exports,
-        where=where,
-        why="symbols could clash in the process",
-    )
-    entry = r"packager_bundle_v1" if bundle.manifest.form == "shared" else r"[A-Za-z_][A-Za-z0-9_]*_bundle_v1"
+    why = "symbols could clash in the process"
+    yield from _difference("elf.exports", "exported symbol", elf.exports, requirements.exports, where, why)
+    entry = ENTRY_SYMBOL if bundle.manifest.form == "shared" else r"[A-Za-z_][A-Za-z0-9_]*_bundle_v1"
     if len(requirements.exports) != 1 or not re.fullmatch(entry, requirements.exports[0]):
         yield error(
             "elf.exports",
-            f"declares the exports {_list(requirements.exports)}",
+            f"declares the exports {listed(requirements.exports)}",
             where="$.requirements.exports",
             why="a bundle exports its entrypoint and nothing else",
-            hint=_RELINK,
         )
     libraries = (*elf.needed, *elf.other_libraries)
-    yield from _difference(
-        "elf.needed",
-        "library",
-        libraries,
-        requirements.needed,
-        where=".dynamic",
-        why="the bundle does not load without it",
-    )
+    why = "the bundle does not load without it"
+    yield from _difference("elf.needed", "library", libraries, requirements.needed, ".dynamic", why)
     if bundle.manifest.form == "static":
-        yield from _difference(
-            "elf.undefined",
-            "undefined symbol",
-            elf.undefined,
-            requirements.undefined,
-            where=where,
-            why="the program that links it must define it",
-        )
+        why = "the program that links it must define it"
+        yield from _difference("elf.undefined", "undefined symbol", elf.undefined, requirements.undefined, where, why)
     else:
         yield from _undefined_findings(bundle)
     if bundle.manifest.form == "shared" and elf.glibc != requirements.glibc:
-        yield error(
-            "elf.glibc",
-            f"the file needs {_glibc(elf.glibc)}",
-            where=".gnu.version_r",
-            why=f"the manifest says {_glibc(requirements.glibc)}",
-            hint=_RELINK,
-        )
-
+        why = f"the manifest says {_glibc(requirements.glibc)}"
+        yield error("elf.glibc", f"the file needs {_glibc(elf.glibc)}", where=".gnu.version_r", why=why)
     if elf.glibc_private:
         yield error(
             "elf.glibc_private",
-            f"the file needs {_list(elf.glibc_private)}",
+            f"the file needs {listed(elf.glibc_private)}",
             where=".gnu.version_r",
             why="private symbols of one release of glibc: the next may lack them",
             hint="find the static library with code extracted from a C library",
@@ -153,20 +124,14 @@ def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
 def _undefined_findings(bundle: BundleFile) -> Iterator[Finding]:
     """Check that each undefined symbol of a shared library is provided by a needed library."""
     elf = bundle.elf
-    strangers = tuple(sorted(set(elf.version_libraries) - set(elf.needed)))
-    if strangers:
-        yield error(
-            "elf.undefined",
-            f"symbol versions of {_list(strangers)}, which the file does not need",
-            where=".gnu.version_r",
-            why="the dynamic linker refuses such a file",
-            hint=_RELINK,
-        )
+    if strangers := set(elf.version_libraries) - set(elf.needed):
+        what = f"symbol versions of {listed(strangers)}, which the file does not need"
+        yield error("elf.undefined", what, where=".gnu.version_r", why="the dynamic linker refuses such a file")
     # A needed library without symbol versions may define unversioned symbols.
     if elf.unversioned and set(elf.needed) <= set(elf.version_libraries):
         yield error(
             "elf.undefined",
-            f"undefined symbols that no needed library provides: {_list(elf.unversioned)}",
+            f"undefined symbols that no needed library provides: {listed(elf.unversioned)}",
             where=".dynsym",
             why="they would bind to any library in the process that has these names",
             hint="link with -z defs, and all libraries that the objects need",
@@ -177,25 +142,13 @@ def _glibc(version: str | None) -> str:
     return f"glibc {version}" if version else "no glibc"
 
 
-def _list(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:_TEXT_LIMIT])
-    return f"{shown} and {len(names) - _TEXT_LIMIT} more" if len(names) > _TEXT_LIMIT else shown or "none"
-
-
 def _difference(
-    check: str, kind: str, found: tuple[str, ...], declared: tuple[str, ...], *, where: str, why: str
+    check: str, kind: str, found: tuple[str, ...], declared: tuple[str, ...], where: str, why: str
 ) -> Iterator[Finding]:
-    extra, missing = sorted(set(found) - set(declared)), sorted(set(declared) - set(found))
-    if extra:
-        yield error(check, f"undeclared {kind}: {_list(tuple(extra))}", where=where, why=why, hint=_RELINK)
-    if missing:
-        yield error(
-            check,
-            f"declared {kind} is missing: {_list(tuple(missing))}",
-            where=where,
-            why="the manifest does not describe this file",
-            hint=_RELINK,
-        )
+    if extra := set(found) - set(declared):
+        yield error(check, f"undeclared {kind}: {listed(extra)}", where=where, why=why)
+    if missing := set(declared) - set(found):
+        yield error(check, f"declared {kind} is missing: {listed(missing)}", where=where)
 
 
 def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
@@ -207,6 +160,7 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
     constants = elf.sections.get(CONSTANTS_SECTION)
     golden = elf.sections.get(GOLDEN_SECTION)
     selection = elf.sections.get(SELECTION_SECTION)
+    golden_bytes = manifest.golden.bytes if manifest.golden else 0
     embedded = manifest.weights.bytes if manifest.weights.storage == "embedded" else 0
     for check, what, actual, declared in (
         ("manifest.file_size", "bytes of the file", elf.file_size, manifest.sizes.file),
@@ -214,21 +168,11 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
         ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), manifest.sizes.constants),
         ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), embedded),
         ("manifest.selection", f"bytes in {SELECTION_SECTION}", _size(selection), len(manifest.selection)),
-        (
-            "manifest.golden",
-            f"bytes in {GOLDEN_SECTION}",
-            _size(golden),
-            manifest.golden.bytes if manifest.golden else 0,
-        ),
+        ("manifest.golden", f"bytes in {GOLDEN_SECTION}", _size(golden), golden_bytes),
     ):
         if actual != declared:
-            yield error(
-                check,
-                f"{actual} {what}, but {declared} declared",
-                where="$.sizes, $.weights, $.selection, $.golden",
-                why="the manifest does not describe this file",
-                hint=_RELINK,
-            )
+            where = "$.sizes, $.weights, $.selection, $.golden"
+            yield error(check, f"{actual} {what}, but {declared} declared", where=where)
     for name, section, mapped in (
         (SECTION_NAME, bundle.section, True),
         (CONSTANTS_SECTION, constants, True),
@@ -243,41 +187,27 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
                 f"{name} must be read-only and {'mapped' if mapped else 'not mapped'}",
                 where="section headers",
                 why="hashed data could change in memory, or memory would be wasted",
-                hint=_RELINK,
             )
 
 
 def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
     """Check that the backends' functions are present, executable and local."""
     elf = bundle.elf
-    provided = {name for _, item in bundle.manifest.primitives() for name in _forms(item)}
-    absent = tuple(sorted(provided - elf.symbols.keys()))
-    if absent:
-        yield error(
-            "manifest.symbols",
-            f"primitive functions missing from the file: {_list(absent)}",
-            where=".symtab",
-            why="the manifest does not describe this file",
-            hint="rebuild; do not strip a bundle, its local symbols are part of it",
-        )
-    others = tuple(sorted((provided & elf.symbols.keys()) - elf.functions))
-    if others:
-        yield error(
-            "manifest.symbols",
-            f"primitive functions that are not executable code: {_list(others)}",
-            where=".symtab",
-            why="calling them would crash",
-            hint=_RELINK,
-        )
-    public = tuple(sorted(provided.intersection(elf.exports)))
-    if public:
-        yield error(
-            "manifest.symbols",
-            f"primitive functions that are exported: {_list(public)}",
-            where=".dynsym" if bundle.manifest.form == "shared" else ".symtab",
-            why="other libraries' symbols of these names could be called instead",
-            hint=_RELINK,
-        )
+    provided = {
+        clone_symbol(item.symbol, level) for _, item in bundle.manifest.primitives() for level in ("", *item.levels)
+    }
+    if absent := provided - elf.symbols.keys():
+        what = f"primitive functions missing from the file: {listed(absent)}"
+        hint = "rebuild; do not strip a bundle, its local symbols are part of it"
+        yield error("manifest.symbols", what, where=".symtab", hint=hint)
+    if others := (provided & elf.symbols.keys()) - elf.functions:
+        what = f"primitive functions that are not executable code: {listed(others)}"
+        yield error("manifest.symbols", what, where=".symtab", why="calling them would crash")
+    if public := provided.intersection(elf.exports):
+        what = f"primitive functions that are exported: {listed(public)}"
+        why = "other libraries' symbols of these names could be called instead"
+        where = ".dynsym" if bundle.manifest.form == "shared" else ".symtab"
+        yield error("manifest.symbols", what, where=where, why=why)
     for backend in bundle.manifest.backends:
         if backend.primitives and not backend.static_libraries:
             yield error(
@@ -285,12 +215,7 @@ def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
                 f"backend {backend.kind!r} provides functions, but lists no library that contains them",
                 where="$.backends",
                 why="the origin of the code is unknown",
-                hint=_RELINK,
             )
-
-
-def _forms(primitive: Primitive) -> list[str]:
-    return [clone_symbol(primitive.symbol, level) for level in ("", *primitive.levels)]
 
 
 def _size(section: Section | None) -> int:

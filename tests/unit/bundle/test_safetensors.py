@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from packager.bundle import safetensors as ours
 from packager.bundle.dtypes import NARROW, PLAIN, typed
+from packager.bundle.manifest import DATA_SHA256
 from packager.errors import BundleError
 
 NAMES = [name for name in PLAIN if name != "bfloat16"]
@@ -68,13 +69,13 @@ def test_narrow_types_have_a_byte_each(name: str) -> None:
 
 def test_order_alignment_and_hash() -> None:
     tensors = {"z": np.arange(3, dtype=np.uint8), "a": np.arange(2, dtype=np.float64)}
-    image = ours.encode(tensors, {ours.DATA_SHA256: ours.data_sha256(tensors)})
+    image = ours.encode(tensors, {DATA_SHA256: ours.data_sha256(tensors)})
     header = ours.decode_header(image, len(image))
     assert header.data_offset % 64 == 0
     assert [(entry.name, entry.offset, entry.bytes) for entry in header.entries] == [("z", 0, 3), ("a", 3, 16)]
     data = image[header.data_offset :]
     assert data == tensors["z"].tobytes() + tensors["a"].tobytes()
-    assert header.metadata[ours.DATA_SHA256] == hashlib.sha256(data).hexdigest()
+    assert header.metadata[DATA_SHA256] == hashlib.sha256(data).hexdigest()
     assert header.data_bytes == len(data) == 19
 
 

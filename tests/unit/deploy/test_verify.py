@@ -21,7 +21,7 @@ from sealing import HARDENED, WEIGHT, Patch, build_bundle, golden_image, unchang
 
 from packager.bundle import safetensors
 from packager.bundle.elf.file import read_elf
-from packager.bundle.manifest import Golden, Manifest, Weights
+from packager.bundle.manifest import DATA_SHA256, Golden, Manifest, Weights
 from packager.deploy.verify.findings import VerifyResult
 from packager.deploy.verify.machine import Machine, this_machine
 from packager.deploy.verify.verifier import verify
@@ -307,7 +307,7 @@ def test_golden_pairs_that_lack_a_tensor(tmp_path: Path) -> None:
 
 def external(path: Path, name: str = "scale") -> Weights:
     tensors = {name: WEIGHT}
-    image = safetensors.encode(tensors, {safetensors.DATA_SHA256: safetensors.data_sha256(tensors)})
+    image = safetensors.encode(tensors, {DATA_SHA256: safetensors.data_sha256(tensors)})
     path.write_bytes(image)
     return Weights("external", 64, path.name, hashlib.sha256(image).hexdigest())
 
