@@ -24,3 +24,10 @@ DTypeName = Literal[
     "int4", "uint4", "int2", "uint2",
 ]  # fmt: skip
 TargetValue = str | bool | int | float | tuple[str, ...]
+
+
+def value_text(value: TargetValue) -> str:
+    """Return the value of a Target's attribute in command-line syntax."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(int(value)) if isinstance(value, bool) else str(value)

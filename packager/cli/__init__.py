@@ -1,6 +1,6 @@
 """The command line: parse, call the function of the same name, print.
 
-``main`` (application, exit codes), ``options`` (those of a build), ``build``, ``explain``, ``targets``,
-``deploy``, ``tune``; ``interruption`` (signals), ``hide_torch`` (keeps TVM from importing it),
-``atomic_write``; ``reports/`` renders tables.
+``main`` (application, exit codes), ``build`` and ``deploy`` (commands), ``options`` (those of a build), ``files``
+(inputs and results), ``interruption`` (signals), ``hide_torch`` (keeps TVM from importing it); ``reports/`` renders
+tables.
 """

@@ -1,7 +1,9 @@
-"""The commands of the build side: build, doctor, cache."""
+"""The commands of the build side: parse, call the function of the same name, print."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,19 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from packager.cli import interruption
-from packager.cli.explain import allow_torch_for, print_placement
+from packager.cli import hide_torch, interruption
 from packager.cli.options import with_build_options
-from packager.pipeline.options import BuildOptions
+from packager.cli.reports.tables import print_tables
+from packager.errors import ModelError
+from packager.pipeline.options import BuildOptions, paths_of
 
 if TYPE_CHECKING:
     from packager.codegen.timings import Timings
-
-
-def register(app: typer.Typer) -> None:
-    """Add the build commands to the application."""
-    for command in (with_build_options(build), doctor, cache):
-        app.command()(command)
 
 
 def build(
@@ -46,7 +43,6 @@ def build(
     with _progress() as progress:
         path = build_bundle(**{**vars(options), "progress": progress, "timings": taken.append})
     if timings:
-        from packager.cli.reports.tables import print_tables
         from packager.cli.reports.timings import timing_tables
 
         print_tables(timing_tables(taken[0]), sys.stderr)
@@ -74,6 +70,57 @@ def _checked(show: Callable[[str], None]) -> Callable[[str], None]:
         show(stage)
 
     return report
+
+
+def explain(
+    options: BuildOptions,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a build would meet: what is supported, which backend takes what, and why not (then exits with 3)."""
+    from packager.cli.reports.explain import render
+    from packager.pipeline.explain import explain as explain_model
+
+    allow_torch_for(options)
+    found = explain_model(options)
+    print(json.dumps(dataclasses.asdict(found), indent=2) if as_json else render(found))
+    if found.refusal is not None:
+        raise typer.Exit(3)
+
+
+def print_placement(options: BuildOptions) -> None:
+    """Print which backend would take which parts of a model. Raises ModelError for one that cannot be built."""
+    from packager.cli.reports.explain import assumptions, render_table
+    from packager.pipeline.explain import explain as explain_model
+
+    found = explain_model(options)
+    for line in assumptions(found):
+        print(line, file=sys.stderr)
+    if found.table is not None:
+        print(render_table(found.table))
+    if found.refusal is not None:
+        raise ModelError(found.refusal.message, detail="\n".join(found.refusal.detail), hint=found.refusal.hint)
+
+
+def allow_torch_for(options: BuildOptions) -> None:
+    """Let TVM import torch where a model is one of torch's programs."""
+    if any(path.suffix == ".pt2" for path in paths_of(options.model)):
+        hide_torch.remove()
+
+
+def targets(
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Show the attributes of this kind.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the kinds of Targets and whether they can be used here, or the attributes of one kind."""
+    from packager.cli.reports.targets import kind_tables, list_table
+    from packager.targets.availability import report_all, report_kind, to_json
+
+    reports = report_all() if kind is None else [report_kind(kind)]
+    if as_json:
+        print(json.dumps(to_json(reports), indent=2))
+        return
+    print_tables([list_table(reports)] if kind is None else kind_tables(reports[0]))
 
 
 def doctor() -> None:
@@ -104,3 +151,6 @@ def cache(
     print(usage.folder)
     for kind in ("bundle", "object"):
         print(f"{kind}: {usage.entries.get(kind, 0)} entries, {usage.nbytes.get(kind, 0) / 2**20:.1f} MiB")
+
+
+COMMANDS = (with_build_options(build), doctor, cache, with_build_options(explain, explained=True), targets)

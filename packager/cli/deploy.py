@@ -1,26 +1,22 @@
-"""The commands that need no TVM and no compiler: parse, call the API, print. Nothing else."""
+"""The commands of the deploy side, which need neither TVM nor a compiler: parse, call the API, print."""
 
 from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from packager.cli.atomic_write import write_whole
+from packager.cli.files import read_inputs, write_json, write_whole
+from packager.cli.reports.tables import Table, facts, print_tables
 from packager.errors import UsageError
 
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.so or libNAME.a, made by packager build.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[int, typer.Option(help="Index of the GPU that a CUDA bundle runs on.", min=0)]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the deploy commands to the application."""
-    for command in (inspect, verify, run, bench, machine, schema):
-        app.command()(command)
 
 
 def _print_json(value: Any) -> None:
@@ -37,7 +33,6 @@ def inspect(bundle: BundlePath, as_json: Json = False) -> None:
         _print_json(json.loads(found.manifest.to_json()))
         return
     from packager.cli.reports.bundle import inspect_tables
-    from packager.cli.reports.tables import print_tables
 
     print_tables(inspect_tables(found))
 
@@ -65,7 +60,6 @@ def verify(
         _print_json(result.to_json())
     else:
         from packager.cli.reports.bundle import verify_tables
-        from packager.cli.reports.tables import print_tables
 
         print_tables(verify_tables(result))
     if not result.ok:
@@ -93,7 +87,7 @@ def run(
 
     if random is not None and (single or inputs):
         raise UsageError("--random cannot be combined with --input or --inputs")
-    tensors = _read_inputs(single or [], inputs)
+    tensors = read_inputs(single or [], inputs)
     with load(bundle, threads=threads, device=device) as loaded:
         if random is not None:
             from packager.deploy.measure.random_inputs import random_inputs
@@ -109,8 +103,6 @@ def run(
     if as_json:
         _print_json({"schema_version": 1, "outputs": rows})
     elif not output:
-        from packager.cli.reports.tables import Table, print_tables
-
         columns = ("name", "dtype", "shape", "min", "max", "mean", "non-finite")
         cells = tuple(tuple(_cell(value) for value in row.values()) for row in rows)
         print_tables([Table("Outputs", columns, cells)])
@@ -135,41 +127,6 @@ def _summary(name: str, array: Any) -> dict[str, Any]:
         "mean": mean,
         "non_finite": int(numbers.size - finite.size),
     }
-
-
-def _read_inputs(single: list[str], archive: Path | None) -> dict[str, Any]:
-    tensors: dict[str, Any] = {}
-    if archive:
-        content = _load_numpy(archive)
-        if not hasattr(content, "files"):
-            raise UsageError(f"--inputs {archive}: a single array, not an .npz file", hint="use --input NAME=FILE.npy")
-        try:
-            tensors |= {name: content[name] for name in content.files}
-        except (OSError, ValueError, EOFError) as error:
-            raise UsageError(f"cannot read {archive}: {error}") from None
-    for item in single:
-        name, equals, file = item.partition("=")
-        if not equals or not name or not file:
-            raise UsageError(f"--input {item}: expected NAME=FILE.npy")
-        if name in tensors:
-            raise UsageError(f"the input {name!r} is given twice")
-        tensors[name] = _load_numpy(Path(file))
-        if hasattr(tensors[name], "files"):
-            raise UsageError(f"--input {item}: an .npz file with several arrays", hint="use --inputs FILE.npz")
-    return tensors
-
-
-def _load_numpy(path: Path) -> Any:
-    import zipfile
-
-    import numpy as np
-
-    try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        hint = "write it with numpy.save or numpy.savez"
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"cannot read {path}: {reason}", hint=hint) from None
 
 
 def bench(
@@ -210,20 +167,15 @@ def bench(
     )
     if result.profile:
         if profile_json:
-            _write_json(profile_json, result.profile.to_json())
+            write_json(profile_json, result.profile.to_json())
         if trace:
-            _write_json(trace, result.profile.trace_events(result.model, result.cuda.name if result.cuda else "CPU"))
+            write_json(trace, result.profile.trace_events(result.model, result.cuda.name if result.cuda else "CPU"))
     if as_json:
         _print_json(result.to_json())
         return
-    from packager.cli.reports.bench import all_tables
-    from packager.cli.reports.tables import print_tables
+    from packager.cli.reports.measure import bench_tables
 
-    print_tables(all_tables(result))
-
-
-def _write_json(path: Path, value: Any) -> None:
-    write_whole(path, lambda stream: stream.write((json.dumps(value, indent=2) + "\n").encode()))
+    print_tables(bench_tables(result))
 
 
 def machine(as_json: Json = False) -> None:
@@ -235,16 +187,15 @@ def machine(as_json: Json = False) -> None:
     if as_json:
         _print_json(found.to_json())
         return
-    from packager.cli.reports.tables import Table, print_tables
-
-    rows = (
+    table = facts(
+        "This machine",
         ("machine", f"{found.machine}, {found.os}"),
         ("glibc", found.glibc or "none"),
         ("CPU", found.cpu or "unknown"),
         ("CPU features", " ".join(found.cpu_features) or "unknown"),
         ("GPUs", describe_cuda(found.cuda)),
     )
-    print_tables([Table("This machine", ("", ""), rows)])
+    print_tables([table])
 
 
 def schema(
@@ -255,3 +206,60 @@ def schema(
     from packager.deploy.verify.policy import policy_schema
 
     _print_json(manifest_schema() if what == "manifest" else policy_schema())
+
+
+def tune(
+    bundle: BundlePath,
+    *,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the records, for later builds.")
+    ] = None,
+    bind: Annotated[
+        Path | None, typer.Option(metavar="OUT.so", help="Write a copy of the bundle that uses the fastest ones.")
+    ] = None,
+    tuning: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.json", help="With --bind: measure nothing, take these records. Repeatable."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Turns that each candidate gets.", min=3)] = 30,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
+    threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
+    device: Device = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure the candidates of a bundle's primitive functions here, and keep or bind the fastest.
+
+    Needs neither TVM nor a compiler. The bundle itself is not changed, and results do not depend on the choice.
+    """
+    from packager.deploy.load.selection import by_records, write_selected
+
+    if tuning:
+        from packager.bundle.reader import read_manifest
+        from packager.bundle.tuning_records import read_records
+
+        if bind is None or output is not None or as_json:
+            raise UsageError(
+                "--tuning is for --bind alone: nothing is measured",
+                hint="packager tune BUNDLE --tuning FILE --bind OUT",
+            )
+        selection = by_records(read_manifest(bundle)[0], read_records(tuning))
+    else:
+        from packager.cli.reports.measure import tune_tables
+        from packager.deploy.measure.tune import tune as tune_bundle
+
+        result = tune_bundle(
+            bundle, rounds=rounds, seed=seed, threads=threads, device=device, progress=partial(print, file=sys.stderr)
+        )
+        selection = result.selection
+        if output is not None:
+            text = result.records.to_json()
+            write_whole(output, lambda stream: stream.write(text))
+        if as_json:
+            _print_json(result.to_json())
+        else:
+            print_tables(tune_tables(result))
+    if bind is not None:
+        write_whole(bind, lambda stream: write_selected(bundle, stream, selection))
+
+
+COMMANDS = (inspect, verify, run, bench, machine, schema, tune)

@@ -7,27 +7,7 @@ import traceback
 
 import typer
 
-from packager.cli import (
-    build as build_commands,
-)
-from packager.cli import (
-    deploy as deploy_commands,
-)
-from packager.cli import (
-    explain as explain_command,
-)
-from packager.cli import (
-    hide_torch as without_torch,
-)
-from packager.cli import (
-    interruption,
-)
-from packager.cli import (
-    targets as target_command,
-)
-from packager.cli import (
-    tune as tune_command,
-)
+from packager.cli import build, deploy, hide_torch, interruption
 from packager.errors import PackagerError
 
 app = typer.Typer(
@@ -38,17 +18,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-build_commands.register(app)
-explain_command.register(app)
-target_command.register(app)
-deploy_commands.register(app)
-tune_command.register(app)
+for command in (*build.COMMANDS, *deploy.COMMANDS):
+    app.command()(command)
 
 
 def main() -> None:
     """Run the command line and exit with a documented code (``packager.errors.EXIT_CODES``)."""
     interruption.install()
-    without_torch.install()
+    hide_torch.install()
     code = _run()
     # CPython remembers a KeyboardInterrupt that passed through an exec() of text (dataclasses use it) and, however it
     # was handled, would end the process by SIGINT instead of this code. Another exec() of text makes it forget.

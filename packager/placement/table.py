@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax
@@ -12,8 +11,6 @@ from packager.graph.dataflow import bindings_of
 from packager.placement.place import Placement, Verdict
 
 TABLE_VERSION = 1
-COLUMNS = ("partition", "backend", "composite", "calls", "operators", "MFLOPs", "nodes")
-SHOWN_NODES = 3
 
 
 def partition_table(placement: Placement, generator: str) -> dict[str, Any]:
@@ -54,13 +51,3 @@ def operators_of(main: relax.Function) -> Counter[str]:
     values = [binding.value for binding in bindings_of(main)]
     names = [str(getattr(v.op, "name", "")).removeprefix("relax.") for v in values if isinstance(v, relax.Call)]
     return Counter(name for name in names if name and name != "call_dps_packed")
-
-
-def _nodes(nodes: Sequence[str]) -> str:
-    shown = ", ".join(nodes[:SHOWN_NODES])
-    return f"{shown} and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else shown
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,1 +1,1 @@
-"""Tables that people read. In: values of the commands. Out: text, by ``tables``; a module per command."""
+"""Tables that people read: values of commands in, text out. ``tables`` prints; the others have a module per subject."""

@@ -1,22 +1,21 @@
-"""Tables of `packager inspect`, `verify` and `bench`."""
+"""Tables of `packager inspect` and `verify`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from packager.bundle.fields import TargetValue
-from packager.bundle.manifest import Dim, Manifest, Selection, StateSpec, TensorSpec
+from packager.bundle.fields import TargetValue, value_text
+from packager.bundle.manifest import Constant, Dim, Manifest, Primitive, Selection, StateSpec, TensorSpec
 from packager.bundle.reader import BundleFile
 from packager.bundle.requirements import CudaRequirements, Requirements
-from packager.cli.reports.tables import Table
-from packager.deploy.measure.bench import BenchResult
+from packager.cli.reports.tables import Table, facts
 from packager.deploy.verify.findings import VerifyResult
 
 _TOP_PRIMITIVES = 10
 _TOP_CONSTANTS = 10
 
 
-def _size(size: int) -> str:
+def size_text(size: int) -> str:
     for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
@@ -27,8 +26,12 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _tensor_rows(kind: str, specs: tuple[TensorSpec, ...]) -> list[tuple[str, ...]]:
-    return [(kind, spec.name, spec.dtype, f"[{', '.join(map(str, spec.shape))}]") for spec in specs]
+def _mflop(*primitives: Primitive) -> str:
+    return f"{sum(item.flops * item.calls for item in primitives) / 1e6:.3f}"
+
+
+def _tensor_cells(spec: TensorSpec | StateSpec | Constant) -> tuple[str, str]:
+    return spec.dtype, f"[{', '.join(map(str, spec.shape))}]"
 
 
 def _model_rows(manifest: Manifest) -> list[tuple[str, ...]]:
@@ -36,27 +39,20 @@ def _model_rows(manifest: Manifest) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for entry in manifest.every_entry():
         of = f"{entry.name}: " if manifest.entries else ""
-        rows += _tensor_rows(f"{of}input", entry.inputs) + _tensor_rows(f"{of}output", entry.outputs)
-    states = ((s.name, s.dtype, f"[{', '.join(map(str, s.shape))}]") for s in manifest.states)
-    return rows + [("state", *state) for state in states]
+        for kind, specs in (("input", entry.inputs), ("output", entry.outputs)):
+            rows += [(f"{of}{kind}", spec.name, *_tensor_cells(spec)) for spec in specs]
+    return rows + [("state", state.name, *_tensor_cells(state)) for state in manifest.states]
 
 
 def _dim(dim: Dim) -> str:
     return f"{dim.name} {', '.join(map(str, dim.buckets)) or f'{dim.min}..{dim.max}'}"
 
 
-def _attribute(value: TargetValue) -> str:
-    """Format a value in command-line syntax."""
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return str(int(value)) if isinstance(value, bool) else str(value)
-
-
 def _target_rows(targets: Sequence[Mapping[str, TargetValue]]) -> list[tuple[str, str]]:
     """Return a row for each Target, in command-line syntax."""
     rows = []
     for index, target in enumerate(targets):
-        attributes = (f"-{key}={_attribute(value)}" for key, value in target.items() if key != "kind" and value != ())
+        attributes = (f"-{key}={value_text(value)}" for key, value in target.items() if key != "kind" and value != ())
         rows.append(("" if index else "targets", " ".join((str(target["kind"]), *attributes))))
     return rows
 
@@ -80,7 +76,7 @@ def _cuda_rows(cuda: CudaRequirements | None) -> list[tuple[str, str]]:
 
 
 def _state_rows(states: Sequence[StateSpec]) -> list[tuple[str, str]]:
-    return [("states per session", _size(sum(state.bytes for state in states)))] if states else []
+    return [("states per session", size_text(sum(state.bytes for state in states)))] if states else []
 
 
 def _selection_tables(selection: Sequence[Selection]) -> list[Table]:
@@ -99,25 +95,20 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
     flops = sum(item.flops * item.calls for _, item in primitives)
     golden = manifest.golden
     external = f" in {weights.file}" if weights.file else ""
+    shown = primitives[:_TOP_PRIMITIVES]
+    constants = sorted(manifest.constants, key=lambda item: -item.bytes)[:_TOP_CONSTANTS]
     return [
-        Table(
+        facts(
             f"{bundle.path}",
-            ("", ""),
-            (
-                ("model", " ".join(filter(None, (model.name, f"({model.format} {opset})".replace(" )", ")"))))),
-                ("made by", f"packager {manifest.packager_version}, {model.producer or 'unknown producer'}"),
-                ("form", f"{manifest.form}, ABI {manifest.abi_version}, schema {manifest.schema_version}"),
-                *_target_rows(manifest.targets),
-                ("dims", "; ".join(map(_dim, manifest.dims)) or "none"),
-                ("golden pairs", f"{golden.cases}, rtol {golden.rtol:g}, atol {golden.atol:g}" if golden else "none"),
-                ("SHA-256", manifest.content_sha256),
-            ),
+            ("model", " ".join(filter(None, (model.name, f"({model.format} {opset})".replace(" )", ")"))))),
+            ("made by", f"packager {manifest.packager_version}, {model.producer or 'unknown producer'}"),
+            ("form", f"{manifest.form}, ABI {manifest.abi_version}, schema {manifest.schema_version}"),
+            *_target_rows(manifest.targets),
+            ("dims", "; ".join(map(_dim, manifest.dims)) or "none"),
+            ("golden pairs", f"{golden.cases}, rtol {golden.rtol:g}, atol {golden.atol:g}" if golden else "none"),
+            ("SHA-256", manifest.content_sha256),
         ),
-        Table(
-            "Tensors",
-            ("kind", "name", "dtype", "shape"),
-            tuple(_model_rows(manifest)),
-        ),
+        Table("Tensors", ("kind", "name", "dtype", "shape"), tuple(_model_rows(manifest))),
         Table(
             "Backends",
             ("kind", "primitives", "calls", "MFLOP"),
@@ -126,7 +117,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                     backend.kind,
                     str(len(backend.primitives)),
                     str(sum(item.calls for item in backend.primitives)),
-                    f"{sum(item.flops * item.calls for item in backend.primitives) / 1e6:.3f}",
+                    _mflop(*backend.primitives),
                 )
                 for backend in manifest.backends
             ),
@@ -141,7 +132,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
             ),
         ),
         Table(
-            f"Primitives by FLOPs ({min(len(primitives), _TOP_PRIMITIVES)} of {len(primitives)})",
+            f"Primitives by FLOPs ({len(shown)} of {len(primitives)})",
             ("symbol", "backend", "composite", "calls", "MFLOP", "share"),
             tuple(
                 (
@@ -149,49 +140,42 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                     kind,
                     item.composite or "-",
                     str(item.calls),
-                    f"{item.flops * item.calls / 1e6:.3f}",
+                    _mflop(item),
                     f"{100 * item.flops * item.calls / flops:.1f} %" if flops else "-",
                 )
-                for kind, item in primitives[:_TOP_PRIMITIVES]
+                for kind, item in shown
             ),
         ),
         *_selection_tables(manifest.selection),
-        Table(
+        facts(
             "Requirements",
-            ("", ""),
-            (
-                ("machine", f"{requirements.machine}, {requirements.os}"),
-                ("glibc", requirements.glibc or "not needed"),
-                ("libraries", _names(requirements.needed)),
-                ("CPU features", _names(requirements.cpu_features)),
-                *_level_rows(requirements),
-                *_cuda_rows(requirements.cuda),
-                ("exports", _names(requirements.exports)),
-            ),
+            ("machine", f"{requirements.machine}, {requirements.os}"),
+            ("glibc", requirements.glibc or "not needed"),
+            ("libraries", _names(requirements.needed)),
+            ("CPU features", _names(requirements.cpu_features)),
+            *_level_rows(requirements),
+            *_cuda_rows(requirements.cuda),
+            ("exports", _names(requirements.exports)),
         ),
-        Table(
+        facts(
             "Sizes",
-            ("", ""),
-            (
-                ("file", _size(sizes.file)),
-                ("code", _size(sizes.code)),
-                ("constants", f"{len(manifest.constants)}, {_size(weights.bytes)}, {weights.storage}{external}"),
-                ("arena per session", f"{_size(manifest.arena_bytes)}{' of GPU memory' if requirements.cuda else ''}"),
-                *_state_rows(manifest.states),
-            ),
+            ("file", size_text(sizes.file)),
+            ("code", size_text(sizes.code)),
+            ("constants", f"{len(manifest.constants)}, {size_text(weights.bytes)}, {weights.storage}{external}"),
+            ("arena per session", f"{size_text(manifest.arena_bytes)}{' of GPU memory' if requirements.cuda else ''}"),
+            *_state_rows(manifest.states),
         ),
         Table(
-            f"Constants by size ({min(len(manifest.constants), _TOP_CONSTANTS)} of {len(manifest.constants)})",
+            f"Constants by size ({len(constants)} of {len(manifest.constants)})",
             ("name", "dtype", "shape", "size", "from"),
             tuple(
                 (
                     " = ".join((item.name, *item.aliases)),
-                    item.dtype,
-                    f"[{', '.join(map(str, item.shape))}]",
-                    _size(item.bytes),
+                    *_tensor_cells(item),
+                    size_text(item.bytes),
                     ", ".join(item.sources) or "-",
                 )
-                for item in sorted(manifest.constants, key=lambda item: -item.bytes)[:_TOP_CONSTANTS]
+                for item in constants
             ),
         ),
         Table("Licenses", ("component", "SPDX"), tuple((item.component, item.spdx) for item in manifest.licenses)),
@@ -205,36 +189,10 @@ def verify_tables(result: VerifyResult) -> list[Table]:
         ("check", "result", "note"),
         tuple((check.name, check.status, check.note) for check in result.checks),
     )
-    findings = [
-        Table(
-            f"{finding.severity}: {finding.what} [{finding.check}]",
-            ("", ""),
-            (("where", finding.where), ("why", finding.why), ("hint", finding.hint)),
-        )
-        for finding in result.findings
-    ]
-    return [checks, *findings]
-
-
-def bench_tables(result: BenchResult) -> list[Table]:
-    """Return the report of `packager bench`."""
-    dims = "".join(f", {name} = {value}" for name, value in result.dims.items())
     return [
-        Table(
-            f"{result.model}: {result.runs} runs after {result.warmup}, threads {result.threads}{dims}",
-            ("", ""),
-            (
-                ("median", f"{result.median_ms:.4f} ms"),
-                ("p5 .. p95", f"{result.p5_ms:.4f} .. {result.p95_ms:.4f} ms"),
-                ("min, mean", f"{result.min_ms:.4f}, {result.mean_ms:.4f} ms"),
-                ("load", f"{result.load_ms:.2f} ms"),
-                ("create session", f"{result.session_create_ms:.3f} ms"),
-                ("first run", f"{result.first_run_ms:.3f} ms"),
-                ("speed", f"{result.gflops_per_second:.2f} GFLOP/s, {result.flops / 1e6:.3f} MFLOP per run"),
-                ("file", _size(result.file_bytes)),
-                ("constants", _size(result.constant_bytes)),
-                ("arena", _size(result.arena_bytes)),
-                ("calls", f"{result.calls} of {result.primitives} primitives"),
-            ),
-        )
+        checks,
+        *(
+            facts(f"{f.severity}: {f.what} [{f.check}]", ("where", f.where), ("why", f.why), ("hint", f.hint))
+            for f in result.findings
+        ),
     ]

@@ -1,8 +1,15 @@
-"""Render an explanation as text."""
+"""Renders an explanation, and the partition table, as text."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from packager.cli.reports.tables import aligned
 from packager.pipeline.explain import Explanation
+
+COLUMNS = ("partition", "backend", "composite", "calls", "operators", "MFLOPs", "nodes")
+SHOWN_NODES = 3
 
 
 def assumptions(found: Explanation) -> list[str]:
@@ -15,8 +22,6 @@ def assumptions(found: Explanation) -> list[str]:
 
 def render(found: Explanation) -> str:
     """Return an explanation as text."""
-    from packager.cli.reports.placement import render_table
-
     lines = [f"model      {found.model} ({found.format})"]
     for spec in found.inputs:
         lines.append(f"input      {spec.name}  {spec.dtype}[{', '.join(map(str, spec.shape))}]")
@@ -37,3 +42,31 @@ def render(found: Explanation) -> str:
     lines += [f"  {line}" for line in found.refusal.detail]
     lines += [f"hint: {found.refusal.hint}"] if found.refusal.hint else []
     return "\n".join(lines)
+
+
+def render_table(table: Mapping[str, Any]) -> str:
+    """Return the table as text."""
+    rows = [
+        (
+            row["partition"],
+            row["backend"],
+            row["composite"],
+            str(len(row["sites"])),
+            str(len(row["operators"])),
+            f"{row['flops'] / 1e6:.3f}",
+            _nodes_text([node for site in row["sites"] for node in site["nodes"]]),
+        )
+        for row in table["partitions"]
+        if row["undone"] is None
+    ]
+    lines = aligned([COLUMNS, *rows]) if rows else ["no backend takes a part of this model"]
+    undone = [row for row in table["partitions"] if row["undone"] is not None]
+    lines += [f"undone: {row['partition']} ({row['composite']}): {row['undone']}" for row in undone]
+    rest = ", ".join(f"{count} {operator}" for operator, count in table["rest"].items())
+    lines.append(f"{table['generator']} compiles the rest: {rest or 'nothing'}")
+    return "\n".join(lines)
+
+
+def _nodes_text(nodes: Sequence[str]) -> str:
+    shown = ", ".join(nodes[:SHOWN_NODES])
+    return f"{shown} and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else shown

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table; ``columns`` may be empty strings for a list of facts."""
+    """A titled table; empty ``columns`` have no header."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+def facts(title: str, *rows: tuple[str, str]) -> Table:
+    """Return a table of names and values, without a header."""
+    return Table(title, ("", ""), rows)
 
 
 def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
@@ -37,9 +42,12 @@ def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
         return
     for table in tables:
         print(table.title, file=stream)
-        lines = ([table.columns] if any(table.columns) else []) + list(table.rows)
-        widths = [max(len(line[column]) for line in lines) for column in range(len(table.columns))] if lines else []
-        for line in lines:
-            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            print("  " + "  ".join(cells).rstrip(), file=stream)
+        for line in aligned([*([table.columns] if any(table.columns) else []), *table.rows]):
+            print(f"  {line}", file=stream)
         print(file=stream)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines of left-aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

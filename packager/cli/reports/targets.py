@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packager.backends.attributes import Attribute, Value, spelled
-from packager.cli.reports.tables import Table
+from packager.backends.attributes import Attribute, Value
+from packager.bundle.fields import value_text
+from packager.cli.reports.tables import Table, facts
 from packager.targets.availability import KindReport
 
 
@@ -23,17 +24,16 @@ def list_table(reports: Sequence[KindReport]) -> Table:
 def kind_tables(report: KindReport) -> list[Table]:
     """Return the tables of one kind: its facts, and its attributes."""
     backend = report.found.backend
-    facts = [("origin", report.found.origin), ("role", report.role or "-")]
+    about = [("origin", report.found.origin), ("role", report.role or "-")]
     if backend:
-        facts[:0] = [("what", backend.summary), ("device", backend.device)]
+        about[:0] = [("what", backend.summary), ("device", backend.device)]
     columns = ("attribute", "type", "default", "valid", "meaning")
     rows = tuple((one.name, one.type, _shown(one.default), _valid(one), one.doc) for one in report.attributes)
-    return [Table(report.found.kind, ("", ""), tuple(facts)), Table("Attributes", columns, rows)]
+    return [facts(report.found.kind, *about), Table("Attributes", columns, rows)]
 
 
 def _shown(value: Value) -> str:
-    text = ",".join(value) if isinstance(value, tuple) else spelled(value)
-    return text or "-"
+    return value_text(value) or "-"
 
 
 def _valid(attribute: Attribute) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from packager.bundle import strict_json
 from packager.bundle.cpu_levels import LEVEL_FEATURES
 from packager.bundle.elf.symbols import version_key
-from packager.bundle.fields import Count, CudaVersion, GlibcVersion, MachineCode, Name, Ptx
+from packager.bundle.fields import Count, CudaVersion, GlibcVersion, MachineCode, Name, Ptx, value_text
 from packager.bundle.gpu_arch import arch_key
 from packager.bundle.manifest import Manifest
 from packager.bundle.suggestions import suggestion
@@ -198,10 +198,4 @@ def _parse_target(target: str) -> dict[str, str]:
 
 
 def _matches(target: dict[str, Any], attributes: dict[str, str]) -> bool:
-    return all(key in target and _text(target[key]) == value for key, value in attributes.items())
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(int(value)) if isinstance(value, bool) else str(value)
+    return all(key in target and value_text(target[key]) == value for key, value in attributes.items())

@@ -20,7 +20,7 @@ from packager.bundle.manifest import Manifest
 from packager.bundle.reader import inspect
 from packager.bundle.requirements import CudaRequirements
 from packager.cli.main import app
-from packager.cli.reports import bench as bench_report
+from packager.cli.reports.measure import bench_tables
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import DLDevice, SessionOptions
 from packager.deploy.load.loader import Bundle
@@ -338,7 +338,7 @@ def test_the_report(bundle: Bundle, good: Path) -> None:
     found = profile.summarize(bundle.manifest, [[Step("pk_scale", 0, 20), Step("copy", 20, 10)]])
     figures = CudaFigures(0, "a GPU", "sm_90", "13.0", "auto", 100.0, 1.5, 2.0, 0.01, 0.02)
     result = dataclasses.replace(bench(good, runs=1, warmup=0), cuda=figures, profile=found)
-    _, cuda, primitives = bench_report.all_tables(result)
+    _, cuda, primitives = bench_tables(result)
     assert cuda.title == "a GPU (sm_90), driver of CUDA 13.0, device 0, graph auto"
     assert cuda.rows[0] == ("enqueue, median, p95", "1.50, 2.00 us")
     assert primitives.title == "Primitives by time (2 of 2), 0.0 us in all"

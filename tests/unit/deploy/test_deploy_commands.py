@@ -14,7 +14,7 @@ import typer
 from sealing import HARDENED, build_bundle
 from typer.testing import CliRunner, Result
 
-from packager.cli.deploy import register
+from packager.cli.deploy import COMMANDS
 from packager.errors import PackagerError
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[3]
 
 def call(*arguments: str | Path, fails: type[PackagerError] | None = None) -> Result:
     app = typer.Typer()
-    register(app)
+    for command in COMMANDS:
+        app.command()(command)
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if fails:
         assert isinstance(result.exception, fails), result.output

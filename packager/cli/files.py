@@ -1,0 +1,71 @@
+"""Reads the inputs of commands, and writes their results, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from packager.errors import UsageError
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Have ``write`` fill a file beside ``path`` and rename it, so that it is never half there. Raises UsageError."""
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+            temporary = Path(stream.name)
+            write(stream)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+        temporary = None
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        if temporary:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON value, indented. Raises UsageError."""
+    write_whole(path, lambda stream: stream.write((json.dumps(value, indent=2) + "\n").encode()))
+
+
+def read_inputs(single: list[str], archive: Path | None) -> dict[str, Any]:
+    """Return the arrays of an .npz archive and of ``NAME=FILE.npy`` items, by name. Raises UsageError."""
+    tensors: dict[str, Any] = {}
+    if archive:
+        content = _load_numpy(archive)
+        if not hasattr(content, "files"):
+            raise UsageError(f"--inputs {archive}: a single array, not an .npz file", hint="use --input NAME=FILE.npy")
+        try:
+            tensors |= {name: content[name] for name in content.files}
+        except (OSError, ValueError, EOFError) as error:
+            raise UsageError(f"cannot read {archive}: {error}") from None
+    for item in single:
+        name, _, file = item.partition("=")
+        if not name or not file:
+            raise UsageError(f"--input {item}: expected NAME=FILE.npy")
+        if name in tensors:
+            raise UsageError(f"the input {name!r} is given twice")
+        tensors[name] = _load_numpy(Path(file))
+        if hasattr(tensors[name], "files"):
+            raise UsageError(f"--input {item}: an .npz file with several arrays", hint="use --inputs FILE.npz")
+    return tensors
+
+
+def _load_numpy(path: Path) -> Any:
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        hint = "write it with numpy.save or numpy.savez"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"cannot read {path}: {reason}", hint=hint) from None
