@@ -1,5 +1,5 @@
-"""Run a bundle in this process, by ctypes and DLPack: ``packager.load``.
+"""Runs a bundle in this process, by ctypes and DLPack: ``packager.load``.
 
-``loader``, ``library`` (dlopen, the table of functions), ``abi`` (C structures), ``binding`` (constants), ``session``,
-``tensors``, ``streams``, ``states``, ``selection`` (candidates).
+``loader``, ``library`` (dlopen, the table of functions), ``abi`` (C structures), ``session``, ``binding`` (arguments of
+a run), ``tensors`` (DLPack), ``states``, ``selection`` (candidates).
 """

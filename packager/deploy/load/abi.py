@@ -1,11 +1,14 @@
-"""ctypes mirror of the C ABI of ``packager.h``, and a hint for each status."""
+"""ctypes mirror of the C ABI of ``packager.h``, and a hint for each of its statuses."""
 
 from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from enum import IntEnum
 
-OK, ARGUMENT, DTYPE, DEVICE, LAYOUT, BUSY, MEMORY, CONSTANT, DRIVER, GPU = 0, -1, -4, -5, -6, -9, -10, -15, -16, -17
+from packager.bundle.dtypes import BY_DLPACK
+from packager.errors import RunError
+
 CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost: readable by the host
 CUDA_HOST = 3
 CUDA_DEVICES = (2, 13)  # kDLCUDA, kDLCUDAManaged: readable by a GPU
@@ -128,22 +131,55 @@ class BundleTable(ctypes.Structure):
     )
 
 
-HINTS = {
-    -1: "compare the call with `packager inspect`",
-    -2: "the number of dimensions must be that of `packager inspect`",
-    -3: "the extents must be those of `packager inspect`, symbolic dims within their bounds",
-    -4: "convert the tensor explicitly; packager never casts",
-    -5: "copy the tensor to the device that the bundle was built for",
-    -6: "make the tensor contiguous first",
-    -7: "align the data to the element size, for example with .copy()",
-    -8: "give every output memory of its own",
-    -9: "use one session per thread",
-    -10: "free memory, or build with smaller dims (`packager inspect` shows the arena)",
-    -11: "`packager verify` names what the machine lacks; rebuild for its CPU and its GPU",
-    -12: "put the .safetensors file that was built with the bundle beside it",
-    -13: "lower the number of threads, or raise the limit of the process",
-    -14: "this is a bug of the backend that compiled the primitive function",
-    -15: "build again with --constants to give it new data",
-    -16: "`packager machine` shows the driver and the GPUs; install a driver that is new enough",
-    -17: "the process must be started again; launch_blocking=True tells which primitive function faulted",
+class Status(IntEnum):
+    """``packager_status_t``, without success."""
+
+    ARGUMENT = -1
+    RANK = -2
+    SHAPE = -3
+    DTYPE = -4
+    DEVICE = -5
+    LAYOUT = -6
+    ALIGNMENT = -7
+    OVERLAP = -8
+    BUSY = -9
+    MEMORY = -10
+    MACHINE = -11
+    WEIGHTS = -12
+    THREADS = -13
+    KERNEL = -14
+    CONSTANT = -15
+    DRIVER = -16
+    GPU = -17
+
+
+HINTS: dict[int, str] = {
+    Status.ARGUMENT: "compare the call with `packager inspect`",
+    Status.RANK: "the number of dimensions must be that of `packager inspect`",
+    Status.SHAPE: "the extents must be those of `packager inspect`, symbolic dims within their bounds",
+    Status.DTYPE: "convert the tensor explicitly; packager never casts",
+    Status.DEVICE: "copy the tensor to the device that the bundle was built for",
+    Status.LAYOUT: "make the tensor contiguous first",
+    Status.ALIGNMENT: "align the data to the element size, for example with .copy()",
+    Status.OVERLAP: "give every output memory of its own",
+    Status.BUSY: "use one session per thread",
+    Status.MEMORY: "free memory, or build with smaller dims (`packager inspect` shows the arena)",
+    Status.MACHINE: "`packager verify` names what the machine lacks; rebuild for its CPU and its GPU",
+    Status.WEIGHTS: "put the .safetensors file that was built with the bundle beside it",
+    Status.THREADS: "lower the number of threads, or raise the limit of the process",
+    Status.KERNEL: "this is a bug of the backend that compiled the primitive function",
+    Status.CONSTANT: "build again with --constants to give it new data",
+    Status.DRIVER: "`packager machine` shows the driver and the GPUs; install a driver that is new enough",
+    Status.GPU: "the process must be started again; launch_blocking=True tells which primitive function faulted",
 }
+
+
+def refuse(status: Status, message: str, hint: str | None = None) -> RunError:
+    """Return the error for an argument refused before the bundle is called."""
+    return RunError(message, status=status, name=f"PACKAGER_ERROR_{status.name}", hint=hint or HINTS[status])
+
+
+def dtype_name(dtype: DLDataType) -> str:
+    """Return the name of an element type, or a description of an unsupported one."""
+    known = BY_DLPACK.get((dtype.code, dtype.bits)) if dtype.lanes == 1 else None
+    return known.name if known else f"DLPack type {dtype.code}/{dtype.bits}x{dtype.lanes}"

@@ -1,4 +1,4 @@
-"""Binds a call's tensors, given by name or in order, to a bundle's inputs or outputs as arrays of DLTensors."""
+"""Binds the arguments of a run to the C ABI: tensors, given by name or in order, and CUDA streams."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 from packager.bundle.suggestions import suggestion
 from packager.deploy.load import tensors
-from packager.deploy.load.abi import ARGUMENT, DLTensor
+from packager.deploy.load.abi import DLTensor, Status, refuse
 from packager.deploy.load.library import TensorInfo
 
 Tensors = Mapping[str, Any] | Sequence[Any]
+_LEGACY = 1  # CU_STREAM_LEGACY, also DLPack's number; NULL means the session's own stream
+_PROTOCOL = 0  # version of __cuda_stream__
 
 
 def borrow_all(
@@ -38,13 +40,35 @@ def ordered(given: Tensors, infos: tuple[TensorInfo, ...], kind: str) -> list[An
         for name in given:
             if name not in names:
                 near = suggestion(str(name), names)
-                raise tensors.refuse(ARGUMENT, f"there is no {kind} {name!r}{near}", expected)
+                raise refuse(Status.ARGUMENT, f"there is no {kind} {name!r}{near}", expected)
         for name in names:
             if name not in given:
-                raise tensors.refuse(ARGUMENT, f"{kind} {name!r} is missing", expected)
+                raise refuse(Status.ARGUMENT, f"{kind} {name!r} is missing", expected)
         return [given[name] for name in names]
     if not isinstance(given, (list, tuple)):
-        raise tensors.refuse(ARGUMENT, f"{kind}s must be a mapping by name, a list or a tuple", expected)
+        raise refuse(Status.ARGUMENT, f"{kind}s must be a mapping by name, a list or a tuple", expected)
     if len(given) != len(names):
-        raise tensors.refuse(ARGUMENT, f"{len(given)} {kind}s given, {len(names)} needed", expected)
+        raise refuse(Status.ARGUMENT, f"{len(given)} {kind}s given, {len(names)} needed", expected)
     return list(given)
+
+
+def stream_handle(stream: Any) -> int:
+    """Return the handle of a stream: an integer, a stream of torch or CuPy, or an object with ``__cuda_stream__``.
+
+    The legacy default stream (handle 0) is returned as its alias 1; the per-thread default stream is 2. Raises
+    RunError.
+    """
+    handle = stream
+    if hasattr(stream, "__cuda_stream__"):  # (version, handle)
+        version, handle = stream.__cuda_stream__()
+        if version != _PROTOCOL:
+            raise refuse(Status.ARGUMENT, f"stream: __cuda_stream__ of version {version}, expected {_PROTOCOL}")
+    elif hasattr(stream, "cuda_stream"):  # torch.cuda.Stream
+        handle = stream.cuda_stream
+    elif hasattr(stream, "ptr"):  # cupy.cuda.Stream
+        handle = stream.ptr
+    if not isinstance(handle, int) or isinstance(handle, bool) or not 0 <= handle < 1 << 64:
+        shown = handle if isinstance(handle, int) else type(handle).__name__
+        hint = "give its handle, a torch.cuda.Stream, a cupy.cuda.Stream, or an object with __cuda_stream__"
+        raise refuse(Status.ARGUMENT, f"stream is {shown}, which is not a CUDA stream", hint)
+    return handle or _LEGACY

@@ -7,23 +7,21 @@ import ctypes
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, byref, c_uint8, c_void_p
+from ctypes import POINTER, byref, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from packager.bundle.dtypes import BY_DLPACK
-from packager.bundle.manifest import ABI_VERSION, Manifest
+from packager.bundle.manifest import ABI_VERSION, ENTRY_SYMBOL, Manifest
 from packager.bundle.suggestions import valid_names
 from packager.deploy.load.abi import (
-    GRAPH_MODES,
     HINTS,
     BundleTable,
     ConstantInfoStruct,
-    DLDataType,
     SessionOptions,
     TensorInfoStruct,
+    dtype_name,
 )
 from packager.errors import BundleError, RunError, UsageError
 
@@ -71,23 +69,6 @@ class ConstantInfo:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Options of a new session. The arena is (address, bytes).
-
-    ``selection`` holds a candidate index per entry of the manifest's selection; empty keeps the bundle's. ``cpu_level``
-    defaults to the highest that the CPU supports.
-    """
-
-    threads: int = 0
-    device: int = 0
-    graph: str = "auto"
-    launch_blocking: bool = False
-    arena: tuple[int, int] | None = None
-    selection: bytes = b""
-    cpu_level: str | None = None
-
-
 class Library:
     """Owns the dlopen handle. Unloads once it is closed or dropped, *and* its last session is destroyed.
 
@@ -117,7 +98,7 @@ class Library:
         self._compare(manifest, manifest_text)
 
     def _entry(self, manifest: Manifest) -> BundleTable:
-        symbol = next(iter(manifest.requirements.exports), "packager_bundle_v1")
+        symbol = next(iter(manifest.requirements.exports), ENTRY_SYMBOL)
         try:
             entry = self._library[symbol]
         except AttributeError:
@@ -188,22 +169,18 @@ class Library:
                     )
         return reasons
 
-    def create_session(self, settings: Settings) -> c_void_p:
+    def check_level(self, wanted: str | None) -> bytes | None:
+        """Return the name of a CPU level for the C ABI. Raises UsageError if the bundle has no code for it."""
+        if wanted is None:
+            return None
+        names = [level.name for level in self.manifest.requirements.cpu_levels]
+        if wanted not in names:
+            hint = valid_names(wanted, names, "levels") if names else "the bundle has no CPU levels"
+            raise UsageError(f"cpu_level={wanted!r}: {self.path} has no code for it", hint=hint)
+        return wanted.encode()
+
+    def create_session(self, options: SessionOptions) -> c_void_p:
         """Create a session and return its handle. Raises RunError, or UsageError after ``close``."""
-        address, size = settings.arena or (None, 0)
-        selection = (c_uint8 * len(settings.selection))(*settings.selection) if settings.selection else None
-        options = SessionOptions(
-            struct_size=ctypes.sizeof(SessionOptions),
-            device_index=settings.device,
-            max_threads=settings.threads,
-            graph=GRAPH_MODES[settings.graph],
-            launch_blocking=settings.launch_blocking,
-            device_arena=address,
-            device_arena_bytes=size,
-            num_selected=len(settings.selection),
-            selection=selection,
-            cpu_level=None if settings.cpu_level is None else settings.cpu_level.encode(),
-        )
         handle = c_void_p()
         with self._lock:
             self.ensure_open()
@@ -270,31 +247,21 @@ def _infos(structs: Any, count: int) -> tuple[TensorInfo, ...]:
 
 
 def _info(struct: TensorInfoStruct) -> TensorInfo:
-    axes = range(struct.ndim)
+    extents = struct.shape[: struct.ndim]
+    dims = struct.dims[: struct.ndim] if struct.dims else [None] * struct.ndim
     return TensorInfo(
         name=struct.name.decode(),
-        dtype=_dtype_name(struct.dtype),
-        shape=tuple(
-            struct.dims[axis].decode() if struct.dims and struct.dims[axis] else struct.shape[axis] for axis in axes
-        ),
-        min_shape=tuple(struct.min_shape[axis] for axis in axes),
-        max_shape=tuple(struct.max_shape[axis] for axis in axes),
+        dtype=dtype_name(struct.dtype),
+        shape=tuple(dim.decode() if dim else extent for dim, extent in zip(dims, extents, strict=True)),
+        min_shape=tuple(struct.min_shape[: struct.ndim]),
+        max_shape=tuple(struct.max_shape[: struct.ndim]),
     )
 
 
 def _constant_info(struct: ConstantInfoStruct) -> ConstantInfo:
-    return ConstantInfo(
-        name=struct.name.decode(),
-        dtype=_dtype_name(struct.dtype),
-        shape=tuple(struct.shape[axis] for axis in range(struct.ndim)),
-    )
+    return ConstantInfo(struct.name.decode(), dtype_name(struct.dtype), tuple(struct.shape[: struct.ndim]))
 
 
 def _listed(names: Sequence[str]) -> str:
     *first, last = names if len(names) <= MAX_LISTED else (*names[: MAX_LISTED - 1], "others")
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _dtype_name(dtype: DLDataType) -> str:
-    known = BY_DLPACK.get((dtype.code, dtype.bits))
-    return known.name if known else f"DLPack type {dtype.code}/{dtype.bits}"

@@ -6,19 +6,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from ctypes import POINTER, c_char_p, c_int64, c_void_p, pointer
-from types import TracebackType
+from ctypes import POINTER, c_char_p, c_int64, c_uint8, c_void_p, pointer, sizeof
 from typing import Any, NamedTuple
 
-from packager.bundle.suggestions import suggestion, valid_names
+from packager.bundle.suggestions import suggestion
 from packager.deploy.load import tensors
-from packager.deploy.load.abi import ARGUMENT, CONSTANT, GRAPH_MODES, DLTensor, ProfileReport
-from packager.deploy.load.binding import Tensors, borrow_all, ordered, pointers
-from packager.deploy.load.exclusive import exclusively
-from packager.deploy.load.library import EntryTable, Library, Settings
+from packager.deploy.load.abi import GRAPH_MODES, DLTensor, ProfileReport, SessionOptions, Status, refuse
+from packager.deploy.load.binding import Tensors, borrow_all, ordered, pointers, stream_handle
+from packager.deploy.load.library import EntryTable, Library
 from packager.deploy.load.selection import choose
-from packager.deploy.load.states import States, reset
-from packager.deploy.load.streams import stream_handle
+from packager.deploy.load.states import States
 from packager.errors import UsageError
 
 
@@ -66,23 +63,29 @@ class Session:
         if not library.on_cuda:
             given = {"device": device, "graph": graph != "auto", "launch_blocking": launch_blocking}
             given["arena"] = arena is not None
-            names = [name for name, value in given.items() if value]
-            if names:
+            if names := [name for name, value in given.items() if value]:
                 raise UsageError(f"{', '.join(names)}: only for CUDA bundles; {library.path} has no CUDA code")
         self._device = device
         self._arena = arena
         self._arena_is_new = arena is not None
         self._kept: _Call | None = None
-        memory = None
+        options = SessionOptions(
+            struct_size=sizeof(SessionOptions),
+            device_index=device,
+            max_threads=threads,
+            graph=GRAPH_MODES[graph],
+            launch_blocking=launch_blocking,
+            cpu_level=library.check_level(cpu_level),
+        )
         if arena is not None:
             borrowed, size = tensors.borrow_memory(arena, "arena", tensors.Gpu(device, tensors.NO_SYNC))
-            memory = ((borrowed.tensor.data or 0) + borrowed.tensor.byte_offset, size)
+            options.device_arena = (borrowed.tensor.data or 0) + borrowed.tensor.byte_offset
+            options.device_arena_bytes = size
             self._arena = (arena, borrowed)
-        chosen = bytes(entry.chosen for entry in choose(library.manifest, selection)) if selection else b""
-        if cpu_level is not None:
-            _check_level(library, cpu_level)
-        settings = Settings(threads, device, graph, launch_blocking, memory, chosen, cpu_level)
-        self._handle = library.create_session(settings)
+        if selection:
+            chosen = [entry.chosen for entry in choose(library.manifest, selection)]
+            options.selection, options.num_selected = (c_uint8 * len(chosen))(*chosen), len(chosen)
+        self._handle = library.create_session(options)
         self._stream: int | None = None
         if library.on_cuda and library.table.session_stream:
             self._stream = library.table.session_stream(self._handle)
@@ -95,8 +98,8 @@ class Session:
     @property
     def cpu_level(self) -> str | None:
         """The CPU level whose code the session uses; None for a CUDA bundle, and after ``close``."""
-        told = None if self.closed or not self._library.table.session_cpu_level else self._library.table
-        name: bytes | None = told.session_cpu_level(self._handle) if told else None
+        ask = self._library.table.session_cpu_level  # NULL in older bundles
+        name: bytes | None = ask(self._handle) if ask and not self.closed else None
         return None if name is None else name.decode()
 
     @property
@@ -124,8 +127,7 @@ class Session:
 
         Raises RunError with the status of the C ABI for tensors that do not match; UsageError after ``close``.
         """
-        with exclusively(self._running, "the session is running in another thread"):
-            self._ensure_open()
+        with self._own():
             model = self._library.entry(entry)
             call = self._call(model, inputs, outputs, stream)
             status = model.table.session_run(*call.arguments)
@@ -144,10 +146,9 @@ class Session:
         def report(_: int | None, symbol: bytes, start: int, duration: int) -> None:
             steps.append(Step(symbol.decode(), start, duration))
 
-        with exclusively(self._running, "the session is running in another thread"):
-            self._ensure_open()
+        with self._own():
             if not self._library.table.session_profile:
-                raise tensors.refuse(ARGUMENT, "the bundle cannot measure itself", "build it again, with this packager")
+                raise refuse(Status.ARGUMENT, "the bundle cannot measure itself", "build it again, with this packager")
             model = self._library.entry(entry)
             call = self._call(model, inputs, outputs, None)
             status = model.table.session_profile(*call.arguments[:-1], ProfileReport(report), None)
@@ -162,15 +163,13 @@ class Session:
             handle = None if stream is None else stream_handle(stream)
             gpu = tensors.Gpu(self._device, handle or self._stream or tensors.NO_SYNC)
         elif stream is not None:
-            raise tensors.refuse(ARGUMENT, "stream: only for CUDA bundles", "omit it: the run waits for its results")
+            raise refuse(Status.ARGUMENT, "stream: only for CUDA bundles", "omit it: the run waits for its results")
         sources = borrow_all(ordered(inputs, model.inputs, "input"), model.inputs, gpu, writable=False)
         in_pointers = pointers(sources)
         infos = model.outputs
         if outputs is None:
-            results = [
-                tensors.empty(info.name, info.dtype, self._output_shape(model, index, in_pointers, len(sources)))
-                for index, info in enumerate(infos)
-            ]
+            shapes = (self._output_shape(model, index, in_pointers, len(sources)) for index in range(len(infos)))
+            results = [tensors.empty(info.name, info.dtype, shape) for info, shape in zip(infos, shapes, strict=True)]
         else:
             results = ordered(outputs, infos, "output")
         targets = borrow_all(results, infos, gpu, writable=True)
@@ -191,8 +190,7 @@ class Session:
         For measurements: it takes no lock, so neither the session nor the bundle may be closed meanwhile. The function
         keeps the tensors alive. It raises RunError.
         """
-        with exclusively(self._running, "the session is running in another thread"):
-            self._ensure_open()
+        with self._own():
             model = self._library.entry(entry)
             call = self._call(model, inputs, outputs, stream)
         run, check, handle = model.table.session_run, self._library.check, self._handle
@@ -227,13 +225,13 @@ class Session:
         for name, value in values.items():
             if name in self._library.fixed_constants:
                 reason = self._library.fixed_constants[name]
-                raise tensors.refuse(CONSTANT, f"constant {name!r} cannot be swapped: {reason}")
+                raise refuse(Status.CONSTANT, f"constant {name!r} cannot be swapped: {reason}")
             if name not in infos:
                 near = suggestion(str(name), infos)
                 hint = "bundle.constants lists them; single numbers of the model are part of the code: build again"
-                raise tensors.refuse(ARGUMENT, f"there is no constant {name!r}{near}", hint)
-            whole = None if value is None else tensors.borrow(value, name, infos[name].dtype, writable=False)
-            borrowed.append(whole)
+                raise refuse(Status.ARGUMENT, f"there is no constant {name!r}{near}", hint)
+            dtype = infos[name].dtype
+            borrowed.append(None if value is None else tensors.borrow(value, name, dtype, writable=False))
         names = (c_char_p * max(len(values), 1))(*(name.encode() for name in values))
         with exclusively(self._setting, "another thread is setting constants of the session"):
             self._ensure_open()
@@ -253,11 +251,12 @@ class Session:
     def reset(self) -> None:
         """Reset all states to their initial values. Raises RunError if it is running in another thread."""
         with self._own() as (handle, _):
-            reset(self._library, handle)
+            if self._library.states:  # older bundles lack the function
+                self._library.check(self._library.table.session_reset(handle), handle)
 
     @contextmanager
     def _own(self) -> Iterator[tuple[c_void_p, tensors.Gpu | None]]:
-        """Lock the session outside of a run; yield its handle, and the GPU whose tensors it accepts."""
+        """Lock the open session; yield its handle, and the GPU whose tensors it accepts."""
         with exclusively(self._running, "the session is running in another thread"):
             self._ensure_open()
             on_cuda = self._library.on_cuda
@@ -282,9 +281,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -292,9 +289,12 @@ class Session:
             self.close()
 
 
-def _check_level(library: Library, wanted: str) -> None:
-    """Raise UsageError for a CPU level that the bundle has no code for."""
-    names = [level.name for level in library.manifest.requirements.cpu_levels]
-    if wanted not in names:
-        hint = valid_names(wanted, names, "levels") if names else "the bundle has no CPU levels"
-        raise UsageError(f"cpu_level={wanted!r}: {library.path} has no code for it", hint=hint)
+@contextmanager
+def exclusively(lock: threading.Lock, message: str) -> Iterator[None]:
+    """Hold ``lock``; raise RunError with ``message`` if another thread holds it."""
+    if not lock.acquire(blocking=False):
+        raise refuse(Status.BUSY, message)
+    try:
+        yield
+    finally:
+        lock.release()

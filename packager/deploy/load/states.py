@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from ctypes import byref, c_void_p
 from typing import Any
 
@@ -10,9 +11,11 @@ from numpy.typing import NDArray
 
 from packager.bundle.suggestions import suggestion
 from packager.deploy.load import tensors
-from packager.deploy.load.abi import ARGUMENT
-from packager.deploy.load.exclusive import Exclusive
+from packager.deploy.load.abi import Status, refuse
 from packager.deploy.load.library import Library
+
+# Locks an open session; yields its handle, and the GPU whose tensors it accepts.
+Exclusive = Callable[[], AbstractContextManager[tuple[c_void_p, tensors.Gpu | None]]]
 
 
 class States(Mapping[str, NDArray[Any]]):
@@ -58,11 +61,5 @@ class States(Mapping[str, NDArray[Any]]):
         if name not in self._numbers:
             near = suggestion(str(name), self._numbers)
             expected = f"the states are {', '.join(self._numbers) or 'none'}"
-            raise tensors.refuse(ARGUMENT, f"there is no state {name!r}{near}", expected)
+            raise refuse(Status.ARGUMENT, f"there is no state {name!r}{near}", expected)
         return self._numbers[name]
-
-
-def reset(library: Library, handle: c_void_p) -> None:
-    """Reset the states of a session to their initial values; does nothing in a bundle without states."""
-    if library.states:
-        library.check(library.table.session_reset(handle), handle)

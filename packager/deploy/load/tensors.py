@@ -10,36 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from packager.bundle.dtypes import BY_DLPACK, DTYPES, NARROW, extension_dtype, is_raw, storage_dtype
+from packager.bundle.dtypes import DTYPES, NARROW, extension_dtype, is_raw, storage_dtype
 from packager.deploy.load.abi import (
-    ARGUMENT,
-    CONSTANT,
     CPU_DEVICES,
     CUDA_DEVICES,
     CUDA_HOST,
-    DEVICE,
-    DRIVER,
-    DTYPE,
-    GPU,
-    HINTS,
-    LAYOUT,
-    MEMORY,
     DLDataType,
     DLDevice,
     DLTensor,
+    Status,
+    dtype_name,
+    refuse,
 )
-from packager.errors import RunError
 
-_NAMES = {
-    ARGUMENT: "ARGUMENT",
-    DTYPE: "DTYPE",
-    DEVICE: "DEVICE",
-    LAYOUT: "LAYOUT",
-    MEMORY: "MEMORY",
-    CONSTANT: "CONSTANT",
-    DRIVER: "DRIVER",
-    GPU: "GPU",
-}
 _FLAG_READ_ONLY = 1
 FLAG_PADDED = 4  # sub-byte elements are padded to a byte each, not packed
 
@@ -84,17 +67,6 @@ class Gpu:
 NO_SYNC = -1  # DLPack's stream number for no synchronization
 
 
-def refuse(status: int, message: str, hint: str | None = None) -> RunError:
-    """Return the error for an argument refused before the bundle is called."""
-    return RunError(message, status=status, name=f"PACKAGER_ERROR_{_NAMES[status]}", hint=hint or HINTS[status])
-
-
-def dtype_name(tensor: DLTensor) -> str:
-    """Return the name of a DLTensor's element type, or a description of an unsupported one."""
-    known = BY_DLPACK.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
-    return known.name if known else f"DLPack type {tensor.dtype.code}/{tensor.dtype.bits}x{tensor.dtype.lanes}"
-
-
 def borrow(value: Any, name: str, expected: str, *, writable: bool, gpu: Gpu | None = None) -> Borrowed:
     """View a numpy array or DLPack object as tensor ``name`` of element type ``expected``.
 
@@ -106,27 +78,27 @@ def borrow(value: Any, name: str, expected: str, *, writable: bool, gpu: Gpu | N
         return _from_numpy(value, name, expected, writable)
     if not hasattr(value, "__dlpack__") or not hasattr(value, "__dlpack_device__"):
         message = f"tensor {name!r} is {type(value).__name__}, neither a numpy array nor an object with __dlpack__"
-        raise refuse(ARGUMENT, message, "convert it with numpy.asarray(value, dtype)")
+        raise refuse(Status.ARGUMENT, message, "convert it with numpy.asarray(value, dtype)")
     borrowed = _from_dlpack(value, name, writable, gpu)
-    if dtype_name(borrowed.tensor) != expected:
-        raise refuse(DTYPE, f"tensor {name!r} has dtype {dtype_name(borrowed.tensor)}, expected {expected}")
+    if (found := dtype_name(borrowed.tensor.dtype)) != expected:
+        raise refuse(Status.DTYPE, f"tensor {name!r} has dtype {found}, expected {expected}")
     return borrowed
 
 
 def borrow_memory(value: Any, name: str, gpu: Gpu) -> tuple[Borrowed, int]:
     """View a contiguous tensor of any type on the GPU; return it with its size in bytes. Raises RunError."""
     if not hasattr(value, "__dlpack__") or not hasattr(value, "__dlpack_device__"):
-        raise refuse(ARGUMENT, f"{name} is {type(value).__name__}, not an object with __dlpack__")
+        raise refuse(Status.ARGUMENT, f"{name} is {type(value).__name__}, not an object with __dlpack__")
     borrowed = _from_dlpack(value, name, True, gpu)
     tensor = borrowed.tensor
     if tensor.device.device_type not in CUDA_DEVICES:
-        raise refuse(DEVICE, f"{name} is in host memory, not on the GPU")
+        raise refuse(Status.DEVICE, f"{name} is in host memory, not on the GPU")
     extents = [tensor.shape[axis] for axis in range(tensor.ndim)]
     compact = [math.prod(extents[axis + 1 :]) for axis in range(tensor.ndim)]
     if tensor.strides and any(
         extent > 1 and tensor.strides[axis] != compact[axis] for axis, extent in enumerate(extents)
     ):
-        raise refuse(LAYOUT, f"{name} is not contiguous")
+        raise refuse(Status.LAYOUT, f"{name} is not contiguous")
     return borrowed, math.prod(extents) * tensor.dtype.lanes * ((tensor.dtype.bits + 7) // 8)
 
 
@@ -140,13 +112,13 @@ def _from_numpy(array: np.ndarray[Any, Any], name: str, expected: str, writable:
     if (native is None or array.dtype != native) and not is_raw(array.dtype, expected):  # numpy: float64 == None
         if array.dtype.byteorder == ">":
             hint = 'convert it with array.astype(array.dtype.newbyteorder("="))'
-            raise refuse(DTYPE, f"tensor {name!r} has big-endian elements", hint)
-        raise refuse(DTYPE, f"tensor {name!r} has dtype {array.dtype.name}, expected {expected}")
+            raise refuse(Status.DTYPE, f"tensor {name!r} has big-endian elements", hint)
+        raise refuse(Status.DTYPE, f"tensor {name!r} has dtype {array.dtype.name}, expected {expected}")
     if writable:
         if not array.flags.writeable:
-            raise refuse(ARGUMENT, f"output {name!r} is read-only", "give an array that can be written to")
+            raise refuse(Status.ARGUMENT, f"output {name!r} is read-only", "give an array that can be written to")
         if not array.flags.c_contiguous:
-            raise refuse(LAYOUT, f"output {name!r} is not contiguous", "give a contiguous array")
+            raise refuse(Status.LAYOUT, f"output {name!r} is not contiguous", "give a contiguous array")
     elif not (array.flags.c_contiguous and array.flags.aligned):
         array = array.copy(order="C")
     dtype = DTYPES[expected]
@@ -170,23 +142,23 @@ def _from_dlpack(value: Any, name: str, writable: bool, gpu: Gpu | None) -> Borr
             capsule = _capsule(value, stream=gpu.stream)
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         # torch refuses tensors that require grad or are conjugated, numpy-likes read-only ones.
-        raise refuse(ARGUMENT, f"tensor {name!r} cannot be shared through DLPack: {error}", hint) from None
+        raise refuse(Status.ARGUMENT, f"tensor {name!r} cannot be shared through DLPack: {error}", hint) from None
     # The capsule is not consumed: its destructor releases the tensor with the last reference.
     if _capsule_is(capsule, b"dltensor_versioned"):
         head = VersionedTensor.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if head.major != 1:
-            raise refuse(ARGUMENT, f"tensor {name!r} comes as DLPack {head.major}.{head.minor}, not 1.x")
+            raise refuse(Status.ARGUMENT, f"tensor {name!r} comes as DLPack {head.major}.{head.minor}, not 1.x")
         if writable and head.flags & _FLAG_READ_ONLY:
-            raise refuse(ARGUMENT, f"output {name!r} is read-only", "give a tensor that can be written to")
+            raise refuse(Status.ARGUMENT, f"output {name!r} is read-only", "give a tensor that can be written to")
         tensor = head.tensor
         padded = bool(head.flags & FLAG_PADDED)
     elif _capsule_is(capsule, b"dltensor"):
         tensor = DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
         padded = False
     else:
-        raise refuse(ARGUMENT, f"tensor {name!r}: __dlpack__ did not return a DLPack capsule")
+        raise refuse(Status.ARGUMENT, f"tensor {name!r}: __dlpack__ did not return a DLPack capsule")
     if tensor.dtype.bits < 8 and not padded:
-        raise refuse(LAYOUT, f"tensor {name!r} is packed", "give each element a byte, as ml_dtypes does")
+        raise refuse(Status.LAYOUT, f"tensor {name!r} is packed", "give each element a byte, as ml_dtypes does")
     if gpu and device == CUDA_HOST and tensor.device.device_type != CUDA_HOST:
         # torch reports pinned memory in __dlpack_device__, but not in the tensor. A GPU copies from it without staging.
         tensor = DLTensor.from_buffer_copy(tensor)
@@ -204,12 +176,14 @@ def _capsule(value: Any, **options: int) -> object:
 def _check_device(device: int, index: int, name: str, gpu: Gpu | None) -> None:
     """Raise RunError unless the tensor's device is this GPU."""
     if gpu is None:
-        raise refuse(DEVICE, f"tensor {name!r} is on DLPack device {device}, not in host memory")
+        raise refuse(Status.DEVICE, f"tensor {name!r} is on DLPack device {device}, not in host memory")
     if device not in CUDA_DEVICES:
-        raise refuse(DEVICE, f"tensor {name!r} is on DLPack device {device}, neither in host memory nor on a CUDA GPU")
+        raise refuse(
+            Status.DEVICE, f"tensor {name!r} is on DLPack device {device}, neither in host memory nor on a CUDA GPU"
+        )
     if index != gpu.index:
         hint = "copy the tensor, or create the session with device="
-        raise refuse(DEVICE, f"tensor {name!r} is on CUDA device {index}, the session on {gpu.index}", hint)
+        raise refuse(Status.DEVICE, f"tensor {name!r} is on CUDA device {index}, the session on {gpu.index}", hint)
 
 
 def empty(name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -222,5 +196,5 @@ def empty(name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]
     bfloat16 = extension_dtype(dtype)
     if bfloat16 is None:
         hint = "pip install ml_dtypes, or pass outputs= with tensors of a library that has bfloat16"
-        raise refuse(DTYPE, f"output {name!r} is bfloat16, which numpy lacks", hint)
+        raise refuse(Status.DTYPE, f"output {name!r} is bfloat16, which numpy lacks", hint)
     return np.empty(shape, bfloat16)

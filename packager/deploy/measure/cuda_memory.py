@@ -8,15 +8,14 @@ from __future__ import annotations
 import ctypes
 import math
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packager.bundle.dtypes import DTYPES
-from packager.deploy.load.abi import DRIVER, GPU, MEMORY, DLDataType, DLDevice, DLTensor
-from packager.deploy.load.tensors import FLAG_PADDED, VersionedTensor, empty, refuse
+from packager.deploy.load.abi import DLDataType, DLDevice, DLTensor, Status, refuse
+from packager.deploy.load.tensors import FLAG_PADDED, VersionedTensor, empty
 from packager.errors import RunError
 
 _DL_CUDA = 2
@@ -96,20 +95,20 @@ class Device:
         try:
             library = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            raise refuse(DRIVER, f"there is no CUDA driver: libcuda.so.1 cannot be opened: {error}") from None
+            raise refuse(Status.DRIVER, f"there is no CUDA driver: libcuda.so.1 cannot be opened: {error}") from None
         self._library = library
         for name, arguments in _FUNCTIONS.items():
             try:
                 function = getattr(library, name)
             except AttributeError:
-                raise refuse(DRIVER, f"the CUDA driver is too old: it has no {name}") from None
+                raise refuse(Status.DRIVER, f"the CUDA driver is too old: it has no {name}") from None
             function.argtypes, function.restype = arguments, c_int
         count, version = c_int(), c_int()
-        self._call("cuInit", 0, status=DRIVER)
+        self._call("cuInit", 0, status=Status.DRIVER)
         self._call("cuDriverGetVersion", byref(version))
         self._call("cuDeviceGetCount", byref(count))
         if not 0 <= index < count.value:
-            raise refuse(DRIVER, f"there is no CUDA device {index}: the driver has {count.value}")
+            raise refuse(Status.DRIVER, f"there is no CUDA device {index}: the driver has {count.value}")
         self.driver = f"{version.value // 1000}.{version.value % 1000 // 10}"
         device, text = c_int(), ctypes.create_string_buffer(256)
         self._call("cuDeviceGet", byref(device), index)
@@ -128,9 +127,7 @@ class Device:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Do not report consequences of an earlier fault.
         for event in self._events:
             self._library.cuEventDestroy_v2(event)
@@ -204,7 +201,7 @@ class Device:
         self._call("cuDeviceGetAttribute", byref(value), attribute, self._device)
         return value.value
 
-    def _call(self, name: str, *arguments: Any, status: int = GPU, what: str = "") -> None:
+    def _call(self, name: str, *arguments: Any, status: Status = Status.GPU, what: str = "") -> None:
         result = getattr(self._library, name)(*arguments)
         if result == 0:
             return
@@ -214,5 +211,5 @@ class Device:
         describe(result, byref(text))
         told = (text.value or b"unknown error").decode(errors="replace")
         raise refuse(
-            MEMORY if result == _OUT_OF_MEMORY else status, f"{name}{what} failed: {told} (CUDA error {result})"
+            Status.MEMORY if result == _OUT_OF_MEMORY else status, f"{name}{what} failed: {told} (CUDA error {result})"
         )

@@ -14,6 +14,7 @@ from sealing import build_bundle
 
 import packager
 from packager.deploy.load import tensors
+from packager.deploy.load.abi import dtype_name
 from packager.deploy.load.library import TensorInfo
 from packager.deploy.load.loader import Bundle
 from packager.deploy.measure.bench import bench
@@ -353,7 +354,7 @@ def test_random_inputs_and_bench(good: Path, bundle: Bundle) -> None:
 def test_views_of_other_dtypes(name: str) -> None:
     array = tensors.empty("x", name, (3, 0, 2))
     view = tensors.borrow(array, "x", name, writable=True).tensor
-    assert tensors.dtype_name(view) == name
+    assert dtype_name(view.dtype) == name
     assert [view.shape[axis] for axis in range(view.ndim)] == [3, 0, 2]
     assert tensors.borrow(tensors.empty("x", name, ()), "x", name, writable=True).tensor.ndim == 0
     with pytest.raises(RunError, match="expected float64"):
@@ -372,4 +373,4 @@ def test_bfloat16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors._numpy_dtype.cache_clear()
     torch = pytest.importorskip("torch")
     view = tensors.borrow(torch.zeros(2, dtype=torch.bfloat16), "x", "bfloat16", writable=True)
-    assert tensors.dtype_name(view.tensor) == "bfloat16"
+    assert dtype_name(view.tensor.dtype) == "bfloat16"
