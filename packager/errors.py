@@ -6,7 +6,7 @@ to stderr and exits with ``exit_code``. Nothing outside this module defines an e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -63,8 +63,7 @@ class UnsupportedOperatorsError(ModelError):
         self.operators = {name: tuple(nodes) for name, nodes in operators.items()}
         lines = []
         for name, nodes in sorted(self.operators.items()):
-            shown = ", ".join(nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
-            lines.append(f"{name}: {shown}")
+            lines.append(f"{name}: {listed(nodes, 5)}")
         plural = "operator is" if len(lines) == 1 else "operators are"
         super().__init__(
             f"{len(lines)} {plural} not supported",
@@ -121,6 +120,13 @@ class RunError(PackagerError):
         super().__init__(message, hint=hint)
         self.status = status
         self.name = name
+
+
+def listed(names: Iterable[str], limit: int = 8) -> str:
+    """Return up to ``limit`` names for a message, and how many more there are."""
+    every = list(names)
+    shown = ", ".join(every[:limit])
+    return f"{shown} and {len(every) - limit} more" if len(every) > limit else shown or "none"
 
 
 def last_line(error: BaseException) -> str:

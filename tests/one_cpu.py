@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 
+from packager.bundle.cpu_levels import LEVEL_FEATURES
 from packager.deploy.verify.machine import this_machine
 from packager.targets.target_list import DEFAULT_TARGETS, parse_targets
-
-NEEDED = {"x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}}
 
 
 @functools.cache
@@ -20,5 +19,5 @@ def targets_here() -> tuple[str, ...]:
     base, *others = DEFAULT_TARGETS
     least, *better = parse_targets(DEFAULT_TARGETS).host.cpus
     features = set(this_machine(gpus=False).cpu_features)
-    best = [cpu for cpu in better if NEEDED[cpu] <= features]
+    best = [cpu for cpu in better if LEVEL_FEATURES[cpu] <= features]
     return (f"{base} -mcpu={[least, *best][-1]}", *others)

@@ -8,7 +8,7 @@ from typing import Any
 
 from packager.bundle import shape_expr, strict_json
 from packager.bundle.dtypes import DTYPES
-from packager.bundle.manifest import ABI_VERSION, ALIGNMENT, SCHEMA_VERSION, Entry, Manifest
+from packager.bundle.manifest import ABI_VERSION, ALIGNMENT, SCHEMA_VERSION, Constant, Entry, Manifest, StateSpec
 from packager.bundle.strict_json import MismatchError
 from packager.errors import BundleError
 
@@ -119,12 +119,7 @@ def _of_states(manifest: Manifest) -> Iterator[tuple[str, str]]:
         if state.output in next_values:
             yield f"{path}.output", f"{strict_json.shown(state.output)} is the next value of another state"
         next_values.add(state.output)
-        if state.bytes != math.prod(state.shape) * DTYPES[state.dtype].itemsize:
-            yield f"{path}.bytes", f"{state.bytes} bytes do not fit the dtype and the shape"
-        if state.offset < end:
-            yield f"{path}.offset", f"overlaps the state before, which ends at {end}"
-        if state.offset % ALIGNMENT:
-            yield f"{path}.offset", f"{state.offset} is not a multiple of {ALIGNMENT}"
+        yield from _of_storage(state, path, "state", end, aligned=True)
         end = state.offset + state.bytes
         if state.initial is None:
             continue
@@ -196,17 +191,24 @@ def _of_constants(manifest: Manifest) -> Iterator[tuple[str, str]]:
             if name in seen:
                 yield path, f"{strict_json.shown(name)} is listed twice"
             seen.add(name)
-        if constant.bytes != math.prod(constant.shape) * DTYPES[constant.dtype].itemsize:
-            yield f"{path}.bytes", f"{constant.bytes} bytes do not fit the dtype and the shape"
-        if constant.offset < end:
-            yield f"{path}.offset", f"overlaps the constant before, which ends at {end}"
+        yield from _of_storage(constant, path, "constant", end, aligned=not external)
         if external and constant.offset != end:
             yield f"{path}.offset", "leaves a gap in the external file"
-        if not external and constant.offset % ALIGNMENT:
-            yield f"{path}.offset", f"{constant.offset} is not a multiple of {ALIGNMENT}"
         end = constant.offset + constant.bytes
     if end > weights.bytes:
         yield "$.weights.bytes", f"{weights.bytes} bytes do not hold the constants, which end at {end}"
+
+
+def _of_storage(
+    item: StateSpec | Constant, path: str, kind: str, end: int, *, aligned: bool
+) -> Iterator[tuple[str, str]]:
+    """Check size, order and alignment; ``end`` is where the item before ends."""
+    if item.bytes != math.prod(item.shape) * DTYPES[item.dtype].itemsize:
+        yield f"{path}.bytes", f"{item.bytes} bytes do not fit the dtype and the shape"
+    if item.offset < end:
+        yield f"{path}.offset", f"overlaps the {kind} before, which ends at {end}"
+    if aligned and item.offset % ALIGNMENT:
+        yield f"{path}.offset", f"{item.offset} is not a multiple of {ALIGNMENT}"
 
 
 def _refuse_newer(value: Any) -> None:

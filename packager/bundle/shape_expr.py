@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from operator import add, floordiv, mod, mul, sub
 from typing import Any, Generic, TypeVar
 
@@ -80,23 +81,20 @@ def _tokens(expression: str, limited: bool) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
+@dataclass
 class _Parser(Generic[V]):
     """Recursive-descent evaluator."""
 
-    def __init__(
-        self,
-        expression: str,
-        number: Callable[[int], V],
-        name: Callable[[str], V],
-        apply: Callable[[str, V, V], V],
-        max_depth: int | None,
-    ) -> None:
-        self.expression = expression
-        self.number, self.name, self.apply = number, name, apply
-        self.max_depth = max_depth
-        self.tokens = _tokens(expression, max_depth is not None)
-        self.position = 0
-        self.depth = 0
+    expression: str
+    number: Callable[[int], V]
+    name: Callable[[str], V]
+    apply: Callable[[str, V, V], V]
+    max_depth: int | None
+    position: int = 0
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = _tokens(self.expression, self.max_depth is not None)
 
     def parse(self) -> V:
         value = self._sum()
@@ -112,10 +110,7 @@ class _Parser(Generic[V]):
         return ShapeExpressionError(f"unexpected {found} in {self.expression!r}")
 
     def _sum(self) -> V:
-        return self._chain(("+", "-"), self._product)
-
-    def _product(self) -> V:
-        return self._chain(("*", "//", "%"), self._operand)
+        return self._chain(("+", "-"), lambda: self._chain(("*", "//", "%"), self._operand))
 
     def _chain(self, operators: tuple[str, ...], operand: Callable[[], V]) -> V:
         value = operand()
@@ -137,7 +132,9 @@ class _Parser(Generic[V]):
             return self.name(token)
         if kind == "name":
             self._expect("(")
-        self._descend()
+        self.depth += 1
+        if self.max_depth is not None and self.depth > self.max_depth:
+            raise ShapeExpressionError(f"more than {self.max_depth} nested parentheses")
         value = self._sum()
         if kind == "name":
             self._expect(",")
@@ -145,11 +142,6 @@ class _Parser(Generic[V]):
         self._expect(")")
         self.depth -= 1
         return value
-
-    def _descend(self) -> None:
-        self.depth += 1
-        if self.max_depth is not None and self.depth > self.max_depth:
-            raise ShapeExpressionError(f"more than {self.max_depth} nested parentheses")
 
     def _expect(self, token: str) -> None:
         if self._peek() != token:

@@ -8,23 +8,17 @@ fixes the sizes of section and segment.
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from packager.bundle.elf.tables import SHF_ALLOC, SectionTable, read_sections
+from packager.bundle.elf.tables import HEADER, PT_LOAD, SECTION, SEGMENT, SHF_ALLOC, SectionTable, read_sections
 from packager.bundle.elf.window import open_window
 from packager.bundle.hashing import chunks
-from packager.bundle.manifest import CONSTANTS_SECTION
+from packager.bundle.manifest import ALIGNMENT, CONSTANTS_SECTION
 from packager.errors import BackendError
 from packager.ir.call_plan import ConstantTable
 
-# Source of the layouts: System V ABI, chapters 4 and 5.
-_FILE = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
-_PT_LOAD, _PF_R = 1, 4
-ALIGNMENT = 64  # of constants, in memory and in the file
+_PF_R = 4
 
 
 def append_constants(path: Path, table: ConstantTable) -> None:
@@ -34,7 +28,7 @@ def append_constants(path: Path, table: ConstantTable) -> None:
     """
     with open_window(path) as window:
         linked = read_sections(window)
-        _, _, _, _, _, segments_at, sections_at, *_ = _FILE.unpack(window.read(0, _FILE.size, "ELF header"))
+        _, _, _, _, _, segments_at, sections_at, *_ = HEADER.unpack(window.read(0, HEADER.size, "ELF header"))
     (number,) = (index for index, section in enumerate(linked.sections) if section.name == CONSTANTS_SECTION)
     header = linked.headers[number]
     segment = _segment_of(linked, header[3])
@@ -44,13 +38,13 @@ def append_constants(path: Path, table: ConstantTable) -> None:
         offset = end + (header[3] - end) % alignment  # the loader maps whole pages
         file.write(bytes(offset - end))
         write_constants(file, table)
-        file.seek(sections_at + number * _SECTION.size)
-        file.write(_SECTION.pack(*header[:4], offset, table.nbytes, *header[6:]))
+        file.seek(sections_at + number * SECTION.size)
+        file.write(SECTION.pack(*header[:4], offset, table.nbytes, *header[6:]))
         if segment is not None:
             kind, _, _, address, physical, _, _, align = linked.segments[segment]
             sizes = (table.nbytes, table.nbytes)
-            file.seek(segments_at + segment * _SEGMENT.size)
-            file.write(_SEGMENT.pack(kind, _PF_R, offset, address, physical, *sizes, align))
+            file.seek(segments_at + segment * SEGMENT.size)
+            file.write(SEGMENT.pack(kind, _PF_R, offset, address, physical, *sizes, align))
 
 
 def _segment_of(linked: SectionTable, address: int) -> int | None:
@@ -63,7 +57,7 @@ def _segment_of(linked: SectionTable, address: int) -> int | None:
             f"the linker places {', '.join(behind)} after the constants",
             hint="backends must use the standard sections: .text, .rodata, .data, .bss",
         )
-    (segment,) = (i for i, s in enumerate(linked.segments) if s[0] == _PT_LOAD and s[3] == address)
+    (segment,) = (i for i, s in enumerate(linked.segments) if s[0] == PT_LOAD and s[3] == address)
     return segment
 
 

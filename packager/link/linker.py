@@ -10,7 +10,7 @@ from pathlib import Path
 from packager.bundle.cpu_levels import DISPATCHED_SECTION
 from packager.bundle.elf.file import read_elf
 from packager.bundle.hashing import digest
-from packager.bundle.isa.needs import needs_of_code
+from packager.bundle.isa.features import needs_of_code
 from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
 from packager.bundle.requirements import CpuLevel
 from packager.bundle.section import SECTION_HEADER
@@ -35,25 +35,11 @@ C_FLAGS = (
 # No start files: a bundle has no constructors and no destructors.
 LINK_FLAGS = (
     *("-shared", "-nostartfiles", "-static-libgcc", "-Wl,-z,defs", "-Wl,-z,text", "-Wl,-z,now", "-Wl,-z,relro"),
-    *(
-        "-Wl,-z,noexecstack",
-        "-Wl,--build-id=none",
-        "-Wl,--gc-sections",
-        "-Wl,-Bsymbolic",
-        "-Wl,--as-needed",
-        "-Wl,--strip-debug",
-    ),
-    *("-Wl,--hash-style=gnu", "-Wl,--exclude-libs,ALL", "-Wl,--discard-all"),
+    *("-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,-Bsymbolic", "-Wl,--as-needed"),
+    *("-Wl,--strip-debug", "-Wl,--hash-style=gnu", "-Wl,--exclude-libs,ALL", "-Wl,--discard-all"),
 )
 LIBRARIES = ("-lm",)
-OWN_PREFIXES = (
-    "task_",
-    "dim_",
-    "input_",
-    "output_",
-    "state_",
-    "entry_",
-)  # prefixes of the entrypoint's own names
+OWN_PREFIXES = ("task_", "dim_", "input_", "output_", "state_", "entry_")  # of the entrypoint's own names
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,6 @@ def level_views(levels: Sequence[EntryLevel], every: Sequence[str]) -> list[dict
     ]
 
 
-def _run_name(level: EntryLevel, number: int) -> str:
-    return f"run_{level_identifier(level.name)}" if number else "run"
-
-
 def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix: str) -> list[dict[str, Any]]:
     """Return the run function of each level."""
     tensors = _tensors(run)
@@ -51,9 +47,8 @@ def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix
 
     if not levels:
         return [{"name": f"{prefix}run", "steps": texts({})}]
-    return [
-        {"name": prefix + _run_name(level, number), "steps": texts(level.clones)} for number, level in enumerate(levels)
-    ]
+    names = ["run", *(f"run_{level_identifier(level.name)}" for level in levels[1:])]
+    return [{"name": prefix + name, "steps": texts(level.clones)} for name, level in zip(names, levels, strict=True)]
 
 
 def _tensors(run: EntryPlan) -> Tensors:
@@ -76,16 +71,12 @@ def _clones(symbol: str, levels: Sequence[EntryLevel]) -> list[str]:
 
 def function_views(function: PrimitiveFunction, levels: Sequence[EntryLevel], on_gpu: bool) -> list[dict[str, str]]:
     """Return the declarations of a function, one per clone."""
-    view = _function_view(function, on_gpu)
-    return [view | {"symbol": clone} for clone in _clones(function.symbol, levels)]
-
-
-def _function_view(function: PrimitiveFunction, on_gpu: bool) -> dict[str, str]:
     pointers = ["void *" if parameter.written else "const void *" for parameter in function.parameters]
     others = (2 if function.extent is not None else 0) + (1 if function.candidates else 0)
     integers = ["int64_t"] * (len(function.scalars) + others)
     first = ["pk_cuda_t *"] if on_gpu else []
-    return {"symbol": function.symbol, "parameters": ", ".join([*first, *pointers, *integers]) or "void"}
+    parameters = ", ".join([*first, *pointers, *integers]) or "void"
+    return [{"symbol": clone, "parameters": parameters} for clone in _clones(function.symbol, levels)]
 
 
 def task_views(steps: Sequence[Call | Copy], levels: Sequence[EntryLevel]) -> list[dict[str, str]]:

@@ -24,7 +24,6 @@ from packager.bundle.requirements import CudaRequirements, Requirements
 from packager.bundle.section import write_manifest
 from packager.codegen.sysroot import C_LIBRARY
 from packager.errors import BackendError
-from packager.ir.call_plan import EntryPlan
 from packager.ir.link_plan import LinkedFile, LinkPlan
 from packager.version import __version__
 
@@ -160,12 +159,9 @@ def _backend_record(kind: str, link_plan: LinkPlan) -> BackendRecord:
     )
 
 
-def _entry(entry: EntryPlan) -> Entry:
-    return Entry(entry.name, entry.source, entry.dims, entry.inputs, entry.outputs, entry.states)
-
-
 def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, golden: Golden | None) -> Manifest:
     plan = link_plan.plan
+    entries = tuple(Entry(e.name, e.source, e.dims, e.inputs, e.outputs, e.states) for e in plan.entries)
     return Manifest(
         schema_version=SCHEMA_VERSION,
         packager_version=__version__,
@@ -173,11 +169,11 @@ def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, gol
         form="static" if link_plan.static else "shared",
         content_sha256="0" * 64,
         model=plan.source,
-        dims=plan.entries[0].dims,
-        inputs=plan.entries[0].inputs,
-        outputs=plan.entries[0].outputs,
+        dims=entries[0].dims,
+        inputs=entries[0].inputs,
+        outputs=entries[0].outputs,
         states=tuple(state.spec for state in plan.states),
-        entries=tuple(map(_entry, plan.entries)) if len(plan.entries) > 1 else (),
+        entries=entries if len(entries) > 1 else (),
         targets=link_plan.targets,
         backends=tuple(_backend_record(backend.kind, link_plan) for backend in link_plan.backends),
         constants=plan.constants.records,

@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from packager.backends.base import NO_CACHE, CodeGenerator, Context, Target
 from packager.backends.registry import find_backend
+from packager.bundle.hashing import sha256_of_array, sha256_of_file
 from packager.codegen.cache import Cache
 from packager.codegen.toolchain import find_toolchain
 from packager.ir.primitives import BackendOutput, FunctionGroup, Kernel, Partition
@@ -82,7 +80,7 @@ def describe(output: BackendOutput) -> dict[str, Any]:
     """Return a JSON description of an output, with files and arrays as hashes: equal for equal outputs."""
     return {
         "libraries": [
-            [library.name, [[x.name, _sha256(x.read_bytes())] for x in library.files], library.symbols, library.level]
+            [library.name, [[x.name, sha256_of_file(x)] for x in library.files], library.symbols, library.level]
             for library in output.static_libraries
         ],
         "groups": {name: _describe_group(group) for name, group in output.groups.items()},
@@ -108,11 +106,7 @@ def _describe_group(group: FunctionGroup) -> list[Any]:
 
 
 def _describe_array(array: Any) -> list[Any]:
-    return [list(array.shape), str(array.dtype), _sha256(np.ascontiguousarray(array).tobytes())]
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return [list(array.shape), str(array.dtype), sha256_of_array(array)]
 
 
 def main(argument: str) -> None:

@@ -22,6 +22,7 @@ from packager.bundle.elf.symbols import (
     read_symbols,
 )
 from packager.bundle.elf.tables import (
+    PT_LOAD,
     SHF_EXECINSTR,
     Section,
     SectionTable,
@@ -35,7 +36,7 @@ from packager.bundle.elf.window import open_window
 from packager.errors import BundleError
 
 _DYNAMIC = struct.Struct("<qQ")
-_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK, _PT_GNU_RELRO = 1, 2, 0x6474E551, 0x6474E552
+_PT_DYNAMIC, _PT_GNU_STACK, _PT_GNU_RELRO = 2, 0x6474E551, 0x6474E552
 _PF_X, _PF_W = 1, 2
 _SHT_DYNAMIC = 6
 _INIT_TYPES, _FINI_TYPES = (14, 16), (15,)
@@ -108,7 +109,7 @@ def image(table: SectionTable, file_size: int) -> ElfImage:
     flags, flags_1 = number(_DT_FLAGS), number(_DT_FLAGS_1)
     bind_now = any(tag == _DT_BIND_NOW for tag, _ in dynamic) or flags & 8 or flags_1 & 1
     has_relro = any(segment[0] == _PT_GNU_RELRO for segment in table.segments)
-    loads = [segment for segment in table.segments if segment[0] == _PT_LOAD]
+    loads = [segment for segment in table.segments if segment[0] == PT_LOAD]
     return ElfImage(
         machine=table.machine,
         type=table.type,
@@ -184,7 +185,7 @@ def _mapped(table: SectionTable, section: tuple[int, ...]) -> bool:
     """Whether the program headers map this section's file bytes to its address."""
     address, offset, size = section[3:6]
     return any(
-        segment[0] == _PT_LOAD
+        segment[0] == PT_LOAD
         and segment[3] <= address
         and address + size <= segment[3] + segment[5]
         and address - segment[3] == offset - segment[2]

@@ -15,13 +15,13 @@ from packager.bundle.elf import archive
 from packager.bundle.elf.window import Window
 from packager.errors import BundleError
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+SECTION = struct.Struct("<IIQQQQIIQQ")
+SEGMENT = struct.Struct("<IIQQQQQQ")
 
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _TYPES = {1: "relocatable", 2: "executable", 3: "shared"}
-_PT_LOAD = 1
+PT_LOAD = 1
 _SHT_STRTAB, _SHT_NOBITS = 3, 8
 SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_COMPRESSED = 1, 2, 4, 0x800
 _MAX_NAME = 4096
@@ -73,9 +73,9 @@ def read_sections(file: Window) -> SectionTable:
     """Read the ELF header, section headers and program headers of a file or archive. Raises BundleError."""
     start = file.read(0, min(file.size, 8), "file")
     window = archive.single_member(file) if start == archive.MAGIC else file
-    if window.size < _HEADER.size or window.read(0, 4, "file") != b"\x7fELF":
+    if window.size < HEADER.size or window.read(0, 4, "file") != b"\x7fELF":
         raise BundleError("not an ELF file", hint="a bundle is what `packager build` makes: NAME.so or libNAME.a")
-    header = _HEADER.unpack(window.read(0, _HEADER.size, "ELF header"))
+    header = HEADER.unpack(window.read(0, HEADER.size, "ELF header"))
     identity, kind, machine, version = header[:4]
     segments_at, sections_at = header[5:7]
     header_size, segment_size, segment_count, section_size, section_count, names_index = header[8:]
@@ -83,14 +83,14 @@ def read_sections(file: Window) -> SectionTable:
         raise BundleError("not a 64-bit little-endian ELF file")
     if kind not in _TYPES:
         raise BundleError(f"neither a library nor an object: ELF type {kind}")
-    if header_size != _HEADER.size or (segment_count and segment_size != _SEGMENT.size):
+    if header_size != HEADER.size or (segment_count and segment_size != SEGMENT.size):
         raise BundleError("damaged ELF header: wrong table entry size")
-    if not sections_at or not section_count or section_size != _SECTION.size or names_index >= section_count:
+    if not sections_at or not section_count or section_size != SECTION.size or names_index >= section_count:
         raise BundleError("the ELF file has no section headers", hint="was it stripped with sstrip, or damaged?")
-    headers = tuple(entries(window, _SECTION, sections_at, section_count * _SECTION.size, "section headers"))
-    segments = tuple(entries(window, _SEGMENT, segments_at, segment_count * _SEGMENT.size, "program headers"))
+    headers = tuple(entries(window, SECTION, sections_at, section_count * SECTION.size, "section headers"))
+    segments = tuple(entries(window, SEGMENT, segments_at, segment_count * SEGMENT.size, "program headers"))
     for segment in segments:
-        if segment[0] == _PT_LOAD:
+        if segment[0] == PT_LOAD:
             window.part(segment[2], segment[5], "segment")
     names = strings(window, headers[names_index])
     sections = []

@@ -1,10 +1,14 @@
-"""Finds the CPU features of machine code by disassembly. Names are those of ``/proc/cpuinfo``."""
+"""Finds the CPU features of machine code by disassembly, by section and by CPU level."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from packager.bundle.cpu_levels import CODE_PREFIX, DISPATCHED_SECTION
 from packager.bundle.elf.file import ElfImage, read_elf
 from packager.bundle.elf.tables import SHF_EXECINSTR
 from packager.errors import BackendError
@@ -33,3 +37,29 @@ def features_by_section(image: ElfImage, path: Path) -> dict[str, frozenset[str]
                 file.seek(section.offset)
                 found[name] = frozenset(code_features(file.read(section.size)))
     return found
+
+
+@dataclass(frozen=True)
+class CodeNeeds:
+    """The features that code uses: in every session, in sessions of each level, and behind its own check of the CPU."""
+
+    every: frozenset[str]
+    of_levels: Mapping[str, frozenset[str]]
+    dispatched: frozenset[str]
+
+
+def can_read_code() -> bool:
+    """Whether the disassemblers are installed."""
+    return all(importlib.util.find_spec(name) for name in ("iced_x86", "capstone"))
+
+
+def needs_of_code(image: ElfImage, path: Path) -> CodeNeeds:
+    """Disassemble the file at ``path``. Raises BackendError for an unsupported machine."""
+    found = features_by_section(image, path)
+    of_levels = {
+        name.removeprefix(CODE_PREFIX): features for name, features in found.items() if name.startswith(CODE_PREFIX)
+    }
+    ordinary = [
+        features for name, features in found.items() if name != DISPATCHED_SECTION and not name.startswith(CODE_PREFIX)
+    ]
+    return CodeNeeds(frozenset().union(*ordinary), of_levels, found.get(DISPATCHED_SECTION, frozenset()))

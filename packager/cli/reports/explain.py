@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from packager.cli.reports.tables import aligned
+from packager.errors import listed
 from packager.pipeline.explain import Explanation
 
 COLUMNS = ("partition", "backend", "composite", "calls", "operators", "MFLOPs", "nodes")
@@ -54,7 +55,7 @@ def render_table(table: Mapping[str, Any]) -> str:
             str(len(row["sites"])),
             str(len(row["operators"])),
             f"{row['flops'] / 1e6:.3f}",
-            _nodes_text([node for site in row["sites"] for node in site["nodes"]]),
+            listed((node for site in row["sites"] for node in site["nodes"]), SHOWN_NODES),
         )
         for row in table["partitions"]
         if row["undone"] is None
@@ -65,8 +66,3 @@ def render_table(table: Mapping[str, Any]) -> str:
     rest = ", ".join(f"{count} {operator}" for operator, count in table["rest"].items())
     lines.append(f"{table['generator']} compiles the rest: {rest or 'nothing'}")
     return "\n".join(lines)
-
-
-def _nodes_text(nodes: Sequence[str]) -> str:
-    shown = ", ".join(nodes[:SHOWN_NODES])
-    return f"{shown} and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else shown

@@ -13,10 +13,10 @@ from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, read
 from packager.bundle.elf.window import open_window
 from packager.bundle.fatbin import FATBIN_SECTION, fatbins_of
 from packager.bundle.gpu_arch import arch_key
-from packager.bundle.isa.needs import needs_of_code
+from packager.bundle.isa.features import needs_of_code
 from packager.bundle.reader import BundleFile
-from packager.deploy.verify.findings import Finding, error, listed
-from packager.errors import BundleError
+from packager.deploy.verify.findings import Finding, error
+from packager.errors import BundleError, listed
 
 
 def code_findings(bundle: BundleFile) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ def level_findings(bundle: BundleFile) -> Iterator[Finding]:
     if found != declared:
         yield error(
             "manifest.cpu_levels",
-            f"sections of CPU levels: {listed(found)}; declared: {listed(declared)}",
+            f"sections of CPU levels: {listed(sorted(found))}; declared: {listed(sorted(declared))}",
             where="section headers, $.requirements.cpu_levels",
             why="it is unknown which CPUs this code requires",
         )
@@ -51,7 +51,7 @@ def level_findings(bundle: BundleFile) -> Iterator[Finding]:
         if not _in_right_section(elf, clone_symbol(item.symbol, level), level)
     }
     if misplaced:
-        what = f"functions outside the section of their CPU level: {listed(misplaced)}"
+        what = f"functions outside the section of their CPU level: {listed(sorted(misplaced))}"
         why = "a session would run code without a check of its CPU"
         yield error("manifest.cpu_levels", what, where=".symtab", why=why)
 

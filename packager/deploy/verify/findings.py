@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -66,10 +65,3 @@ def error(
 ) -> Finding:
     """Return a finding that fails the verification; by default the file was changed after it was sealed."""
     return Finding(check, "error", what, where, why, hint)
-
-
-def listed(names: Iterable[str], limit: int = 8) -> str:
-    """Return up to ``limit`` sorted names for a message."""
-    ordered = sorted(names)
-    shown = ", ".join(ordered[:limit])
-    return f"{shown} and {len(ordered) - limit} more" if len(ordered) > limit else shown or "none"

@@ -16,7 +16,8 @@ from packager.bundle.manifest import (
 )
 from packager.bundle.reader import BundleFile
 from packager.deploy.verify.code import gpu_code_findings, level_findings
-from packager.deploy.verify.findings import Finding, error, listed
+from packager.deploy.verify.findings import Finding, error
+from packager.errors import listed
 
 
 def elf_findings(bundle: BundleFile) -> Iterator[Finding]:
@@ -125,7 +126,7 @@ def _undefined_findings(bundle: BundleFile) -> Iterator[Finding]:
     """Check that each undefined symbol of a shared library is provided by a needed library."""
     elf = bundle.elf
     if strangers := set(elf.version_libraries) - set(elf.needed):
-        what = f"symbol versions of {listed(strangers)}, which the file does not need"
+        what = f"symbol versions of {listed(sorted(strangers))}, which the file does not need"
         yield error("elf.undefined", what, where=".gnu.version_r", why="the dynamic linker refuses such a file")
     # A needed library without symbol versions may define unversioned symbols.
     if elf.unversioned and set(elf.needed) <= set(elf.version_libraries):
@@ -146,9 +147,9 @@ def _difference(
     check: str, kind: str, found: tuple[str, ...], declared: tuple[str, ...], where: str, why: str
 ) -> Iterator[Finding]:
     if extra := set(found) - set(declared):
-        yield error(check, f"undeclared {kind}: {listed(extra)}", where=where, why=why)
+        yield error(check, f"undeclared {kind}: {listed(sorted(extra))}", where=where, why=why)
     if missing := set(declared) - set(found):
-        yield error(check, f"declared {kind} is missing: {listed(missing)}", where=where)
+        yield error(check, f"declared {kind} is missing: {listed(sorted(missing))}", where=where)
 
 
 def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
@@ -197,14 +198,14 @@ def _symbol_findings(bundle: BundleFile) -> Iterator[Finding]:
         clone_symbol(item.symbol, level) for _, item in bundle.manifest.primitives() for level in ("", *item.levels)
     }
     if absent := provided - elf.symbols.keys():
-        what = f"primitive functions missing from the file: {listed(absent)}"
+        what = f"primitive functions missing from the file: {listed(sorted(absent))}"
         hint = "rebuild; do not strip a bundle, its local symbols are part of it"
         yield error("manifest.symbols", what, where=".symtab", hint=hint)
     if others := (provided & elf.symbols.keys()) - elf.functions:
-        what = f"primitive functions that are not executable code: {listed(others)}"
+        what = f"primitive functions that are not executable code: {listed(sorted(others))}"
         yield error("manifest.symbols", what, where=".symtab", why="calling them would crash")
     if public := provided.intersection(elf.exports):
-        what = f"primitive functions that are exported: {listed(public)}"
+        what = f"primitive functions that are exported: {listed(sorted(public))}"
         why = "other libraries' symbols of these names could be called instead"
         where = ".dynsym" if bundle.manifest.form == "shared" else ".symtab"
         yield error("manifest.symbols", what, where=where, why=why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from packager.bundle.isa.needs import can_read_code
+from packager.bundle.isa.features import can_read_code
 from packager.bundle.manifest import Manifest
 from packager.bundle.reader import BundleFile, inspect
 from packager.deploy.verify.code import code_findings
@@ -71,15 +71,11 @@ def _code(bundle: BundleFile) -> tuple[Check, list[Finding]]:
 def _runs(manifest: Manifest, machine: Machine, described: bool) -> str:
     """Describe the machine, and the bundle's level that its CPU supports."""
     requirements = manifest.requirements
-    text = _described(machine, with_gpus=requirements.cuda is not None)
+    text = f"{machine.machine}, glibc {machine.glibc or 'none'}"
+    text = f"{text}, {describe_cuda(machine.cuda)}" if requirements.cuda else text
     level = requirements.best_level(machine.cpu_features) if machine.machine == requirements.machine else None
     text = f"{text}, code for {level.name}" if level else text
     return text if described else f"this one: {text}"
-
-
-def _described(machine: Machine, *, with_gpus: bool) -> str:
-    text = f"{machine.machine}, glibc {machine.glibc or 'none'}"
-    return f"{text}, {describe_cuda(machine.cuda)}" if with_gpus else text
 
 
 def _outcome(name: str, findings: Iterable[Finding], note: str) -> tuple[Check, list[Finding]]:

@@ -1,3 +1,4 @@
-"""Check each static library, and make one object of what its symbols reach: ``prepare``, ``checks``, ``linking``,
-``compile_jobs``, ``cpu_levels``.
+"""Checks each static library and links what its symbols reach into one object.
+
+``prepare`` calls ``checks`` and ``linking`` on a ``job``; ``cpu_levels``: libraries with clones for several levels.
 """

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from packager.bundle.cpu_levels import clone_symbol
 from packager.bundle.elf.symbols import INTERNAL, LOCAL, NOTYPE, PROTECTED, UNDEFINED
 from packager.codegen.objects import ObjectFile, is_archive
 from packager.codegen.sysroot import SystemSymbols
-from packager.errors import BackendError, BundleError
+from packager.errors import BackendError, BundleError, listed
 from packager.ir.primitives import BackendOutput
-from packager.link.libraries.compile_jobs import Job, Linked, blame, lines, names
+from packager.link.libraries.job import Job, Linked
+
+_SHOWN = 3
 
 
 def check_owners(outputs: Sequence[BackendOutput], system: SystemSymbols) -> None:
@@ -61,7 +63,7 @@ def check_files(job: Job) -> None:
         check_code(job, first)
         if not archived and (leaks := sorted(set(first.leaks) - {*job.library.symbols, *job.data})):
             raise job.error(
-                f"{path.name} defines {names(leaks)}, which {job.library.name} does not provide",
+                f"{path.name} defines {listed(leaks, _SHOWN)}, which {job.library.name} does not provide",
                 "make them static or hidden, or add them to its symbols",
             )
 
@@ -112,10 +114,10 @@ def check_provided(job: Job, image: ObjectFile) -> None:
 def check_undefined(job: Job, undefined: frozenset[str], linked: Linked) -> None:
     lacking = [name for name in sorted(undefined - job.granted) if not job.system.define(name)]
     if lacking:
-        where = blame(job, linked, lambda o: not o.undefined.isdisjoint(lacking))
+        where = _blame(job, linked, lambda o: not o.undefined.isdisjoint(lacking))
         raise job.error(
-            f"{job.library.name} needs {names(lacking)} (in {where}), which neither its files nor the C library nor a "
-            "library that the backend requires defines",
+            f"{job.library.name} needs {listed(lacking, _SHOWN)} (in {where}), which neither its files nor the C "
+            "library nor a library that the backend requires defines",
             "add the file that defines it to the library, or the system's library to `requires`",
         )
 
@@ -123,8 +125,15 @@ def check_undefined(job: Job, undefined: frozenset[str], linked: Linked) -> None
 def check_position(job: Job, faults: Sequence[str], linked: Linked) -> None:
     if faults:
         reasons = {fault.rpartition(": ")[2] for fault in faults}
-        where = blame(job, linked, lambda o: any(f.rpartition(": ")[2] in reasons for f in o.position_faults()))
+        where = _blame(job, linked, lambda o: any(f.rpartition(": ")[2] in reasons for f in o.position_faults()))
         shown = list(dict.fromkeys(faults))
+        more = [f"... {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
+        detail = "\n".join([*shown[:_SHOWN], *more])
         raise job.error(
-            f"{job.library.name}: {where} is not position-independent code", "compile it with -fPIC", lines(shown)
+            f"{job.library.name}: {where} is not position-independent code", "compile it with -fPIC", detail
         )
+
+
+def _blame(job: Job, linked: Linked, guilty: Callable[[ObjectFile], bool]) -> str:
+    """Return the names of the guilty objects."""
+    return listed((str(object_file) for object_file in job.objects(linked) if guilty(object_file)), _SHOWN)

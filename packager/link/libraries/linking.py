@@ -11,7 +11,7 @@ from packager.codegen.objects import CONSTRUCTOR_SECTIONS, code_sections, forget
 from packager.codegen.toolchain import run
 from packager.errors import ToolchainError
 from packager.link.libraries.checks import check_code
-from packager.link.libraries.compile_jobs import Job
+from packager.link.libraries.job import Job
 
 # Dissolve COMDAT groups: the linker would merge groups with the same name from different libraries.
 _LINK_FLAGS = ("-r", "-d", "--gc-sections", "--force-group-allocation", "--strip-debug", "--discard-all")

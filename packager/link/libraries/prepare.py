@@ -24,8 +24,8 @@ from packager.link.libraries.checks import (
     check_provided,
     check_undefined,
 )
-from packager.link.libraries.compile_jobs import Job
 from packager.link.libraries.cpu_levels import needed_libraries
+from packager.link.libraries.job import Job
 from packager.link.libraries.linking import link, link_without_constructors, localize
 
 

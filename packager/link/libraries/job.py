@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,6 @@ _CUDA_SERVICES = (
     "pk_tensor_map_encode",
     "pk_tensor_map_encode_im2col",
 )
-_SHOWN = 3
 # Linked files; of archives, the members.
 Linked = Mapping[Path, "frozenset[str] | None"]
 
@@ -64,17 +63,3 @@ class Job:
                 yield from read_objects(path, members)
             except BundleError as error:
                 raise self.error(f"{path.name}: {error.message}", "return ELF objects or archives of them") from None
-
-
-def blame(job: Job, linked: Linked, guilty: Callable[[ObjectFile], bool]) -> str:
-    """Return the names of the guilty objects."""
-    return names([str(object_file) for object_file in job.objects(linked) if guilty(object_file)])
-
-
-def names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-def lines(lines: Sequence[str]) -> str:
-    return "\n".join([*lines[:_SHOWN], *([f"... {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else [])])
