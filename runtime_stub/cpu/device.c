@@ -1,4 +1,4 @@
-/* device.c: the CPU. Arena and constants are host memory, and primitive functions are called where they are needed. */
+/* device.c: the CPU. Arena and constants are host memory; primitive functions are called directly. */
 #define _GNU_SOURCE
 #include "device.h"
 

@@ -1,5 +1,5 @@
-/* micro_batches.c: runs of a model that was compiled for a part of its batch. A thread takes micro-batches of its own,
- * in a lane of the arena that is its own meanwhile. Of what is too little for all threads each has a team of them. */
+/* micro_batches.c: runs of a model that was compiled for a part of its batch. Each thread takes micro-batches one by
+ * one, in a lane of the arena of its own. When fewer are left than there are threads, each gets a team of threads. */
 #include "micro_batches.h"
 
 #include <stdatomic.h>
@@ -11,7 +11,7 @@ typedef struct {
   atomic_llong *next;
 } apart_t;
 
-/* Takes them one by one, all in the lane of this iteration. */
+/* Takes micro-batches one by one, all in the lane of this iteration. */
 static int32_t run_lane(const void *arguments, int64_t begin, int64_t end) {
   const apart_t *apart = arguments;
   pk_run_fn *run = pk_run_of(apart->session);
@@ -80,8 +80,7 @@ int32_t pk_run_batches(packager_session_t *session) {
   if (threads < 2 || call->times) return run_together(session, 0, batches);
   int has_teams = !session->executor.parallel_for;
   int64_t rest = batches % threads, teams = choose_teams(rest, threads, has_teams);
-  if (teams > 1 && teams == rest && (!has_teams || 2 * rest > threads))
-    rest = 0; /* a thread each, as the others have */
+  if (teams > 1 && teams == rest && (!has_teams || 2 * rest > threads)) rest = 0; /* one thread each, as before */
   int32_t failed = rest < batches ? run_apart(session, batches - rest) : 0;
   if (teams == 1) return failed ? failed : run_together(session, batches - rest, batches);
   for (rest_t left = {session, batches - rest}; !failed && left.first < batches; left.first += teams) {

@@ -1,4 +1,4 @@
-/* driver.c: opens libcuda.so.1 and tells what its results mean. */
+/* driver.c: opens libcuda.so.1; error messages of its results. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -88,7 +88,7 @@ static int32_t check_version(void) {
 int32_t pk_driver_open(void) {
   int32_t status = pk_driver.cuInit ? PACKAGER_OK : open_library();
   if (status) return status;
-  if ((status = check_version())) return status; /* cuInit fails without saying so where the kernel's part is newer */
+  if ((status = check_version())) return status; /* cuInit does not report a kernel module that is newer */
   CUresult result = pk_driver.cuInit(0);
   if (!result) return PACKAGER_OK;
   char text[PK_RESULT_BYTES];

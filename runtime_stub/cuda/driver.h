@@ -17,7 +17,7 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 
-/* The results that are told apart. */
+/* Results that the runtime distinguishes. */
 enum {
   CUDA_ERROR_OUT_OF_MEMORY = 2,
   CUDA_ERROR_NO_DEVICE = 100,
@@ -195,7 +195,7 @@ int32_t pk_driver_open(void);
 #define PK_RESULT_BYTES 192
 void pk_result_text(CUresult result, char text[PK_RESULT_BYTES]);
 
-/* Whether the GPU, or the context, can be used no more by this process. */
+/* Whether the error is unrecoverable: the GPU or the context is lost for this process. */
 int pk_is_fault(CUresult result);
 
 /* Fails with PACKAGER_ERROR_GPU for a fault, with PACKAGER_ERROR_MEMORY where memory ran out, else with `status`. The

@@ -18,8 +18,8 @@
 
 #include "driver.h"
 
-#define PK_MAX_GRAPHS 16       /* of a session; the one that was not used for longest goes */
-#define PK_TENSOR_ALIGNMENT 16 /* what kernels may count on: vector loads */
+#define PK_MAX_GRAPHS 16       /* of a session; the least recently used is evicted */
+#define PK_TENSOR_ALIGNMENT 16 /* guaranteed to kernels, for vector loads */
 #define PK_ARENA_ALIGNMENT 256
 #define PK_DL_CUDA_MANAGED 13 /* kDLCUDAManaged, which DLPack has had since 0.6 */
 
@@ -46,7 +46,7 @@ struct pk_gpu {
   char name[128];
 };
 
-/* What stands between a tensor of the caller's and the kernels; kept from run to run. */
+/* Staging buffers of one tensor, reused by later runs. */
 typedef struct {
   void *caller; /* the tensor's data in this run */
   void *host;   /* pinned */
@@ -71,7 +71,7 @@ enum { PK_GRAPH_EMPTY, PK_GRAPH_SEEN, PK_GRAPH_READY, PK_GRAPH_REFUSED };
 typedef struct {
   int32_t state;
   int32_t count;
-  uint64_t used; /* the higher, the later */
+  uint64_t used; /* time of last use */
   const pk_entry_t *entry;
   int64_t *dims;    /* [num_dims] */
   void **pointers;  /* [num_inputs + num_outputs] that it was last made for */
@@ -99,14 +99,14 @@ typedef struct {
   CUevent start, end;
 } pk_measure_t;
 
-/* What a call of a primitive function comes to: launches; launches that are waited for one by one; those that are
- * captured; those that a graph holds and are only compared; those that are timed. */
+/* What a launch does in a run: launch; launch and synchronize; capture into a graph; compare with a node of a graph;
+ * launch between two events. */
 enum { PK_LAUNCH, PK_WAIT, PK_CAPTURE, PK_COMPARE, PK_PROFILE };
 
-/* Results of a launch that are not the driver's. */
+/* Results of a launch beside the driver's. */
 enum {
   PK_NOT_LOADED = -1, /* the kernel is for another architecture */
-  PK_REFUSED = -2,    /* it cannot take the problem */
+  PK_REFUSED = -2,    /* the kernel does not support the problem */
   PK_NO_MEMORY = -3   /* for its arguments, on the host */
 };
 

@@ -35,8 +35,7 @@ static int is_for(const pk_graph_t *graph, const pk_entry_t *entry, const int64_
          !memcmp(graph->dims, dims, (size_t)entry->num_dims * sizeof *dims);
 }
 
-/* Returns the graph of the entry for its dims, which may have to be made; in place of the one that was not used for
- * longest. */
+/* Returns the graph of the entry for its dims, or a new one; evicts the least recently used. */
 static pk_graph_t *find(const packager_session_t *session) {
   pk_cuda_t *cuda = session->call.cuda;
   const pk_entry_t *entry = session->entry;
@@ -171,7 +170,7 @@ static int32_t capture(packager_session_t *session, pk_graph_t *graph) {
   return PACKAGER_OK;
 }
 
-/* Returns whether the graph now does what this run is to do. */
+/* Updates the graph for this run; returns whether that succeeded. */
 static int update(packager_session_t *session, pk_graph_t *graph) {
   if (is_current(session, graph)) return 1;
   if (pk_call(session, PK_COMPARE) || session->call.cuda->visited != graph->count) return 0;
@@ -207,7 +206,7 @@ int32_t pk_graph_run(packager_session_t *session) {
   pk_graph_t *graph = find(session);
   if (graph->state == PK_GRAPH_READY) {
     if (update(session, graph)) return replay(session, graph);
-    drop(cuda, graph); /* made anew: some change is beyond an update */
+    drop(cuda, graph); /* rebuild: an update does not support the change */
     graph->state = PK_GRAPH_SEEN;
   }
   if (graph->state == PK_GRAPH_SEEN) return capture_or_launch(session, graph);

@@ -1,4 +1,4 @@
-/* launch.c: what primitive functions call. */
+/* launch.c: the API that primitive functions call (packager_cuda.h). */
 #include <string.h>
 
 #include "gpu.h"

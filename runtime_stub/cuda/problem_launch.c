@@ -1,8 +1,8 @@
 /* problem_launch.c: launches whose arguments are computed from a problem; and tensor maps, which are parts of such
  * arguments.
  *
- * To compute them takes longer than to launch: a session keeps what it has launched at each place of its run, and looks
- * whether the problem is the same.
+ * Computing them takes longer than a launch: a session caches them for each launch of its run, and reuses them if the
+ * problem is the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static int make_room(pk_filled_t *place, uint64_t argument_bytes, uint64_t probl
   return 1;
 }
 
-/* The problem is remembered once it is known that it can be solved. */
+/* Caches the problem once the kernel has accepted it. */
 static CUresult fill_place(const pk_cuda_t *cuda, pk_filled_t *place, pk_cuda_fill_fn *fill, const void *problem,
                            uint64_t problem_bytes, uint64_t bytes) {
   place->fill = NULL;

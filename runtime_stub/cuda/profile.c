@@ -1,4 +1,4 @@
-/* profile.c: a run that is measured: two events around what each primitive function enqueues. */
+/* profile.c: a profiled run: two events around the launches of each primitive function. */
 #include "gpu.h"
 
 /* Runs ahead of the measured one. They keep the GPU busy while that is enqueued, which takes longer than short kernels

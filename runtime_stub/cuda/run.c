@@ -1,4 +1,4 @@
-/* run.c: one run: on which stream, after what, until when, and what is said where it fails. */
+/* run.c: one run: its stream, its dependencies, synchronization, error messages. */
 #include "gpu.h"
 
 static int32_t launch(packager_session_t *session) {
@@ -11,7 +11,7 @@ static int32_t launch_and_wait(packager_session_t *session) {
   return failed ? pk_fail_call(session, failed) : PACKAGER_OK;
 }
 
-/* Lets this run begin when the last one is done, where that is on another stream. */
+/* Makes this run wait for the last one, if that was on another stream. */
 static CUresult follow(const pk_cuda_t *cuda, unsigned long long *identity) {
   *identity = cuda->own_identity;
   CUresult result = cuda->stream == cuda->own ? 0 : pk_driver.cuStreamGetId(cuda->stream, identity);
@@ -60,8 +60,8 @@ static int32_t run(packager_session_t *session, const DLTensor *const *inputs, D
   return status;
 }
 
-/* A run into a stream that the caller is capturing becomes a part of the caller's graph: nothing can be waited for, and
- * nothing of it happens now. */
+/* A run on a stream that the caller is capturing becomes part of the caller's graph: it is not executed now, and cannot
+ * synchronize. */
 static int32_t run_captured(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs) {
   int32_t status = pk_check_capturable(session, inputs, outputs);
   if (status) return status;

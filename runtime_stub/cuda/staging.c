@@ -1,5 +1,5 @@
-/* staging.c: tensors that kernels cannot use where they lie: those in host memory, and those on the device that are not
- * aligned as kernels expect. Buffers are allocated when they are needed first, and kept. */
+/* staging.c: copies of tensors that kernels cannot access in place: those in host memory, and misaligned ones on the
+ * device. Buffers are allocated on first use, and kept. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static int is_aligned(const void *data) { return (uintptr_t)data % PK_TENSOR_ALI
 
 static CUdeviceptr address(const void *memory) { return (CUdeviceptr)(uintptr_t)memory; }
 
-/* Powers of two, so that sizes that creep up do not allocate each time. */
+/* Rounds up to powers of two, so that slowly growing sizes do not reallocate each time. */
 static uint64_t room_for(uint64_t bytes) {
   uint64_t room = LEAST_BYTES;
   while (room < bytes) room *= 2;

@@ -1,5 +1,5 @@
-/* states.c: copies states to and from the device, and resets them. They lie in one place as long as the session
- * lives, so graphs need no change for them.
+/* states.c: copies states to and from the device, and resets them. Their addresses are fixed for the lifetime of the
+ * session, so graphs need no update.
  *
  * Nothing here is enqueued: a call waits for the runs before it, and returns when its copy is done. */
 #include "gpu.h"

@@ -1,5 +1,5 @@
-/* cpu_features.c: does this machine have the features that the bundle's code uses, and which of its levels is the best
- * here? Names are those of /proc/cpuinfo.
+/* cpu_features.c: checks the CPU features that the bundle's code requires, and selects the best CPU level. Names are
+ * those of /proc/cpuinfo.
  *
  * Not __builtin_cpu_supports: it brings a constructor of libgcc into the bundle. */
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* device.h: what the common files ask of the device that the bundle's code runs on. A bundle is linked with one of two
- * answers: ../cpu or ../cuda. */
+/* device.h: interface of the device that the bundle's code runs on. A bundle is linked with one implementation: ../cpu
+ * or ../cuda. */
 #ifndef PK_DEVICE_H_
 #define PK_DEVICE_H_
 
@@ -7,7 +7,7 @@
 
 #define PK_DEVICE_TEXT_BYTES 256
 
-/* Checks the options whose meaning is the device's. */
+/* Checks the device-specific options. */
 int32_t pk_device_check_options(const packager_session_options_t *options);
 
 /* Size of what `session->device` points to. */
@@ -18,14 +18,14 @@ uint64_t pk_device_bytes(void);
 int32_t pk_device_acquire(packager_session_t *session, const packager_session_options_t *options);
 /* Waits until all work of the session is done. */
 void pk_device_finish(packager_session_t *session);
-/* Under pk_lock(): takes back what pk_device_acquire gave. */
+/* Under pk_lock(): releases what pk_device_acquire acquired. */
 void pk_device_release(packager_session_t *session);
 
 /* Describes for the log where the session runs. */
 void pk_device_describe(const packager_session_t *session, char text[PK_DEVICE_TEXT_BYTES]);
 
-/* Refuses a device that a tensor cannot lie on. Called for tensors that are not on kDLCPU, which any device accepts;
- * `session` is NULL for the value of a constant. */
+/* Refuses a tensor's device that the bundle cannot access. Called for tensors that are not on kDLCPU, which any device
+ * accepts; `session` is NULL for the value of a constant. */
 int32_t pk_device_check_tensor(packager_session_t *session, const char *role, const char *name, DLDevice device);
 
 /* One run. The pointers of the call are those of the tensors, which are checked. */

@@ -65,7 +65,7 @@ int32_t pk_leave(packager_session_t *session, int32_t status) {
   return status;
 }
 
-/* Makes an entry, or the variant of it that is for these inputs, the one that runs. */
+/* Switches to an entry, or to its variant for these inputs. */
 static inline int32_t enter_entry(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,
                                   int32_t num_inputs) {
   int32_t status = entry->variants ? pk_choose_variant(session, &entry, inputs, num_inputs) : PACKAGER_OK;

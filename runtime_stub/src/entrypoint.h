@@ -1,4 +1,4 @@
-/* entrypoint.h: what the rendered entrypoint and the runtime tell each other. Not part of the ABI. */
+/* entrypoint.h: interface between the rendered entrypoint and the runtime. Not part of the ABI. */
 #ifndef PK_ENTRYPOINT_H_
 #define PK_ENTRYPOINT_H_
 
@@ -45,11 +45,11 @@ typedef struct {
   int32_t slot; /* of the bundle's own data that it begins with; -1: zeros */
 } pk_state_t;
 
-/* What a CUDA bundle has beside a CPU bundle. */
+/* The CUDA part of a model. */
 typedef struct {
   const pk_cuda_module_t *const *modules; /* [num_modules]; kernels are numbered through, in this order */
   int32_t num_modules;
-  int32_t driver;   /* the least that cuDriverGetVersion must tell: 13000 for CUDA 13.0 */
+  int32_t driver;   /* minimum that cuDriverGetVersion must return: 13000 for CUDA 13.0 */
   const char *code; /* what the modules hold, for messages: "sm_80, sm_90a, compute_80" */
 } pk_cuda_model_t;
 
@@ -72,7 +72,7 @@ typedef struct {
   int64_t batch;   /* number of the micro-batch, of an entry that has such */
 } pk_call_t;
 
-/* A CPU that there is code for: how its sessions run. */
+/* A CPU level that the bundle has code for. */
 typedef struct {
   const char *name;                /* as the Target has it: "x86-64-v4" */
   const char *const *cpu_features; /* what its code uses beside pk_model.cpu_features, NULL-terminated */
@@ -81,7 +81,7 @@ typedef struct {
 /* Calls every primitive function in order. Returns 0, or the 1-based index of the call that failed. */
 typedef int32_t pk_run_fn(const pk_call_t *call);
 
-/* A dim of a model that there is code of its own for each size of. */
+/* A bucketed dim: the model has a variant for each of its sizes. */
 typedef struct {
   const char *name;
   const int64_t *sizes; /* [num_sizes] rising */
@@ -102,8 +102,8 @@ struct pk_entry {
   const pk_dim_t *dims;
   /* Writes all extents of all inputs, then of all outputs, for these dims. NULL when num_dims is 0. */
   void (*shapes)(const int64_t *dims, int64_t *extents);
-  /* What the model demands of the dims beyond their bounds: returns 0, or the 1-based number of a condition that does
-   * not hold, and the values of its two sides. NULL when there is none. */
+  /* Checks the model's conditions on the dims beyond their bounds: returns 0, or the 1-based number of a condition that
+   * does not hold, and the values of its two sides. NULL when there is none. */
   int32_t (*check)(const int64_t *dims, int64_t values[2]);
   const char *const *conditions; /* their texts */
   pk_run_fn *const *runs;        /* [num_levels] of the levels, the least first; one where there are none */
@@ -152,10 +152,10 @@ typedef struct {
 
 extern const pk_model_t pk_model;
 
-/* In a CUDA bundle, said before each call of `run`: its 1-based number, for messages and profiles. */
+/* CUDA only: called before each primitive function with its 1-based number, for messages and profiles. */
 void pk_cuda_step(pk_cuda_t *cuda, int32_t number);
 
-/* In a CPU bundle, said after each call of `run`: its 1-based number. */
+/* CPU only: called after each primitive function with its 1-based number. */
 int64_t pk_now(void);
 static inline void pk_returned(const pk_call_t *call, int32_t number) {
   if (__builtin_expect(call->times != NULL, 0)) call->times[number] = pk_now();

@@ -6,7 +6,7 @@
 
 #include "runtime.h"
 
-/* Larger blocks are asked for in pages of this size: the CPU remembers where some thousand pages are, not more. */
+/* Huge pages for larger blocks: the TLB covers a few thousand pages. */
 #define HUGE_PAGE ((uint64_t)2 << 20)
 
 int32_t pk_allocate(const pk_allocator_t *allocator, uint64_t bytes, const char *what, void **memory) {
@@ -21,7 +21,7 @@ int32_t pk_allocate(const pk_allocator_t *allocator, uint64_t bytes, const char 
   } else if (posix_memalign(&block, bytes < HUGE_PAGE ? PK_ALIGNMENT : HUGE_PAGE, bytes)) {
     block = NULL;
   } else if (bytes >= HUGE_PAGE) {
-    madvise(block, bytes, MADV_HUGEPAGE); /* refused, it is memory all the same */
+    madvise(block, bytes, MADV_HUGEPAGE); /* only a hint */
   }
   if (!block) return pk_fail(NULL, PACKAGER_ERROR_MEMORY, "could not allocate %" PRIu64 " bytes for %s", bytes, what);
   *memory = block;

@@ -1,11 +1,11 @@
-/* parallel_loop.c: parallel loops. Fork-join with a static partition: a chunk for each thread, which it takes piece by
- * piece, the half of what is left each time. A thread that is done with its own takes pieces of others: a core may have
- * less to give than another, and a worker may be asleep or have no core. Workers spin a little for the next loop, then
- * sleep. While a run is under way they wait longer: there is a next loop after calls that are not parallel, and to wake
- * a thread that sleeps can take as long as such a call.
+/* parallel_loop.c: parallel loops. Fork-join with a static partition into one chunk per thread, and work stealing: a
+ * thread takes its chunk piece by piece, half of the rest each time, and then pieces of other chunks, because cores
+ * differ in speed, and a worker may be asleep or have no core. Workers spin briefly for the next loop, then sleep.
+ * During a run they spin longer: the next loop follows after a serial call, and waking a sleeping thread can take as
+ * long as such a call.
  *
  * One loop owns the pool at a time. A loop that finds it taken runs in its own thread instead of waiting: the cores
- * are busy already. Its iterations may have teams of their own, for loops in them. */
+ * are busy already. Its iterations may have teams of their own, for nested loops. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
@@ -19,7 +19,7 @@
 #define LINGER_NS 1000000       /* after them, while a run is under way */
 #define SPINS_BETWEEN_YIELDS 32 /* other threads may have the core meanwhile */
 #define SMALLEST_PIECE 8        /* pieces are not smaller than this part of a chunk */
-#define HELPED 3                /* workers help so many others: to look at all would take many threads long */
+#define HELPED 3                /* chunks that a thread steals from: scanning all is slow with many threads */
 
 static inline void pause_cpu(void) {
 #if defined(__x86_64__)
@@ -41,7 +41,7 @@ int64_t pk_now(void) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* Whether to spin on: after `spins` of them there is a time to stop, which is set at the first. */
+/* Whether to keep spinning: after `spins` spins until a deadline, which is set at the first call. */
 static int linger(int spins, int64_t *until) {
   if (spins % SPINS_BETWEEN_YIELDS) return 1;
   int64_t now = pk_now();
@@ -55,7 +55,7 @@ static int64_t chunk_begin(const pk_loop_t *loop, int32_t chunk) {
   return loop->extent / loop->chunks * chunk + (chunk < rest ? chunk : rest);
 }
 
-/* Of several failures that of the first iterations counts, whoever ran them. */
+/* Of several failures keeps that of the lowest iterations. */
 static void record_failure(pk_loop_t *loop, int64_t begin, int32_t error) {
   long long failure = (begin < INT32_MAX ? begin : INT32_MAX) << 32 | (uint32_t)error;
   long long lowest = atomic_load_explicit(&loop->failure, memory_order_relaxed);
@@ -106,7 +106,7 @@ void pk_run_ends(const pk_executor_t *executor) {
   if (executor->pool) atomic_fetch_sub_explicit(&executor->pool->runs, 1, memory_order_relaxed);
 }
 
-/* Turns WORK into BUSY for the worker, or into IDLE for a leader that needs it no more: one of them succeeds. */
+/* Claims a posted chunk: WORK -> BUSY by the worker, or WORK -> IDLE by a leader that withdraws it. One succeeds. */
 static int claim(pk_worker_t *worker, unsigned state) {
   unsigned post = PK_POST_WORK;
   return atomic_compare_exchange_strong_explicit(&worker->post, &post, state, memory_order_acquire,
@@ -118,7 +118,7 @@ static pk_worker_t *worker_of(const pk_team_t *team, int32_t chunk) {
   return &team->pool->worker[team->first + chunk * team->apart - 1];
 }
 
-/* Where the part of a chunk begins that nobody has taken. */
+/* Start of the unclaimed rest of a chunk. */
 static atomic_llong *rest_of(pk_team_t *team, int32_t chunk) {
   return chunk ? &worker_of(team, chunk)->rest : &team->rest;
 }
@@ -139,7 +139,7 @@ static int run_piece(pk_team_t *team, int32_t chunk) {
   return 1;
 }
 
-/* Runs a thread's own chunk, and then what is left of those of some others. */
+/* Runs a thread's own chunk, and then steals from some others. */
 static void run_share(pk_team_t *team, int32_t own, int32_t helped) {
   int32_t chunks = team->loop->chunks;
   for (int32_t i = 0; i <= helped && i < chunks; ++i) {
@@ -162,7 +162,7 @@ void *pk_worker_main(void *argument) {
   return NULL;
 }
 
-/* Workers that have not begun need not any more: all pieces are taken. */
+/* All pieces are claimed: withdraws the chunks of workers that have not started. */
 static void dismiss(pk_team_t *team, int32_t chunks) {
   for (int32_t chunk = 1; chunk < chunks; ++chunk) {
     if (!claim(worker_of(team, chunk), PK_POST_IDLE)) continue;
@@ -205,7 +205,7 @@ static void let_go(pk_pool_t *pool) {
   atomic_fetch_and_explicit(&pool->state, ~(unsigned)PK_POOL_HELD, memory_order_release);
 }
 
-/* Returns how many workers there are: the pool is held then. 0: somebody else holds it, or there are none. */
+/* Tries to take the pool. Returns its number of workers; 0 if another loop holds it, or it has none. */
 static int32_t hold(pk_pool_t *pool) {
   unsigned free = 0;
   if (!atomic_compare_exchange_strong_explicit(&pool->state, &free, PK_POOL_HELD, memory_order_acquire,
@@ -217,7 +217,7 @@ static int32_t hold(pk_pool_t *pool) {
   return workers;
 }
 
-/* Runs a loop in all threads of a pool that is held, or in each `apart`th of them, and lets the pool go. */
+/* Runs a loop in all threads of a held pool, or in every `apart`th of them, and releases the pool. */
 static int32_t run_in_all(pk_pool_t *pool, pk_loop_t *loop, int32_t apart) {
   pool->all.pool = pool;
   pool->all.first = 0;

@@ -1,4 +1,4 @@
-/* pool.h: the pool as its two files see it: pool.c starts and stops workers, parallel_loop.c gives them work. */
+/* pool.h: the thread pool: pool.c starts and stops workers, parallel_loop.c gives them work. */
 #ifndef PK_POOL_H_
 #define PK_POOL_H_
 
@@ -27,7 +27,7 @@ enum { PK_POOL_HELD = 1, PK_POOL_CLOSED = 2 };
 struct pk_team {
   _Alignas(64) atomic_uint pending; /* workers that have not finished their share */
   pk_loop_t *loop;                  /* read by workers between post and pending */
-  atomic_llong rest;                /* of the leader's chunk: where what nobody has taken begins */
+  atomic_llong rest;                /* start of the unclaimed rest of the leader's chunk */
   pk_pool_t *pool;
   int32_t first, apart;
   pk_executor_t executor; /* for loops in an iteration that has this team */
@@ -42,8 +42,8 @@ typedef struct {
   pthread_t thread;
 } pk_worker_t;
 
-/* Lives in pages that the kernel gives to a forked child zeroed: there the pool is free and has no workers, which
- * is the truth, so that sessions go on without threads. */
+/* In pages that the kernel zeroes in a forked child: there the pool is free and has no workers, as threads do not
+ * survive fork(), so that sessions go on without them. */
 struct pk_pool {
   _Alignas(64) atomic_uint state; /* who may post work: one loop, or the thread that resizes the pool */
   atomic_int workers;             /* started; the caller is not counted */

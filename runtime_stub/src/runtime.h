@@ -35,14 +35,14 @@ struct pk_executor {
   packager_parallel_for_fn *parallel_for; /* the host program's threads, or NULL */
   void *context;
   pk_pool_t *pool; /* the bundle's threads, or NULL */
-  pk_team_t *team; /* the part of them that runs its loops; NULL: all, while no other loop has them */
+  pk_team_t *team; /* the workers that run its loops; NULL: all, unless another loop holds the pool */
 };
 
-/* An iteration that has `threads` threads to itself, which loops get from this executor. Returns 0 or an error. */
+/* An iteration with a team of `threads` threads, which its loops get from this executor. Returns 0 or an error. */
 typedef int32_t pk_team_fn(const void *arguments, const pk_executor_t *executor, int32_t threads, int64_t index);
 
-/* Runs iterations [0, extent) at once, with as many of the threads each as there are for all; one after the other in
- * this thread, where there are none to be had. Returns 0 or the first error. */
+/* Runs iterations [0, extent) concurrently, each with a team of an equal share of the threads; sequentially in this
+ * thread if there are none. Returns 0 or the first error. */
 int32_t pk_teams_for(const pk_executor_t *executor, int32_t threads, pk_team_fn *task, const void *arguments,
                      int32_t extent);
 
@@ -73,11 +73,11 @@ struct packager_session {
   pk_constants_t constants;
   pk_call_t call;          /* all but `threads` is set once */
   const pk_level_t *level; /* NULL where the model has none */
-  const pk_entry_t *entry; /* that runs, or ran last: what the fields below are of */
+  const pk_entry_t *entry; /* running, or last run; the fields below are of it */
   pk_executor_t executor;
   void *device;          /* [pk_device_bytes()] the device's part of the session */
   int64_t *dims;         /* [num_dims] */
-  int shaped;            /* extents are those of the dims, and what the model demands of these is checked */
+  int shaped;            /* extents are computed from the dims, and the model's conditions on these were checked */
   int64_t *extents;      /* [total_extents] of all inputs, then of all outputs */
   void **inputs;         /* [num_inputs] */
   void **outputs;        /* [num_outputs] */
@@ -88,7 +88,7 @@ struct packager_session {
   char message[PK_MESSAGE_BYTES];
 };
 
-/* The most that any entry has. */
+/* Maxima over all entries. */
 typedef struct {
   int32_t inputs, outputs, tensors, dims, extents;
   int32_t runs; /* how many entries and variants there are to run */
@@ -116,7 +116,7 @@ int32_t pk_leave(packager_session_t *session, int32_t status);
 /* Finds the variant of an entry with bucketed dims that is for the sizes of these inputs. */
 int32_t pk_choose_variant(packager_session_t *session, const pk_entry_t **entry, const DLTensor *const *inputs,
                           int32_t num_inputs);
-/* Makes an entry the one that runs, in a session that the caller has entered. */
+/* Switches a session that the caller has entered to an entry. */
 void pk_enter_entry(packager_session_t *session, const pk_entry_t *entry);
 
 /* Checks the descriptions of the inputs, reads the symbolic dims from them and fills session->extents. Data
@@ -162,7 +162,7 @@ void pk_unlock(void);
 /* Counted per session, under the lock. Acquiring starts the workers, releasing the last stops them. */
 int32_t pk_pool_acquire(pk_pool_t **pool);
 void pk_pool_release(void);
-/* Around a run whose loops can use more than one thread: meanwhile workers do not sleep at once. */
+/* Bracket a run whose loops can use several threads: meanwhile workers spin longer before they sleep. */
 void pk_run_begins(const pk_executor_t *executor);
 void pk_run_ends(const pk_executor_t *executor);
 /* How many threads, the caller included, loops of this executor can use now. */

@@ -55,7 +55,7 @@ static int32_t read_options(const packager_session_options_t *given, packager_se
   return pk_device_check_options(options);
 }
 
-/* Hands out consecutive parts of one block; without a block it only adds up their sizes. */
+/* Bump allocator over one block; without a block it only sums the sizes. */
 typedef struct {
   uint8_t *block;
   uint64_t used;
@@ -121,7 +121,7 @@ static void fill(packager_session_t *session) {
   pk_enter_entry(session, pk_model.entries);
 }
 
-/* Says which candidates a session uses. */
+/* Sets the candidates that a session uses. */
 static int32_t select_candidates(const packager_session_options_t *options, uint8_t *selection) {
   if (!options->selection != !options->num_selected ||
       (options->selection && options->num_selected != pk_model.num_selected)) {

@@ -1,4 +1,4 @@
-/* validate.c: everything that is checked about the tensors of a run before a primitive function starts. */
+/* validate.c: checks the tensors of a run before any primitive function is called. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -111,7 +111,7 @@ static int32_t check_count(packager_session_t *session, const char *role, const 
   return PACKAGER_OK;
 }
 
-/* What is found once for each change of the dims. */
+/* Computed once per change of the dims. */
 static int32_t shape(packager_session_t *session, const pk_entry_t *entry) {
   int64_t values[2];
   int32_t broken = entry->check ? entry->check(session->dims, values) : 0;
