@@ -1,4 +1,4 @@
-"""Every error that packager raises, its exit code and its hint.
+"""Defines every error that packager raises, with its exit code and hint.
 
 The command line prints ``error: <message>``, the cause if there is one, a blank line and ``hint: <what to do>``
 to stderr and exits with ``exit_code``. Nothing outside this module defines an exit code.
@@ -38,7 +38,7 @@ class UsageError(PackagerError):
 
 
 class UnboundedDimsError(UsageError):
-    """Symbolic dims of the model have no bounds, and no request gives them any; ``dims`` says where each stands."""
+    """Symbolic dims have no bounds; ``dims`` maps each to where it occurs."""
 
     def __init__(self, dims: Mapping[str, str]) -> None:
         self.dims = dict(dims)
@@ -100,7 +100,7 @@ class ToolchainError(PackagerError):
 
 
 class BackendError(PackagerError):
-    """A backend failed to compile its partitions, or handed back something else than it said."""
+    """A backend failed to compile its partitions, or its output violates the contract."""
 
     exit_code = 5
 
@@ -130,7 +130,7 @@ def listed(names: Iterable[str], limit: int = 8) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of what a foreign error says: TVM's and torch's put the point there."""
+    """Return the last line of a foreign error's message, where TVM and torch put the cause."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""Where the files are that packager ships beside its Python code: templates and the C runtime."""
+"""Locates the files shipped beside the Python code: templates and the C runtime."""
 
 from __future__ import annotations
 

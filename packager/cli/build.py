@@ -26,7 +26,7 @@ def build(
     options: BuildOptions,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what each backend would be given, and build nothing.")
+        bool, typer.Option("--dry-run", help="Print which backend would compile what, and build nothing.")
     ] = False,
     timings: Annotated[
         bool, typer.Option("--timings", help="Print how long each stage and each compiler took, on stderr.")
@@ -77,7 +77,7 @@ def explain(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what a build would meet: what is supported, which backend takes what, and why not (then exits with 3)."""
+    """Explain what a build would do: supported operators, their backends, reasons. Exits with 3 if it would fail."""
     from packager.cli.reports.explain import render
     from packager.pipeline.explain import explain as explain_model
 
@@ -124,7 +124,7 @@ def targets(
 
 
 def doctor() -> None:
-    """Say what works here: toolchain, backends, versions, and what to install for the rest."""
+    """Check toolchain, backends and versions, and say what to install."""
     from packager.pipeline.doctor import examine
 
     findings = examine()
@@ -140,7 +140,7 @@ def doctor() -> None:
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
 ) -> None:
-    """Show what the build cache holds, or clear it."""
+    """Show the size of the build cache, or clear it."""
     from packager.codegen.cache import Cache
 
     store = Cache.of_user()

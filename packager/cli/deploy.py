@@ -25,7 +25,7 @@ def _print_json(value: Any) -> None:
 
 
 def inspect(bundle: BundlePath, as_json: Json = False) -> None:
-    """Say what is in a bundle, without executing any of it. --json prints its manifest."""
+    """Describe a bundle, without executing it. --json prints its manifest."""
     from packager.bundle.reader import inspect as inspect_bundle
 
     found = inspect_bundle(bundle)
@@ -77,9 +77,7 @@ def run(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs.")] = None,
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
-    entry: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of several models the one; default: first.")
-    ] = None,
+    entry: Annotated[str | None, typer.Option(metavar="NAME", help="The model to run; default: the first.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a bundle once. Without -o, print a summary of each output."""
@@ -132,13 +130,13 @@ def _summary(name: str, array: Any) -> dict[str, Any]:
 def bench(
     bundle: BundlePath,
     *,
-    runs: Annotated[int, typer.Option(help="Runs that are measured.", min=1)] = 100,
-    warmup: Annotated[int, typer.Option(help="Runs before.", min=0)] = 10,
+    runs: Annotated[int, typer.Option(help="Measured runs.", min=1)] = 100,
+    warmup: Annotated[int, typer.Option(help="Warm-up runs.", min=0)] = 10,
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
     device: Device = 0,
     graph: Annotated[
-        Literal["auto", "on", "off"], typer.Option(help="Whether a CUDA bundle's runs are replayed as a CUDA graph.")
+        Literal["auto", "on", "off"], typer.Option(help="Whether to replay runs of a CUDA bundle as a CUDA graph.")
     ] = "auto",
     profile: Annotated[bool, typer.Option("--profile", help="Also measure each primitive function.")] = False,
     profile_json: Annotated[
@@ -221,8 +219,8 @@ def tune(
         list[Path] | None,
         typer.Option(metavar="FILE.json", help="With --bind: measure nothing, take these records. Repeatable."),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Turns that each candidate gets.", min=3)] = 30,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
+    rounds: Annotated[int, typer.Option(help="Measurements of each candidate.", min=3)] = 30,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
     as_json: Json = False,

@@ -1,8 +1,7 @@
-"""Keep torch out of processes that do not need it: TVM imports it where it is installed, which takes longer than TVM.
+"""Hides torch from TVM, which imports it if it is installed; that takes longer than importing TVM.
 
-``tvm_ffi`` does so to get around a clash of symbols on Windows, ``tvm.relax`` to offer conversions; both work where it
-is not installed. The command line's own process is the only one that is treated so: a program that uses packager may
-want both.
+``tvm_ffi`` does so to get around a clash of symbols on Windows, ``tvm.relax`` to offer conversions; both work without
+it. Only the command line does so: a program that uses packager may want both.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from types import ModuleType
 
 
 class _Finder(MetaPathFinder):
-    """Finds no torch while TVM is being imported."""
+    """Hides torch while TVM is being imported."""
 
     def find_spec(
         self,
@@ -37,11 +36,11 @@ _FINDER = _Finder()
 
 
 def install() -> None:
-    """Keep torch out, once TVM is imported."""
+    """Hide torch from TVM."""
     sys.meta_path.insert(0, _FINDER)
 
 
 def remove() -> None:
-    """Let TVM import torch: what is to be built is one of torch's programs. No harm if it is not kept out."""
+    """Let TVM import torch, for models that are torch programs. Does nothing if it is not hidden."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: stop the work once, and let the removal of temporary files end undisturbed."""
+"""Handles SIGINT and SIGTERM: the first stops the work, later ones do not disturb the removal of temporary files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def arrived() -> bool:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if a signal has arrived and somebody caught what it raised."""
+    """Raise KeyboardInterrupt again if a signal has arrived and a library swallowed the first."""
     if _arrived:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Options of the commands: those of a build, made of the list in ``packager.pipeline.options``."""
+"""Creates the options of a build for typer from the list in ``packager.pipeline.options``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_build_options(command: Callable[..., None], *, explained: bool = False)
 
 
 def _parameters(shown: Mapping[str, OptionInfo]) -> Iterator[inspect.Parameter]:
-    """Yield the parameters that typer reads: what is not given is None, of a flag False."""
+    """Yield the parameters for typer; the default is None, or False for flags."""
     for name, info in shown.items():
         parameter = functools.partial(inspect.Parameter, name, inspect.Parameter.KEYWORD_ONLY)
         if not info.flags:

@@ -1,4 +1,4 @@
-"""Small ONNX models, a few per family of operators, that every backend must compute correctly or not take."""
+"""Small ONNX models, a few per family of operators, that every backend must compute correctly or decline."""
 
 from __future__ import annotations
 

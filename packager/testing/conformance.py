@@ -154,7 +154,7 @@ class Conformance:
         assert record.primitives, f"{self.kind} takes nothing of {case.name}"
 
     def test_all_cases_in_one_model(self, tmp_path: Path) -> None:
-        """Many partitions, and of each a twin, which shares its code."""
+        """Many partitions, each with a duplicate that shares its code."""
         once = {primitive.symbol for primitive in self._primitives(tmp_path / "once", 1)}
         twice = self._primitives(tmp_path / "twice", 2)
         assert {primitive.symbol for primitive in twice} == once
@@ -192,7 +192,7 @@ class Conformance:
 
 
 class PartitionConformance(Conformance):
-    """Of a backend that takes parts of a model, beside the ``llvm`` Target."""
+    """Tests of a backend that compiles parts of a model, beside the ``llvm`` Target."""
 
     common_values: ClassVar[Mapping[str, Any]] = {"min_partition_flops": 200, "max_partition_depth": 1}
 
@@ -225,8 +225,8 @@ class PartitionConformance(Conformance):
 def check_symbols(output: BackendOutput, wanted: Sequence[str]) -> None:
     """Raise AssertionError unless the libraries provide exactly ``wanted`` and their files define it, once each.
 
-    Forms for better CPUs are of the same symbols. Objects lend nothing else to others; archives may, as only the
-    members that are needed become part of a bundle.
+    Clones for higher CPU levels have the same symbols. Objects define nothing else globally; archives may, since only
+    the required members are linked.
     """
     for level in sorted({"", *(library.level for library in output.static_libraries)}):
         of_level = [library for library in output.static_libraries if library.level == level]
@@ -241,9 +241,9 @@ def check_symbols(output: BackendOutput, wanted: Sequence[str]) -> None:
         assert Counter(defined) == Counter(library.symbols)
 
 
-@functools.lru_cache(maxsize=4)  # what many tests read may be a large archive
+@functools.lru_cache(maxsize=4)  # many tests read the same archive, which may be large
 def _definitions(file: Path, _changed: int) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return the global symbols that a file defines, once for each time, and those that others would see."""
+    """Return the global definitions of a file, with duplicates, and the symbols that are visible to other files."""
     names: list[str] = []
     leaks: set[str] = set()
     for part in read_objects(file):
@@ -254,7 +254,7 @@ def _definitions(file: Path, _changed: int) -> tuple[tuple[str, ...], frozenset[
 
 @functools.cache
 def own_cache() -> tempfile.TemporaryDirectory[str]:
-    """Return a cache folder that is empty at first and goes with this process."""
+    """Return a cache folder that starts empty and is deleted with this process."""
     return tempfile.TemporaryDirectory(prefix="packager-conformance-")
 
 
@@ -265,7 +265,7 @@ def snapshot(folders: Any) -> dict[str, tuple[int, int]]:
 
 
 def compile_elsewhere(wanted: Mapping[str, Any], places: Mapping[str, Path], seed: str) -> list[Any]:
-    """Compile in another process, in folders of its own; return what it has made, each time that it did."""
+    """Compile in a subprocess with folders of its own; return the description of each output."""
     environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
     environment |= {name: str(path) for name, path in places.items() if name.isupper()}
     environment |= {"PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C"}

@@ -65,7 +65,7 @@ def _level_rows(requirements: Requirements) -> list[tuple[str, str]]:
         more = _names(name for name in level.cpu_features if name not in every)
         rows.append(("" if index else "CPU levels", f"{level.name}, with {more}" if index else level.name))
     if requirements.dispatched_features:
-        rows.append(("asked for by code", _names(requirements.dispatched_features)))
+        rows.append(("checked at run time", _names(requirements.dispatched_features)))
     return rows
 
 

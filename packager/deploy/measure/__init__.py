@@ -1,1 +1,1 @@
-"""Measure a bundle: ``bench``, ``bench_cuda``, ``profile``, ``tune``; ``random_inputs``, ``cuda_memory``."""
+"""Measures a bundle: ``bench``, ``bench_cuda``, ``profile``, ``tune``; ``random_inputs``, ``cuda_memory``."""
