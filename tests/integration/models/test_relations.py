@@ -148,8 +148,40 @@ DEMANDS = {
         {"a": 2, "k": 9, "m": 3},
     ),
     "elements": ("float[k,4] y", "y = GatherElements<axis=1>(x, i)", "float[a,4] x, int64[k,4] i", {"a": 2, "k": 9}),
+    "expand_known": ("float[3,4] y", "s1 = Constant<value_ints=[3,4]>() y = Expand(x, s1)", "float[a,1] x", {"a": 2}),
     "expand": ("float[k,4] y", "s1 = Shape(v) y = Expand(x, s1)", "float[a,1] x, float[k,4] v", {"a": 2, "k": 9}),
 }
+
+
+EXPANDS = {
+    "ones": ("float[n,m,1] y", "t = Constant<value_ints=[1,1,1]>()"),
+    "wider": ("float[n,m,4] y", "t = Constant<value_ints=[1,1,4]>()"),
+    "rank": ("float[2,n,m,4] y", "t = Constant<value_ints=[2,1,1,4]>()"),
+    "shorter": ("float[n,m,4] y", "t = Constant<value_ints=[4]>()"),
+    "known": ("float[n,3,4] y", "t = Constant<value_ints=[3,4]>()"),
+    "dims": (
+        "float[k,n,m,n] y",
+        "k = Shape(v)  s = Shape<start=0,end=2>(x)  f = Shape<start=0,end=1>(x)  t = Concat<axis=0>(k, s, f)",
+    ),
+    "short": ("float[n,m,k] y", "t = Shape(v)"),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDS)
+def test_a_symbolic_extent_expands(name: str, tmp_path: Path) -> None:
+    """To a shape of any rank, of numbers and dims: the data keep their extents where it has 1."""
+    output, shape = EXPANDS[name]
+    model = graph(f"e (float[n,m,1] x, float[k] v) => ({output}) {{ {shape}  y = Expand(x, t) }}")
+    points = [{"n": 1, "m": 3, "k": 2}, {"n": 5, "m": 3, "k": 7}]
+    check(model, tmp_path, dict.fromkeys("nmk", (1, 8)), points, targets=LLVM).close()
+
+
+def test_a_dim_is_how_often_data_are_repeated(tmp_path: Path) -> None:
+    model = graph("""t (float[n,m,3] x, float[k] v) => (float[nk,m,rest] y) {
+        k = Shape(v)  n = Shape<start=0,end=1>(x)  one = Constant<value_ints=[1]>()
+        t = Concat<axis=0>(k, one, n)  y = Tile(x, t) }""")
+    points = [{"n": 1, "m": 3, "k": 2}, {"n": 2, "m": 3, "k": 7}]
+    check(model, tmp_path, dict.fromkeys("nmk", (1, 8)), points, targets=LLVM).close()
 
 
 @pytest.mark.parametrize("name", DEMANDS)

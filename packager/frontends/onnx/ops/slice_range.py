@@ -1,7 +1,8 @@
-"""Converters of Slice and Range with symbolic bounds.
+"""Converters of Slice and Range with symbolic bounds, and of Expand and Tile to symbolic extents.
 
-TVM's importer does not clamp symbolic slice bounds, and computes ranges at run time. ONNX operators Slice (versions 1
-to 13) and Range (11).
+TVM's importer does not clamp symbolic slice bounds, computes ranges at run time, expands symbolic extents only to a
+symbolic shape of at least their rank, and does not repeat by symbolic numbers. ONNX operators Slice (versions 1 to 13),
+Range (11), Expand (13) and Tile (13).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import relax, tirx
+from tvm_ffi import structural_equal
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, extents, optional
 from packager.frontends.onnx.ops.shape_arithmetic import as_tensor, is_symbolic, known
@@ -72,4 +74,31 @@ def _range(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conv
     return relax.op.arange(_min(attributes["tvm_custom"]["analyzer"], start, limit), limit, step, "int64")
 
 
-BOUNDS: Mapping[str, Converter] = {"Slice": _slice, "Range": _range}
+def _expand(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Expand-13: the data and the shape broadcast to each other, so the data keep their extent where the shape has 1.
+
+    A symbolic extent is assumed equal to the other one, never broadcast; each run checks it (``graph.conditions``).
+    """
+    data, given = inputs[0], known(inputs[1], attributes)
+    have = extents(data)
+    if given is None or all(isinstance(extent, int) for extent in (*have, *given)):
+        return convert("Expand", list(inputs), attributes)
+    kept = [1] * max(len(given) - len(have), 0) + have
+    asked = [1] * max(len(have) - len(given), 0) + list(given)
+    wanted = [old if isinstance(new, int) and new in (1, -1) else new for old, new in zip(kept, asked, strict=True)]
+    shape = relax.ShapeExpr(wanted)
+    return data if structural_equal(shape, data.ty.shape) else relax.op.broadcast_to(data, shape)
+
+
+def _tile(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Tile-13; for symbolic repeats, broadcast a new axis before each axis and merge both."""
+    repeats = known(inputs[1], attributes)
+    if repeats is None or not is_symbolic(inputs[1]):
+        return convert("Tile", list(inputs), attributes)
+    pairs = list(zip(repeats, extents(inputs[0]), strict=True))
+    apart = builder.emit(relax.op.reshape(inputs[0], [part for _, extent in pairs for part in (1, extent)]))
+    repeated = builder.emit(relax.op.broadcast_to(apart, [part for pair in pairs for part in pair]))
+    return relax.op.reshape(repeated, [times * extent for times, extent in pairs])
+
+
+BOUNDS: Mapping[str, Converter] = {"Slice": _slice, "Range": _range, "Expand": _expand, "Tile": _tile}
