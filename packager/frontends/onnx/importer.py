@@ -19,17 +19,12 @@ from packager.bundle.arrays import Array
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
 from packager.frontends.onnx.graph.custom_ops import CustomNode, convert
+from packager.frontends.onnx.graph.nodes import title_of
 from packager.frontends.onnx.ops import shape_arithmetic as onnx_shapes
 from packager.frontends.onnx.ops.broadcast import agree
 from packager.frontends.onnx.ops.converters import CONVERTERS
 from packager.graph.conditions import Relations
 from packager.graph.lift_constants import stays_inline
-
-
-def node_name(node: onnx.NodeProto, index: int = 0) -> str:
-    """Return the name of a node for messages; if it has none, the name of its first output."""
-    return node.name or (node.output[0] if node.output else f"{node.op_type}_{index}")
-
 
 # Operators whose single output is a sequence or optional, represented as a Relax tuple.
 WHOLE_TUPLES = {
@@ -105,8 +100,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         results = {value.name for value in graph.output}
-        for index, node in enumerate(graph.node):
-            self.current_node = node_name(node, index)
+        for node in graph.node:
+            self.current_node = title_of(node)
             attributes = self._parse_attr(node.attribute)
             attributes["tvm_custom"] = {
                 **{"name": node.name, "num_outputs": len(node.output)},
@@ -143,9 +138,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
         def convert_standard(name: str, operands: Any, attributes: Any) -> Any:
-            complete = onnx_frontend.onnx_input(
-                operands
-            )  # TVM's list of inputs, in which omitted trailing inputs are None
+            complete = onnx_frontend.onnx_input(operands)  # a list in which omitted trailing inputs are None
             return super(Importer, self)._convert_operator(name, complete, attributes, opset)
 
         try:

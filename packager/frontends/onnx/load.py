@@ -15,7 +15,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from packager.bundle.hashing import sha256_of_file
 from packager.bundle.manifest import Model, TensorSpec
-from packager.custom_ops.domains import CONTRIB_DOMAINS, STANDARD_DOMAINS
+from packager.custom_ops.domains import CONTRIB_DOMAINS
 from packager.custom_ops.library import OpLibrary
 from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.frontends.dims import DimRequest, resolve_dims
@@ -26,10 +26,10 @@ from packager.frontends.onnx.graph.bounded_sizes import bound_sizes
 from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx.graph.external_data import all_tensors, detach_large, is_declared, read_external
 from packager.frontends.onnx.graph.narrow_types import store_narrow
+from packager.frontends.onnx.graph.nodes import is_standard, replace_all, standard_version, title_of
 from packager.frontends.onnx.graph.simplify import simplify
-from packager.frontends.onnx.importer import Importer, node_name, run_importer
+from packager.frontends.onnx.importer import Importer, run_importer
 from packager.frontends.onnx.ops.converters import CONVERTERS
-from packager.frontends.onnx.refused import refuse_strings, refused_use
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.graph.dataflow import bindings_of, extents_of, variables_of
 from packager.graph.identity import IdentitySet
@@ -37,6 +37,8 @@ from packager.ir.model import ImportedModel, ModelSignature
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
+
+STRINGS_HINT = "bundles compute with numbers: turn strings into numbers before, and cut the model there"
 
 
 def load(
@@ -54,7 +56,7 @@ def load(
     graph = model.graph
     _drop_initializer_inputs(graph)
     _override(graph, overrides, arrays)
-    refuse_strings(graph)
+    _refuse_strings(graph)
     freeze_inputs(graph, frozen or {})
     found = name_dims(graph)
     resolved = resolve_dims(found, dims)
@@ -63,7 +65,7 @@ def load(
     inferred, constants = simplify(model, custom, arrays)
     bound_sizes(graph, inferred, constants)
     narrow = store_narrow(graph, inferred.types, constants)
-    _check_operators(graph, inferred.types, custom)
+    _check_operators(graph, custom)
     importer = Importer(custom, resolved, constants.array)
     module = run_importer(importer, graph, _opset(model))
     _check_outputs(graph, module["main"])
@@ -144,16 +146,14 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
 def _drop_initializer_inputs(graph: onnx.GraphProto) -> None:
     """Remove initializers from the inputs, where IR versions before 4 list them too."""
     initialized = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in initialized]
-    del graph.input[:]
-    graph.input.extend(inputs)
+    replace_all(graph.input, [value for value in graph.input if value.name not in initialized])
 
 
 def _override(graph: onnx.GraphProto, overrides: Overrides, arrays: dict[str, Array]) -> None:
     """Replace initializers, including those in ``arrays``, and values of Constant nodes. Raises UsageError."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
+        if is_standard(node, "Constant"):
             tensors.update((node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value")
     overrides.check_names(tensors)
     for name in overrides.arrays:
@@ -166,23 +166,36 @@ def _override(graph: onnx.GraphProto, overrides: Overrides, arrays: dict[str, Ar
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
 
 
-def _check_operators(graph: onnx.GraphProto, types: Mapping[str, int], custom: Mapping[str, CustomNode]) -> None:
-    known = set(onnx_frontend._get_convert_map()) | {"Constant", *CONVERTERS}
+def _refuse_strings(graph: onnx.GraphProto) -> None:
+    """Raise ModelError for inputs, outputs and initializers of strings, which bundles do not support."""
+    given = [("input", value.name, value.type.tensor_type.elem_type) for value in graph.input]
+    given += [("output", value.name, value.type.tensor_type.elem_type) for value in graph.output]
+    given += [("initializer", tensor.name, tensor.data_type) for tensor in graph.initializer]
+    for kind, name, element_type in given:
+        if element_type == onnx.TensorProto.STRING:
+            raise ModelError(f"{kind} {name!r} holds strings", hint=STRINGS_HINT)
+
+
+def _check_operators(graph: onnx.GraphProto, custom: Mapping[str, CustomNode]) -> None:
+    known = {"Constant", *onnx_frontend._get_convert_map(), *CONVERTERS, *custom}
     scalars = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if not tensor.dims}
     refused: dict[str, list[str]] = {}
-    for index, node in enumerate(graph.node):
-        if node.op_type in custom:
+    for node in graph.node:
+        operator = node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
+        if is_standard(node, "Dropout") and _is_training(node, scalars):
+            operator = "Dropout in training mode"  # TVM imports it as in inference
+        elif (
+            node.op_type in custom or is_standard(node, *known) or node.op_type in CONTRIB_DOMAINS.get(node.domain, ())
+        ):
             continue
-        standard = node.domain in STANDARD_DOMAINS
-        operator = node.op_type if standard else f"{node.domain}::{node.op_type}"
-        if (standard and node.op_type in known) or node.op_type in CONTRIB_DOMAINS.get(node.domain, ()):
-            use = refused_use(node, types, scalars)
-            if use is None:
-                continue
-            operator = f"{operator} {use}"
-        refused.setdefault(operator, []).append(node_name(node, index))
+        refused.setdefault(operator, []).append(title_of(node))
     if refused:
         raise UnsupportedOperatorsError(refused)
+
+
+def _is_training(node: onnx.NodeProto, scalars: Mapping[str, Array]) -> bool:
+    mode = node.input[2] if len(node.input) > 2 else ""
+    return bool(mode and scalars.get(mode, True))  # one that is not constant may be true
 
 
 def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
@@ -234,12 +247,10 @@ def _is_empty(ty: Any) -> bool:
 
 
 def _opset(model: onnx.ModelProto) -> int:
-    for entry in model.opset_import:
-        if entry.domain in STANDARD_DOMAINS:
-            return int(entry.version)
-    if any(node.domain in STANDARD_DOMAINS for node in model.graph.node):
+    version = standard_version(model)
+    if version is None and any(map(is_standard, model.graph.node)):
         raise ModelError("the model imports no standard operator set", hint="export it again with an opset")
-    return int(onnx.defs.onnx_opset_version())
+    return version or int(onnx.defs.onnx_opset_version())
 
 
 def _spec(value: onnx.ValueInfoProto, narrow: str | None) -> TensorSpec:

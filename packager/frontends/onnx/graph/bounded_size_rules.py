@@ -16,6 +16,7 @@ from onnx import TensorProto
 
 from packager.frontends.onnx.graph.fold_constants import Constants, Extents
 from packager.frontends.onnx.graph.infer_shapes import Inferred
+from packager.frontends.onnx.graph.nodes import attributes_of
 
 
 class CannotPropagateError(Exception):
@@ -41,7 +42,7 @@ class Operands:
         constants: Constants,
     ) -> None:
         self.node = node
-        self.attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        self.attributes = attributes_of(node)
         self.bounded = [bounded.get(name) for name in node.input]
         self._inferred = inferred
         self._constants = constants

@@ -7,17 +7,17 @@ identity of the reduction. A bounded output of the model is zero beyond its coun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.errors import ModelError
 from packager.frontends.onnx.graph.bounded_size_rules import BoundedAxis, CannotPropagateError, Operands, propagated
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
+from packager.frontends.onnx.graph.nodes import NodeWriter, all_inputs, is_standard, replace_all, title_of
 
 # Operator -> its number of outputs, and the indices of those whose size depends on data.
 DATA_DEPENDENT: Mapping[str, tuple[int, tuple[int, ...]]] = {
@@ -39,52 +39,35 @@ MEANS = ("ReduceMean", "ReduceLogSum", "ReduceLogSumExp")
 
 def bound_sizes(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> None:
     """Rewrite a graph in place to compute all counts. Raises ModelError for a node that cannot propagate one."""
-    if any(node.op_type in DATA_DEPENDENT and node.domain in STANDARD_DOMAINS for node in graph.node):
+    if any(is_standard(node, *DATA_DEPENDENT) for node in graph.node):
         _Propagation(graph, inferred, constants).rewrite()
 
 
-class _Propagation:
+class _Propagation(NodeWriter):
     def __init__(self, graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> None:
+        super().__init__(graph, constants.tensors)
         self.graph, self.inferred, self.constants = graph, inferred, constants
         self.outputs = {value.name: value for value in graph.output}
-        self.taken = {name for node in graph.node for name in (*node.input, *node.output)} | constants.tensors.keys()
-        self.used = {name for node in graph.node for name in node.input} | self.outputs.keys()
         self.bounded: dict[str, BoundedAxis] = {}
-        self.nodes: list[onnx.NodeProto] = []
 
     def rewrite(self) -> None:
         """Rewrite the graph."""
         for node in self.graph.node:
-            standard = node.domain in STANDARD_DOMAINS
             try:
-                if standard and node.op_type in DATA_DEPENDENT:
+                if is_standard(node, *DATA_DEPENDENT):
                     self._count(node)
-                elif any(name in self.bounded for name in (*node.input, *_inner_inputs(node))):
-                    self._propagate(node, standard)
+                elif any(name in self.bounded for name in all_inputs(node)):
+                    self._propagate(node)
                 else:
                     self.nodes.append(node)
             except CannotPropagateError as why:
-                value = next(name for name in (*node.input, *_inner_inputs(node)) if name in self.bounded)
+                value = next(name for name in all_inputs(node) if name in self.bounded)
                 raise ModelError(
-                    f"node {node.name or node.output[0]!r} of operator {node.op_type} takes {value!r}, whose size "
+                    f"node {title_of(node)!r} of operator {node.op_type} takes {value!r}, whose size "
                     f"depends on data: {why}",
                     hint="cut the model there: values of data-dependent size may be outputs",
                 ) from None
-        del self.graph.node[:]
-        self.graph.node.extend(self.nodes)
-
-    def _emit(
-        self, like: onnx.NodeProto, operator: str, inputs: Sequence[str], output: str, **attributes: int | str
-    ) -> str:
-        name = like.name or next(filter(None, like.output), "")
-        self.nodes.append(helper.make_node(operator, inputs, [output], name=name, **attributes))
-        return output
-
-    def _fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        return name
+        replace_all(self.graph.node, self.nodes)
 
     def _filled(self, node: onnx.NodeProto, index: int, fill: str) -> str:
         """Return an input of a node with its undefined elements filled."""
@@ -92,8 +75,8 @@ class _Propagation:
         bounded = self.bounded.get(name)
         if bounded is None:
             return name
-        output = self._fresh(f"{name}.filled")
-        self._emit(node, "FillBeyond", [name, bounded.count], output, axis=bounded.axis, fill=fill)
+        output = self.fresh(f"{name}.filled")
+        self.emit(node, "FillBeyond", [name, bounded.count], output, axis=bounded.axis, fill=fill)
         return output
 
     def _count(self, node: onnx.NodeProto) -> None:
@@ -125,7 +108,7 @@ class _Propagation:
         """Return the name of a value's count, an output name if the value is an output."""
         if name in self.outputs and f"{name}{COUNT}" in self.taken:
             raise ModelError(f"the value name {f'{name}{COUNT}'!r} is reserved for a count of {node.op_type}")
-        return self._fresh(f"{name}{COUNT}")
+        return self.fresh(f"{name}{COUNT}")
 
     def _add_output(self, name: str, count: str) -> None:
         self.outputs[name].type.tensor_type.ClearField("shape")
@@ -144,9 +127,9 @@ class _Propagation:
     def _operands(self, node: onnx.NodeProto) -> Operands:
         return Operands(node, self.bounded, self.inferred, self.constants)
 
-    def _propagate(self, node: onnx.NodeProto, standard: bool) -> None:
+    def _propagate(self, node: onnx.NodeProto) -> None:
         given = self._operands(node)
-        if not standard or not any(given.bounded):
+        if not is_standard(node) or not any(given.bounded):
             raise CannotPropagateError("it is not known to keep the axis")
         if node.op_type == "Shape":
             self._shape(node, given)
@@ -162,14 +145,14 @@ class _Propagation:
         for index, name in enumerate(node.output):
             self.bounded[name] = bounded
             if name in self.outputs:
-                node.output[index] = given_out[name] = self._fresh(f"{name}.room")
+                node.output[index] = given_out[name] = self.fresh(f"{name}.room")
         self.nodes.append(node)
         for name, inner in given_out.items():
             self._add_filled_output(node, inner, name, bounded)
 
     def _add_filled_output(self, node: onnx.NodeProto, inner: str, outer: str, bounded: BoundedAxis) -> None:
-        self._emit(node, "FillBeyond", [inner, bounded.count], outer, axis=bounded.axis, fill="zero")
-        count = self._emit(node, "Identity", [bounded.count], self._count_name(outer, node))
+        self.emit(node, "FillBeyond", [inner, bounded.count], outer, axis=bounded.axis, fill="zero")
+        count = self.emit(node, "Identity", [bounded.count], self._count_name(outer, node))
         self._add_output(outer, count)
 
     def _shape(self, node: onnx.NodeProto, given: Operands) -> None:
@@ -180,16 +163,16 @@ class _Propagation:
         if not wanted or any(extents[axis] is None for axis in wanted if axis != bounded.axis):
             raise CannotPropagateError("extents of its input are unknown")
         parts = []
-        one = self._fresh(f"{node.output[0]}.one")
+        one = self.fresh(f"{node.output[0]}.one")
         self.constants.add(one, np.array([1], np.int64), None)
         for axis in wanted:
-            part = self._fresh(f"{node.output[0]}.{axis}")
+            part = self.fresh(f"{node.output[0]}.{axis}")
             if axis == bounded.axis:
-                self._emit(node, "Reshape", [bounded.count, one], part)
+                self.emit(node, "Reshape", [bounded.count, one], part)
             else:
                 self.constants.add(part, np.array([extents[axis]], np.int64), None)
             parts.append(part)
-        self._emit(node, "Concat", parts, node.output[0], axis=0)
+        self.emit(node, "Concat", parts, node.output[0], axis=0)
 
     def _slice(self, node: onnx.NodeProto, given: Operands) -> BoundedAxis:
         """Return the bounded axis of a Slice: of the first n slices, min(n, count) are valid."""
@@ -202,9 +185,9 @@ class _Propagation:
                 continue
             if (start, step) != (0, 1) or end < 0:
                 raise CannotPropagateError("it does more than truncate the axis")
-            most = self._fresh(f"{node.output[0]}.most")
+            most = self.fresh(f"{node.output[0]}.most")
             self.constants.add(most, np.array(end, np.int64), None)
-            count = self._emit(node, "Min", [bounded.count, most], self._fresh(f"{node.output[0]}.size"))
+            count = self.emit(node, "Min", [bounded.count, most], self.fresh(f"{node.output[0]}.size"))
             return BoundedAxis(bounded.axis, count)
         return bounded
 
@@ -226,11 +209,3 @@ class _Propagation:
             raise CannotPropagateError("it works along the axis")
         node.input[0] = self._filled(node, 0, fill)
         return None
-
-
-def _inner_inputs(node: onnx.NodeProto) -> Iterator[str]:
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            for part in graph.node:
-                yield from part.input
-                yield from _inner_inputs(part)

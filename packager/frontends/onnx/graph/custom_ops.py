@@ -29,6 +29,7 @@ from packager.custom_ops.rules import (
 )
 from packager.custom_ops.symbolic import SYMBOLIC
 from packager.errors import ModelError
+from packager.frontends.onnx.graph.nodes import title_of
 from packager.graph.dataflow import extents_of
 
 ATTRIBUTE_TYPES = {
@@ -79,12 +80,12 @@ def take_custom_nodes(model: onnx.ModelProto, libraries: Sequence[OpLibrary]) ->
     """
     versions = {entry.domain: entry.version for entry in model.opset_import}
     found: dict[str, CustomNode] = {}
-    for index, node in enumerate(model.graph.node):
+    for node in model.graph.node:
         name = f"{node.domain}::{node.op_type}"
         known = [(library, op) for library in libraries for op in library.operators if op.name == name]
         if not known:
             continue
-        title = node.name or next((output for output in node.output if output), f"{node.op_type}_{index}")
+        title = title_of(node)
         version = versions.get(node.domain, 1)
         since = max((op.since for _, op in known if op.since <= version), default=None)
         if since is None:

@@ -13,6 +13,7 @@ import onnx
 from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
+from packager.frontends.onnx.graph.nodes import attributes_of, is_standard, replace_all, rewrite_nodes, title_of
 
 # Operators that TVM's importer lacks or computes wrongly, and for which the function is as fast as a converter.
 EXPANDED = {
@@ -30,23 +31,18 @@ def expand_functions(model: onnx.ModelProto, inferred: Inferred) -> bool:
     A node is kept while its input types are unknown, or if its schema has no function for its version.
     """
     versions = {entry.domain or "": entry.version for entry in model.opset_import}
-    changed = False
-    nodes: list[onnx.NodeProto] = []
-    for index, node in enumerate(model.graph.node):
+
+    def expanded(index: int, node: onnx.NodeProto) -> Iterator[onnx.NodeProto] | None:
         body = _function_of(node, versions, inferred) if node.op_type in EXPANDED else None
         if body is None:
-            nodes.append(node)
-            continue
-        nodes.extend(_inlined(node, body, f"{node.name or node.output[0]}.{index}."))
-        changed = True
+            return None
         for entry in body.opset_import:
             if (entry.domain or "") not in versions:
                 model.opset_import.append(entry)
                 versions[entry.domain or ""] = entry.version
-    if changed:
-        del model.graph.node[:]
-        model.graph.node.extend(nodes)
-    return changed
+        return _inlined(node, body, f"{title_of(node)}.{index}.")
+
+    return rewrite_nodes(model.graph, expanded)
 
 
 def _function_of(node: onnx.NodeProto, versions: Mapping[str, int], inferred: Inferred) -> onnx.FunctionProto | None:
@@ -88,7 +84,7 @@ def _inlined(node: onnx.NodeProto, body: onnx.FunctionProto, prefix: str) -> Ite
         return names.get(name, prefix + name if name else "")
 
     for part in body.node:
-        yield renamed_node(part, rename, attributes, node.name or node.output[0])
+        yield renamed_node(part, rename, attributes, title_of(node))
 
 
 def renamed_node(
@@ -124,9 +120,7 @@ def _rename_graph(
 ) -> None:
     for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         value.name = rename(value.name)
-    nodes = [renamed_node(node, rename, attributes, None) for node in graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    replace_all(graph.node, [renamed_node(node, rename, attributes, None) for node in graph.node])
 
 
 def inline_branches(graph: onnx.GraphProto, constants: Constants, inferred: Inferred) -> bool:
@@ -134,49 +128,32 @@ def inline_branches(graph: onnx.GraphProto, constants: Constants, inferred: Infe
 
     Where requires both branches to return the same static shapes, and computes both.
     """
-    nodes: list[onnx.NodeProto] = []
-    changed = False
-    for index, node in enumerate(graph.node):
-        decided = _is_decided(node, constants)
-        if not decided and not _is_choice(node, inferred):
-            nodes.append(node)
-            continue
-        changed = True
-        branches = {attribute.name: attribute.g for attribute in node.attribute}
-        prefix = f"{node.name or node.output[0]}.{index}."
-        if decided:
+
+    def inlined(index: int, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if not is_standard(node, "If"):
+            return None
+        branches, prefix = attributes_of(node), f"{title_of(node)}.{index}."
+        if node.input[0] in constants:
             chosen = "then_branch" if bool(constants.array(node.input[0]).reshape(-1)[0]) else "else_branch"
-            nodes.extend(_branch_nodes(node, list(node.output), branches[chosen], constants, prefix))
-            continue
+            return _branch_nodes(node, list(node.output), branches[chosen], constants, prefix)
+        if any(None in inferred.extents.get(name, (None,)) for name in node.output):
+            return None
         condition = f"{prefix}condition"
-        nodes.append(onnx.helper.make_node("Squeeze", [node.input[0]], [condition], name=node.name))
+        nodes = [onnx.helper.make_node("Squeeze", [node.input[0]], [condition], name=node.name)]
         results = []
         for name in ("then_branch", "else_branch"):
             results.append([f"{prefix}{name}.{output}" for output in node.output])
-            nodes.extend(_branch_nodes(node, results[-1], branches[name], constants, f"{prefix}{name}:"))
+            nodes += _branch_nodes(node, results[-1], branches[name], constants, f"{prefix}{name}:")
         for output, first, second in zip(node.output, *results, strict=True):
             nodes.append(onnx.helper.make_node("Where", [condition, first, second], [output], name=node.name))
-    if changed:
-        del graph.node[:]
-        graph.node.extend(nodes)
-    return changed
+        return nodes
 
-
-def _is_choice(node: onnx.NodeProto, inferred: Inferred) -> bool:
-    return (
-        node.op_type == "If"
-        and node.domain in STANDARD_DOMAINS
-        and all(name in inferred.extents and None not in inferred.extents[name] for name in node.output)
-    )
-
-
-def _is_decided(node: onnx.NodeProto, constants: Constants) -> bool:
-    return node.op_type == "If" and node.domain in STANDARD_DOMAINS and node.input[0] in constants
+    return rewrite_nodes(graph, inlined)
 
 
 def _branch_nodes(
     node: onnx.NodeProto, results: Sequence[str], branch: onnx.GraphProto, constants: Constants, prefix: str
-) -> Sequence[onnx.NodeProto]:
+) -> list[onnx.NodeProto]:
     """Return the nodes of a branch, with its outputs renamed to ``results``."""
     inner = {name for part in branch.node for name in part.output} | {t.name for t in branch.initializer}
     names = {name: prefix + name for name in inner if name}

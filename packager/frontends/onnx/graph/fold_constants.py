@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from packager.bundle.arrays import Array
-from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.frontends.onnx.graph.external_data import LARGE_BYTES, declaration
+from packager.frontends.onnx.graph.nodes import attributes_of, evaluator, is_standard, replace_all
 from packager.graph.array_views import take
 from packager.graph.lift_constants import stays_inline
 
@@ -81,7 +80,7 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
     remaining, folded = [], 0
     for node in graph.node:
         values: list[Array] | None = None
-        if node.domain not in STANDARD_DOMAINS:
+        if not is_standard(node):
             pass
         elif outputs.intersection(node.output):
             if node.op_type not in ("Identity", *NOT_FOLDABLE) and _takes_nothing(node, constants):
@@ -105,8 +104,7 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
             if name:
                 inputs = [i for i in node.input if i in constants]
                 constants.add(name, value, None if node.op_type == "Constant" else inputs)
-    del graph.node[:]
-    graph.node.extend(remaining)
+    replace_all(graph.node, remaining)
     return folded
 
 
@@ -127,7 +125,7 @@ def _shape_value(
     if node.op_type in ("Shape", "Size") and first in extents:
         known: Extents = extents[first]
         if node.op_type == "Shape":
-            attributes = {a.name: a.i for a in node.attribute}
+            attributes = attributes_of(node)
             known = known[attributes.get("start", 0) : attributes.get("end")]
         if None not in known:
             array = np.array(known, np.int64)
@@ -152,8 +150,7 @@ def _shape_value(
 
 def _gather(node: onnx.NodeProto, data: Array, indices: Array, value: Array) -> Array:
     """Return the value of a Gather as a view of its data if possible, else ``value``."""
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-    taken = take(data, indices, axis)
+    taken = take(data, indices, attributes_of(node).get("axis", 0))
     return value if taken is None else taken
 
 
@@ -161,12 +158,8 @@ def _evaluate(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, Arr
     """Return the outputs of a node, or None if it cannot or should not be folded."""
     if node.op_type == "ConstantOfShape" and np.prod(next(iter(feeds.values())), dtype=float) * 8 > MAX_FOLDED_BYTES:
         return None
-    graph = onnx.GraphProto(name="fold", node=[node])
-    graph.input.extend(onnx.ValueInfoProto(name=name) for name in feeds)
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
-    single = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
     try:
-        values: Sequence[Any] = ReferenceEvaluator(single).run(None, feeds)
+        values: Sequence[Any] = evaluator(model, [node], feeds, node.output).run(None, feeds)
     except Exception:  # not supported by onnx's reference evaluator: the importer decides
         return None
     if not all(isinstance(value, np.ndarray | np.generic) for value in values):

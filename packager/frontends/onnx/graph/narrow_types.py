@@ -8,7 +8,7 @@ ONNX operators Cast (version 25), QuantizeLinear (25), DequantizeLinear (25).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ import onnx
 from onnx import TensorProto
 
 from packager.bundle.dtypes import NARROW
-from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.errors import ModelError
 from packager.frontends.onnx.graph.fold_constants import Constants
+from packager.frontends.onnx.graph.nodes import NodeWriter, all_inputs, inner_graphs, is_standard, replace_all, title_of
 from packager.graph.narrow_types import INTEGERS, NATIVE, widened
 
 ELEMENT_TYPES = {
@@ -49,14 +49,13 @@ def store_narrow(graph: onnx.GraphProto, types: Mapping[str, int], constants: Co
     return _Rewriter(graph, types, constants).rewrite()
 
 
-class _Rewriter:
+class _Rewriter(NodeWriter):
     def __init__(self, graph: onnx.GraphProto, types: Mapping[str, int], constants: Constants) -> None:
+        super().__init__(graph)
         self.graph = graph
         self.types = types
         self.constants = constants
         self.narrow: dict[str, str] = {}  # narrow values, now bytes or NATIVE, and their types
-        self.nodes: list[onnx.NodeProto] = []
-        self.taken = {name for node in graph.node for name in (*node.input, *node.output)}
 
     def rewrite(self) -> dict[str, str]:
         """Rewrite the graph."""
@@ -65,7 +64,7 @@ class _Rewriter:
         for tensor in self.graph.initializer:
             self._note(tensor.name, NAMES.get(tensor.data_type))
         for node in self.graph.node:
-            if node.domain in STANDARD_DOMAINS:
+            if is_standard(node):
                 self._rewrite_node(node)
             else:
                 self._keep(node)
@@ -79,12 +78,10 @@ class _Rewriter:
                 array = self.constants.array(tensor.name).view(np.uint8)
                 self.constants.arrays[tensor.name] = array
                 tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(array, order="C"), tensor.name))
-        del self.graph.node[:]
-        self.graph.node.extend(self.nodes)
+        replace_all(self.graph.node, self.nodes)
         used = {name for node in self.nodes for name in node.input} | ends
         kept = [tensor for tensor in self.graph.initializer if tensor.name in used or tensor.name not in self.narrow]
-        del self.graph.initializer[:]
-        self.graph.initializer.extend(kept)
+        replace_all(self.graph.initializer, kept)
         return {name: dtype for name, dtype in changed.items() if name in ends}
 
     def _note(self, name: str, dtype: str | None) -> None:
@@ -129,26 +126,14 @@ class _Rewriter:
 
     def _keep(self, node: onnx.NodeProto) -> None:
         """Keep a node. Raises ModelError if it reads or writes narrow tensors."""
-        inner = list(_inner_types(node))
-        found = [self.narrow[name] for name in (*node.input, *_inner_inputs(node)) if name in self.narrow]
-        found += [NAMES[number] for number in inner if number in NAMES]
+        found = [self.narrow[name] for name in all_inputs(node) if name in self.narrow]
+        found += [NAMES[number] for number in _inner_types(node) if number in NAMES]
         if found:
             raise ModelError(
-                f"node {node.name or node.output[0]!r} of operator {node.op_type} computes with {found[0]}",
+                f"node {title_of(node)!r} of operator {node.op_type} computes with {found[0]}",
                 hint="narrow types support only data movement, casts, quantization and dequantization: insert a Cast",
             )
         self.nodes.append(node)
-
-    def _fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        return name
-
-    def _emit(self, like: onnx.NodeProto, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        name = like.name or like.output[0]
-        self.nodes.append(onnx.helper.make_node(operator, inputs, [output], name=name, **attributes))
-        return output
 
     def _decoded(self, node: onnx.NodeProto, name: str, output: str | None = None) -> str:
         """Return a narrow value decoded to the type ``widened``; a constant is folded if that type has 8 bits."""
@@ -159,7 +144,7 @@ class _Rewriter:
                 array = onnx.numpy_helper.to_array(self.constants.tensors[name])
                 self.constants.add(wide, array.astype(widened(dtype)), [name])
             return wide
-        return self._emit(node, "NarrowDecode", [name], output or self._fresh(f"{name}.wide"), type=dtype)
+        return self.emit(node, "NarrowDecode", [name], output or self.fresh(f"{name}.wide"), type=dtype)
 
     def _cast(self, node: onnx.NodeProto, target: str | None, attributes: Mapping[str, Any]) -> None:
         value, result = node.input[0], node.output[0]
@@ -169,7 +154,7 @@ class _Rewriter:
             return
         self._note(result, target)
         if source == target:
-            self._emit(node, "Identity", [value], result)
+            self.emit(node, "Identity", [value], result)
             return
         if source == NATIVE and target is None and attributes["to"].i in _HALF_OR_SINGLE:
             self.nodes.append(node)  # a Relax cast, which backends match
@@ -181,14 +166,14 @@ class _Rewriter:
                 return
             value, given = self._decoded(node, value), _EIGHT_BITS[widened(source)]
         if target is None:
-            self._emit(node, "Cast", [value], result, to=attributes["to"].i)
+            self.emit(node, "Cast", [value], result, to=attributes["to"].i)
             return
         if given in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
-            value = self._emit(node, "Cast", [value], self._fresh(f"{value}.wide"), to=TensorProto.FLOAT)
+            value = self.emit(node, "Cast", [value], self.fresh(f"{value}.wide"), to=TensorProto.FLOAT)
         saturate = attributes["saturate"].i if "saturate" in attributes else 1
         rounding = attributes["round_mode"].s.decode() if "round_mode" in attributes else "up"
         saturate = int(saturate and target not in INTEGERS)  # integers wrap around
-        self._emit(node, "NarrowEncode", [value], result, type=target, saturate=saturate, round_mode=rounding)
+        self.emit(node, "NarrowEncode", [value], result, type=target, saturate=saturate, round_mode=rounding)
 
     def _quantize(self, node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
         zero = node.input[2] if len(node.input) > 2 else ""
@@ -202,32 +187,32 @@ class _Rewriter:
         saturate = attributes["saturate"].i if "saturate" in attributes else 1
         if attributes.get("precision") is not None and attributes["precision"].i:
             raise ModelError(
-                f"node {node.name or node.output[0]!r} of operator QuantizeLinear has the attribute precision",
+                f"node {title_of(node)!r} of operator QuantizeLinear has the attribute precision",
                 hint="it is not supported for narrow types",
             )
         if target == NATIVE and saturate and not kept.get("block_size"):
             self.nodes.append(node)
             return
-        value = self._fresh(f"{node.output[0]}.wide")
+        value = self.fresh(f"{node.output[0]}.wide")
         if target in INTEGERS:
             inputs = [*node.input[:2], *([self._decoded(node, zero)] if zero else [])]
-            self._emit(node, "QuantizeLinear", inputs, value, output_dtype=_EIGHT_BITS[widened(target)], **kept)
+            self.emit(node, "QuantizeLinear", inputs, value, output_dtype=_EIGHT_BITS[widened(target)], **kept)
             saturate = 1
         else:
-            self._emit(node, "NarrowScale", node.input[:2], value, kind="divide", **kept)
+            self.emit(node, "NarrowScale", node.input[:2], value, kind="divide", **kept)
             if zero and target == "float4_e2m1fn":  # other float zero points are 0
                 origin = self._decoded(node, zero)
-                value = self._emit(
-                    node, "NarrowScale", [value, origin], self._fresh(f"{value}.moved"), kind="add", **kept
+                value = self.emit(
+                    node, "NarrowScale", [value, origin], self.fresh(f"{value}.moved"), kind="add", **kept
                 )
-        self._emit(node, "NarrowEncode", [value], node.output[0], type=target, saturate=saturate, round_mode="up")
+        self.emit(node, "NarrowEncode", [value], node.output[0], type=target, saturate=saturate, round_mode="up")
 
     def _dequantize(self, node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
         source = self.narrow[node.input[0]]
         kept = {name: attributes[name].i for name in ("axis", "block_size") if name in attributes}
         if "output_dtype" in attributes and attributes["output_dtype"].i not in (0, self.types.get(node.input[1])):
             raise ModelError(
-                f"node {node.name or node.output[0]!r} of operator DequantizeLinear changes the type of its scale",
+                f"node {title_of(node)!r} of operator DequantizeLinear changes the type of its scale",
                 hint="cast the result instead",
             )
         if source == NATIVE and not kept.get("block_size"):
@@ -236,32 +221,19 @@ class _Rewriter:
             values = [self._decoded(node, node.input[0]), node.input[1]]
             if len(node.input) > 2 and node.input[2]:
                 values.append(self._decoded(node, node.input[2]))
-            self._emit(node, "DequantizeLinear", values, node.output[0], **kept)
+            self.emit(node, "DequantizeLinear", values, node.output[0], **kept)
         else:
             value = self._decoded(node, node.input[0])
-            self._emit(node, "NarrowScale", [value, node.input[1]], node.output[0], kind="multiply", **kept)
-
-
-def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            yield graph
-            for part in graph.node:
-                yield from _inner_graphs(part)
-
-
-def _inner_inputs(node: onnx.NodeProto) -> Iterator[str]:
-    return (name for graph in _inner_graphs(node) for part in graph.node for name in part.input)
+            self.emit(node, "NarrowScale", [value, node.input[1]], node.output[0], kind="multiply", **kept)
 
 
 def _inner_types(node: onnx.NodeProto) -> Iterator[int]:
     """Yield the element types named by the attributes of a node and its subgraphs."""
-    parts = [node, *(part for graph in _inner_graphs(node) for part in graph.node)]
-    for part in parts:
+    graphs = list(inner_graphs(node))
+    for part in (node, *(part for graph in graphs for part in graph.node)):
         for attribute in part.attribute:
             if attribute.HasField("t"):
                 yield attribute.t.data_type
             if attribute.name in ("to", "output_dtype", "dtype") and attribute.type == onnx.AttributeProto.INT:
                 yield attribute.i
-    for graph in _inner_graphs(node):
-        yield from (tensor.data_type for tensor in graph.initializer)
+    yield from (tensor.data_type for graph in graphs for tensor in graph.initializer)

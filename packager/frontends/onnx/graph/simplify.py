@@ -12,11 +12,18 @@ import numpy as np
 import onnx
 
 from packager.bundle.arrays import Array
-from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.frontends.onnx.graph.custom_ops import CustomNode
 from packager.frontends.onnx.graph.expand_functions import expand_functions, inline_branches
 from packager.frontends.onnx.graph.fold_constants import Constants, fold_constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred, infer
+from packager.frontends.onnx.graph.nodes import (
+    NodeWriter,
+    attributes_of,
+    is_standard,
+    replace_all,
+    rewrite_nodes,
+    standard_version,
+)
 from packager.frontends.onnx.graph.unroll_loops import unroll_loops
 from packager.frontends.onnx.graph.zero_extent import replace_empty
 
@@ -53,7 +60,7 @@ def simplify(
 def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> None:
     """Replace nodes by simpler ones, by the known types and values of their inputs."""
     for node in graph.node:
-        if node.domain not in STANDARD_DOMAINS:
+        if not is_standard(node):
             continue
         if node.op_type == "CastLike" and inferred.types.get(node.input[1]):
             # CastLike uses only the type of its second input.
@@ -73,29 +80,26 @@ def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -
 
 def _split_to_slices(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> None:
     """Replace each Split with an empty part by Slices, so that the empty part can be folded."""
-    if next((entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS), 0) < FIRST_SLICE:
-        return
-    nodes: list[onnx.NodeProto] = []
-    for node in model.graph.node:
+
+    def sliced(_index: int, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if not is_standard(node, "Split"):
+            return None
+        axis = attributes_of(node).get("axis", 0)
         shapes = [inferred.extents.get(name, ()) for name in node.output]
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-        if node.op_type != "Split" or node.domain not in STANDARD_DOMAINS or not any(0 in shape for shape in shapes):
-            nodes.append(node)
-            continue
         sizes = [shape[axis] if shape else None for shape in shapes]
-        if None in sizes:
-            nodes.append(node)
-            continue
-        start = 0
+        if None in sizes or not any(0 in shape for shape in shapes):
+            return None
+        nodes, start = [], 0
         for name, size in zip(node.output, sizes, strict=True):
-            operands = []
-            for what, value in (("start", start), ("end", start + (size or 0)), ("axis", axis)):
-                operands.append(f"{name}.{what}")
-                constants.add(operands[-1], np.array([value], np.int64), None)
+            operands = [f"{name}.{what}" for what in ("start", "end", "axis")]
+            for operand, value in zip(operands, (start, start + (size or 0), axis), strict=True):
+                constants.add(operand, np.array([value], np.int64), None)
             nodes.append(onnx.helper.make_node("Slice", [node.input[0], *operands], [name], name=node.name))
             start += size or 0
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+        return nodes
+
+    if (standard_version(model) or 0) >= FIRST_SLICE:
+        rewrite_nodes(model.graph, sliced)
 
 
 def _is_zero(name: str, constants: Constants) -> bool:
@@ -120,13 +124,13 @@ def _fold_batch_norms(graph: onnx.GraphProto, constants: Constants) -> None:
     producer = {name: node for node in graph.node for name in node.output}
     uses = Counter(name for node in graph.node for name in node.input)
     uses.update(value.name for value in graph.output)
-    folded = []
-    for norm in graph.node:
+    writer = NodeWriter(graph, constants.tensors)
+    for norm in list(graph.node):
         conv = producer.get(norm.input[0]) if norm.op_type == "BatchNormalization" else None
         if conv is None or conv.op_type != "Conv" or uses[conv.output[0]] != 1:
             continue
         names = [*norm.input[1:5], *conv.input[1:]]
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in norm.attribute}
+        attributes = attributes_of(norm)
         if not all(name in constants for name in names) or attributes.get("training_mode", 0) or len(norm.output) > 1:
             continue
         gamma, beta, mean, variance = (constants.array(name) for name in norm.input[1:5])
@@ -135,43 +139,28 @@ def _fold_batch_norms(graph: onnx.GraphProto, constants: Constants) -> None:
         scale = gamma / np.sqrt(variance + np.float32(attributes.get("epsilon", 1e-5)))
         new_weight = (weight * scale.reshape(-1, *[1] * (weight.ndim - 1))).astype(weight.dtype)
         new_bias = ((bias - mean) * scale + beta).astype(weight.dtype)
-        weight_name = _fresh(conv.input[1], constants)
+        weight_name = writer.fresh(f"{conv.input[1]}.folded")
         constants.add(weight_name, new_weight, [conv.input[1], norm.input[1], norm.input[4]])
-        bias_name = _fresh(conv.input[2] if len(conv.input) > 2 else norm.input[2], constants)
+        bias_name = writer.fresh(f"{conv.input[2] if len(conv.input) > 2 else norm.input[2]}.folded")
         constants.add(bias_name, new_bias, [*conv.input[2:], *norm.input[1:5]])
         del conv.input[1:]
         conv.input.extend([weight_name, bias_name])
         conv.output[0] = norm.output[0]
-        folded.append(norm)
-    for norm in folded:
         graph.node.remove(norm)
 
 
 def _add_pairwise(graph: onnx.GraphProto) -> None:
     """Replace Sum by a chain of Add, which fuses with its neighbors: TVM would stack the terms and reduce them."""
-    taken = {name for node in graph.node for name in (*node.input, *node.output)}
-    rewritten: list[onnx.NodeProto] = []
-    for node in graph.node:
-        if node.op_type != "Sum" or node.domain not in STANDARD_DOMAINS or len(node.input) < 2:
-            rewritten.append(node)
-            continue
-        total = node.input[0]
-        for index, term in enumerate(node.input[1:], 2):
-            name = node.output[0] if index == len(node.input) else f"{node.output[0]}.{index}"
-            while name in taken and name != node.output[0]:
-                name += "_"
-            rewritten.append(onnx.helper.make_node("Add", [total, term], [name], name=node.name))
-            total = name
-    del graph.node[:]
-    graph.node.extend(rewritten)
+    writer = NodeWriter(graph)
 
+    def added(_index: int, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if not is_standard(node, "Sum") or len(node.input) < 2:
+            return None
+        totals = [writer.fresh(f"{node.output[0]}.{index}") for index in range(2, len(node.input))]
+        operands = zip([node.input[0], *totals], node.input[1:], [*totals, node.output[0]], strict=True)
+        return [onnx.helper.make_node("Add", [a, b], [total], name=node.name) for a, b, total in operands]
 
-def _fresh(name: str, taken: Constants) -> str:
-    """Return an unused name for the folded initializer ``name``."""
-    candidate = f"{name}.folded"
-    while candidate in taken:
-        candidate += "_"
-    return candidate
+    rewrite_nodes(graph, added)
 
 
 def _drop_unused(graph: onnx.GraphProto) -> None:
@@ -183,8 +172,5 @@ def _drop_unused(graph: onnx.GraphProto) -> None:
                 del node.output[-1:]
             kept.append(node)
             used.update(node.input)
-    del graph.node[:]
-    graph.node.extend(reversed(kept))
-    initializers = [tensor for tensor in graph.initializer if tensor.name in used]
-    del graph.initializer[:]
-    graph.initializer.extend(initializers)
+    replace_all(graph.node, reversed(kept))
+    replace_all(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])

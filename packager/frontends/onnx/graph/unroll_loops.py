@@ -14,12 +14,18 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
-from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.frontends.onnx.graph.expand_functions import renamed_node
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
+from packager.frontends.onnx.graph.nodes import (
+    attributes_of,
+    evaluator,
+    is_standard,
+    rewrite_nodes,
+    standard_version,
+    title_of,
+)
 
 # The most nodes of an unrolled loop.
 MAX_NODES = 20_000
@@ -38,37 +44,21 @@ class _Steps:
 
 def unroll_loops(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> bool:
     """Unroll loops with a static trip count; return whether there were any."""
-    graph = model.graph
-    opset = next(
-        (e.version for e in model.opset_import if e.domain in STANDARD_DOMAINS), onnx.defs.onnx_opset_version()
-    )
-    if not any(node.op_type in ("Loop", "Scan") for node in graph.node):
-        return False
-    changed = False
-    nodes: list[onnx.NodeProto] = []
-    for index, node in enumerate(graph.node):
-        made = None
-        if node.domain in STANDARD_DOMAINS and node.op_type in ("Loop", "Scan"):
-            prefix = f"{node.name or node.output[0]}.{index}."
-            if node.op_type == "Loop":
-                made = _unrolled_loop(model, node, prefix, opset, constants)
-            else:
-                made = _unrolled_scan(node, prefix, opset, inferred, constants)
-        nodes.extend([node] if made is None else made)
-        changed |= made is not None
-    del graph.node[:]
-    graph.node.extend(nodes)
-    return changed
+    opset = standard_version(model) or onnx.defs.onnx_opset_version()
 
+    def unrolled(index: int, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        prefix = f"{title_of(node)}.{index}."
+        if is_standard(node, "Loop"):
+            return _unrolled_loop(model, node, prefix, opset, constants)
+        return _unrolled_scan(node, prefix, opset, inferred, constants) if is_standard(node, "Scan") else None
 
-def _body(node: onnx.NodeProto) -> onnx.GraphProto:
-    return next(attribute.g for attribute in node.attribute if attribute.name == "body")
+    return rewrite_nodes(model.graph, unrolled)
 
 
 def _unrolled_loop(
     model: onnx.ModelProto, node: onnx.NodeProto, prefix: str, opset: int, constants: Constants
 ) -> list[onnx.NodeProto] | None:
-    body, (most, start) = _body(node), node.input[:2]
+    body, (most, start) = attributes_of(node)["body"], node.input[:2]
     if (start and start not in constants) or (most and most not in constants):
         return None
     limit = int(constants.array(most).reshape(-1)[0]) if most else MAX_NODES
@@ -109,15 +99,11 @@ def _condition(model: onnx.ModelProto, body: onnx.GraphProto, constants: Constan
     if not all(name in own or name in constants for name in leaves):
         return None
     feeds = {name: numpy_helper.to_array(own[name]) if name in own else constants.array(name) for name in leaves}
-    graph = onnx.GraphProto(name="condition", node=needed[::-1])
-    graph.input.extend(onnx.ValueInfoProto(name=name) for name in (*leaves, number, flag))
-    graph.output.append(onnx.ValueInfoProto(name=body.output[0].name))
-    single = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
-    evaluator = ReferenceEvaluator(single)
+    condition = evaluator(model, needed[::-1], (*leaves, number, flag), [body.output[0].name])
 
     def decide(step: int, going: bool) -> bool:
         given = {**feeds, number: np.asarray(step, np.int64), flag: np.asarray(going)}
-        return bool(np.asarray(evaluator.run(None, given)[0]).reshape(-1)[0])
+        return bool(np.asarray(condition.run(None, given)[0]).reshape(-1)[0])
 
     return decide
 
@@ -127,8 +113,8 @@ def _unrolled_scan(
 ) -> list[onnx.NodeProto] | None:
     if opset < 9:
         return None
-    body, attributes = _body(node), {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    scanned = attributes["num_scan_inputs"]
+    attributes = attributes_of(node)
+    body, scanned = attributes["body"], attributes["num_scan_inputs"]
     states, inputs = tuple(node.input[: len(node.input) - scanned]), node.input[len(node.input) - scanned :]
     outputs = len(body.output) - len(states)
     axes = attributes.get("scan_input_axes", [0] * scanned)

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
+from packager.frontends.onnx.graph.nodes import is_standard, replace_all
 
 SCATTERS = ("ScatterND", "ScatterElements", "Scatter")
 
@@ -24,7 +24,7 @@ def replace_empty(graph: onnx.GraphProto, inferred: Inferred, constants: Constan
     changed = False
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        if node.domain not in STANDARD_DOMAINS:
+        if not is_standard(node):
             nodes.append(node)
             continue
         for index, name in enumerate(node.input):
@@ -47,9 +47,7 @@ def replace_empty(graph: onnx.GraphProto, inferred: Inferred, constants: Constan
                 node.output[index] = f"{name}.unused"
         if len(made) < sum(map(bool, node.output)):
             nodes.append(node)
-    if changed:
-        del graph.node[:]
-        graph.node.extend(nodes)
+    replace_all(graph.node, nodes)
     return changed
 
 

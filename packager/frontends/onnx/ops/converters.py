@@ -23,7 +23,6 @@ from packager.frontends.onnx.ops.nn.pooling import POOLING
 from packager.frontends.onnx.ops.nn.recurrent import RECURRENT
 from packager.frontends.onnx.ops.nn.resize import RESIZE
 from packager.frontends.onnx.ops.operands import Convert, Converter
-from packager.frontends.onnx.ops.quantization.block_quantization import BLOCKED
 from packager.frontends.onnx.ops.quantization.integer_math import INTEGERS
 from packager.frontends.onnx.ops.quantization.narrow_types import NARROW_CONVERTERS
 from packager.frontends.onnx.ops.quantization.quantization import QUANTIZED
@@ -60,7 +59,6 @@ CONVERTERS: Mapping[str, Converter] = {
     **QUANTIZED,
     **ATTENTION,
     **ACTIVATIONS,
-    **BLOCKED,
     **NARROW_CONVERTERS,
     **NORMS,
     **BOUNDS,

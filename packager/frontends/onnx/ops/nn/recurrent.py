@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm import relax
 
+from packager.frontends.onnx.ops.nn.activations import ACTIVATIONS
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, optional, text
 
 MAX_STEPS = 2048
@@ -20,6 +22,8 @@ GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 DEFAULTS = {"RNN": ["Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 ALPHA = {"Affine": 1.0, "LeakyRelu": 0.01, "ThresholdedRelu": 1.0, "ScaledTanh": 1.0, "HardSigmoid": 0.2, "Elu": 1.0}
 BETA = {"Affine": 0.0, "ScaledTanh": 1.0, "HardSigmoid": 0.5}
+# Activations that are ONNX operators.
+ACTIVATION_OPERATORS = ("Sigmoid", "Tanh", "Relu", "LeakyRelu", "HardSigmoid", "Softsign", "Softplus")
 Function = Callable[[Any], Any]
 
 
@@ -63,66 +67,32 @@ class _Cell:
         return self.emit(relax.op.strided_slice(data, [data.ty.ndim - 1], [begin], [end]))
 
 
-def _activation(builder: Any, name: str, alpha: float | None, beta: float | None, dtype: str) -> Function:
-    a = ALPHA.get(name, 0.0) if alpha is None else alpha
-    b = BETA.get(name, 0.0) if beta is None else beta
-    op = relax.op
-
-    def const(value: float) -> Any:
-        return relax.const(value, dtype)
-
-    def emitted(*steps: Callable[[Any], Any]) -> Function:
-        def run(x: Any) -> Any:
-            for step in steps:
-                x = builder.emit(step(x))
-            return x
-
-        return run
-
-    def softplus(x: Any) -> Any:  # log(1 + e^x), without overflow: max(x, 0) + log(1 + e^-|x|)
-        small = emitted(op.abs, op.negative, op.exp, lambda v: op.add(v, const(1.0)), op.log)(x)
-        return builder.emit(op.add(builder.emit(op.nn.relu(x)), small))
-
-    def elu(x: Any) -> Any:
-        below = emitted(lambda v: op.minimum(v, const(0.0)), op.exp, lambda v: op.subtract(v, const(1.0)))(x)
-        return builder.emit(op.add(builder.emit(op.nn.relu(x)), builder.emit(op.multiply(below, const(a)))))
-
-    def softsign(x: Any) -> Any:
-        return builder.emit(op.divide(x, emitted(op.abs, lambda v: op.add(v, const(1.0)))(x)))
-
-    def thresholded(x: Any) -> Any:
-        return builder.emit(op.where(builder.emit(op.greater(x, const(a))), x, const(0.0)))
-
-    def leaky(x: Any) -> Any:
-        positive = builder.emit(op.greater_equal(x, const(0.0)))
-        return builder.emit(op.where(positive, x, builder.emit(op.multiply(x, const(a)))))
-
-    def affine(x: Any) -> Any:
-        return op.add(builder.emit(op.multiply(x, const(a))), const(b))
-
-    known: dict[str, Function] = {
-        "Sigmoid": emitted(op.sigmoid),
-        "Tanh": emitted(op.tanh),
-        "Relu": emitted(op.nn.relu),
-        "Affine": emitted(affine),
-        "LeakyRelu": leaky,
-        "ThresholdedRelu": thresholded,
-        "ScaledTanh": emitted(lambda x: op.multiply(x, const(b)), op.tanh, lambda x: op.multiply(x, const(a))),
-        "HardSigmoid": emitted(affine, lambda x: op.clip(x, 0.0, 1.0)),
-        "Elu": elu,
-        "Softsign": softsign,
-        "Softplus": softplus,
+def _activation(
+    builder: Any, name: str, alpha: float | None, beta: float | None, dtype: str, convert: Convert
+) -> Function:
+    attributes: dict[str, Any] = {
+        "alpha": ALPHA.get(name, 0.0) if alpha is None else alpha,
+        "beta": BETA.get(name, 0.0) if beta is None else beta,
     }
-    if name not in known:
-        raise ValueError(f"there is no activation {name!r}")
-    return known[name]
+    a, b = (relax.const(value, dtype) for value in attributes.values())
+    if name == "Affine":
+        return lambda x: builder.emit(relax.op.add(relax.op.multiply(x, a), b))
+    if name == "ScaledTanh":
+        return lambda x: builder.emit(relax.op.multiply(relax.op.tanh(relax.op.multiply(x, b)), a))
+    if name in ("Elu", "ThresholdedRelu"):
+        return lambda x: builder.emit(ACTIVATIONS[name](builder, [x], attributes, convert))
+    if name in ACTIVATION_OPERATORS:
+        return lambda x: builder.emit(convert(name, [x], attributes))
+    raise ValueError(f"there is no activation {name!r}")
 
 
-def _functions(builder: Any, kind: str, direction: int, attributes: Mapping[str, Any], dtype: str) -> tuple[Any, ...]:
+def _functions(
+    builder: Any, kind: str, direction: int, attributes: Mapping[str, Any], dtype: str, convert: Convert
+) -> tuple[Function, ...]:
     defaults = DEFAULTS[kind]
     count = len(defaults)
     given = [name.decode() if isinstance(name, bytes) else name for name in attributes.get("activations", ())]
-    exact = {name.lower(): name for name in (*ALPHA, *BETA, "Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")}
+    exact = {name.lower(): name for name in (*ALPHA, *ACTIVATION_OPERATORS)}
     names = [exact.get(name.lower(), name) for name in given]
     names = names or defaults * (direction + 1)
     # The parameters are consumed in order by the functions that take any.
@@ -131,7 +101,7 @@ def _functions(builder: Any, kind: str, direction: int, attributes: Mapping[str,
     made = []
     for name in names:
         own = {which: numbers[which].pop(0) if name in takers[which] and numbers[which] else None for which in takers}
-        made.append(_activation(builder, name, own["alpha"], own["beta"], dtype))
+        made.append(_activation(builder, name, own["alpha"], own["beta"], dtype, convert))
     return tuple(made[direction * count : (direction + 1) * count])
 
 
@@ -165,11 +135,8 @@ def _lstm_step(cell: _Cell, x: Any, state: Sequence[Any], r: Any, bias: Any, pee
         i = cell.add(i, cell.times(cell.part(peep, 0), c))
         f = cell.add(f, cell.times(cell.part(peep, 2), c))
     i = cell.apply(0, i)
-    f = (
-        cell.emit(relax.op.subtract(cell.number(1.0), i))
-        if cell.attributes.get("input_forget", 0)
-        else cell.apply(0, f)
-    )
+    coupled = cell.attributes.get("input_forget", 0)
+    f = cell.emit(relax.op.subtract(cell.number(1.0), i)) if coupled else cell.apply(0, f)
     new = cell.add(cell.times(f, c), cell.times(i, cell.apply(1, g)))
     if peep is not None:
         o = cell.add(o, cell.times(cell.part(peep, 1), new))
@@ -186,14 +153,7 @@ def _take(builder: Any, data: Any, index: int, axis: int) -> Any:
     return builder.emit(relax.op.squeeze(part, [axis]))
 
 
-def _recurrent(kind: str) -> Converter:
-    def convert_node(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-        return _unroll(builder, kind, inputs, attributes)
-
-    return convert_node
-
-
-def _unroll(builder: Any, kind: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+def _unroll(kind: str, builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     x, w, r = inputs[:3]
     bias, lengths, initial = (optional(inputs, index) for index in (3, 4, 5))
     cells = [initial, optional(inputs, 6)] if kind == "LSTM" else [initial]
@@ -218,7 +178,7 @@ def _unroll(builder: Any, kind: str, inputs: Sequence[Any], attributes: dict[str
             builder,
             hidden,
             dtype,
-            _functions(builder, kind, direction, attributes, dtype),
+            _functions(builder, kind, direction, attributes, dtype, convert),
             attributes.get("clip"),
             attributes,
         )
@@ -262,4 +222,4 @@ def _results(builder: Any, outputs: list[list[Any]], finals: list[list[Any]], *,
     return relax.Tuple([whole, *states])
 
 
-RECURRENT: Mapping[str, Converter] = {kind: _recurrent(kind) for kind in GATES}
+RECURRENT: Mapping[str, Converter] = {kind: partial(_unroll, kind) for kind in GATES}

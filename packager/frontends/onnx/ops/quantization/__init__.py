@@ -1,1 +1,1 @@
-"""Converters of quantized operators: QDQ, blocked and float8 quantization, integer math, narrow element types."""
+"""Converters of quantization: ``quantization`` (blocks and 8-bit floats too), ``integer_math``, ``narrow_types``."""

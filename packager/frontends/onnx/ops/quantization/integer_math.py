@@ -6,43 +6,31 @@ ONNX operators BitShift (version 28), BitCast (26), Mod (28), Div (14), Pow (15)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import onnx
 from tvm import relax, te, tirx, topi
+from tvm.relax.frontend.onnx.onnx_frontend import compute_broadcast_shape
+from tvm.runtime import DataType
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, text
 
 
-def _bits(dtype: str) -> int:
-    return 8 if dtype == "bool" else int("".join(filter(str.isdigit, dtype)))
-
-
-def _elementwise(builder: Any, inputs: Sequence[Any], function: Any, name: str) -> Any:
+def elementwise(builder: Any, inputs: Sequence[Any], function: Any, name: str) -> Any:
     """Apply ``function`` elementwise, with broadcasting."""
 
     def compute(*tensors: Any) -> Any:
-        shape = list(tensors[0].shape)
-        for tensor in tensors[1:]:
-            shape = _joint(shape, tensor.shape)
-        wide = [topi.broadcast_to(tensor, shape) for tensor in tensors]
+        shape = reduce(compute_broadcast_shape, (tensor.shape for tensor in tensors))
+        wide = tensors if len(tensors) == 1 else [topi.broadcast_to(tensor, shape) for tensor in tensors]
         return te.compute(shape, lambda *i: function(*(tensor(*i) for tensor in wide)), name=name)
 
     return builder.call_te(compute, *inputs, primfunc_name_hint=name)
 
 
-def _joint(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-    longer, shorter = (list(a), list(b)) if len(a) >= len(b) else (list(b), list(a))
-    lead = len(longer) - len(shorter)
-    for index, extent in enumerate(shorter, lead):
-        if isinstance(longer[index], tirx.IntImm) and int(longer[index]) == 1:
-            longer[index] = extent
-    return longer
-
-
 def _bit_shift(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     dtype = dtype_of(inputs[0])
-    bits, left, signed = _bits(dtype), text(attributes, "direction", "") == "LEFT", dtype.startswith("int")
+    bits, left, signed = DataType(dtype).bits, text(attributes, "direction", "") == "LEFT", dtype.startswith("int")
 
     def shift(x: Any, count: Any) -> Any:
         # A shift by a count outside [0, bits) is undefined in C: return 0, or -1 for a negative number shifted right.
@@ -57,13 +45,13 @@ def _bit_shift(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
         moved = (x.astype(unsigned) << safe.astype(unsigned)).astype(dtype) if signed else x << safe
         return tirx.Select(inside, moved, zero)
 
-    return _elementwise(builder, inputs, shift, "bit_shift")
+    return elementwise(builder, inputs, shift, "bit_shift")
 
 
 def _bit_cast(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     target = onnx.helper.tensor_dtype_to_np_dtype(attributes["to"]).name
     source = dtype_of(inputs[0])
-    if _bits(source) != _bits(target):
+    if DataType(source).bits != DataType(target).bits:
         raise ValueError(f"BitCast of {source} to {target}: these have different sizes")
     if source == target:
         return inputs[0]
@@ -71,7 +59,7 @@ def _bit_cast(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
         if {source, target} - {"bool"} & {"float8_e4m3fn", "float8_e5m2"} or target == "bool":
             raise ValueError(f"BitCast of {source} to {target}")
         return relax.op.astype(inputs[0], target)  # bool is stored as 0 or 1
-    return _elementwise(builder, inputs, lambda x: tirx.reinterpret(target, x), "bit_cast")
+    return elementwise(builder, inputs, lambda x: tirx.reinterpret(target, x), "bit_cast")
 
 
 def _mod(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -91,7 +79,7 @@ def _mod(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
         result = tirx.if_then_else(other, rest + b, tirx.if_then_else(rest == zero, signed_zero, rest))
         return result.astype(dtype)
 
-    return _elementwise(builder, inputs, remainder, "mod")
+    return elementwise(builder, inputs, remainder, "mod")
 
 
 def _power(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -109,7 +97,7 @@ def _power(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conv
         raised = relax.op.power(wide, builder.emit(relax.op.astype(inputs[1], "float64")))
         return relax.op.astype(builder.emit(raised), base)
     value = constant(inputs[1], attributes)
-    bits = min(_bits(base), 64) if value is None else max(1, int(value.max(initial=1)).bit_length())
+    bits = min(DataType(base).bits, 64) if value is None else max(1, int(value.max(initial=1)).bit_length())
     if value is not None and value.min(initial=0) < 0:
         raise ValueError("Pow of an integer to a negative exponent")
 
@@ -121,7 +109,7 @@ def _power(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conv
             square = square * square
         return result
 
-    return _elementwise(builder, inputs, raise_to, "integer_power")
+    return elementwise(builder, inputs, raise_to, "integer_power")
 
 
 INTEGERS: Mapping[str, Converter] = {"BitShift": _bit_shift, "BitCast": _bit_cast, "Mod": _mod, "Pow": _power}

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 
-from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, text
-from packager.frontends.onnx.ops.quantization.block_quantization import spread
-from packager.frontends.onnx.ops.quantization.float8_quantization import along
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, text
+from packager.frontends.onnx.ops.quantization.integer_math import elementwise
+from packager.frontends.onnx.ops.quantization.quantization import spread
 from packager.graph.narrow_types import EXPONENTS, FLOATS, INTEGERS, NATIVE, decode, encode
-
-
-def _elementwise(builder: Any, data: Any, function: Any, name: str) -> Any:
-    def compute(tensor: Any) -> Any:
-        return te.compute(tensor.shape, lambda *index: function(tensor(*index)), name=name)
-
-    return builder.call_te(compute, data, primfunc_name_hint=name)
 
 
 def _narrow_decode(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -26,7 +19,7 @@ def _narrow_decode(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
     def value(element: Any) -> Any:
         return decode(dtype, tirx.reinterpret("uint8", element) if dtype == NATIVE else element)
 
-    return _elementwise(builder, inputs[0], value, f"from_{dtype}")
+    return elementwise(builder, inputs[:1], value, f"from_{dtype}")
 
 
 def _narrow_encode(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -40,7 +33,7 @@ def _narrow_encode(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
         byte = encode(dtype, value, source, bool(attributes["saturate"]), rounding)
         return tirx.reinterpret(dtype, byte) if dtype == NATIVE else byte
 
-    return _elementwise(builder, inputs[0], element, f"to_{dtype}")
+    return elementwise(builder, inputs[:1], element, f"to_{dtype}")
 
 
 def _narrow_scale(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -52,10 +45,7 @@ def _narrow_scale(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any
     wide = "float64" if "float64" in (dtype_of(data), dtype_of(scale)) else "float32"
     kind = text(attributes, "kind", "")
     result = dtype_of(scale) if kind == "multiply" else dtype_of(data)
-    if attributes.get("block_size", 0) and len(extents(data)):
-        operand = spread(builder, scale, data, attributes)
-    else:
-        operand = along(builder, scale, data, attributes)
+    operand = spread(builder, scale, data, attributes)
     both = [x if dtype_of(x) == wide else builder.emit(relax.op.astype(x, wide)) for x in (data, operand)]
     made = getattr(relax.op, kind)(*both)
     return made if result == wide else relax.op.astype(builder.emit(made), result)
