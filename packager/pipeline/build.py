@@ -1,8 +1,8 @@
-"""``build``: the stages in order, from a model file to a sealed bundle.
+"""``build``: run the stages in order, from a model file to a sealed bundle.
 
 ``import -> prepare -> partition -> lower -> plan -> generate -> render and link -> seal``. Each stage is one function
 that takes a frozen value and returns the next (``ir.model``). Modules that need TVM are imported when a stage runs, so
-that a build whose result is in the cache starts none of it.
+that a cache hit does not load TVM.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class _Report:
-    """Says what a build is at, and measures it."""
+    """Reports and times the stages of a build."""
 
     say: Progress
     timings: Timings
 
     def stage(self, name: str, text: str = "") -> AbstractContextManager[None]:
-        """Say that a stage begins, if there is something to say; the block is the stage."""
+        """Report ``text`` if there is any; return a context that times the stage."""
         if text:
             self.say(text)
         return self.timings.stage(name)
@@ -56,10 +56,10 @@ class _Report:
 def build(options: BuildOptions) -> Path:
     """Compile a model into one bundle and return its path.
 
-    Several models become the entries of one bundle, which share constants and states; each takes the ``dims`` and
-    ``states`` that it has. A dim is a size (``8``), bounds (``(1, 32)``) or sizes with code of their own
+    Several models become the entries of one bundle, which share constants and states; each uses the ``dims`` and
+    ``states`` that it has. A dim is a size (``8``), bounds (``(1, 32)``) or bucketed sizes
     (``packager.Buckets(128, 256)``); ``freeze`` maps names to arrays, numbers or lists of numbers, ``states`` inputs to
-    outputs. Raises a PackagerError; a file that stood at ``output`` is then as it was.
+    outputs. Raises a PackagerError; an existing file at ``output`` is then unchanged.
     """
     with recorded() as timings:
         path = _build_bundle(options, timings)
@@ -78,7 +78,7 @@ def _build_bundle(options: BuildOptions, timings: Timings) -> Path:
     require_build_packages()
     toolchain = find_toolchain(request.targets.host.machine)
     store = Cache.of_user(enabled=options.cache)
-    # A work folder is filled by a build of its own; the objects that it takes from the cache are what it would compile.
+    # A kept work folder needs a complete build; its objects may still come from the cache.
     cached = (
         store.enabled and request.keep_workdir is None and cache_key.model_bytes(request) <= cache_key.MAX_CACHED_BYTES
     )
@@ -95,11 +95,11 @@ def _build_bundle(options: BuildOptions, timings: Timings) -> Path:
 
 
 def _silent(_stage: str) -> None:
-    """Report to nobody."""
+    """Discard a progress message."""
 
 
 def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, report: _Report) -> None:
-    """Run the stages; leaves the sealed bundle, and external weights, in ``workdir``."""
+    """Run the stages; write the sealed bundle, and external weights, to ``workdir``."""
     report.say("checking the Targets")
     require_available(request.targets)
     from packager.link.libraries.prepare import check_libraries
@@ -154,7 +154,10 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
 
 
 def _reference(request: Request, workdir: Path) -> Path | None:
-    """Build the model as it is for this machine's CPU, where the bundle itself is no reference; else return None."""
+    """Build the float32 model for this machine's CPU, as a reference for bundles that need a GPU or use half precision.
+
+    Returns None if the bundle is its own reference.
+    """
     if request.targets.device == "cpu" and request.precision is None:
         return None
     from packager.targets.target_list import parse_targets
@@ -195,13 +198,13 @@ def _report_partitions(placement: Placement, progress: Progress) -> None:
 
 
 def _count_partitions(placement: Placement, kind: str) -> str:
-    """Say how many functions a backend has compiled for how many parts of the model."""
+    """Return the number of partitions and call sites of a backend, as text."""
     taken = [verdict.partition for verdict in placement.verdicts if verdict.backend == kind and not verdict.reason]
     return f"{kind}: {len(taken)} partitions at {sum(len(part.sites) for part in taken)} call sites"
 
 
 def _contexts(request: Request, toolchain: Toolchain, store: Cache, workdir: Path) -> Callable[[Target], Context]:
-    """Return the function that gives each backend its context, with a work folder of its own."""
+    """Return a function that creates the context of a backend, with its own work folder."""
 
     def make_context(target: Target) -> Context:
         folder = workdir / target.kind
@@ -212,7 +215,7 @@ def _contexts(request: Request, toolchain: Toolchain, store: Cache, workdir: Pat
 
 
 def _generate(request: Request, call_plan: CallPlan, make_context: Callable[[Target], Context]) -> BackendOutput:
-    """Let the device's code generator compile the kernels: what no other backend took."""
+    """Compile the kernels, which no other backend took, with the device's code generator."""
     from packager.ir.primitives import Kernel
 
     target = request.targets.generator

@@ -1,4 +1,4 @@
-"""The key of a whole build: a hash of everything that its result depends on, found without importing TVM."""
+"""Compute the cache key of a build: a hash of everything that its result depends on, without importing TVM."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LARGE_MODEL_BYTES = 1 << 30
 # Copying the bundle of a larger model into the cache and out of it costs as much as the build, and fills disks.
 MAX_CACHED_BYTES = 1 << 31
 
-# Distributions whose version changes what a build gives.
+# Distributions whose version affects the result.
 DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "jinja2", "capstone", "iced-x86", "torch",
                  "nvidia-cuda-nvcc")  # fmt: skip
 
 
 def of_bundle(request: Request, toolchain: Toolchain) -> str:
     """Return the key of a build."""
-    # As -mcpu or -march it means what this machine's CPU has.
+    # ``native``, as -mcpu or -march, stands for the features of this machine's CPU.
     native = any(v in ("native", ("native",)) for target in request.targets.to_json() for v in target.values())
     return digest(
         {
@@ -56,7 +56,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
 
 
 def _weights_name(request: Request) -> str | None:
-    """Return the name of the weights file, which stands in the bundle; a large archive may get one unasked."""
+    """Return the name of the weights file, which the bundle contains; large archives default to external weights."""
     large = request.static and model_bytes(request) > LARGE_MODEL_BYTES
     external = request.weights == "external" or (request.weights is None and large)
     return request.weights_file.name if external else None
@@ -67,7 +67,7 @@ def _targets(request: Request) -> list[Any]:
     return [targets.to_json(), *(_backend(target) for target in (*targets.bases, *targets.specialized))]
 
 
-# What each field of a request adds to the key.
+# The contribution of each field of a request to the key.
 PARTS: Mapping[str, Callable[[Request], Any]] = {
     "model": lambda request: _model_files(request.model),
     "more_models": lambda request: [[path.stem, _model_files(path)] for path in request.more_models],
@@ -84,7 +84,7 @@ PARTS: Mapping[str, Callable[[Request], Any]] = {
     "frozen": lambda request: {n: [a.dtype.str, a.shape, a.tobytes().hex()] for n, a in request.frozen.items()},
     "states": lambda request: dict(request.states),
 }
-# Fields that change no byte of the bundle: what is written beside it, and how fast.
+# Fields that do not affect the bundle: additional outputs, and parallelism.
 WITHOUT_EFFECT = frozenset({"header", "keep_workdir", "jobs"})
 
 
@@ -95,7 +95,7 @@ def model_bytes(request: Request) -> int:
 
 
 def _backend(target: Target) -> dict[str, Any]:
-    """Return what the work of a backend depends on beside its Target: the files that this names, and its own code."""
+    """Return the dependencies of a backend besides its Target: files it names, and the backend's code."""
     backend = find_backend(target.kind)
     third_party = distribution(target.kind)
     return {
@@ -103,12 +103,14 @@ def _backend(target: Target) -> dict[str, Any]:
         if isinstance(backend, FileReader)
         else [],
         "distribution": third_party,
-        "code": _code(type(backend).__module__) if third_party else None,  # its version stays while it is written
+        "code": _code(type(backend).__module__)
+        if third_party
+        else None,  # its version may not change during development
     }
 
 
 def _code(module: str) -> str | None:
-    """Return the hash of the package, or of the one module, that ``module`` is in."""
+    """Return the hash of the top-level package or module that contains ``module``."""
     top = sys.modules[module.partition(".")[0]]
     if hasattr(top, "__path__"):
         return digest([digest_of_folder(Path(place), "*") for place in top.__path__])
@@ -142,7 +144,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _external_locations(path: Path) -> set[str]:
-    # The key is an entry's name in the file; where it does not occur no external data can, and onnx is not needed.
+    # Every external data entry contains the key "location": a file without it needs no parsing, so no onnx.
     if path.stat().st_size == 0:
         return set()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

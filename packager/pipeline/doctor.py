@@ -1,4 +1,4 @@
-"""``packager doctor``: what works on this machine, and what to install for the rest."""
+"""``packager doctor``: check the tools and packages of this machine, with hints for missing ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MACHINES = ("x86_64", "aarch64")
 
 
 def examine() -> list[Probe]:
-    """Look at Python, the build packages, torch, the C toolchains and the code generators."""
+    """Probe Python, the build packages, torch, the C toolchains, the CUDA toolkit and the backends."""
     findings = [Probe("python", True, platform.python_version(), None, True)]
     findings += [probe_package(name, "pip install 'packager[build]'", required=True) for name in BUILD_PACKAGES]
     findings.append(probe_package("torch", "for .pt2 models: pip install 'packager[torch]'", required=False))
@@ -38,7 +38,7 @@ def _compiler(machine: str) -> Probe:
 
 
 def _cuda_toolkit() -> Probe:
-    """Look at the toolkit that a build for GPUs uses unless its Target names another one."""
+    """Probe the default CUDA toolkit, which a Target may override."""
     what = "CUDA toolkit"
     try:
         toolkit = find_cuda_toolkit("")

@@ -1,4 +1,4 @@
-"""``--keep-workdir``: write every intermediate value of a build, numbered in order, in a form to be read."""
+"""``--keep-workdir``: write all intermediate values of a build, numbered in order, as readable text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def imported(model: ImportedModel, workdir: Path, keep: Path | None) -> None:
 
 
 def partitioned(placement: Placement, generator: str, workdir: Path, keep: Path | None) -> None:
-    """Write the module that calls the partitions, each partition as its backend got it, and the table of them."""
+    """Write the partitioned module, the partitions as passed to their backends, and the partition table."""
     if keep is None:
         return
     parts = [placement.model.module.script()]
@@ -63,6 +63,6 @@ def planned(plan: CallPlan, workdir: Path, keep: Path | None) -> None:
 
 
 def timed(timings: Timings, workdir: Path, keep: Path | None) -> None:
-    """Write how long the stages and the runs of tools took."""
+    """Write the times of the stages and of each compiler or linker run."""
     if keep is not None:
         (workdir / "timings.json").write_text(json.dumps(timings.to_json(), indent=1))

@@ -1,6 +1,6 @@
-"""``explain``: what a build of a model would meet: what is supported, who would take what, and why not.
+"""``explain``: predict a build: unsupported operators, the placement on backends, and why operators are left over.
 
-It runs the stages import, prepare, partition and lower of ``packager.pipeline.build`` and reports what they say.
+Runs the stages import, prepare, partition and lower of ``packager.pipeline.build`` without compiling.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from packager.bundle.manifest import TensorSpec
     from packager.ir.model import ImportedModel
 
-# The bounds of a dim that the request leaves open.
+# The assumed bounds of a dim without bounds.
 ASSUMED_BOUNDS = (1, 8)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Something that keeps the model from being built: the error, what it is about line by line, and what to do."""
+    """An error that a build would raise: message, detail by line, and hint."""
 
     message: str
     detail: tuple[str, ...]
@@ -37,7 +37,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Leftover:
-    """An operator that the base Target's code generator compiles, how often, and why each other backend does not."""
+    """An operator left to the code generator, the number of its calls, and why each backend does not take it."""
 
     operator: str
     count: int
@@ -46,10 +46,10 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known of a model before it is built. Bytes are those of the model's constants.
+    """The predicted build of a model. ``constant_bytes`` is the size of its constants.
 
-    ``assumed`` are bounds of dims that the request did not give. With a ``refusal`` what comes after the stage that
-    refused is empty.
+    ``assumed`` holds bounds for dims without bounds in the request. After a ``refusal``, results of later stages are
+    empty.
     """
 
     model: str
@@ -66,9 +66,9 @@ class Explanation:
 
 
 def explain(options: BuildOptions) -> Explanation:
-    """Return what a build with these options would meet; compiles and writes nothing.
+    """Predict a build with these options; compile and write nothing.
 
-    What keeps the model from being built is part of the answer, not an error. Raises UsageError for wrong arguments.
+    A ModelError becomes the ``refusal`` of the result. Raises UsageError for wrong arguments.
     """
     require_build_packages()
     request = make_build_request(options)

@@ -20,10 +20,10 @@ from packager.deploy.measure.random_inputs import random_inputs
 from packager.deploy.verify.golden import compare, run_apart
 from packager.errors import BackendError, UsageError
 
-# What verify --run allows between machines: other vector widths sum in another order.
+# Tolerances of verify --run on other machines, whose vector widths change the order of sums.
 RTOL = 1e-4
 ATOL = 1e-5
-# What it allows a model that computes in half precision, beside the float32 model: some roundings in a row.
+# Tolerances of half-precision models compared with the float32 model: several roundings accumulate.
 HALF_TOLERANCE = {"fp16": 2e-2, "bf16": 1e-1}
 Arrays = dict[str, NDArray[Any]]
 
@@ -33,10 +33,10 @@ def make_golden(
 ) -> tuple[bytes, Golden]:
     """Return the golden section and its record for a sealed bundle.
 
-    A seed gives random inputs, and the outputs that ``bundle`` computes here: the sealed one, or the float32 model for
-    the CPU in place of one that needs a GPU or computes in ``precision``. A file gives ``<input name>`` arrays and may
-    give ``<output name>`` arrays, which the bundle must reproduce. Raises UsageError for a file that does not fit,
-    or when the bundle must run but this is another machine, and BackendError if the bundle gives other outputs.
+    A seed generates random inputs; ``bundle`` computes the outputs here: the sealed bundle, or the float32 CPU bundle
+    as the reference of one that needs a GPU or computes in ``precision``. A file has ``<input name>`` arrays, and may
+    have ``<output name>`` arrays, which the bundle must reproduce. Raises UsageError for a file that does not match the
+    model, or if outputs must be computed for another machine; BackendError if the bundle computes other outputs.
     """
     if isinstance(request, Path):
         cases = [GoldenCase(*_read(request, manifest))]  # of one model: several have seeds alone
@@ -63,7 +63,7 @@ def make_golden(
 
 
 def _computed(bundle: Path, case: GoldenCase, entry: Entry, rtol: float, atol: float) -> GoldenCase:
-    """Return a case with all outputs. Raises BackendError if the bundle does not give those that it has."""
+    """Return a case with all outputs. Raises BackendError if the bundle does not reproduce the given ones."""
     dtypes = {spec.name: spec.dtype for spec in entry.outputs}
     computed = {name: typed(array, dtypes[name]) for name, array in run_apart(bundle, case.inputs, case.entry).items()}
     for name, array in case.outputs.items():

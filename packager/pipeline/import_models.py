@@ -1,7 +1,4 @@
-"""The first stage: from model files to the one module that the other stages work on.
-
-Modules that need TVM are imported when it runs.
-"""
+"""The import stage: from model files to one module. Modules that need TVM are imported when it runs."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def import_model(request: Request) -> ImportedModel:
-    """Run the first stage: read the model files, with the constants that replace their own; convert their precision.
+    """Read the model files, replace constants, and convert the precision.
 
-    Several models, and the variants of one with bucketed dims, come as one.
+    Several models, and the variants of a model with bucketed dims, are merged into one module.
     """
     from packager.graph.states import check_declared
 
@@ -50,7 +47,7 @@ def import_model(request: Request) -> ImportedModel:
 def _load_entry(
     request: Request, path: Path, entry: str
 ) -> tuple[Mapping[str, DimRequest | Buckets], list[ImportedModel]]:
-    """Load a model for all sizes of its bucketed dims; return the dims that it has of those that are asked for."""
+    """Load a model for all sizes of its bucketed dims; return the requested dims that it has, and its variants."""
     from packager.frontends.dims import UnknownDimError
 
     try:
@@ -76,7 +73,7 @@ def _load_variants(
 
 
 def _bounds(dims: Mapping[str, DimRequest | Buckets], sizes: Sizes) -> dict[str, DimRequest]:
-    """Return the bounds of all dims, for these sizes of those that have buckets."""
+    """Return the bounds of all dims; bucketed dims are fixed to ``sizes``."""
     bounds = {name: asked for name, asked in dims.items() if isinstance(asked, DimRequest)}
     return bounds | {name: DimRequest(size, size) for name, size in sizes.items()}
 

@@ -1,4 +1,4 @@
-"""What is linked: the stage between the compiled functions and the linker."""
+"""Make the link plan: the stage between code generation and the linker."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def plan_link(
     *,
     external: bool,
 ) -> LinkPlan:
-    """Gather everything that goes into the linked file, and reserve the room for its manifest.
+    """Collect the contents of the linked file, compile the runtime, and reserve space for the manifest.
 
-    Compiles the runtime. Raises ToolchainError.
+    Raises ToolchainError.
     """
     weights, weights_file = describe_weights(call_plan, request.weights_file.name, linker.workdir, external=external)
     toolchain = dict(linker.toolchain.versions)
@@ -52,7 +52,7 @@ def plan_link(
 
 
 def _cuda_code(request: Request, versions: Mapping[str, str]) -> CudaCode | None:
-    """Return what the runtime must know of the GPU's code; PTX needs a driver as new as the toolkit."""
+    """Return the driver version and architectures that the GPU code requires; PTX needs the toolkit's own version."""
     if request.targets.device != "cuda":
         return None
     options = request.targets.generator.options

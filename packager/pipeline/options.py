@@ -1,7 +1,7 @@
-"""The options of a build: the one list that ``packager.build``, the command line and ``explain`` read.
+"""Declares the options of a build once, for ``packager.build``, the command line and ``explain``.
 
-An option is a field of ``BuildOptions``: its name, type and default, and beside these what people read of it and how
-the command line spells it. ``pipeline.request`` checks the values.
+An option is a field of ``BuildOptions``: name, type and default, with its documentation and command-line flags as
+metadata. ``pipeline.request`` checks the values.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class OptionInfo:
-    """What people read of an option, and its form on the command line: one of ``flags``, a value of type ``takes``.
+    """The documentation of an option, and its command-line form: ``flags`` with a value of type ``takes``.
 
-    Without flags it is an argument or, where ``takes`` is None, of the API alone. ``explained`` options say what is
-    compiled, and not where it goes: ``packager explain`` has them too.
+    Without flags it is a positional argument, or, if ``takes`` is None, part of the API only. ``explained`` options
+    affect the compiled code rather than the outputs, so ``packager explain`` has them too.
     """
 
     doc: str
@@ -41,13 +41,13 @@ class OptionInfo:
 
 
 def option(default: Any, doc: str, *flags: str, **form: Any) -> Any:
-    """Declare an option of a build with its default; ``form`` are further fields of ``OptionInfo``."""
+    """Declare an option with its default; ``form`` holds further fields of ``OptionInfo``."""
     return field(default=default, metadata={"option": OptionInfo(doc, flags, **form)})
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What a build is asked for, as its user writes it."""
+    """The options of a build, as given by the user."""
 
     model: StrPath | Sequence[StrPath] = field(
         metadata={
@@ -143,7 +143,7 @@ class BuildOptions:
 
 
 def paths_of(given: StrPath | Sequence[StrPath]) -> list[Path]:
-    """Return one path, or several, as a list."""
+    """Return a path or a sequence of paths as a list."""
     return [Path(given)] if isinstance(given, (str, os.PathLike)) else [Path(path) for path in given]
 
 
@@ -153,7 +153,7 @@ OPTIONS: Mapping[str, OptionInfo] = {f.name: f.metadata["option"] for f in field
 def takes_options(
     options: Callable[P, BuildOptions],
 ) -> Callable[[Callable[[BuildOptions], R]], Callable[P, R]]:
-    """Give a function of one ``BuildOptions`` the parameters that these have, and their documentation."""
+    """Return a decorator: a function of one ``BuildOptions`` gets its fields as parameters, with documentation."""
 
     def decorate(function: Callable[[BuildOptions], R]) -> Callable[P, R]:
         @functools.wraps(function)

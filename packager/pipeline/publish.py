@@ -1,4 +1,4 @@
-"""The files that a build writes: all of them complete or none, and nothing of the user's overwritten unasked."""
+"""Publish the outputs of a build atomically, without overwriting files that packager did not write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEIGHTS_SUFFIX = ".safetensors"
 MAX_HEADER_BYTES = 1 << 24
 
 
-# Errors of the system that say that a folder cannot be written to, and not that packager looks in the wrong place.
+# errno values of a folder that cannot be written; others are bugs.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
 
 
@@ -37,16 +37,16 @@ class OutputError(PackagerError):
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the bundle goes, and what goes beside it."""
+    """The output paths: bundle, header and weights."""
 
     bundle: Path
     header: Path | None
     weights: Path
 
     def check(self, *, external: bool) -> None:
-        """Raise UsageError or OutputError now, before the work, if the outputs cannot be written in the end.
+        """Raise UsageError or OutputError before the build if the outputs could not be written.
 
-        ``external`` says that there will be a weights file.
+        ``external``: there will be a weights file.
         """
         places = {
             "bundle": self.bundle,
@@ -69,12 +69,12 @@ class Outputs:
             _keep_foreign(path, kind)
 
     def publish(self, folder: Path, request: Request) -> None:
-        """Move the results of a build to their places, copy them out of a folder that stays. Raises OutputError."""
+        """Move the results of a build to their paths; copy them from a kept work folder. Raises OutputError."""
         put = _move if request.keep_workdir is None else shutil.copyfile
         bundle = next(folder / name for name in BUNDLE_NAMES if (folder / name).exists())
         weights = next(iter(folder.glob(f"*{WEIGHTS_SUFFIX}")), None)
         if weights is not None:
-            _keep_foreign(self.weights, "weights file")  # that they are external may follow from their size
+            _keep_foreign(self.weights, "weights file")  # not checked before: large weights become external by default
         pending: list[tuple[Path, Path]] = []
         try:
             if weights is not None:
@@ -85,7 +85,7 @@ class Outputs:
                 text = render_header(bundle, self.header.name, self.bundle.name, request.entry_symbol)
                 _stage(self.header, pending).write_text(text)
             put(bundle, _stage(self.bundle, pending))
-            while pending:  # the bundle last: when it is there, all is there
+            while pending:  # the bundle last: if it exists, all outputs do
                 temporary, target = pending[0]
                 temporary.replace(target)
                 pending.pop(0)
@@ -97,7 +97,7 @@ class Outputs:
 
 
 def results(folder: Path) -> list[Path]:
-    """Return what a build has left in its work folder for its user: the bundle, and external weights."""
+    """Return the results in a work folder: the bundle, and external weights."""
     return [path for path in folder.iterdir() if path.name in BUNDLE_NAMES or path.suffix == WEIGHTS_SUFFIX]
 
 
@@ -125,13 +125,13 @@ def _is_ours(path: Path, kind: str) -> bool:
         return MARK.encode() in start
     if not start.startswith((b"\x7fELF", b"!<arch>\n")):
         return not start
-    # Not every library is a bundle: this one may be an input of this build.
+    # An ELF file or archive may be the user's own, such as an input of this build.
     with path.open("rb") as whole, mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(SECTION_MAGIC) >= 0
 
 
 def _move(source: Path, target: Path) -> None:
-    """Put a file in place of another, which gives it its permissions; copy it to another file system."""
+    """Replace ``target``, keeping its permissions; copy across file systems."""
     mode = target.stat().st_mode
     try:
         source.replace(target)
@@ -144,9 +144,9 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _stage(target: Path, pending: list[tuple[Path, Path]]) -> Path:
-    """Return a new empty file beside ``target``, with the permissions that a plainly written file would have.
+    """Create an empty temporary file next to ``target``, with default permissions, and register it in ``pending``.
 
-    It is in ``pending`` before it is filled, so that it is removed if that fails.
+    Registered before it is filled, so that it is removed on failure.
     """
     handle, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=".new", dir=target.parent)
     pending.append((Path(name), target))
@@ -159,7 +159,7 @@ def _stage(target: Path, pending: list[tuple[Path, Path]]) -> Path:
 
 @contextlib.contextmanager
 def work_folder(keep: Path | None) -> Iterator[Path]:
-    """Yield an empty work folder: ``keep``, which stays, or one that is removed however the build ends.
+    """Yield an empty work folder: ``keep``, or a temporary one that is removed at the end.
 
     Raises UsageError if ``keep`` exists and is not empty, OutputError if the folder cannot be written or is full.
     """

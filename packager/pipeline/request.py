@@ -1,4 +1,4 @@
-"""What a build is asked for: all options, checked and with their defaults filled in."""
+"""Validate the options of a build and fill in defaults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WEIGHTS = ("embedded", "external")
 
 @dataclass(frozen=True)
 class Request:
-    """One build, all options checked and defaults filled in."""
+    """The validated options of a build, with defaults filled in."""
 
     model: Path
     output: Path
@@ -110,7 +110,7 @@ def buckets_of(dims: Mapping[str, DimRequest | Buckets]) -> dict[str, tuple[int,
 
 
 def _check_values(options: BuildOptions) -> None:
-    """Raise UsageError for values that no build can have."""
+    """Raise UsageError for invalid values."""
     if options.static != (options.prefix is not None):
         raise UsageError("--static and --prefix go together", hint="for example: --static --prefix mnist")
     if options.prefix is not None and not re.fullmatch(r"[A-Za-z_]\w*", options.prefix, flags=re.ASCII):
@@ -125,7 +125,7 @@ def _check_values(options: BuildOptions) -> None:
 
 
 def _check_several(models: Sequence[Path], options: BuildOptions) -> None:
-    """Check what is different for several models in one bundle. Raises UsageError."""
+    """Check the restrictions on bundles of several models. Raises UsageError."""
     stems, golden = [path.stem for path in models], options.golden
     if twice := next((stem for stem in stems if stems.count(stem) > 1), None):
         raise UsageError(f"two models are named {twice!r}", hint="entries are named after files: rename one of them")
@@ -138,7 +138,7 @@ def _check_several(models: Sequence[Path], options: BuildOptions) -> None:
 
 
 def _targets(options: BuildOptions) -> TargetList:
-    """Return the Targets with what other options say of them; operators of libraries go before all else."""
+    """Return the Targets, modified by other options; operator libraries take precedence over all backends."""
     given = options.targets
     listed = [given] if isinstance(given, (str, Mapping)) else given
     libraries = [os.fspath(path) for path in paths_of(options.op_libraries)]
@@ -149,7 +149,7 @@ def _targets(options: BuildOptions) -> TargetList:
 
 
 def _with_cuda_home(targets: TargetList, home: StrPath | None) -> TargetList:
-    """Return the list with the folder of the CUDA toolkit in its ``cuda`` Target. Raises UsageError if it has none."""
+    """Set the CUDA toolkit of the ``cuda`` Target. Raises UsageError if there is none."""
     if home is None:
         return targets
     generator = targets.generator
@@ -165,7 +165,7 @@ def _with_cuda_home(targets: TargetList, home: StrPath | None) -> TargetList:
 
 
 def _with_tuning(targets: TargetList, files: Sequence[Path]) -> TargetList:
-    """Return the list with files of records in all Targets that read such. Raises UsageError if none does."""
+    """Add tuning record files to all Targets that read them. Raises UsageError if none does."""
     if not files:
         return targets
     names = tuple(os.fspath(file) for file in files)

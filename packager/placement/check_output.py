@@ -1,4 +1,4 @@
-"""What a backend hands back is checked before anything is done with it."""
+"""Validate the output of a backend before it is used."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from packager.errors import BackendError
 from packager.ir.primitives import BackendOutput, Candidates, FunctionGroup, Partition
 
 MAX_CANDIDATES = 255
-"""Of a primitive function: a byte of the bundle says which one is used."""
+"""Candidates of a primitive function; the bundle stores the selected one in a byte."""
 
 
 def check_answer(kind: str, partitions: Sequence[Partition], output: BackendOutput) -> None:
-    """Raise BackendError unless the backend answers for every partition once, and refers to what it hands back."""
+    """Raise BackendError unless ``output`` has each partition once, and its references resolve."""
     by_name = {part.name: part for part in partitions}
     if not isinstance(output, BackendOutput):
         raise BackendError(f"{kind}: compile returned {type(output).__name__}, expected BackendOutput")

@@ -1,7 +1,6 @@
-"""Groups of nodes of an acyclic graph that stay convex: no path leaves a group and enters it again.
+"""Convex grouping of the nodes of a DAG: no path leaves a group and enters it again.
 
-A group is run as one call, so every group, and all of them together, must leave the graph acyclic when each group is
-contracted to one node.
+A group becomes one call, so the graph must stay acyclic when all groups are contracted to one node each.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 
 
 class Grouping:
-    """Nodes are 0..n-1 in an order in which every node comes after its predecessors; at first no two are in a group."""
+    """Groups of nodes, which are numbered in topological order from 0. Initially there are none."""
 
     def __init__(self, predecessors: Sequence[Iterable[int]]) -> None:
         self.predecessors = [frozenset(nodes) for nodes in predecessors]
@@ -23,9 +22,9 @@ class Grouping:
                 self.successors[other].add(node)
         self._members: dict[int, frozenset[int]] = {}  # of the groups, by their first node
         self._group: dict[int, int] = {}  # node -> first node of its group
-        # Of each group: the nodes outside that it needs, and those that need it.
+        # Predecessors and successors of each group.
         self._around: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
-        # How many groups begin before a node and end after it: a path may lead from there to nodes before it.
+        # Number of groups that start before a node and end after it: paths through them may lead to earlier nodes.
         self._spans = np.zeros(len(self.predecessors), np.int64)
 
     def group_of(self, node: int) -> frozenset[int]:
@@ -37,7 +36,7 @@ class Grouping:
         return not any(node in self._group for node in nodes)
 
     def is_convex(self, nodes: frozenset[int]) -> bool:
-        """Whether ``nodes``, which may be whole groups, can become one group beside those that there are."""
+        """Whether ``nodes``, which may include whole groups, can become one group next to the existing ones."""
         units = self._units(nodes)
         entries, exits = self._surroundings(nodes, units)
         if not entries:
@@ -68,7 +67,7 @@ class Grouping:
         return False
 
     def _units(self, nodes: Iterable[int]) -> set[int]:
-        """Return the first nodes of the groups that ``nodes`` are in."""
+        """Return the first nodes of the groups of ``nodes``."""
         found = set()
         left = set(nodes)
         while left:
@@ -79,7 +78,7 @@ class Grouping:
         return found
 
     def _surroundings(self, nodes: frozenset[int], units: Iterable[int]) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the nodes that ``nodes`` need, and those that need them; ``units`` are the groups among them."""
+        """Return the predecessors and the successors of ``nodes``; ``units`` are the groups among them."""
         free = nodes.difference(*(self._members[unit] for unit in units))
         before = [self._around[unit][0] for unit in units] + [self.predecessors[node] for node in free]
         after = [self._around[unit][1] for unit in units] + [frozenset(self.successors[node]) for node in free]
@@ -89,7 +88,7 @@ class Grouping:
         self._spans[unit + 1 : max(self._members[unit])] += change
 
     def add(self, nodes: frozenset[int]) -> None:
-        """Make one group of ``nodes`` and of the groups that they are in."""
+        """Merge ``nodes`` and the groups that they belong to into one group."""
         units = self._units(nodes)
         members = nodes.union(*(self._members[unit] for unit in units))
         around = self._surroundings(members, units)
@@ -102,7 +101,7 @@ class Grouping:
         self._span(first, 1)
 
     def dissolve(self, nodes: Iterable[int]) -> None:
-        """Undo the groups of ``nodes``."""
+        """Remove the groups of ``nodes``."""
         for unit in self._units(nodes):
             for member in self._remove(unit):
                 del self._group[member]
@@ -117,7 +116,7 @@ class Grouping:
         return [self._members[first] for first in sorted(self._members)]
 
     def order(self) -> list[frozenset[int]]:
-        """Return groups and single nodes, each after all that it needs, otherwise in the order of their last nodes."""
+        """Return groups and single nodes in topological order, ties by their last nodes."""
         units = {self._group.get(node, node): self.group_of(node) for node in range(len(self.predecessors))}
         unit_of = {node: unit for unit, members in units.items() for node in members}
         needs = {

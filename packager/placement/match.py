@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class FlatMain:
-    """The bindings of a function by number, with what each of them reads.
+    """The dataflow graph of ``main``: numbered bindings, and the variables that each reads.
 
-    Variables are numbered too: those of bindings as these, then the parameters. ``bound`` are the bindings that call
-    functions of the module and mean nothing outside of it, ``no_tensors`` the variables whose value is no tensor of a
-    known rank. ``own_extents`` are the symbolic extents that bindings state themselves.
+    Variables share the numbers of their bindings; parameters follow. ``bound`` are the bindings that refer to functions
+    of the module, so cannot leave it; ``no_tensors`` the variables that are not tensors of known rank; ``own_extents``
+    the symbolic extents in shape and type arguments of bindings.
     """
 
     def __init__(self, main: relax.Function, num_inputs: int, array_of: Callable[[Any], Array | None]) -> None:
@@ -36,7 +36,7 @@ class FlatMain:
         self.variables = [*self.dataflow.variables, *main.params]
         self.number = IdentityMap((variable, index) for index, variable in enumerate(self.variables))
         self.number_of_value: IdentityMap[int | None] = IdentityMap()
-        for index, binding in enumerate(self.bindings):  # of one that two bindings share it could be either's
+        for index, binding in enumerate(self.bindings):  # a value that two bindings share is ambiguous
             self.number_of_value[binding.value] = None if binding.value in self.number_of_value else index
         self.reads = [[self.number[variable] for variable in variables_of(binding.value)] for binding in self.bindings]
         self.readers: list[set[int]] = [set() for _ in self.variables]
@@ -70,7 +70,7 @@ def _names_function(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A match: the bindings that it covers, by number, its pattern, and the problem that the pattern says it is."""
+    """A match: the numbers of its bindings, its pattern, and the problem that the pattern derives from it."""
 
     nodes: frozenset[int]
     pattern: Pattern | Search
@@ -79,9 +79,9 @@ class Candidate:
 
 
 def find_candidates(graph: FlatMain, patterns: Sequence[Pattern | Search]) -> list[Candidate]:
-    """Return all matches, most operators first; then by the order of the patterns and the place in the graph.
+    """Return all matches, most operators first, then in the order of the patterns, then of the graph.
 
-    Left out are matches that cannot be a function of their own, and those with taps if their pattern takes none.
+    Excludes matches that cannot be outlined, and matches with taps if their pattern does not allow them.
     """
     by_operator: dict[str | None, list[tuple[int, Pattern | Search]]] = {}
     for rank, pattern in enumerate(patterns):
@@ -99,7 +99,7 @@ def find_candidates(graph: FlatMain, patterns: Sequence[Pattern | Search]) -> li
 
 
 def root_operators(patterns: Sequence[Pattern | Search]) -> set[str | None]:
-    """Return the operators, without ``relax.``, whose calls patterns are rooted at; None for a pattern of several."""
+    """Return the root operators of patterns, without ``relax.``; None stands for a pattern with several roots."""
     roots = (_root(pattern) for pattern in patterns)
     return {None if root is None else root.removeprefix("relax.") for root in roots}
 
@@ -109,7 +109,7 @@ def _root(pattern: Pattern | Search) -> str | None:
 
 
 def _root_operator(pattern: Any) -> str | None:
-    """Return the operator that a pattern's root calls, None if it may call several."""
+    """Return the operator at the root of a pattern, None if there may be several."""
     if isinstance(pattern, dpl.AttrPattern | dpl.DataTypePattern | dpl.ShapePattern):
         return _root_operator(pattern.pattern)
     if isinstance(pattern, dpl.CallPattern) and isinstance(pattern.op, dpl.ExprPattern):
@@ -118,7 +118,7 @@ def _root_operator(pattern: Any) -> str | None:
 
 
 def _search(graph: FlatMain, index: int, search: Search) -> list[Candidate]:
-    """Return what a search finds around a binding."""
+    """Return the matches that a search finds around a binding."""
     candidates = []
     for found in search.find(graph.dataflow, graph.bindings[index].var):
         nodes = {graph.number[variable] for variable in found.variables}
@@ -140,18 +140,14 @@ def _match_of(graph: FlatMain, members: frozenset[int], annotated: Mapping[str, 
 
 
 def _match(graph: FlatMain, index: int, pattern: Pattern) -> list[Candidate]:
-    candidate = _match_at(graph, index, pattern)
-    return [] if candidate is None else [candidate]
-
-
-def _match_at(graph: FlatMain, index: int, pattern: Pattern) -> Candidate | None:
+    """Return the match of a pattern whose root is a binding, if any."""
     matched = pattern.pattern.extract_matched_expr(graph.bindings[index].value, graph.values)
     if matched is None:
-        return None
+        return []
     by_part = IdentityMap(matched.items())
     nodes = {index}
     for part, expr in matched.items():
-        # What a wildcard has matched is an operand, not a part of the match.
+        # A wildcard matches an operand, which is not part of the match.
         if isinstance(part, dpl.CallPattern | dpl.TupleGetItemPattern | dpl.TuplePattern):
             if expr.same_as(graph.bindings[index].value):
                 continue
@@ -159,21 +155,18 @@ def _match_at(graph: FlatMain, index: int, pattern: Pattern) -> Candidate | None
             if inner is not None:
                 nodes.add(inner)
             elif not isinstance(part, dpl.TuplePattern):  # a tuple may stand among the arguments of its reader
-                return None
-    fields = {field for node in nodes for field in _fields(graph, node)}
-    members = frozenset(nodes | fields)
-    if not is_closed(graph, members):
-        return None
-    taps = [node for node in nodes if node != index and graph.used_outside(node, members)]
-    if taps and not pattern.taps:
-        return None
+                return []
+    members = frozenset(nodes | {field for node in nodes for field in _fields(graph, node)})
+    has_taps = any(node != index and graph.used_outside(node, members) for node in nodes)
+    if not is_closed(graph, members) or (has_taps and not pattern.taps):
+        return []
     annotated = {name: by_part.get(part) for name, part in pattern.annotations.items()}
     match = _match_of(graph, members, annotated)
-    return Candidate(members, pattern, match, pattern.problem(match)) if pattern.check(match) else None
+    return [Candidate(members, pattern, match, pattern.problem(match))] if pattern.check(match) else []
 
 
 def _fields(graph: FlatMain, node: int) -> set[int]:
-    """Return the bindings that take apart a tuple, which is nothing that a function can give to others."""
+    """Return the TupleGetItems of a tuple: they belong to its match, since a function returns tensors only."""
     binding = graph.bindings[node]
     if not isinstance(binding.var.ty, relax.TupleType):
         return set()
@@ -181,8 +174,8 @@ def _fields(graph: FlatMain, node: int) -> set[int]:
 
 
 def is_closed(graph: FlatMain, nodes: frozenset[int]) -> bool:
-    """Whether these bindings can be a function: tensors in and out, every dim in it follows from an argument's, and it
-    calls no function of the module."""
+    """Whether these bindings can be outlined: inputs and outputs are tensors, the arguments determine all dims, and no
+    function of the module is called."""
     if not graph.bound.isdisjoint(nodes) or any(graph.used_outside(node, nodes) for node in graph.no_tensors & nodes):
         return False
     reads = set().union(*(graph.reads[node] for node in nodes)) - nodes
@@ -196,7 +189,7 @@ def is_closed(graph: FlatMain, nodes: frozenset[int]) -> bool:
 
 
 class ArgumentDims:
-    """The symbolic extents of a function's arguments: dims, and expressions, which the function may call dims."""
+    """The symbolic extents of a function's arguments: plain dims, and expressions, which get new dims."""
 
     def __init__(self, arguments: Sequence[relax.Var]) -> None:
         extents = [extent for argument in arguments for extent in argument.ty.shape.values]
@@ -208,7 +201,7 @@ class ArgumentDims:
                 self.expressions.append((extent, tirx.Var(f"dim_{len(self.expressions)}", extent.ty)))
 
     def dim_for(self, extent: Any) -> tirx.Var | None:
-        """Return the dim that stands for an argument's extent that is an expression over other dims, or None."""
+        """Return the new dim for an argument's extent that is an expression, or None."""
         return next((dim for e, dim in self.expressions if self.analyzer.can_prove_equal(e, extent)), None)
 
     def has(self, extent: Any) -> bool:
@@ -219,8 +212,7 @@ class ArgumentDims:
 
 
 def own_extents(value: Any) -> list[Any]:
-    """Return the symbolic extents that a call states itself: in shapes among its arguments, and in types that it is
-    given."""
+    """Return the symbolic extents in the shape arguments, scalar arguments and type arguments of a call."""
     if not isinstance(value, relax.Call):
         return []
     shapes = [argument for argument in value.args if isinstance(argument, relax.ShapeExpr)]
@@ -232,6 +224,6 @@ def own_extents(value: Any) -> list[Any]:
 
 
 def external_reads(graph: FlatMain, nodes: frozenset[int]) -> list[relax.Var]:
-    """Return the variables that these bindings read and do not define, in order of first use."""
+    """Return the variables that these bindings read but do not define, in order of first use."""
     found = dict.fromkeys(number for node in sorted(nodes) for number in graph.reads[node] if number not in nodes)
     return [graph.variables[number] for number in found]

@@ -1,4 +1,4 @@
-"""Turn groups of bindings into functions of their own: partitions for a backend, and calls of them in ``main``."""
+"""Outline groups of bindings: extract a function per group, and replace the group in ``main`` by a call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from packager.placement.problems import facts_of, renamed
 
 @dataclass(frozen=True)
 class Group:
-    """Bindings that become one call: their numbers, the matches that they were taken for, whether one is an anchor."""
+    """Bindings that become one call: their numbers, their pattern matches, and whether one of these is an anchor."""
 
     nodes: frozenset[int]
     candidates: tuple[Candidate, ...]
@@ -33,9 +33,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Cut:
-    """Bindings as a function of their own: what they read in ``main``, the dims of that, and the function.
+    """A function extracted from ``main``: the variables that it reads there, their dims, and the function.
 
-    ``renaming`` says which variable of the function each of main's is: those that are read, then those that are bound.
+    ``renaming`` maps variables of ``main`` to those of the function: first the ones read, then the ones bound.
     """
 
     reads: Sequence[relax.Var]
@@ -47,7 +47,7 @@ class Cut:
     def has_shapes(self) -> bool:
         """Whether all shapes in the function are known.
 
-        An equation between two of main's dims need not follow from those of its arguments alone.
+        A shape may rely on an equality of dims of ``main`` that the arguments of the function do not imply.
         """
         types = [binding.var.ty for binding in bindings_of(self.function)]
         fields = [field for ty in types for field in (ty.fields if isinstance(ty, relax.TupleType) else [ty])]
@@ -56,7 +56,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Outlined:
-    """A partition of one backend with the groups that are calls of it, in the order of its sites."""
+    """A partition of one backend, and the groups of its call sites, in the same order."""
 
     partition: Partition
     groups: tuple[Group, ...]
@@ -73,9 +73,9 @@ def outline(
     names: Mapping[Any, Extent],
     dims: Mapping[str, Dim],
 ) -> list[Outlined]:
-    """Return the partitions of ``groups``: groups that are equal, as Partition says, are one.
+    """Return the partitions of ``groups``; equal groups (see Partition) share one.
 
-    They are named after the backend's ``kind`` and numbered, without the names in ``taken``.
+    Names are the backend's ``kind`` and a number; names in ``taken`` are skipped.
     ``constants`` gives the names of main's constant parameters, ``nodes`` the source node of each variable,
     ``names`` main's shape variables as extents.
     """
@@ -104,7 +104,7 @@ def outline(
 
 @dataclass
 class _Found:
-    """A partition while its call sites are found. Its problems are those of the first of them, in terms of ``main``."""
+    """A partition under construction. Its problems are those of its first call site, in variables of ``main``."""
 
     part: Cut
     constant_arguments: frozenset[int]
@@ -115,7 +115,7 @@ class _Found:
     costs: list[Cost] = field(default_factory=list)
 
     def equals(self, other: _Found) -> bool:
-        """Whether both can be one partition."""
+        """Whether both can share a partition."""
         alike = (self.constant_arguments, self.facts) == (other.constant_arguments, other.facts)
         return alike and bool(structural_equal(self.part.function, other.part.function))
 
@@ -155,15 +155,15 @@ def _composites(group: Group) -> tuple[Composite, ...]:
 
 
 def results_of(graph: FlatMain, nodes: frozenset[int]) -> list[relax.Var]:
-    """Return the variables that these bindings define for others, in order."""
+    """Return the variables of these bindings that are used outside of them, in order."""
     return [graph.bindings[node].var for node in sorted(nodes) if graph.used_outside(node, nodes)]
 
 
 def call_partitions(graph: FlatMain, order: Sequence[frozenset[int]], calls: Mapping[frozenset[int], str]) -> Any:
     """Return ``main`` with each group in ``calls`` replaced by a call of the partition of that name.
 
-    ``order`` are the groups and the single bindings in an order in which they can be computed. The call is bound to
-    the variable of its last result, or to a tuple of all of them under that variable's name.
+    ``order`` holds groups and single bindings in topological order. A call is bound to the variable of its result, or
+    to a tuple of its results that has the name of the last one.
     """
     bindings: list[Any] = []
     for unit in order:
@@ -190,9 +190,9 @@ def call_partitions(graph: FlatMain, order: Sequence[frozenset[int]], calls: Map
 
 
 def cut(graph: FlatMain, nodes: frozenset[int]) -> Cut:
-    """Return a function of these bindings: its parameters are what they read, its result a tensor or a tuple of them.
+    """Extract bindings as a function: parameters are the variables they read, the result a tensor or a tuple.
 
-    An extent of an argument that is an expression over other dims than the arguments have is a dim of the function.
+    A symbolic extent of an argument that the arguments' plain dims do not determine becomes a dim of the function.
     """
     reads = external_reads(graph, nodes)
     dims = ArgumentDims(reads)
@@ -224,7 +224,7 @@ def _shape(ty: Any, dims: ArgumentDims) -> relax.ShapeExpr:
 
 
 def _with_dims(value: Any, dims: ArgumentDims) -> Any:
-    """Return a call with the dims of ``dims`` in the shapes and types that it states itself."""
+    """Substitute dims of the function in the shape arguments and type arguments of a call."""
     if not isinstance(value, relax.Call) or not dims.expressions:
         return value
     arguments = []
@@ -243,7 +243,7 @@ def _type(ty: Any, dims: ArgumentDims) -> Any:
 
 
 def _operator(call: relax.Call, candidate: Candidate) -> str:
-    """Return the operator's name; a call of a function that is not in the model is what its pattern says."""
+    """Return the operator's name; for a call of an extern function, the name of its pattern."""
     name = str(getattr(call.op, "name", call.op)).removeprefix("relax.")
     return candidate.pattern.name if name == "call_dps_packed" else name
 

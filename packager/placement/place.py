@@ -1,9 +1,9 @@
-"""Place parts of a model with the backends that take them: the stage between import and lowering.
+"""Assign operators to backends: the stage between preparation and lowering.
 
-The backends of the specialized Targets are asked in order of precedence. Each gets, in one call, all partitions that
-its patterns match among what is still free: greedy, largest first, only convex ones. What it gives back, and what is
-not worth a call, is free again for the next one, and in the end for the code generator. Nothing has been outlined by
-then, so undoing a partition is to forget it.
+Backends are tried in the order of their Targets. Each compiles, in one call, all partitions that its patterns match
+among the unassigned operators: greedily, largest first, convex only. Partitions that it gives back, or that have too
+few FLOPs, are undone for the next backend, and in the end for the code generator. ``main`` is rewritten last, so
+undoing a partition only drops its group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from packager.placement.match import Candidate, FlatMain, find_candidates, is_cl
 from packager.placement.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
 from packager.placement.preparation import backend_of
 
-# What a value goes through before it is read in other units.
+# Operators that cast or scale a value: the chain between its producer and an operator that reads it.
 SCALING = frozenset(f"relax.{name}" for name in ("astype", "multiply", "add", "subtract"))
 
 Compile = Callable[[Target, Sequence[Partition]], BackendOutput]
@@ -36,7 +36,7 @@ Compile = Callable[[Target, Sequence[Partition]], BackendOutput]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a partition: ``reason`` says why it was undone; None if its backend has it."""
+    """The outcome of a partition: ``reason`` is why it was undone, None if its backend compiled it."""
 
     backend: str
     partition: Partition
@@ -45,14 +45,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Placement:
-    """The partitioned model, and the verdict on every partition that was tried, in order."""
+    """The partitioned model, and the verdicts on all partitions that were tried, in order."""
 
     model: PartitionedModel
     verdicts: tuple[Verdict, ...]
 
 
 def compile_with(make_context: Callable[[Target], Context]) -> Compile:
-    """Return the function by which ``partition`` has a Target's backend compile its partitions."""
+    """Return a function that compiles partitions with a Target's backend."""
 
     def compile_partitions(target: Target, partitions: Sequence[Partition]) -> BackendOutput:
         backend = backend_of(target)
@@ -63,10 +63,10 @@ def compile_with(make_context: Callable[[Target], Context]) -> Compile:
 
 
 def partition(prepared: PreparedModel, targets: Sequence[Target], compile_partitions: Compile | None) -> Placement:
-    """Let the backends of ``targets`` take parts of a prepared model, in this order.
+    """Partition a prepared model for the backends of ``targets``, in this order.
 
-    Without ``compile_partitions`` every partition counts as taken and nothing is compiled: to see what would go where.
-    Raises BackendError and whatever a backend raises.
+    Without ``compile_partitions`` nothing is compiled and every partition counts as taken (a dry run). Raises
+    BackendError and any error of a backend.
     """
     placer = _Placer(prepared)
     verdicts = []
@@ -110,7 +110,7 @@ class _Placer:
         self.taken = frozenset(map(str, symbols)) | {variable.name_hint for variable in model.module.functions}
 
     def place(self, target: Target, compile_partitions: Compile | None) -> tuple[BackendOutput, list[Verdict]]:
-        """Let one backend take what it can of what is free."""
+        """Partition the unassigned operators for one backend; return its output and a verdict per partition."""
         backend = backend_of(target)
         options: Any = target.options
         groups = self._group(backend, target, options.max_partition_depth)
@@ -138,7 +138,7 @@ class _Placer:
         return output, verdicts
 
     def _group(self, backend: PartitionBackend, target: Target, depth: int) -> list[Group]:
-        """Return groups of bindings for a backend, none of which is in another group."""
+        """Return disjoint groups of bindings that match a backend's patterns, merged if the backend wants it."""
         taken: list[Group] = []
         with blamed(backend.kind):
             candidates = find_candidates(self.graph, backend.patterns(target))
@@ -153,10 +153,10 @@ class _Placer:
         return taken
 
     def _merge(self, groups: list[Group], depth: int) -> list[Group]:
-        """Join groups with those that they read from, first those that come first.
+        """Merge groups with their producers, in topological order.
 
-        Where an operator reads several values, casts of the earlier ones to wider elements come last: they belong to
-        the operator, so that memory holds narrow elements between here and there.
+        Widening casts of the earlier operands of an operator are merged last: fused into the consumer, so that the
+        intermediate tensor keeps its narrow element type.
         """
         group_of = {node: group for group in groups for node in group.nodes}
         late = self._late_casts()
@@ -184,7 +184,7 @@ class _Placer:
         return late
 
     def _scaled(self, node: int) -> list[int]:
-        """Return the operators that cast and scale a value, last first, and in the end the one that computes it."""
+        """Return the chain of casts and scalings that ends at ``node``, last first, then the producer of the value."""
         chain = [node]
         while self._operator(chain[-1]) in SCALING and len(self.grouping.predecessors[chain[-1]]) == 1:
             chain += self.grouping.predecessors[chain[-1]]
@@ -213,7 +213,7 @@ class _Placer:
         )
 
     def _cut(self, groups: list[Group]) -> Iterator[tuple[Group, Cut]]:
-        """Yield groups with their functions; where shapes are not known, matches by themselves."""
+        """Yield groups with their functions; a group with unknown shapes is split into its matches."""
         for group in groups:
             whole = cut(self.graph, group.nodes)
             if whole.has_shapes:
@@ -247,7 +247,7 @@ def _single(candidate: Candidate) -> Group:
 
 
 def _complete(kind: str, part: Partition, group: FunctionGroup) -> FunctionGroup:
-    """Fill in what follows from the partition, and give the backend's constants their names in the bundle."""
+    """Add what the partition determines (shapes, composite, cost), and prefix the backend's constants with its kind."""
     types = [*(parameter.ty for parameter in part.function.params), *result_types(part)]
     shapes = [tuple(ty.shape.values) for ty in types]
     functions = tuple(

@@ -1,4 +1,4 @@
-"""Ask the backends of specialized Targets how the model has to be prepared for them."""
+"""Collect what the backends of specialized Targets require of the model before partitioning."""
 
 from __future__ import annotations
 

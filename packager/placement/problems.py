@@ -1,4 +1,4 @@
-"""Hand the problem of a match on: from the variables and dims of ``main`` to those of the partition's function."""
+"""Translate the problem of a match from variables and dims of ``main`` to those of the partition's function."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from packager.graph.identity import IdentityMap
 
 
 def renamed(problem: Any, renaming: Sequence[tuple[relax.Var, relax.Var]]) -> Any:
-    """Return a problem with the second of each pair for the first, and with the extents of the second's shapes.
+    """Substitute variables in a problem: the second of each pair for the first; likewise the extents of their shapes.
 
-    An extent is one of a shape of the pairs, or an expression over dims that are. Raises KeyError for any other, and
-    for a variable that no pair has.
+    Raises KeyError for a variable without a pair, and for an extent that is neither an extent of a first variable nor
+    an expression over such dims.
     """
     variables = IdentityMap(renaming)
     extents: IdentityMap[Any] = IdentityMap()
@@ -50,9 +50,9 @@ def renamed(problem: Any, renaming: Sequence[tuple[relax.Var, relax.Var]]) -> An
 
 
 def facts_of(problem: Any, numbers: Mapping[Any, int]) -> Any:
-    """Return what has to be equal of the problems of equal partitions, as a value that compares with ``==``.
+    """Return the part of a problem that equal partitions share, as a value that compares with ``==``.
 
-    Variables are their ``numbers`` in the partition; of extents it says which are integers.
+    Variables become their ``numbers`` in the partition; symbolic extents are not compared.
     """
     if is_prim_expr(problem):  # before variables: TVM has one class for both
         return int(problem) if isinstance(problem, tirx.IntImm) else "an expression"

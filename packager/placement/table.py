@@ -1,4 +1,4 @@
-"""The partition table: which backend takes which parts of a model, for people and for programs."""
+"""The partition table as JSON: which backend compiles which parts of a model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ TABLE_VERSION = 1
 
 
 def partition_table(placement: Placement, generator: str) -> dict[str, Any]:
-    """Return the table as JSON: the partitions in the order in which they were tried, and what is left.
+    """Return the table: partitions in the order in which they were tried, and the operators left to ``generator``.
 
-    ``generator`` is the kind of the backend that compiles the rest.
+    ``generator`` is the kind of the Target whose code generator compiles them.
     """
     return {
         "schema_version": TABLE_VERSION,
         "generator": generator,
         "partitions": [_row(verdict) for verdict in placement.verdicts],
-        "rest": dict(sorted(_rest(placement).items())),
+        "rest": dict(sorted(operators_of(placement.model.module["main"]).items())),
     }
 
 
@@ -39,11 +39,6 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "sites": [{"nodes": list(site.nodes), "constants": list(site.constants.values())} for site in part.sites],
         "undone": verdict.reason,
     }
-
-
-def _rest(placement: Placement) -> Counter[str]:
-    """Count the operators that no backend took."""
-    return operators_of(placement.model.module["main"])
 
 
 def operators_of(main: relax.Function) -> Counter[str]:

@@ -6,6 +6,7 @@ packager's converters use the annotation, and the result of every converter is c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,7 +60,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         theirs = super().create_convert_map()
         self.converters = {name: _wrap_tvm(convert) for name, convert in theirs.items() if name not in REFUSED}
         self.converters.update(CONVERTERS)
-        return _SameForEvery(self._convert)
+        return defaultdict(lambda: self._convert)
 
     def create_input_vars(self, exported_program: Any) -> Any:
         """Create the input variables, and record the shape variables of torch's symbols."""
@@ -146,7 +147,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         if isinstance(value, bool | int | float):
             return relax.const(value, dtype)
         if is_extent(value):
-            return self.cast(self.emit(relax.op.reshape(self.extents([value]), [])), dtype or "int64")
+            one = self.emit(relax.op.arange(value, value + 1, 1, "int64"))  # an extent as a tensor of shape [1]
+            return self.cast(self.emit(relax.op.reshape(one, [])), dtype or "int64")
         raise ValueError(f"an operand is {type(value).__name__}, which is not supported")
 
     def cast(self, value: Any, dtype: str) -> Any:
@@ -157,22 +159,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         if dtype == "bool":
             return self.emit(relax.op.not_equal(value, relax.const(0, have)))
         return self.emit(relax.op.astype(value, dtype))
-
-    def extents(self, values: list[Any]) -> Any:
-        """Return one extent as an int64 tensor of shape [1], made by an arange of length 1."""
-        (value,) = values
-        return self.emit(relax.op.arange(value, value + 1, 1, "int64"))
-
-
-class _SameForEvery(dict[str, Callable[[Any], Any]]):
-    """A table with the same converter for every key."""
-
-    def __init__(self, convert: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.convert = convert
-
-    def __missing__(self, key: str) -> Callable[[Any], Any]:
-        return self.convert
 
 
 def _wrap_tvm(convert: Callable[[Any], Any]) -> Converter:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -42,25 +43,17 @@ class Symbols:
             return self._product(expr)
         name = type(expr).__name__
         if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
-            return _reduce("Mul", [self._convert(expr.base)] * int(expr.exp))
+            return reduce(_FOLDS["Mul"], [self._convert(expr.base)] * int(expr.exp))
         if name in _FOLDS:
-            return _reduce(name, [self._convert(argument) for argument in expr.args])
+            return reduce(_FOLDS[name], map(self._convert, expr.args))
         raise ModelError(f"a shape contains {expr}, which is not supported")
 
     def _product(self, expr: Any) -> Any:
         """Return a product; torch writes exact division as multiplication by a fraction."""
         numerator, denominator = expr.as_numer_denom()
         if denominator == 1:
-            return _reduce("Mul", [self._convert(argument) for argument in expr.args])
-        return _reduce("FloorDiv", [self._convert(numerator), self._convert(denominator)])
-
-
-def _minimum(a: Any, b: Any) -> Any:
-    return tirx.Min(_expression(a), _expression(b))
-
-
-def _maximum(a: Any, b: Any) -> Any:
-    return tirx.Max(_expression(a), _expression(b))
+            return reduce(_FOLDS["Mul"], map(self._convert, expr.args))
+        return _FOLDS["FloorDiv"](self._convert(numerator), self._convert(denominator))
 
 
 def _expression(value: Any) -> Any:
@@ -74,16 +67,9 @@ _FOLDS: Mapping[str, Any] = {
     "CleanDiv": lambda a, b: tirx.floordiv(_expression(a), _expression(b)),
     "Mod": lambda a, b: tirx.floormod(_expression(a), _expression(b)),
     "PythonMod": lambda a, b: tirx.floormod(_expression(a), _expression(b)),
-    "Min": _minimum,
-    "Max": _maximum,
+    "Min": lambda a, b: tirx.Min(_expression(a), _expression(b)),
+    "Max": lambda a, b: tirx.Max(_expression(a), _expression(b)),
 }
-
-
-def _reduce(name: str, values: Sequence[Any]) -> Any:
-    result = values[0]
-    for value in values[1:]:
-        result = _FOLDS[name](result, value)
-    return result
 
 
 def is_extent(value: Any) -> bool:

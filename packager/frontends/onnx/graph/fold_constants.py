@@ -83,7 +83,7 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
         if not is_standard(node):
             pass
         elif outputs.intersection(node.output):
-            if node.op_type not in ("Identity", *NOT_FOLDABLE) and _takes_nothing(node, constants):
+            if node.op_type not in ("Identity", *NOT_FOLDABLE) and _must_fold(node, constants):
                 values = _evaluate(model, node, {name: constants.array(name) for name in node.input if name})
             if values is not None:  # an output of the graph must be produced by a node
                 for index, name in enumerate(node.output):
@@ -108,10 +108,11 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
     return folded
 
 
-def _takes_nothing(node: onnx.NodeProto, constants: Constants) -> bool:
-    """Tell whether all inputs of a node are constant, and one of them is empty."""
+def _must_fold(node: onnx.NodeProto, constants: Constants) -> bool:
+    """Tell whether all inputs of a node are constant, and no converter evaluates it."""
     names = [name for name in node.input if name]
-    return all(name in constants for name in names) and any(constants.array(name).size == 0 for name in names)
+    known = all(name in constants for name in names)
+    return known and (node.op_type == "MelWeightMatrix" or any(constants.array(name).size == 0 for name in names))
 
 
 def _shape_value(

@@ -1,15 +1,17 @@
-"""Simplify an ONNX graph before import: fold constants, and batch norm into conv.
+"""Simplify an ONNX graph before import: fold constants, drop empty tensors, fold batch norm into conv.
 
 TVM folds constants too, but compiles a function for each operator, most of the build time of a conv net.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 from packager.bundle.arrays import Array
 from packager.frontends.onnx.graph.custom_ops import CustomNode
@@ -25,10 +27,10 @@ from packager.frontends.onnx.graph.nodes import (
     standard_version,
 )
 from packager.frontends.onnx.graph.unroll_loops import unroll_loops
-from packager.frontends.onnx.graph.zero_extent import replace_empty
 
 # Operators whose optional outputs are computed only if the node has them.
 OPTIONAL_OUTPUTS = ("LayerNormalization", "Attention", "Dropout", "MaxPool")
+SCATTERS = ("ScatterND", "ScatterElements", "Scatter")
 # The first opset in which Slice takes its bounds as inputs.
 FIRST_SLICE = 10
 # Known shapes enable inlining and expansion, which make more shapes known. Models need two or three rounds.
@@ -47,7 +49,7 @@ def simplify(
         inferred = infer(model, custom)
         _rewrite(model.graph, inferred, constants)
         _split_to_slices(model, inferred, constants)
-        folded = replace_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
+        folded = _replace_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
         changed = inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
         if not (changed | unroll_loops(model, inferred, constants)) and not folded:
             break
@@ -100,6 +102,56 @@ def _split_to_slices(model: onnx.ModelProto, inferred: Inferred, constants: Cons
 
     if (standard_version(model) or 0) >= FIRST_SLICE:
         rewrite_nodes(model.graph, sliced)
+
+
+def _replace_empty(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> bool:
+    """Replace values with a static shape and a 0 extent by constants, so that no node computes or uses them.
+
+    Constant folding then evaluates their consumers, such as a reduction over an empty axis. Returns whether any were.
+    """
+    outputs = {value.name for value in graph.output}
+    changed = False
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if not is_standard(node):
+            nodes.append(node)
+            continue
+        for index, name in enumerate(node.input):
+            if name not in constants and _is_empty(name, inferred):
+                node.input[index] = _empty_constant(name, inferred, constants)
+                changed = True
+        if node.op_type in SCATTERS and not all(constants.array(i).size for i in node.input[1:2] if i in constants):
+            node.op_type = "Identity"  # no element is written
+            del node.input[1:], node.attribute[:]
+            changed = True
+        made = [name for name in node.output if name in outputs and _is_empty(name, inferred)]
+        if not made or (node.op_type == "Identity" and node.input[0] in constants):
+            nodes.append(node)
+            continue
+        changed = True
+        for index, name in enumerate(node.output):
+            if name in made:
+                source = _empty_constant(name, inferred, constants)
+                nodes.append(onnx.helper.make_node("Identity", [source], [name], name=node.name))
+                node.output[index] = f"{name}.unused"
+        if len(made) < sum(map(bool, node.output)):
+            nodes.append(node)
+    replace_all(graph.node, nodes)
+    return changed
+
+
+def _is_empty(name: str, inferred: Inferred) -> bool:
+    extents = inferred.extents.get(name, ())
+    known = inferred.types.get(name, 0) not in (TensorProto.UNDEFINED, TensorProto.STRING)
+    return known and None not in extents and math.prod(extents) == 0  # type: ignore[arg-type]
+
+
+def _empty_constant(name: str, inferred: Inferred, constants: Constants) -> str:
+    known = f"{name}.empty"
+    if known not in constants:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(inferred.types[name])
+        constants.add(known, np.empty([extent or 0 for extent in inferred.extents[name]], dtype), None)
+    return known
 
 
 def _is_zero(name: str, constants: Constants) -> bool:

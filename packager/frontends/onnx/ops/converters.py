@@ -10,27 +10,34 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from packager.frontends.onnx.ops.cumulative import SCANS
-from packager.frontends.onnx.ops.data_dependent import SIZED_CONVERTERS
-from packager.frontends.onnx.ops.fill_beyond import COUNT_CONVERTERS
-from packager.frontends.onnx.ops.fourier import SIGNAL
-from packager.frontends.onnx.ops.gather_pad import SELECTION
-from packager.frontends.onnx.ops.nn.activations import ACTIVATIONS
-from packager.frontends.onnx.ops.nn.attention import ATTENTION
-from packager.frontends.onnx.ops.nn.deform_conv import SAMPLING
-from packager.frontends.onnx.ops.nn.normalization import NORMS
-from packager.frontends.onnx.ops.nn.pooling import POOLING
-from packager.frontends.onnx.ops.nn.recurrent import RECURRENT
-from packager.frontends.onnx.ops.nn.resize import RESIZE
+from packager.frontends.onnx.ops import (
+    cumulative,
+    data_dependent,
+    fourier,
+    gather_pad,
+    sequences,
+    slice_range,
+    tfidf,
+    topk,
+    tree_ensemble,
+)
+from packager.frontends.onnx.ops.nn import (
+    activations,
+    attention,
+    deform_conv,
+    normalization,
+    pooling,
+    recurrent,
+    resize,
+)
 from packager.frontends.onnx.ops.operands import Convert, Converter
-from packager.frontends.onnx.ops.quantization.integer_math import INTEGERS
-from packager.frontends.onnx.ops.quantization.narrow_types import NARROW_CONVERTERS
-from packager.frontends.onnx.ops.quantization.quantization import QUANTIZED
-from packager.frontends.onnx.ops.sequences import SEQUENCES
-from packager.frontends.onnx.ops.slice_range import BOUNDS
-from packager.frontends.onnx.ops.tfidf import NGRAMS
-from packager.frontends.onnx.ops.topk import PLACING
-from packager.frontends.onnx.ops.tree_ensemble import TREES
+from packager.frontends.onnx.ops.quantization import integer_math, narrow_types, quantization
+
+FAMILIES = (
+    *(cumulative, data_dependent, fourier, gather_pad, sequences, slice_range, tfidf, topk, tree_ensemble),
+    *(activations, attention, deform_conv, normalization, pooling, recurrent, resize),
+    *(integer_math, narrow_types, quantization),
+)
 
 
 def _clip(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -56,25 +63,6 @@ def _is_number(bound: Any) -> bool:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    **QUANTIZED,
-    **ATTENTION,
-    **ACTIVATIONS,
-    **NARROW_CONVERTERS,
-    **NORMS,
-    **BOUNDS,
     "Clip": _clip,
-    **INTEGERS,
-    **RESIZE,
-    **POOLING,
-    **SAMPLING,
-    **RECURRENT,
-    **SELECTION,
-    **SIGNAL,
-    **SIZED_CONVERTERS,
-    **COUNT_CONVERTERS,
-    **TREES,
-    **PLACING,
-    **NGRAMS,
-    **SCANS,
-    **SEQUENCES,
+    **{name: converter for family in FAMILIES for name, converter in family.CONVERTERS.items()},
 }

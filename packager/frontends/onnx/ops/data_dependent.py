@@ -24,6 +24,7 @@ from packager.frontends.onnx.ops.operands import (
     optional,
     static_extents,
     tensor_constant,
+    text,
 )
 from packager.frontends.onnx.ops.tir_loops import emit_sequential
 
@@ -207,9 +208,30 @@ def _suppress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
     return relax.Tuple([chosen, _scalar(builder, count)])
 
 
-SIZED_CONVERTERS: Mapping[str, Converter] = {
+def _fill_beyond(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """FillBeyond, which ``graph.bounded_sizes`` inserts: fill the slices from a count on with a constant."""
+    data, count = inputs
+    axis, dtype, shape = attributes["axis"], dtype_of(data), static_extents(data)
+    positions = np.arange(shape[axis], dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    inside = builder.emit(relax.op.less(tensor_constant(positions), count))
+    return relax.op.where(inside, data, relax.const(_fill_value(text(attributes, "fill", ""), dtype), dtype))
+
+
+def _fill_value(fill: str, dtype: str) -> Any:
+    if dtype == "bool":
+        return fill in ("one", "highest")
+    if fill in ("zero", "one"):
+        return int(fill == "one")
+    if dtype.startswith(("int", "uint")):
+        info = np.iinfo(dtype)
+        return info.min if fill == "lowest" else info.max
+    return -np.inf if fill == "lowest" else np.inf
+
+
+CONVERTERS: Mapping[str, Converter] = {
     "NonZero": _non_zero,
     "Compress": _compress,
     "Unique": _unique,
     "NonMaxSuppression": _suppress,
+    "FillBeyond": _fill_beyond,
 }

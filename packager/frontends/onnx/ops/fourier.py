@@ -110,4 +110,4 @@ def _stft(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _conv
     return _transform(builder, framed, matrix, 2)
 
 
-SIGNAL: Mapping[str, Converter] = {"DFT": _dft, "STFT": _stft}
+CONVERTERS: Mapping[str, Converter] = {"DFT": _dft, "STFT": _stft}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 from packager.frontends.onnx.ops.operands import (
     Convert,
@@ -64,18 +64,7 @@ def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
         before[axis], after[axis] = pads[number], pads[len(axes) + number]
 
     def compute(x: Any, filler: Any) -> Any:
-        shape = [extent + low + high for extent, low, high in zip(x.shape, before, after, strict=True)]
-
-        def element(*i: Any) -> Any:
-            at = [index - low for index, low in zip(i, before, strict=True)]
-            pairs = [(a, x.shape[k]) for k, a in enumerate(at) if before[k] or after[k]]
-            number = filler(*[0] * len(filler.shape))
-            if not pairs:
-                return x(*at)
-            inside = tirx.all(*(condition for a, extent in pairs for condition in (a >= 0, a < extent)))
-            return tirx.if_then_else(inside, x(*at), number)
-
-        return te.compute(shape, element, name="pad")
+        return topi.nn.pad(x, before, after, filler(*[0] * len(filler.shape)))
 
     return builder.call_te(compute, data, value, primfunc_name_hint="pad")
 
@@ -148,34 +137,26 @@ def _determinant(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any
     if not isinstance(order, int) or order > 64:
         raise ValueError("Det of matrices of symbolic order, or above 64")
     emit, op = builder.emit, relax.op
-    product = relax.const(1.0, dtype)
+    product, zero, one = (relax.const(value, dtype) for value in (1.0, 0.0, 1.0))
     for size in range(order, 0, -1):
-        column = emit(op.squeeze(emit(op.strided_slice(data, [last], [0], [1])), [-1]))
-        pivot = emit(op.argmax(emit(op.abs(column)), axis=-1, keepdims=True))
-        rows = emit(op.astype(emit(op.arange(0, size, 1, "int64")), "int64"))
-        chosen = emit(op.equal(rows, pivot))
-        zero = relax.const(0.0, dtype)
-        value = emit(op.sum(emit(op.where(chosen, column, zero)), axis=-1))
+        column = emit(op.squeeze(op.strided_slice(data, [last], [0], [1]), [-1]))
+        pivot = emit(op.argmax(op.abs(column), axis=-1, keepdims=True))
+        chosen = emit(op.equal(op.astype(op.arange(0, size, 1, "int64"), "int64"), pivot))
+        value = emit(op.sum(op.where(chosen, column, zero), axis=-1))
         product = emit(op.multiply(value, product))
         if size == 1:
             break
         # Swapping the pivot row with the first changes the sign.
-        swaps = emit(op.squeeze(emit(op.greater(pivot, relax.const(0, "int64"))), [-1]))
-        product = emit(op.where(swaps, emit(op.negative(product)), product))
+        swaps = emit(op.squeeze(op.greater(pivot, relax.const(0, "int64")), [-1]))
+        product = emit(op.where(swaps, op.negative(product), product))
         mask = emit(op.expand_dims(chosen, -1))
-        row = emit(op.sum(emit(op.where(mask, data, zero)), axis=-2, keepdims=True))
+        row = emit(op.sum(op.where(mask, data, zero), axis=-2, keepdims=True))
         first = emit(op.strided_slice(data, [last - 1], [0], [1]))
-        rest = emit(op.strided_slice(emit(op.where(mask, first, data)), [last - 1], [1], [size]))
-        safe = emit(
-            op.expand_dims(
-                emit(op.expand_dims(emit(op.where(emit(op.equal(value, zero)), relax.const(1.0, dtype), value)), -1)),
-                -1,
-            )
-        )
-        factor = emit(op.divide(emit(op.strided_slice(rest, [last], [0], [1])), safe))
+        rest = emit(op.strided_slice(op.where(mask, first, data), [last - 1], [1], [size]))
+        safe = emit(op.expand_dims(op.where(op.equal(value, zero), one, value), [-2, -1]))
+        factor = emit(op.divide(op.strided_slice(rest, [last], [0], [1]), safe))
         tail = emit(op.strided_slice(row, [last], [1], [size]))
-        rest = emit(op.strided_slice(rest, [last], [1], [size]))
-        data = emit(op.subtract(rest, emit(op.multiply(factor, tail))))
+        data = emit(op.subtract(op.strided_slice(rest, [last], [1], [size]), op.multiply(factor, tail)))
     return product
 
 
@@ -189,23 +170,22 @@ def _batch_norm(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
     momentum = attributes.get("momentum", 0.9)
     current = emit(op.mean(wide, axes, keepdims=True))
     centered = emit(op.subtract(wide, current))
-    spread = emit(op.mean(emit(op.multiply(centered, centered)), axes, keepdims=True))
+    spread = emit(op.mean(op.multiply(centered, centered), axes, keepdims=True))
+    root = emit(op.sqrt(op.add(spread, relax.const(attributes.get("epsilon", 1e-5), dtype))))
     shape = [1, -1, *[1] * (x.ty.ndim - 2)]
-    root = emit(op.sqrt(emit(op.add(spread, relax.const(attributes.get("epsilon", 1e-5), dtype)))))
     gain, offset = (emit(op.reshape(emit(op.astype(p, dtype)), shape)) for p in (scale, bias))
-    result = emit(op.add(emit(op.multiply(emit(op.divide(centered, root)), gain)), offset))
+    result = emit(op.add(op.multiply(op.divide(centered, root), gain), offset))
     if output_count(attributes) == 1:
         return op.astype(result, dtype_of(x))
 
     def moved(old: Any, new: Any) -> Any:
-        flat = emit(op.reshape(new, [-1]))
         kept = emit(op.multiply(old, relax.const(momentum, dtype)))
-        return emit(op.add(kept, emit(op.multiply(flat, relax.const(1.0 - momentum, dtype)))))
+        return emit(op.add(kept, op.multiply(op.reshape(new, [-1]), relax.const(1.0 - momentum, dtype))))
 
     return relax.Tuple([emit(op.astype(result, dtype_of(x))), moved(mean, current), moved(variance, spread)])
 
 
-SELECTION: Mapping[str, Converter] = {
+CONVERTERS: Mapping[str, Converter] = {
     "OneHot": _one_hot,
     "Pad": _pad,
     "ReverseSequence": _reverse_sequence,

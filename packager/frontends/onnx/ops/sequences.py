@@ -36,4 +36,4 @@ def _insert(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _co
     return relax.Tuple(tensors)
 
 
-SEQUENCES: Mapping[str, Converter] = {"SequenceInsert": _insert, "SequenceLength": _length}
+CONVERTERS: Mapping[str, Converter] = {"SequenceInsert": _insert, "SequenceLength": _length}

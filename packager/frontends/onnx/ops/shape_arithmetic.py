@@ -7,6 +7,7 @@ the operators here with known inputs evaluates to a known value. ONNX operators 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -45,20 +46,20 @@ def is_symbolic(value: Any) -> bool:
 
 
 def compute(
-    operator: str, inputs: Sequence[Any], attributes: Mapping[str, Any], analyzer: Analyzer
+    op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any], analyzer: Analyzer
 ) -> Sequence[Any] | None:
     """Evaluate a node; None if its outputs are not known shapes, and it must be converted.
 
     ``analyzer`` has the bounds of the dims.
     """
-    if operator in ("Shape", "Size"):
+    if op_type in ("Shape", "Size"):
         shape = _shape_of(inputs[0])
         if shape is None:
             return None
-        if operator == "Size":
-            return [wrap(np.asarray(reduce(lambda a, b: a * b, shape, 1), dtype=object), analyzer)]
+        if op_type == "Size":
+            return [wrap(np.asarray(reduce(operator.mul, shape, 1), dtype=object), analyzer)]
         return [wrap(shape[attributes.get("start", 0) : attributes.get("end")], analyzer)]
-    function = FUNCTIONS.get(operator)
+    function = FUNCTIONS.get(op_type)
     if function is None or not any(is_symbolic(value) for value in inputs):
         return None
     operands = [None if value is None else known(value, attributes) for value in inputs]
@@ -121,42 +122,32 @@ class _NotExactError(Exception):
     """The result is not exact for all sizes, or not representable in a shape."""
 
 
-def _elementwise(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _elementwise(function: Callable[[Any, Any], Any]) -> Callable[..., Known]:
     def apply(operands: list[Known], _attributes: Mapping[str, Any], _analyzer: Analyzer) -> Known:
         return reduce(lambda a, b: np.asarray(np.frompyfunc(function, 2, 1)(a, b), dtype=object), operands)
 
     return apply
 
 
-def _divide(operands: list[Known], _attributes: Mapping[str, Any], analyzer: Analyzer) -> Known:
-    """ONNX division truncates, which equals floordiv for nonnegative operands."""
-    for expr, least in (
-        (e, least) for operand, least in zip(operands, (0, 1), strict=True) for e in operand.reshape(-1)
-    ):
-        if (expr if isinstance(expr, int) else analyzer.const_int_bound(expr).min_value) < least:
-            raise _NotExactError
-    return np.asarray(np.frompyfunc(_quotient, 2, 1)(*operands), dtype=object)
+def _integers_or(plain: Callable[[Any, Any], Any], symbolic: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a function that is ``plain`` for two integers, else ``symbolic``."""
+    return lambda a, b: (plain if isinstance(a, int) and isinstance(b, int) else symbolic)(a, b)
 
 
-def _quotient(a: Any, b: Any) -> Any:
-    return a // b if isinstance(a, int) and isinstance(b, int) else tirx.floordiv(a, b)
+_min, _max = _integers_or(min, tirx.min), _integers_or(max, tirx.max)
 
 
-def _remainder(a: Any, b: Any) -> Any:
-    return a % b if isinstance(a, int) and isinstance(b, int) else tirx.floormod(a, b)
+def _division(function: Callable[[Any, Any], Any]) -> Callable[..., Known]:
+    """Return a rule for Div or Mod, which truncate: as floordiv and floormod for nonnegative operands, other raise."""
 
+    def apply(operands: list[Known], attributes: Mapping[str, Any], analyzer: Analyzer) -> Known:
+        for operand, least in zip(operands, (0, 1), strict=True):
+            for expr in operand.reshape(-1):
+                if (expr if isinstance(expr, int) else analyzer.const_int_bound(expr).min_value) < least:
+                    raise _NotExactError
+        return _elementwise(function)(operands, attributes, analyzer)
 
-def _min(a: Any, b: Any) -> Any:
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(a, b)
-
-
-def _max(a: Any, b: Any) -> Any:
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.max(a, b)
-
-
-def _modulo(operands: list[Known], attributes: Mapping[str, Any], analyzer: Analyzer) -> Known:
-    _divide(operands, attributes, analyzer)  # raises for negative operands, for which mod and fmod differ
-    return np.asarray(np.frompyfunc(_remainder, 2, 1)(*operands), dtype=object)
+    return apply
 
 
 def _cast(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Analyzer) -> Known:
@@ -231,14 +222,14 @@ def _reduce(function: Callable[[Any, Any], Any], start: int | None) -> Callable[
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Identity": lambda operands, _attributes, _analyzer: operands[0],
     "Cast": _cast,
-    "Add": _elementwise(lambda a, b: a + b),
-    "Sub": _elementwise(lambda a, b: a - b),
-    "Mul": _elementwise(lambda a, b: a * b),
+    "Add": _elementwise(operator.add),
+    "Sub": _elementwise(operator.sub),
+    "Mul": _elementwise(operator.mul),
     "Min": _elementwise(_min),
     "Max": _elementwise(_max),
-    "Div": _divide,
-    "Mod": _modulo,
-    "Neg": lambda operands, _attributes, _analyzer: np.asarray(np.frompyfunc(lambda a: -a, 1, 1)(operands[0])),
+    "Div": _division(_integers_or(operator.floordiv, tirx.floordiv)),
+    "Mod": _division(_integers_or(operator.mod, tirx.floormod)),
+    "Neg": lambda operands, _attributes, _analyzer: np.asarray(-operands[0], dtype=object),
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Gather": _gather,
@@ -246,8 +237,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Reshape": _reshape,
     "Split": _split,
     "Concat": lambda operands, attributes, _analyzer: np.concatenate(operands, attributes.get("axis", 0)),
-    "ReduceProd": _reduce(lambda a, b: a * b, 1),
-    "ReduceSum": _reduce(lambda a, b: a + b, 0),
+    "ReduceProd": _reduce(operator.mul, 1),
+    "ReduceSum": _reduce(operator.add, 0),
     "ReduceMax": _reduce(_max, None),
     "ReduceMin": _reduce(_min, None),
 }

@@ -101,4 +101,4 @@ def _tile(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conve
     return relax.op.reshape(repeated, [times * extent for times, extent in pairs])
 
 
-BOUNDS: Mapping[str, Converter] = {"Slice": _slice, "Range": _range, "Expand": _expand, "Tile": _tile}
+CONVERTERS: Mapping[str, Converter] = {"Slice": _slice, "Range": _range, "Expand": _expand, "Tile": _tile}

@@ -78,4 +78,4 @@ def _vectorize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
     return builder.call_te(compute, data, *constants, primfunc_name_hint="tf_idf")
 
 
-NGRAMS: Mapping[str, Converter] = {"TfIdfVectorizer": _vectorize}
+CONVERTERS: Mapping[str, Converter] = {"TfIdfVectorizer": _vectorize}

@@ -22,26 +22,7 @@ def emit_sequential(
     ``results`` holds shapes and element types. ``body`` gets operands and results as flat buffers.
     """
 
-    def compute(*tensors: Any) -> Any:
-        def generate(ins: Any, outs: Any) -> Any:
-            with IRBuilder() as ib:
-                with T.seq_scope():
-                    body(*(T.buffer_proxy(buffer) for buffer in (*ins, *outs)))
-                return ib.get()
-
-        return te.extern(
-            [tuple(shape) for shape, _ in results],
-            list(tensors),
-            generate,
-            dtype=[dtype for _, dtype in results],
-            out_buffers=[
-                tirx.decl_buffer(tuple(shape), dtype, f"{name}_{number}", layout=None)
-                for number, (shape, dtype) in enumerate(results)
-            ],
-            name=name,
-        )
-
-    call = builder.call_te(compute, *operands, primfunc_name_hint=name)
+    call = builder.call_te(lambda *x: sequential(name, x, results, body), *operands, primfunc_name_hint=name)
     function = call.args[0]
     primfunc = builder.get()[function]
     builder.update_func(function, _in_a_loop(primfunc, name, len(operands)))
@@ -49,6 +30,25 @@ def emit_sequential(
     if not isinstance(result.ty, relax.TupleType):
         return [result]
     return [builder.emit(relax.TupleGetItem(result, number)) for number in range(len(result.ty.fields))]
+
+
+def sequential(
+    name: str, tensors: Sequence[Any], results: Sequence[tuple[Sequence[Any], str]], body: Callable[..., None]
+) -> Any:
+    """Return the results of an extern operation that ``body`` writes with TVM's IR builder, from flat buffers."""
+
+    def generate(ins: Any, outs: Any) -> Any:
+        with IRBuilder() as ib:
+            with T.seq_scope():
+                body(*(T.buffer_proxy(buffer) for buffer in (*ins, *outs)))
+            return ib.get()
+
+    shapes, dtypes = [tuple(shape) for shape, _ in results], [dtype for _, dtype in results]
+    buffers = [
+        tirx.decl_buffer(shape, dtype, f"{name}_{number}", layout=None)
+        for number, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
+    ]
+    return te.extern(shapes, list(tensors), generate, dtype=dtypes, out_buffers=buffers, name=name)
 
 
 def _in_a_loop(primfunc: tirx.PrimFunc, name: str, inputs: int) -> tirx.PrimFunc:

@@ -10,11 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import onnx
-from onnx.reference import ReferenceEvaluator
 from tvm import relax, te, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 from packager.frontends.onnx.ops.operands import (
@@ -26,9 +22,9 @@ from packager.frontends.onnx.ops.operands import (
     opset,
     optional,
     static_extents,
-    tensor_constant,
     text,
 )
+from packager.frontends.onnx.ops.tir_loops import sequential
 
 # Up to this extent, ranking by comparing all pairs is as fast as insertion, and runs on every device.
 MAX_RANKED = 1024
@@ -71,22 +67,15 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
         values = te.compute(shape, lambda *i: x(*i[:-1], tirx.min(indices(*i), number - 1)), name="values")
         return [values, indices]
 
-    def compute(x: Any) -> Any:
-        rows = math.prod(x.shape[:-1], start=tirx.const(1, "int64"))
+    def better(a: Any, b: Any) -> Any:
+        return a > b if largest else a < b
 
-        def generate(ins: Any, outs: Any) -> Any:
-            with IRBuilder() as ib:
-                with T.seq_scope():
-                    source, values, indices = (T.buffer_proxy(buffer) for buffer in (*ins, *outs))
-                    with T.serial(0, rows) as row:
-                        _insert_all(source, values, indices, row)
-                return ib.get()
+    def by_insertion(x: Any) -> Any:
+        """Insert each element into a list of the best ones."""
 
-        def better(a: Any, b: Any) -> Any:
-            return a > b if largest else a < b
-
-        def _insert_all(source: Any, values: Any, indices: Any, row: Any) -> None:
-            with T.serial(0, number) as i:
+        def insert_all(source: Any, values: Any, indices: Any) -> None:
+            rows = math.prod(x.shape[:-1], start=tirx.const(1, "int64"))
+            with T.serial(0, rows) as row, T.serial(0, number) as i:
                 new, base = source[row * number + i], row * k
                 full = i >= k
                 with T.If(tirx.any(tirx.Not(full), better(new, values[base + (k - 1)]))), T.Then():
@@ -103,21 +92,10 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
                             indices[at] = i.astype("int64")
 
         shape = (*x.shape[:-1], k)
-        return te.extern(
-            [shape, shape],
-            [x],
-            generate,
-            dtype=[dtype, "int64"],
-            out_buffers=[
-                tirx.decl_buffer(shape, kind, name, layout=None)
-                for kind, name in ((dtype, "values"), ("int64", "places"))
-            ],
-            name="top_k",
-        )
+        return sequential("top_k", [x], [(shape, dtype), (shape, "int64")], insert_all)
 
-    result = builder.emit(
-        builder.call_te(by_rank if number <= MAX_RANKED else compute, moved, primfunc_name_hint="top_k")
-    )
+    compute = by_rank if number <= MAX_RANKED else by_insertion
+    result = builder.emit(builder.call_te(compute, moved, primfunc_name_hint="top_k"))
     parts = [builder.emit(relax.TupleGetItem(result, part)) for part in range(2)]
     return relax.Tuple(
         [part if axis == rank - 1 else builder.emit(relax.op.permute_dims(part, back)) for part in parts]
@@ -231,20 +209,12 @@ def _conv_transpose(_builder: Any, inputs: Sequence[Any], attributes: dict[str, 
     return convert("ConvTranspose", list(inputs), plain)
 
 
-def _mel_weights(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Fold: all inputs are constants."""
-    names = [f"input_{number}" for number in range(len(inputs))]
-    feeds = {name: known(x, attributes, "an input of MelWeightMatrix") for name, x in zip(names, inputs, strict=True)}
-    kind = attributes.get("output_datatype", onnx.TensorProto.FLOAT)
-    node = onnx.helper.make_node("MelWeightMatrix", names, ["weights"], output_datatype=kind)
-    graph = onnx.GraphProto(name="mel", node=[node], input=[onnx.ValueInfoProto(name=name) for name in names])
-    graph.output.append(onnx.ValueInfoProto(name="weights"))
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset(attributes))])
-    (weights,) = ReferenceEvaluator(model).run(None, feeds)
-    return tensor_constant(np.asarray(weights))
+def _mel_weights(_builder: Any, _inputs: Sequence[Any], _attributes: dict[str, Any], _convert: Convert) -> Any:
+    """Raise ValueError: ``graph.fold_constants`` evaluates the operator if its inputs are constant."""
+    raise ValueError("an input of MelWeightMatrix is not constant: freeze it with --freeze")
 
 
-PLACING: Mapping[str, Converter] = {
+CONVERTERS: Mapping[str, Converter] = {
     "TopK": _top_k,
     "TensorScatter": _tensor_scatter,
     "SpaceToDepth": _space_to_depth,

@@ -6,6 +6,7 @@ refused.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from packager.bundle.arrays import Array
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, tensor_constant
 
 # Comparison modes of a node (TreeEnsemble's nodes_modes).
-BRANCH_LEQ, BRANCH_LT, BRANCH_GTE, BRANCH_GT, BRANCH_EQ, BRANCH_NEQ, BRANCH_MEMBER = range(7)
+COMPARISONS = dict(enumerate((operator.le, operator.lt, operator.ge, operator.gt, operator.eq, operator.ne)))
+BRANCH_MEMBER = 6
 AGGREGATES = {0: "average", 1: "sum", 2: "minimum", 3: "maximum"}
 
 
@@ -72,18 +74,9 @@ def _tree_ensemble(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
                 member_index = start(node, 0) + tirx.const(offset, "int64")
                 held = tirx.all(member_index < start(node, 1), member(tirx.min(member_index, len(flat))) == value)
                 found = tirx.any(found, held)
-            tests = [
-                value <= bound,
-                value < bound,
-                value >= bound,
-                value > bound,
-                value == bound,
-                value != bound,
-                found,
-            ]
-            result = tests[-1]
-            for which, test in list(enumerate(tests))[-2::-1]:
-                result = tirx.Select(kind == which, test, result)
+            result = found
+            for which, test in reversed(COMPARISONS.items()):
+                result = tirx.Select(kind == which, test(value, bound), result)
             result = tirx.any(result, tirx.all(track(node) == 1, tirx.isnan(value)))
             return tirx.Select(result, y(node), n(node))
 
@@ -180,7 +173,7 @@ def _label_encoder(builder: Any, inputs: Sequence[Any], attributes: dict[str, An
     return builder.call_te(compute, inputs[0], tensor_constant(keys), tensor_constant(values))
 
 
-TREES: Mapping[str, Converter] = {
+CONVERTERS: Mapping[str, Converter] = {
     "TreeEnsemble": _tree_ensemble,
     "Binarizer": _binarizer,
     "ArrayFeatureExtractor": _extract,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tvm import relax
 
-from packager.frontends.torch.ops.program import argument
+from packager.frontends.torch.ops.program import argument, operator_of
 
 _R = relax.op
 
@@ -109,25 +109,17 @@ def _clamp(importer: Any, node: Any) -> Any:
     return result
 
 
-def _clamp_max(importer: Any, node: Any) -> Any:
-    dtype = importer.dtype(node)
-    return _R.minimum(importer.tensor(node.args[0], dtype), importer.tensor(node.args[1], dtype))
-
-
 def _to_copy(importer: Any, node: Any) -> Any:
     return importer.tensor(node.args[0], importer.dtype(node))
 
 
 def _where(importer: Any, node: Any) -> Any:
+    """Convert where(condition, first, second), or masked_fill(second, condition, first)."""
     dtype = importer.dtype(node)
     condition, first, second = node.args
+    if operator_of(node).startswith("masked_fill"):
+        condition, first, second = first, second, condition
     return _R.where(importer.tensor(condition, "bool"), importer.tensor(first, dtype), importer.tensor(second, dtype))
-
-
-def _masked_fill(importer: Any, node: Any) -> Any:
-    dtype = importer.dtype(node)
-    data, mask, value = node.args
-    return _R.where(importer.tensor(mask, "bool"), importer.tensor(value, dtype), importer.tensor(data, dtype))
 
 
 # Operators that create tensors.
@@ -157,36 +149,11 @@ def _filled(index: int | None, constant: float = 0) -> Callable[[Any, Any], Any]
     return convert
 
 
-UNARY: Mapping[str, Callable[[Any], Any]] = {
-    name: getattr(_R, theirs)
-    for name, theirs in {
-        "abs": "abs",
-        "acos": "acos",
-        "acosh": "acosh",
-        "asin": "asin",
-        "asinh": "asinh",
-        "atan": "atan",
-        "atanh": "atanh",
-        "ceil": "ceil",
-        "cos": "cos",
-        "cosh": "cosh",
-        "erf": "erf",
-        "exp": "exp",
-        "floor": "floor",
-        "log": "log",
-        "neg": "negative",
-        "rsqrt": "rsqrt",
-        "sigmoid": "sigmoid",
-        "sign": "sign",
-        "sin": "sin",
-        "sinh": "sinh",
-        "sqrt": "sqrt",
-        "tan": "tan",
-        "tanh": "tanh",
-        "trunc": "trunc",
-    }.items()
-}
-
+# Operators of one operand that Relax calls by the same name.
+UNARY = (
+    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor", "log"),
+    *("rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
+)
 _ARITHMETIC = {
     "add": _R.add,
     "sub": _R.subtract,
@@ -210,7 +177,8 @@ _BITS = {
 _KINDS = ("Tensor", "Scalar")
 
 OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
-    **{f"{name}.default": _unary(function) for name, function in UNARY.items()},
+    **{f"{name}.default": _unary(getattr(_R, name)) for name in UNARY},
+    "neg.default": _unary(_R.negative),
     **{f"{name}.{kind}": _binary(function) for name, function in _ARITHMETIC.items() for kind in _KINDS},
     **{f"{name}.{kind}": _comparison(function) for name, function in _COMPARISONS.items() for kind in _KINDS},
     **{f"{name}.{kind}": _bitwise(*pair) for name, pair in _BITS.items() for kind in _KINDS},
@@ -231,15 +199,15 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "clamp.default": _clamp,
     "clamp.Tensor": _clamp,
     "clamp_min.default": _clamp,
-    "clamp_max.default": _clamp_max,
+    "clamp_max.default": _binary(_R.minimum),
     "_to_copy.default": _to_copy,
     "lift_fresh_copy.default": _to_copy,
     "where.self": _where,
     "where.ScalarOther": _where,
     "where.ScalarSelf": _where,
     "where.Scalar": _where,
-    "masked_fill.Scalar": _masked_fill,
-    "masked_fill.Tensor": _masked_fill,
+    "masked_fill.Scalar": _where,
+    "masked_fill.Tensor": _where,
     "arange.default": _arange,
     "arange.start": _arange,
     "arange.start_step": _arange,
@@ -247,10 +215,6 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "full_like.default": _filled(1),
     "new_full.default": _filled(2),
     "scalar_tensor.default": _filled(0),
-    "zeros.default": _filled(None),
-    "zeros_like.default": _filled(None),
-    "new_zeros.default": _filled(None),
-    "ones.default": _filled(None, 1),
-    "ones_like.default": _filled(None, 1),
-    "new_ones.default": _filled(None, 1),
+    **{f"{kind}.default": _filled(None) for kind in ("zeros", "zeros_like", "new_zeros")},
+    **{f"{kind}.default": _filled(None, 1) for kind in ("ones", "ones_like", "new_ones")},
 }

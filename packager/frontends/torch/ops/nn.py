@@ -115,24 +115,24 @@ def _softmax(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return convert
 
 
-def _layer_norm(importer: Any, node: Any) -> Any:
-    data, shape = importer.tensor(node.args[0]), importer.shape(node.args[0])
-    normalized = importer.shape(node.args[0])[len(shape) - len(node.args[1]) :]
+def _scale_and_shift(importer: Any, node: Any, first: int, shape: Any) -> tuple[Any, Any]:
+    """Return weight and bias of a normalization, the arguments from ``first`` on; ones and zeros if omitted."""
     dtype = importer.element_type(node.args[0].meta["val"].dtype)
-    weight, bias = node.args[2:4]
-    gamma = relax.const(np.ones(normalized), dtype) if weight is None else importer.tensor(weight)
-    beta = relax.const(np.zeros(normalized), dtype) if bias is None else importer.tensor(bias)
-    axes = list(range(-len(normalized), 0))
-    return _R.nn.layer_norm(data, gamma, beta, axes=axes, epsilon=node.args[4])
+    weight, bias = node.args[first : first + 2]
+    gamma = relax.const(np.ones(shape), dtype) if weight is None else importer.tensor(weight)
+    return gamma, relax.const(np.zeros(shape), dtype) if bias is None else importer.tensor(bias)
+
+
+def _layer_norm(importer: Any, node: Any) -> Any:
+    data, rank = importer.tensor(node.args[0]), len(node.args[1])
+    shape = importer.shape(node.args[0])
+    gamma, beta = _scale_and_shift(importer, node, 2, shape[len(shape) - rank :])
+    return _R.nn.layer_norm(data, gamma, beta, axes=list(range(-rank, 0)), epsilon=node.args[4])
 
 
 def _group_norm(importer: Any, node: Any) -> Any:
     data, shape = importer.tensor(node.args[0]), importer.shape(node.args[0])
-    dtype = importer.element_type(node.args[0].meta["val"].dtype)
-    channels = shape[1]
-    weight, bias = node.args[1:3]
-    gamma = relax.const(np.ones(channels), dtype) if weight is None else importer.tensor(weight)
-    beta = relax.const(np.zeros(channels), dtype) if bias is None else importer.tensor(bias)
+    gamma, beta = _scale_and_shift(importer, node, 1, shape[1])
     groups, epsilon = node.args[6:8]
     axes = list(range(2, len(shape)))
     return _R.nn.group_norm(data, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
@@ -144,7 +144,6 @@ def _max_pool(importer: Any, node: Any) -> Any:
     padding = _pair(argument(node, 3, "padding", 0))
     dilation = _pair(argument(node, 4, "dilation", 1))
     ceil = bool(argument(node, 5, "ceil_mode", False))
-    data = importer.tensor(node.args[0])
     shape = importer.shape(node.args[0])
     wanted = importer.symbols.shape(node.meta["val"][0])
     after = list(padding)
@@ -155,12 +154,8 @@ def _max_pool(importer: Any, node: Any) -> Any:
         if ceil:  # torch drops a window that starts in the padding; torch's output shape has the number of windows
             reach = (result - 1) * stride[axis] + dilation[axis] * (kernel[axis] - 1) + 1
             after[axis] = max(reach - size - padding[axis], padding[axis])
-    return _batched(
-        importer,
-        node,
-        data,
-        lambda x: _R.nn.max_pool2d(x, kernel, stride, [*padding, *after], dilation, layout="NCHW"),
-    )
+    pads = [*padding, *after]
+    return _batched(importer, node, lambda x: _R.nn.max_pool2d(x, kernel, stride, pads, dilation, layout="NCHW"))
 
 
 def _average_pool(importer: Any, node: Any) -> Any:
@@ -182,13 +177,13 @@ def _average_pool(importer: Any, node: Any) -> Any:
     return _batched(
         importer,
         node,
-        importer.tensor(node.args[0]),
         lambda x: _R.nn.avg_pool2d(x, kernel, stride, pads, layout="NCHW", count_include_pad=include),
     )
 
 
-def _batched(importer: Any, node: Any, data: Any, pool: Callable[[Any], Any]) -> Any:
+def _batched(importer: Any, node: Any, pool: Callable[[Any], Any]) -> Any:
     """Apply ``pool`` to a tensor with or without a batch axis."""
+    data = importer.tensor(node.args[0])
     if node.args[0].meta["val"].ndim == 4:
         return pool(data)
     return _R.squeeze(importer.emit(pool(importer.emit(_R.expand_dims(data, [0])))), [0])

@@ -54,7 +54,7 @@ def _prelu(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conv
     return convert("PRelu", [data, slope], attributes)
 
 
-ACTIVATIONS: Mapping[str, Converter] = {
+CONVERTERS: Mapping[str, Converter] = {
     "Elu": _elu,
     "Selu": _selu,
     "ThresholdedRelu": _thresholded_relu,

@@ -47,9 +47,8 @@ def _attention(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
     if dtype in ("float16", "bfloat16"):  # scale before the matmul, so that scores do not overflow
         root = relax.const(math.sqrt(scale), dtype)
         q, k = emit(relax.op.multiply(q, root)), emit(relax.op.multiply(k, root))
-        scores = emit(relax.op.matmul(q, emit(relax.op.permute_dims(k, [0, 1, 3, 2]))))
-    else:
-        scores = emit(relax.op.matmul(q, emit(relax.op.permute_dims(k, [0, 1, 3, 2]))))
+    scores = emit(relax.op.matmul(q, emit(relax.op.permute_dims(k, [0, 1, 3, 2]))))
+    if dtype not in ("float16", "bfloat16"):
         scores = emit(relax.op.multiply(scores, relax.const(scale, dtype)))
     asked = {RAW: scores}
     if cap := attributes.get("softcap", 0.0):
@@ -243,4 +242,4 @@ def _rotary_embedding(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     return relax.op.reshape(result, shape) if rows_first else result
 
 
-ATTENTION: Mapping[str, Converter] = {"Attention": _attention, "RotaryEmbedding": _rotary_embedding}
+CONVERTERS: Mapping[str, Converter] = {"Attention": _attention, "RotaryEmbedding": _rotary_embedding}

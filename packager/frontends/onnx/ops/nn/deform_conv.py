@@ -75,4 +75,4 @@ def _deform_conv(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any]
     return relax.op.add(builder.emit(result), builder.emit(relax.op.reshape(bias, [1, filters, 1, 1])))
 
 
-SAMPLING: Mapping[str, Converter] = {"DeformConv": _deform_conv}
+CONVERTERS: Mapping[str, Converter] = {"DeformConv": _deform_conv}

@@ -80,7 +80,7 @@ def _dropout(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
     return relax.Tuple([data, builder.emit(relax.op.full(extents(data), relax.const(True, "bool"), "bool"))])
 
 
-NORMS: Mapping[str, Converter] = {
+CONVERTERS: Mapping[str, Converter] = {
     "LayerNormalization": _layer_normalization,
     "RMSNormalization": _rms_normalization,
     "LpNormalization": _lp_normalization,

@@ -245,7 +245,7 @@ def _max_unpool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
     return relax.op.nn.pad(builder.emit(result), widths)
 
 
-POOLING: Mapping[str, Converter] = {
+CONVERTERS: Mapping[str, Converter] = {
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
     "LpPool": _lp_pool,

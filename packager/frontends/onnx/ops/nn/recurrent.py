@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import relax
 
-from packager.frontends.onnx.ops.nn.activations import ACTIVATIONS
+from packager.frontends.onnx.ops.nn import activations
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, optional, text
 
 MAX_STEPS = 2048
@@ -80,7 +80,7 @@ def _activation(
     if name == "ScaledTanh":
         return lambda x: builder.emit(relax.op.multiply(relax.op.tanh(relax.op.multiply(x, b)), a))
     if name in ("Elu", "ThresholdedRelu"):
-        return lambda x: builder.emit(ACTIVATIONS[name](builder, [x], attributes, convert))
+        return lambda x: builder.emit(activations.CONVERTERS[name](builder, [x], attributes, convert))
     if name in ACTIVATION_OPERATORS:
         return lambda x: builder.emit(convert(name, [x], attributes))
     raise ValueError(f"there is no activation {name!r}")
@@ -222,4 +222,4 @@ def _results(builder: Any, outputs: list[list[Any]], finals: list[list[Any]], *,
     return relax.Tuple([whole, *states])
 
 
-RECURRENT: Mapping[str, Converter] = {kind: partial(_unroll, kind) for kind in GATES}
+CONVERTERS: Mapping[str, Converter] = {kind: partial(_unroll, kind) for kind in GATES}

@@ -241,4 +241,4 @@ def _stored(value: Any, dtype: str) -> Any:
     return tirx.min(tirx.max(value, low), high).astype(dtype)
 
 
-RESIZE: Mapping[str, Converter] = {"Resize": _resize, "Upsample": _upsample}
+CONVERTERS: Mapping[str, Converter] = {"Resize": _resize, "Upsample": _upsample}

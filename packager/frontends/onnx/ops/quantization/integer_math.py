@@ -112,4 +112,4 @@ def _power(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conv
     return elementwise(builder, inputs, raise_to, "integer_power")
 
 
-INTEGERS: Mapping[str, Converter] = {"BitShift": _bit_shift, "BitCast": _bit_cast, "Mod": _mod, "Pow": _power}
+CONVERTERS: Mapping[str, Converter] = {"BitShift": _bit_shift, "BitCast": _bit_cast, "Mod": _mod, "Pow": _power}

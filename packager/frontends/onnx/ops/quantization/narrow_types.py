@@ -51,7 +51,7 @@ def _narrow_scale(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any
     return made if result == wide else relax.op.astype(builder.emit(made), result)
 
 
-NARROW_CONVERTERS: Mapping[str, Converter] = {
+CONVERTERS: Mapping[str, Converter] = {
     "NarrowDecode": _narrow_decode,
     "NarrowEncode": _narrow_encode,
     "NarrowScale": _narrow_scale,

@@ -131,7 +131,7 @@ def _conv_integer(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any
     return convert("Conv", [without(x_zero, x), without(w_zero, w), None], attributes)
 
 
-QUANTIZED: Mapping[str, Converter] = {
+CONVERTERS: Mapping[str, Converter] = {
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
     "ConvInteger": _conv_integer,
