@@ -20,10 +20,11 @@ from packager.backends.cutlass.attention.match import Attention as Found
 from packager.backends.cutlass.attention.problem import rank_attention, read_attention
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass
-from packager.backends.cutlass.core.drafts import SM90A, KernelConfig, Ranking
+from packager.backends.cutlass.core.drafts import SM90A, Ranking
+from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.quantized.cost_model import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
+from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
 from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
@@ -145,7 +146,7 @@ def _of_attention(problem: Attention) -> Ranking:
 
 
 def _of_convolution(problem: Conv) -> Ranking:
-    return rank_conv(_shape(problem), DTYPE, OPTIONS, activation="relu", residual=False, margin=math.inf)
+    return rank_conv(_shape(problem), GemmForm(DTYPE, DTYPE, activation="relu"), OPTIONS, margin=math.inf)
 
 
 def _shape(problem: Conv) -> ConvShape:
@@ -154,7 +155,9 @@ def _shape(problem: Conv) -> ConvShape:
 
 
 def _of_8_bits(problem: Product | Conv) -> Ranking:
-    form = QuantizedForm(problem.form.dtype, problem.form.out, problem.form.activation, problem.form.residual)
+    form = GemmForm(
+        problem.form.dtype, problem.form.out, activation=problem.form.activation, residual=problem.form.residual
+    )
     options = CutlassOptions(arch=("sm_80",) if problem.family == "sm80" else ARCHS)
     if isinstance(problem, Product):
         return rank_quantized_gemm(GemmShape(problem.m, problem.n, problem.k, 1), form, options)

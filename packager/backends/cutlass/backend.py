@@ -1,10 +1,4 @@
-"""The ``cutlass`` backend: NVIDIA's CUTLASS for matrix products, attention and convolutions, compiled with no GPU.
-
-``patterns`` says what it takes: ``epilogues`` and ``attention.match`` find it in a model, ``activations`` tells what an
-elementwise tail computes. The ``problem`` of each family reads a match, and makes the functions that state it
-(``templates/cutlass/common/problems.h``); its ``cost_model`` ranks the ``kernels``. ``compile_kernels`` compiles them,
-``module`` puts all together. ``quantized`` is the family of products and convolutions of 8 bits.
-"""
+"""The ``cutlass`` backend's interface: NVIDIA's CUTLASS for GEMM, convolution and attention, compiled without a GPU."""
 
 from __future__ import annotations
 

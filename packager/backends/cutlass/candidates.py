@@ -1,32 +1,24 @@
-"""Which candidates of a problem a bundle ships: those that rank first, or what was measured to be the fastest."""
+"""Select the candidates that a bundle ships: top-ranked by the cost model, or the tuned ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from packager.backends.cutlass.core.drafts import Candidate, FunctionDraft, GroupDraft, Ranking
+from packager.backends.cutlass.core.drafts import Candidate, GroupDraft, Ranking
 from packager.bundle.tuning_records import Record, Records
 
-
-@dataclass(frozen=True)
-class Shipping:
-    """The candidates of each function, by symbol, the one to use first; and what is to be said of the records."""
-
-    candidates: Mapping[str, tuple[Candidate, ...]]
-    warnings: tuple[str, ...]
-
-    def of(self, draft: FunctionDraft) -> tuple[Candidate, ...]:
-        """Return the candidates of a function."""
-        return self.candidates[draft.symbol]
+Shipping = dict[str, tuple[Candidate, ...]]
 
 
-def ship(groups: Sequence[GroupDraft], count: int, records: Records, revision: str) -> Shipping:
-    """Choose for all functions: of a problem that was measured the winner on each device, of others ``count``."""
+def ship(groups: Sequence[GroupDraft], count: int, records: Records, revision: str) -> tuple[Shipping, tuple[str, ...]]:
+    """Select candidates by symbol, and return warnings about records.
+
+    A problem with tuning records gets the winner on each device, others their first ``count`` candidates.
+    """
     by_problem: dict[str, list[Record]] = {}
     for record in records.records:
         by_problem.setdefault(record.problem, []).append(record)
-    found: dict[str, tuple[Candidate, ...]] = {}
+    found: Shipping = {}
     stale: set[str] = set()
     for draft in (draft for group in groups for draft in group.functions):
         measured = by_problem.get(draft.ranking.problem, [])
@@ -35,11 +27,11 @@ def ship(groups: Sequence[GroupDraft], count: int, records: Records, revision: s
             stale.add(draft.ranking.problem)
         found[draft.symbol] = winners or draft.ranking.candidates[:count]
     warnings = [f"{problem}: its tuning records are of other kernels, and are ignored" for problem in sorted(stale)]
-    return Shipping(found, tuple(warnings))
+    return found, tuple(warnings)
 
 
 def _winners(ranking: Ranking, records: Sequence[Record]) -> tuple[Candidate, ...]:
-    """Return what records choose; a bundle for more kinds of GPUs knows a kernel as a part of a candidate."""
+    """Return the winners of records; a candidate of a bundle for several GPUs may contain a kernel that won alone."""
     chosen = [set(record.chosen.split("+")) for record in records]
     found = [
         next((c for c in ranking.candidates if kernels & {choice.kernel.name for choice in c.choices}), None)

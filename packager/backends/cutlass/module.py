@@ -1,4 +1,4 @@
-"""All partitions of a model: their functions in one C file, and each kernel that one of them launches, once."""
+"""Compile all partitions of a model: one C file of launchers, and each kernel once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from packager.backends.cutlass.core.compile_kernels import (
     find_cutlass,
     templates_digest,
 )
-from packager.backends.cutlass.core.drafts import SM90A, ZEROS, GroupDraft, KernelConfig
-from packager.backends.cutlass.core.kernel_source import KernelSource
+from packager.backends.cutlass.core.drafts import SM90A, ZEROS, GroupDraft
+from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.kernels import BARRIER_BYTES
 from packager.backends.cutlass.gemm.problem import GemmProblem, add_gemm
@@ -46,9 +46,9 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
     options = target.options
     drafts = [draft_group(partition, options) for partition in partitions]
     revision = f"cutlass {cutlass.version} {templates_digest()} nvcc {toolkit.version}"
-    shipping = ship(drafts, options.candidates, read_records(options.tuning), revision)
+    shipping, warnings = ship(drafts, options.candidates, read_records(options.tuning), revision)
     for group in drafts:
-        group.reserve(shipping.of)
+        group.reserve(shipping)
     objects = compile_kernels(_kernels(drafts, shipping, options.arch), cutlass, toolkit, context, options)
     module = _compile_module(drafts, shipping, objects, context)
     functions = [draft for group in drafts for draft in group.functions]
@@ -59,7 +59,7 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
         cuda_modules=tuple(CudaModule(f"pkm_cutlass_{index}", 1) for index in range(len(objects))),
     )
     groups = {
-        partition.name: group.group([draft.function(shipping.of(draft), revision) for draft in group.functions])
+        partition.name: group.group([draft.function(shipping[draft.symbol], revision) for draft in group.functions])
         for partition, group in zip(partitions, drafts, strict=True)
     }
     return BackendOutput(
@@ -69,12 +69,12 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
         constants={ZEROS: np.zeros(BARRIER_BYTES, np.uint8)} if any(draft.zeros for draft in functions) else {},
         licenses=LICENSES,
         toolchain=toolchain,
-        warnings=shipping.warnings,
+        warnings=warnings,
     )
 
 
 def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
-    """Return the functions of a partition."""
+    """Return the functions of a partition, by the type of its problem."""
     arguments = IdentityMap((parameter, index) for index, parameter in enumerate(partition.function.params))
     group, flops = GroupDraft(partition.name), partition.cost.flops
     (composite,) = partition.composites
@@ -93,11 +93,11 @@ def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
 
 
 def _kernels(drafts: Sequence[GroupDraft], shipping: Shipping, archs: Sequence[str]) -> list[tuple[KernelSource, int]]:
-    """Return each kernel that is shipped, once, in order of its name, with the architecture that it is for."""
+    """Return each shipped kernel once, sorted by name, with its architecture."""
     configs: dict[str, KernelConfig] = {}
     wanted: dict[str, set[int]] = {}
     for draft in (draft for group in drafts for draft in group.functions):
-        for choice in (choice for candidate in shipping.of(draft) for choice in candidate.choices):
+        for choice in (choice for candidate in shipping[draft.symbol] for choice in candidate.choices):
             configs[choice.kernel.name] = choice.kernel
             wanted.setdefault(choice.kernel.name, set()).add(choice.arch)
     return [
@@ -111,7 +111,7 @@ def _compile_module(
 ) -> Path:
     source = context.workdir / "cutlass.c"
     kernels = [{"name": kernel.source.name, "arch": kernel.arch} for kernel in objects]
-    functions = [draft.view(shipping.of(draft)) for group in drafts for draft in group.functions]
+    functions = [draft.view(shipping[draft.symbol]) for group in drafts for draft in group.functions]
     source.write_text(
         render("cutlass/common/module.c.j2", mark=MARK, kernels=kernels, functions=functions), encoding="utf-8"
     )

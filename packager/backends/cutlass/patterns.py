@@ -1,4 +1,4 @@
-"""What the cutlass backend takes, as searches: anchors, and what grows around them."""
+"""The searches of the cutlass backend: anchors with their epilogues."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.problem import read_gemm
 from packager.backends.cutlass.quantized.epilogues import quantized_chains
 from packager.backends.cutlass.quantized.problem import read_quantized
-from packager.graph.dataflow import Dataflow
+from packager.graph.dataflow import Dataflow, operator_of
 
 
 def make_searches(options: CutlassOptions) -> list[Search]:
-    """Return the searches of the groups of operators that a Target takes."""
+    """Return the searches for the groups of operators of a Target."""
 
     def attention(flow: Dataflow, softmax: Any) -> Iterator[Found]:
         for found in find_attention(flow, softmax):
@@ -26,27 +26,18 @@ def make_searches(options: CutlassOptions) -> list[Search]:
             if problem is not None and rank_attention(problem, options):
                 yield Found(found.variables, problem)
 
-    def dense(flow: Dataflow, anchor: Any) -> Iterator[Found]:
+    def product(flow: Dataflow, anchor: Any) -> Iterator[Found]:
+        read = read_gemm if operator_of(flow.value(anchor)) == "matmul" else read_convolution
         for chain in chains(flow, anchor):
-            if (problem := read_gemm(flow, chain, options)) is not None:
+            if (problem := read(flow, chain, options)) is not None:
                 yield Found(chain.variables, problem)
-        yield from _quantized(flow, anchor, options)
-
-    def conv2d(flow: Dataflow, anchor: Any) -> Iterator[Found]:
-        for chain in chains(flow, anchor):
-            if (problem := read_convolution(flow, chain, options)) is not None:
-                yield Found(chain.variables, problem)
-        yield from _quantized(flow, anchor, options)
+        for scaled in quantized_chains(flow, anchor):
+            if (quantized := read_quantized(flow, scaled, options)) is not None:
+                yield Found(scaled.variables, quantized)
 
     searches = {
         "attention": Search("cutlass.attention", "nn.softmax", attention, anchor=True),
-        "dense": Search("cutlass.dense", "matmul", dense, anchor=True),
-        "conv2d": Search("cutlass.conv2d", "nn.conv2d", conv2d, anchor=True),
+        "dense": Search("cutlass.dense", "matmul", product, anchor=True),
+        "conv2d": Search("cutlass.conv2d", "nn.conv2d", product, anchor=True),
     }
     return [search for name, search in searches.items() if name in options.operators]
-
-
-def _quantized(flow: Dataflow, anchor: Any, options: CutlassOptions) -> Iterator[Found]:
-    for chain in quantized_chains(flow, anchor):
-        if (problem := read_quantized(flow, chain, options)) is not None:
-            yield Found(chain.variables, problem)

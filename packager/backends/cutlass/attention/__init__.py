@@ -1,1 +1,1 @@
-"""Fused attention: ``match``, ``problem``, ``projections`` (q, k and v from one GEMM), ``kernels``."""
+"""Fused attention: ``match`` (also q, k and v from one GEMM), ``problem``, ``kernels``."""

@@ -1,22 +1,23 @@
-"""Attention: from what stands in a model to a problem and its kernels, with the product that makes q, k and v."""
+"""Attention, with the GEMM of q, k and v: from a match in a model to a problem and its kernels."""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packager.backends.cutlass.attention.kernels import AttentionForm, AttentionKernel, Bias, Family, portfolio
-from packager.backends.cutlass.attention.match import Attention
-from packager.backends.cutlass.attention.projections import Projection
+from packager.backends.cutlass.attention.kernels import AttentionForm, AttentionKernel, Bias, portfolio
+from packager.backends.cutlass.attention.match import Attention, Projection
 from packager.backends.cutlass.core.drafts import GroupDraft, Ranking, rank
-from packager.backends.cutlass.core.element_types import same, shape_of
+from packager.backends.cutlass.core.element_types import ELEMENTS, FLOATS
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import ITEMSIZE, GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.gemm.problem import numpy_type
-from packager.graph.attention.heads import Heads
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.gemm.kernels import Family
+from packager.bundle.dtypes import storage_dtype
+from packager.graph.dataflow import same, shape_of
 from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Packing, Parameter
 
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """An attention, with the product that makes q, k and v where it is covered, and the form of its kernels."""
+    """An attention, and the form that its kernels must support."""
 
     attention: Attention
     form: AttentionForm
 
 
 def read_attention(attention: Attention) -> AttentionProblem | None:
-    """Return the problem that an attention is, or None if it is none that a kernel solves."""
+    """Return the problem of an attention, or None if no kernel supports it."""
     sources = [heads.source for heads in (attention.q, attention.k, attention.v)]
     types = {str(source.ty.dtype) for source in (*sources, attention.result)}
     bias = _bias(attention)
     if len(types) != 1 or bias is None:
         return None
     (dtype,) = types
-    if dtype not in ITEMSIZE or (attention.mask is not None and str(attention.mask.ty.dtype) != dtype):
+    if dtype not in FLOATS or (attention.mask is not None and str(attention.mask.ty.dtype) != dtype):
         return None
-    strides = [number for heads in (attention.q, attention.k, attention.v) for number in _numbers(heads)]
+    strides = [n for heads in (attention.q, attention.k, attention.v) for n in (heads.offset, heads.row, heads.head)]
     keys = attention.keys if isinstance(attention.keys, int) else None
     form = AttentionForm(
         dtype,
@@ -57,7 +58,7 @@ def read_attention(attention: Attention) -> AttentionProblem | None:
 
 
 def rank_attention(problem: AttentionProblem, options: CutlassOptions) -> Ranking:
-    """Return the kernels for an attention; empty if there is none for some GPU of the bundle."""
+    """Rank the kernels for an attention; empty if a GPU of the bundle would have none."""
     attention, form = problem.attention, problem.form
     depth = max(form.depth, form.value_depth)
 
@@ -66,15 +67,8 @@ def rank_attention(problem: AttentionProblem, options: CutlassOptions) -> Rankin
         return [kernel for kernel in found if kernel.takes(form)]
 
     newest, plain = fitting("sm90"), fitting("sm80")
-    size = " ".join(
-        f"{name} {extent if isinstance(extent, int) else 'any'}"
-        for name, extent in (
-            ("batch", attention.batch),
-            ("heads", attention.heads),
-            ("queries", attention.queries),
-            ("keys", attention.keys),
-        )
-    )
+    sizes = ((name, getattr(attention, name)) for name in ("batch", "heads", "queries", "keys"))
+    size = " ".join(f"{name} {extent if isinstance(extent, int) else 'any'}" for name, extent in sizes)
     depths = f"depth {form.depth}x{form.value_depth} aligned {form.alignment}"
     mask = f"{'causal' if form.causal else 'full'} mask {form.bias}"
     text = f"attention {form.dtype} {size} {depths} {mask}"
@@ -82,7 +76,7 @@ def rank_attention(problem: AttentionProblem, options: CutlassOptions) -> Rankin
 
 
 def _is_small(attention: Attention) -> bool:
-    """Whether the kernel for small blocks is the faster one; as measured on an H200 from 12 to 384 heads in all."""
+    """Whether the kernel of small blocks is faster; measured on an H200 with 12 to 384 heads in total."""
     keys = attention.keys if isinstance(attention.keys, int) else 512
     heads = attention.heads * (attention.batch if isinstance(attention.batch, int) else 8)
     if attention.depth > 64:
@@ -98,7 +92,7 @@ def add_attention(
     """Add the functions of an attention to its partition's group."""
     attention = problem.attention
     q, k, v = attention.q, attention.k, attention.v
-    size = ITEMSIZE[problem.form.dtype]
+    size = ELEMENTS[problem.form.dtype].size
     if attention.projection is not None:
         fused = Parameter("workspace", _add_projection(attention.projection, arguments, group, options))
         width = q.row + k.row + v.row
@@ -111,34 +105,25 @@ def add_attention(
     rows = (attention.queries, attention.keys, attention.keys)
     for name, (parameter, offset, row, head), count in zip("qkv", places, rows, strict=True):
         draft.pointer(name, parameter, offset, size)
-        draft.set(f"{name}_strides[0]", count, row)
-        draft.set(f"{name}_strides[1]", row)
-        draft.set(f"{name}_strides[2]", head)
+        draft.set(**{f"{name}_strides[0]": (count, row), f"{name}_strides[1]": row, f"{name}_strides[2]": head})
     draft.pointer("o", Parameter("argument", len(arguments), written=True))
     width = attention.heads * attention.value_depth
-    draft.set("o_strides[0]", attention.queries, width)
-    draft.set("o_strides[1]", attention.out.row)
-    if attention.out.head:
-        draft.set("o_strides[2]", attention.out.head)
-    else:
-        draft.set("o_strides[2]", attention.queries, attention.value_depth)
+    out_head = attention.out.head or (attention.queries, attention.value_depth)
+    draft.set(
+        **{"o_strides[0]": (attention.queries, width), "o_strides[1]": attention.out.row, "o_strides[2]": out_head}
+    )
     if attention.mask is not None:
         draft.pointer("bias", Parameter("argument", arguments[attention.mask]))
-        for index, stride in enumerate(_mask_strides(attention)):
-            draft.set(f"bias_strides[{index}]", *stride)
-    draft.set("batch", attention.batch)
-    draft.set("heads", attention.heads)
-    draft.set("queries", attention.queries)
-    draft.set("keys", attention.keys)
-    draft.set("depth", attention.depth)
-    draft.set("value_depth", attention.value_depth)
-    draft.set_float("scale", attention.scale)
+        draft.set(**{f"bias_strides[{axis}]": stride for axis, stride in enumerate(_mask_strides(attention))})
+    for name in ("batch", "heads", "queries", "keys", "depth", "value_depth"):
+        draft.set(**{name: getattr(attention, name)})
+    draft.set_float(scale=attention.scale)
 
 
 def _add_projection(
     projection: Projection, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions
 ) -> int:
-    """Add one product for q, k and v together; return the workspace that they lie in, side by side."""
+    """Add one GEMM for q, k and v; return the workspace of its result, which has them side by side."""
     depth, columns, dtype = projection.depth, projection.columns, projection.dtype
     total = columns * len(projection.weights)
     weights, biases = (
@@ -147,9 +132,7 @@ def _add_projection(
     rows = math.prod(extent for extent in projection.rows if isinstance(extent, int))
     shape = GemmShape(rows, total, depth, 1)
     ranking = rank_gemm(shape, GemmForm(dtype, dtype), math.gcd(depth, columns), options)
-    nbytes: Any = total * ITEMSIZE[dtype]
-    for extent in projection.rows:
-        nbytes = extent * nbytes
+    nbytes = functools.reduce(lambda size, extent: extent * size, projection.rows, total * ELEMENTS[dtype].size)
     workspace = group.workspace(nbytes)
     draft = group.add("gemm", ranking)
     draft.pointer("a", Parameter("argument", arguments[projection.data]))
@@ -157,18 +140,12 @@ def _add_projection(
     if biases:
 
         def join(*arrays: Array) -> Array:
-            return np.concatenate([array.reshape(-1) for array in arrays]).astype(numpy_type(dtype))
+            return np.concatenate([array.reshape(-1) for array in arrays]).astype(storage_dtype(dtype))
 
         draft.pointer("bias", group.packed(Packing(biases, f"{dtype}3", join)))
     draft.pointer("d", Parameter("workspace", workspace, written=True))
-    draft.set("m", *projection.rows)
-    draft.set("n", total)
-    draft.set("k", depth)
-    draft.set("batch", 1)
-    draft.set("lda", depth)
-    draft.set("ldb", depth)
-    draft.set("ldd", total)
-    draft.set_float("alpha", projection.scale)
+    draft.set(m=projection.rows, n=total, k=depth, batch=1, lda=depth, ldb=depth, ldd=total)
+    draft.set_float(alpha=projection.scale)
     return workspace
 
 
@@ -177,12 +154,8 @@ def _side_by_side(*arrays: Array) -> Array:
     return np.concatenate([array.transpose() for array in arrays])
 
 
-def _numbers(heads: Heads) -> tuple[int, ...]:
-    return tuple(number for number in (heads.offset, heads.row, heads.head) if number)
-
-
 def _bias(attention: Attention) -> Bias | None:
-    """Return which form of bias a mask is; None for one that is no kernel's."""
+    """Return the kind of bias of a mask, or None if no kernel supports it."""
     if attention.mask is None:
         return "none"
     extents = shape_of(attention.mask) or ()
@@ -195,6 +168,6 @@ def _bias(attention: Attention) -> Bias | None:
 
 
 def _mask_strides(attention: Attention) -> list[tuple[Any, ...]]:
-    """Return a mask's strides of batch, head and row, as products of extents; (0,) where it is the same for all."""
+    """Return a mask's strides of batch, head and row, as products of extents; (0,) where it is broadcast."""
     extents = shape_of(attention.mask) or ()
     return [(0,) if same(extents[axis], 1) else tuple(extents[axis + 1 :]) for axis in range(3)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
-from packager.backends.cutlass.conv.kernels import ConvConfig, Family, Sm90ConvTile, portfolio
+from packager.backends.cutlass.conv.kernels import ConvConfig, portfolio
 from packager.backends.cutlass.core.drafts import Ranking, rank
+from packager.backends.cutlass.core.element_types import ELEMENTS
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import (
     MARGIN,
@@ -15,15 +15,17 @@ from packager.backends.cutlass.gemm.cost_model import (
     SM80_START,
     SM80_WAVE,
     SMS,
+    GemmForm,
     GemmShape,
-    _estimate,
     ceil_div,
+    estimate,
+    fastest,
     multiplied,
 )
-from packager.backends.cutlass.gemm.kernels import TYPES
+from packager.backends.cutlass.gemm.kernels import Family, Sm90Tile
 
-# The same of convolutions' tiles, for a step of 64 channels of one place of the window: fitted to those of ResNet-50 of
-# batch 1, 8 and 32; the choice is 0.4 % slower than the best (at most 4 %). Slices wait for each other.
+# As TIMES, per step of 64 channels of one element of the window: fitted to those of ResNet-50 of batch 1, 8 and 32; the
+# choice is 0.4 % slower than the best (at most 4 %). Slices wait for each other.
 CONV_TIMES = {
     "128x128x64_c1x1_pingpong": (2.76, 1.029, 0.3136, 0.194),
     "128x64x64_c1x1_pingpong": (2.60, 0.400, 0.1700, 0.440),
@@ -36,7 +38,7 @@ CONV_TIMES = {
 
 @dataclass(frozen=True)
 class ConvShape:
-    """What is known of a convolution; pairs are of height and width. ``rows`` are the places of its result."""
+    """The size of a convolution; pairs are (height, width). ``rows`` are the pixels of its result."""
 
     rows: int
     channels: int
@@ -47,56 +49,35 @@ class ConvShape:
     dilation: tuple[int, int]
 
     def __str__(self) -> str:
-        """The shape as a part of a problem to measure."""
+        """The shape as a part of the key of tuning records."""
         pairs = {name: getattr(self, name) for name in ("window", "padding", "stride", "dilation")}
         places = " ".join(f"{name} {first}x{second}" for name, (first, second) in pairs.items())
         return f"{self.rows}x{self.filters}x{self.channels} {places}"
 
     @property
     def product(self) -> GemmShape:
-        """The size of the product that it is."""
+        """The size of the implicit GEMM."""
         return GemmShape(self.rows, self.filters, self.channels * math.prod(self.window), 1)
 
     @property
     def fits_im2col(self) -> bool:
-        """Whether TMA walks over its windows (cuTensorMapEncodeIm2col): offsets are bytes, strides at most 8."""
+        """Whether TMA supports its windows (cuTensorMapEncodeIm2col): offsets fit in a byte, strides are at most 8."""
         reach = [(extent - 1) * step for extent, step in zip(self.window, self.dilation, strict=True)]
         inside = all(pad <= 127 and far - pad <= 127 for pad, far in zip(self.padding, reach, strict=True))
         return inside and max(self.stride) <= 8
 
 
-def rank_conv(
-    shape: ConvShape,
-    dtype: str,
-    options: CutlassOptions,
-    *,
-    activation: str,
-    residual: bool,
-    margin: float = MARGIN,
-) -> Ranking:
-    """Return the kernels for a convolution. ``margin`` is as of products."""
-    made = partial(
-        portfolio,
-        dtype=multiplied(dtype, options),
-        channels=shape.channels,
-        filters=shape.filters,
-        window=shape.window,
-        activation=activation,
-        residual=residual,
-        fast_math=options.use_fast_math,
-    )
+def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, margin: float = MARGIN) -> Ranking:
+    """Rank the kernels for a convolution; ``margin`` is as in ``rank_gemm``."""
 
-    def ranked(family: Family) -> list[ConvConfig]:
-        found = [k for k in made(family) if shape.fits_im2col or not isinstance(k.tile, Sm90ConvTile)]
-        return sorted(found, key=time)
+    def kernels(family: Family, margin: float = math.inf) -> list[ConvConfig]:
+        dtype = multiplied(form.dtype, options)
+        made = portfolio(family, dtype, shape.channels, shape.filters, shape.window)
+        fitting = [config for config in made if shape.fits_im2col or not isinstance(config.tile, Sm90Tile)]
+        return fastest(form.apply(fitting, options), lambda config: _conv_microseconds(config, shape), margin)
 
-    def time(config: ConvConfig) -> float:
-        return _conv_microseconds(config, shape)
-
-    problem = f"conv2d {dtype} {shape} {activation}{' residual' * residual}"
-    newest = ranked("sm90")
-    newest = [config for config in newest if time(config) <= margin * time(newest[0])]
-    return rank(problem, options.arch, newest, ranked("sm80"))
+    problem = f"conv2d {form.dtype} {shape} {form.epilogue}"
+    return rank(problem, options.arch, kernels("sm90", margin), kernels("sm80"))
 
 
 def _conv_microseconds(config: ConvConfig, shape: ConvShape) -> float:
@@ -108,6 +89,6 @@ def _conv_microseconds(config: ConvConfig, shape: ConvShape) -> float:
     if times is not None:
         read = shape.rows * math.prod(shape.stride) * shape.channels
         elements = read + product.columns * (product.depth + product.rows)
-        return _estimate(times, waves, steps, elements * TYPES[config.dtype].size)
-    rate = SM80_RATE * (1.6 if isinstance(config.tile, Sm90ConvTile) else 1.0)
+        return estimate(times, waves, steps, elements * ELEMENTS[config.dtype].size)
+    rate = SM80_RATE * (1.6 if isinstance(config.tile, Sm90Tile) else 1.0)
     return SM80_START + waves * (SM80_WAVE + steps * max(m * n * k / rate, 0.12))

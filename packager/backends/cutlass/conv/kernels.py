@@ -7,93 +7,43 @@ from there on. Convolutions of one pixel without strides are matrix products and
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
-from packager.backends.cutlass.core.kernel_source import KernelSource
-from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, SCHEDULES, TYPES, functor, functor_mark
-from packager.codegen.templates import MARK, render
+from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
+from packager.backends.cutlass.core.kernel import KernelSource
+from packager.backends.cutlass.gemm.kernels import (
+    ACTIVATIONS,
+    TYPES,
+    Family,
+    Sm80Tile,
+    Sm90Tile,
+    Tile,
+    TiledConfig,
+)
 
-SM90_MEGABYTES = 3500
-SM80_MEGABYTES = 900
-
-Family = Literal["sm90", "sm80"]
-# tfloat32 is float32 in memory whose products are rounded, as for matrix products.
+# tfloat32 is float32 in memory whose products are rounded, as for GEMM.
 SM90_TYPES = ("float16", "bfloat16", "tfloat32")
-# Channels that have kernels of their own: all places of a window are one row of products.
+# Channel counts with kernels of their own, which take the whole window as one reduction axis.
 FIXED_CHANNELS = (4, 8)
-# Windows of other kernels than those are at most so high and wide: they keep a bit for each row and column.
+# The maximum height and width of windows: kernels keep a bit for each row and column.
 LARGEST_WINDOW = 32
 
 
 @dataclass(frozen=True)
-class Sm90ConvTile:
-    """How an sm90 kernel divides the work: ``shape`` is (rows of y, filters, channels), ``cluster`` as of a GEMM.
+class ConvConfig(TiledConfig):
+    """A convolution kernel. ``dtype`` (a key of TYPES) is of all tensors.
 
-    ``stages`` 0 is as many as fit.
+    ``alignment`` is the number of elements per access of x and w: the channels are a multiple of it; the filters are
+    one of ``out_alignment``, that of bias, residual and y. Pointers are aligned alike. ``fixed`` says that the channels
+    are exactly ``alignment``. ``residual`` is whether one is added, before the activation.
+
+    Kernels by ``rows`` are for few channels: they take a row of the window as the channels of one pixel. x and w are
+    padded with zeros so that a row of the window and a step along the width are multiples of 16 bytes; x also contains
+    the padding along the width.
     """
 
-    shape: tuple[int, int, int]
-    cluster: tuple[int, int] = (1, 1)
-    schedule: str = "pingpong"
-    stages: int = 0
-
-    slices = 1
-
-    @property
-    def family(self) -> Family:
-        """Which GPUs the kernel is for."""
-        return "sm90"
-
-    @property
-    def name(self) -> str:
-        """What it is, as a part of a kernel's name."""
-        parts = ["x".join(map(str, self.shape)), f"c{self.cluster[0]}x{self.cluster[1]}", self.schedule]
-        return "_".join(parts + [f"s{self.stages}"] * (self.stages > 0))
-
-
-@dataclass(frozen=True)
-class Sm80ConvTile:
-    """How an sm80 kernel divides the work: ``shape`` is (rows of y, filters, channels), ``warp`` those of a warp.
-
-    ``slices`` blocks share a tile, each with a part of the channels. They are a cluster: such a kernel is for sm90.
-    """
-
-    shape: tuple[int, int, int]
-    warp: tuple[int, int]
-    stages: int
-    slices: int = 1
-
-    @property
-    def family(self) -> Family:
-        """Which GPUs the kernel is for."""
-        return "sm80" if self.slices == 1 else "sm90"
-
-    @property
-    def name(self) -> str:
-        """What it is, as a part of a kernel's name."""
-        shape, warp = "x".join(map(str, self.shape)), "x".join(map(str, self.warp))
-        return "_".join([shape, f"w{warp}", f"s{self.stages}"] + [f"k{self.slices}"] * (self.slices != 1))
-
-
-ConvTile = Sm90ConvTile | Sm80ConvTile
-
-
-@dataclass(frozen=True)
-class ConvConfig:
-    """A convolution kernel. ``dtype`` (a key of gemm_kernels.TYPES) is of all tensors.
-
-    ``alignment`` is how many elements of x and w are accessed at a time: the channels are a multiple of it; the
-    filters are one of ``out_alignment``, that of bias, residual and y. Pointers are aligned alike. ``fixed`` says that
-    the channels are exactly ``alignment``. ``residual`` is whether one is added, before the activation.
-
-    Kernels by ``rows`` are for few channels: all that lies in a row of the window is taken as channels of one pixel.
-    See row_form for what the problem must be like.
-    """
-
-    tile: ConvTile
+    tile: Tile
     dtype: str
     alignment: int
     out_alignment: int
@@ -104,142 +54,76 @@ class ConvConfig:
     fast_math: bool = False
 
     def __post_init__(self) -> None:
-        full = 16 // TYPES[self.dtype].size
+        full = vector_of(self.dtype)
         assert self.activation in ACTIVATIONS, self.activation
         for alignment in (self.alignment, self.out_alignment):
             assert alignment in (full >> shift for shift in range(4)), alignment
-        if isinstance(self.tile, Sm90ConvTile):
+        if isinstance(self.tile, Sm90Tile):
             assert self.dtype in SM90_TYPES, self.dtype
             assert self.alignment == self.out_alignment == full, "TMA takes 16 bytes"
             assert not self.fixed
         else:
             assert not self.rows
-            assert self.tile.stages == 2 or self.alignment * TYPES[self.dtype].size >= 4, "copies take 4 bytes or more"
+            assert self.tile.stages == 2 or self.alignment * ELEMENTS[self.dtype].size >= 4, (
+                "copies take 4 bytes or more"
+            )
             assert self.tile.slices == 1 or (not self.fixed and self.out_alignment % 4 == 0)
 
     @property
-    def barrier_bytes(self) -> int:
-        """How much of a problem's workspace is zero before a launch: there is none."""
-        return 0
+    def family(self) -> Family:
+        """The GPUs of the kernel; slices are a cluster, which needs sm90."""
+        return "sm80" if isinstance(self.tile, Sm80Tile) and self.tile.slices == 1 else "sm90"
 
     @property
     def form(self) -> str:
-        """The activation's functor."""
-        return functor(self.activation, self.dtype, fast_math=self.fast_math)
+        """The functor of the activation."""
+        return self.functor(self.dtype)
 
     @property
     def name(self) -> str:
-        """A C identifier that says all that the kernel's code depends on."""
-        parts = ["pk_conv", self.tile.family, TYPES[self.dtype].short, self.tile.name]
-        if isinstance(self.tile, Sm80ConvTile):
+        """A C identifier that encodes everything that the kernel's code depends on."""
+        parts = ["pk_conv", self.family, ELEMENTS[self.dtype].short, self.tile.name]
+        if isinstance(self.tile, Sm80Tile):
             parts += [f"a{self.alignment}x{self.out_alignment}"] + ["fixed"] * self.fixed
-        return "_".join([*parts, *(["rows"] * self.rows), functor_mark(self.form)] + ["r"] * self.residual)
+        return "_".join([*parts, *(["rows"] * self.rows), self.form_name] + ["r"] * self.residual)
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
-        """Return the kernel's file."""
-        element = TYPES[self.dtype]
-        make = partial(
-            render,
-            mark=MARK,
-            name=self.name,
+        """Render the kernel's source file for these architectures."""
+        element = ELEMENTS[self.dtype]
+        return self.render(
+            f"conv/conv_{self.tile.family}",
+            archs,
             element=element.cutlass,
-            tile=self.tile.shape,
-            stages=self.tile.stages,
-            activation=self.form,
-            residual=self.residual,
-        )
-        if isinstance(self.tile, Sm90ConvTile):
-            schedule, epilogue_schedule = SCHEDULES[self.tile.schedule]
-            text = make(
-                "cutlass/conv/conv_sm90.cu.j2",
-                cluster=self.tile.cluster,
-                schedule=schedule,
-                epilogue_schedule=epilogue_schedule,
-                rows=self.rows,
-            )
-            return KernelSource(self.name, text, archs, SM90_MEGABYTES, folders=("tools/util/include",))
-        text = make(
-            "cutlass/conv/conv_sm80.cu.j2",
-            warp=self.tile.warp,
-            slices=self.tile.slices,
-            instruction=(16, 8, 16) if element.size == 2 else (16, 8, 8),
+            rows=self.rows,
+            instruction=(16, 8, 32 // element.size),
             alignment=self.alignment,
             alignment_d=self.out_alignment,
             algorithm="kFixedChannels" if self.fixed else "kOptimized",
-            math=element.math,
+            math=TYPES[self.dtype].math,
         )
-        return KernelSource(self.name, text, archs, SM80_MEGABYTES)
 
 
 def portfolio(
-    family: Family,
-    dtype: str,
-    channels: int,
-    filters: int,
-    window: tuple[int, int],
-    *,
-    activation: str = "none",
-    residual: bool = False,
-    fast_math: bool = False,
+    family: Family, dtype: str, channels: int, filters: int, window: tuple[int, int]
 ) -> tuple[ConvConfig, ...]:
-    """Return the kernels worth having for a convolution, empty where there is none.
+    """Return the kernels for a convolution, without epilogue; empty if none supports it.
 
-    Those of ``sm90`` come beside those of ``sm80``: some problems only the latter take, and some they solve faster.
+    The ``sm90`` kernels complement the ``sm80`` ones: some problems only the latter support, and some they solve
+    faster.
     """
     if dtype not in TYPES or max(window) > LARGEST_WINDOW:
         return ()
-    full = 16 // TYPES[dtype].size
+    full = vector_of(dtype)
     alignment, out_alignment = _alignment(channels, full), _alignment(filters, full)
     make = partial(ConvConfig, dtype=dtype, alignment=alignment, out_alignment=out_alignment)
-    make = partial(make, activation=activation, residual=residual, fast_math=fast_math)
     if family == "sm80":
         fixed = alignment == channels and channels in FIXED_CHANNELS
         return tuple(make(tile, fixed=fixed) for tile in _sm80_tiles(dtype, channels, filters, alignment))
     if alignment < full or out_alignment < full:
         return ()
     tma = dtype in SM90_TYPES and channels > full
-    kernels = [make(tile) for tile in _sm90_tiles(dtype, channels, filters)] if tma else []
-    return (*kernels, *(make(tile) for tile in _sliced_tiles(dtype, channels)))
-
-
-def row_form(dtype: str, channels: int, window: int, stride: int) -> tuple[int, int] | None:
-    """Return (channels, columns of the window) of the problem that kernels by rows solve, None if they cannot.
-
-    For convolutions of few channels without dilation along the width. Both are at least what is given: x and w are
-    filled up with zeros. The problem has no padding along the width: it is part of x, and so are zeros up to a width
-    that is a multiple of row_width. The stride along the height is at most 8, as for all that TMA loads.
-    """
-    if dtype not in SM90_TYPES:
-        return None
-    size = TYPES[dtype].size
-    for wider in range(channels, channels + 16):
-        if wider * stride * size % 16 == 0:
-            return wider, next(columns for columns in range(window, window + 16) if columns * wider * size % 16 == 0)
-    return None
-
-
-def row_width(dtype: str, channels: int) -> int:
-    """Return what the width of x is a multiple of, with that many channels, for kernels by rows."""
-    return 16 // math.gcd(16, channels * TYPES[dtype].size)
-
-
-def row_portfolio(
-    dtype: str,
-    channels: int,
-    filters: int,
-    columns: int,
-    *,
-    activation: str = "none",
-    residual: bool = False,
-    fast_math: bool = False,
-) -> tuple[ConvConfig, ...]:
-    """Return the ``sm90`` kernels for a problem in row_form, empty where there is none."""
-    full = 16 // TYPES[dtype].size if dtype in SM90_TYPES else 0
-    if not full or filters % full or channels * columns % full:
-        return ()
-    make = partial(ConvConfig, dtype=dtype, alignment=full, out_alignment=full, rows=True)
-    make = partial(make, activation=activation, residual=residual, fast_math=fast_math)
-    return tuple(make(tile) for tile in _sm90_tiles(dtype, channels * columns, filters))
+    tiles = [*(_sm90_tiles(dtype, channels, filters) if tma else ()), *_sliced_tiles(dtype, channels)]
+    return tuple(map(make, tiles))
 
 
 def _alignment(extent: int, full: int) -> int:
@@ -247,34 +131,34 @@ def _alignment(extent: int, full: int) -> int:
 
 
 def _step(dtype: str, channels: int) -> int:
-    """How many channels are taken at a time: 128 bytes, or 64 where the rest would be multiplied in vain."""
-    full = 128 // TYPES[dtype].size
+    """Return the channels per step: 128 bytes, or 64 where the rest would be padding."""
+    full = 128 // ELEMENTS[dtype].size
     return full // 2 if 0 < channels % full <= full // 2 else full
 
 
-def _sm90_tiles(dtype: str, channels: int, filters: int) -> tuple[Sm90ConvTile, ...]:
-    """The smaller tiles are for few rows of y. Where two blocks of a cluster share x, it is loaded once."""
+def _sm90_tiles(dtype: str, channels: int, filters: int) -> tuple[Sm90Tile, ...]:
+    """Return tiles, the smaller ones for few rows of y. Two blocks of a cluster load the x that they share once."""
     step = _step(dtype, channels)
     if filters <= 64:
-        return Sm90ConvTile((64, 64, step)), Sm90ConvTile((128, 64, step))
-    middle = Sm90ConvTile((64, 128, step), (1, 2) if filters >= 256 else (1, 1))
-    return Sm90ConvTile((64, 64, step)), middle, Sm90ConvTile((128, 128, step))
+        return Sm90Tile((64, 64, step)), Sm90Tile((128, 64, step))
+    middle = Sm90Tile((64, 128, step), (1, 2) if filters >= 256 else (1, 1))
+    return Sm90Tile((64, 64, step)), middle, Sm90Tile((128, 128, step))
 
 
-def _sm80_tiles(dtype: str, channels: int, filters: int, alignment: int) -> tuple[Sm80ConvTile, ...]:
-    if TYPES[dtype].size == 4:
-        return Sm80ConvTile((64, 64, 16), (32, 32), 4), Sm80ConvTile((128, 64, 16), (64, 32), 3)
+def _sm80_tiles(dtype: str, channels: int, filters: int, alignment: int) -> tuple[Sm80Tile, ...]:
+    if ELEMENTS[dtype].size == 4:
+        return Sm80Tile((64, 64, 16), (32, 32), 4), Sm80Tile((128, 64, 16), (64, 32), 3)
     if alignment == 1:
-        return (Sm80ConvTile((64, 64, 32), (32, 32), 2),)
+        return (Sm80Tile((64, 64, 32), (32, 32), 2),)
     if channels == 4 or (channels > 8 and _step(dtype, channels) == 32):
-        small, large = Sm80ConvTile((64, 64, 32), (32, 32), 5), Sm80ConvTile((128, 64, 32), (64, 32), 4)
+        small, large = Sm80Tile((64, 64, 32), (32, 32), 5), Sm80Tile((128, 64, 32), (64, 32), 4)
     else:
-        small, large = Sm80ConvTile((64, 64, 64), (32, 32), 4), Sm80ConvTile((128, 64, 64), (64, 32), 3)
-    return small, large if filters <= 64 else Sm80ConvTile((128, 128, 32), (64, 64), 4)
+        small, large = Sm80Tile((64, 64, 64), (32, 32), 4), Sm80Tile((128, 64, 64), (64, 32), 3)
+    return small, large if filters <= 64 else Sm80Tile((128, 128, 32), (64, 64), 4)
 
 
-def _sliced_tiles(dtype: str, channels: int) -> tuple[Sm80ConvTile, ...]:
-    """For few rows of y, which are less tiles than the GPU has multiprocessors; each slice has a step of channels."""
-    if TYPES[dtype].size == 4:
-        return (Sm80ConvTile((64, 64, 16), (32, 32), 8, 8),) if channels >= 128 else ()
-    return (Sm80ConvTile((64, 64, 64), (32, 32), 8, 8),) if channels >= 512 else ()
+def _sliced_tiles(dtype: str, channels: int) -> tuple[Sm80Tile, ...]:
+    """Return split-K tiles, for so few rows of y that there are less tiles than SMs; a slice has a step of channels."""
+    if ELEMENTS[dtype].size == 4:
+        return (Sm80Tile((64, 64, 16), (32, 32), 8, 8),) if channels >= 128 else ()
+    return (Sm80Tile((64, 64, 64), (32, 32), 8, 8),) if channels >= 512 else ()

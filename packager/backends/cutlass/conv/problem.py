@@ -1,6 +1,6 @@
-"""Convolutions with what follows them: from a chain of a model to a problem and its kernels.
+"""Convolutions with their epilogues: from a chain of a model to a problem and its kernels.
 
-A window of one element, at every place of the image, is a matrix product: the image's rows times the filters.
+A 1x1 convolution without strides is a GEMM of the image's pixels and the filters.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
-from packager.backends.cutlass.core.element_types import shape_of
+from packager.backends.cutlass.core.element_types import FLOATS
 from packager.backends.cutlass.core.epilogues import Chain
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import ITEMSIZE, GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.gemm.problem import bias_parameter
-from packager.graph.dataflow import Dataflow
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.gemm.problem import bias_fits, bias_parameter
+from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Parameter
 
@@ -38,13 +38,17 @@ class Convolution:
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product."""
+        """Whether it is a GEMM."""
         return self.window == self.stride == (1, 1) and self.padding == (0, 0)
+
+    def shape(self, rows: int) -> ConvShape:
+        """Return the size with this number of pixels of the result."""
+        return ConvShape(rows, self.channels, self.filters, self.window, self.padding, self.stride, self.dilation)
 
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """A convolution of ``x`` with ``w``, and what ``chain`` does to it."""
+    """A convolution of ``x`` with ``w``, with the epilogue of ``chain``."""
 
     x: Any
     w: Any
@@ -53,23 +57,23 @@ class ConvProblem:
 
 
 def read_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> ConvProblem | None:
-    """Return the problem that a chain is, or None if there are no kernels for it."""
+    """Return the problem of a chain, or None if no kernel supports it."""
     conv = read_geometry(flow, chain.anchor)
-    if conv is None or conv.dtype not in ITEMSIZE:
+    if conv is None or conv.dtype not in FLOATS:
         return None
     others = [chain.result] if chain.residual is None else [chain.result, chain.residual]
     x, w = flow.value(chain.anchor).args
     types = {str(other.ty.dtype) for other in (w, *others)}
     if types != {conv.dtype} or chain.scale != 1.0 or len(shape_of(chain.result) or ()) != 4:
         return None
-    if chain.bias is not None and str(chain.bias.ty.dtype) != conv.dtype and not flow.is_constant(chain.bias):
+    if not bias_fits(flow, chain, conv.dtype):
         return None
     problem = ConvProblem(x, w, chain, conv)
     return problem if _rank(problem, options, 1) else None
 
 
 def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
-    """Return the convolution that a variable is bound to, whatever its types; None if no kernel has its form."""
+    """Return the convolution that a variable is bound to, of any types; None if no kernel supports its layout."""
     call = flow.value(anchor)
     data, weight = call.args
     attrs = call.attrs
@@ -99,9 +103,9 @@ def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
 def add_convolution(
     problem: ConvProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
 ) -> None:
-    """Add the function of a problem to its partition's group; ``arguments`` numbers the arguments."""
+    """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments."""
     conv, chain = problem.conv, problem.chain
-    ranking = _rank(problem, options, most_places(conv, flops))
+    ranking = _rank(problem, options, most_rows(conv, flops))
     draft = group.add("gemm" if conv.is_product else "conv", ranking)
     x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
     draft.pointer(x, Parameter("argument", arguments[problem.x]))
@@ -113,36 +117,26 @@ def add_convolution(
     draft.pointer(y, Parameter("argument", len(arguments), written=True))
     set_geometry(draft, conv)
     if conv.is_product:
-        draft.set_float("alpha", 1.0)
+        draft.set_float(alpha=1.0)
         if chain.residual is not None:
-            draft.set_float("beta", 1.0)
+            draft.set_float(beta=1.0)
 
 
 def set_geometry(draft: FunctionDraft, conv: Convolution) -> None:
-    """Set the extents of the problem that a convolution is: a matrix product or a pk_conv_t."""
+    """Set the extents of the problem that a convolution is: a GEMM or a pk_conv_t."""
+    channels, filters = conv.channels, conv.filters
     if conv.is_product:
-        draft.set("m", conv.batch, *conv.result)
-        draft.set("n", conv.filters)
-        draft.set("k", conv.channels)
-        draft.set("batch", 1)
-        draft.set("lda", conv.channels)
-        draft.set("ldb", conv.channels)
-        for name in ("ldc", "ldd"):
-            draft.set(name, conv.filters)
+        draft.set(m=(conv.batch, *conv.result), n=filters, k=channels, batch=1)
+        draft.set(lda=channels, ldb=channels, ldc=filters, ldd=filters)
         return
-    draft.set("batch", conv.batch)
-    draft.set("channels", conv.channels)
-    draft.set("filters", conv.filters)
-    for name, pair in (("", conv.image), ("out_", conv.result)):
-        draft.set(f"{name}height", pair[0])
-        draft.set(f"{name}width", pair[1])
+    draft.set(batch=conv.batch, channels=channels, filters=filters, height=conv.image[0], width=conv.image[1])
+    draft.set(out_height=conv.result[0], out_width=conv.result[1])
     for name in ("window", "padding", "stride", "dilation"):
-        for index, extent in enumerate(getattr(conv, name)):
-            draft.set(f"{name}[{index}]", extent)
+        draft.set(**{f"{name}[{axis}]": extent for axis, extent in enumerate(getattr(conv, name))})
 
 
-def most_places(conv: Convolution, flops: int) -> int:
-    """Return how many places a convolution has at the largest batch, which so many operations of a call say."""
+def most_rows(conv: Convolution, flops: int) -> int:
+    """Return the pixels of the result at the largest batch, of which a call takes ``flops``."""
     work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels
     batch = conv.batch if isinstance(conv.batch, int) else max(1, flops // work)
     return batch * math.prod(conv.result)
@@ -151,12 +145,11 @@ def most_places(conv: Convolution, flops: int) -> int:
 def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:
     conv, chain = problem.conv, problem.chain
     activation, residual = chain.activation or "none", chain.residual is not None
+    form = GemmForm(conv.dtype, conv.dtype, activation=activation, residual=residual)
     if conv.is_product:
         shape = GemmShape(rows, conv.filters, conv.channels, 1)
-        form = GemmForm(conv.dtype, conv.dtype, activation=activation, residual=residual)
         return rank_gemm(shape, form, math.gcd(conv.filters, conv.channels), options)
-    size = ConvShape(rows, conv.channels, conv.filters, conv.window, conv.padding, conv.stride, conv.dilation)
-    return rank_conv(size, conv.dtype, options, activation=activation, residual=residual)
+    return rank_conv(conv.shape(rows), form, options)
 
 
 def _pair(values: Any) -> tuple[int, int]:

@@ -1,3 +1,5 @@
-"""What the families of kernels share: ``options``, ``element_types``, ``epilogues`` (matching scale, bias, residual and
-activation), ``activations``, ``drafts`` (primitive functions), ``kernel_source``, ``compile_kernels`` (nvcc).
+"""Shared by the families of kernels.
+
+``options``, ``element_types``, ``epilogues`` (match scale, bias, residual and activation), ``activations``, ``kernel``
+(configurations and their source), ``drafts`` (primitive functions), ``compile_kernels`` (nvcc).
 """

@@ -1,4 +1,4 @@
-"""Which activation a part of a model computes, however it is written: by what it gives for sample values."""
+"""Recognize activations, however they are written, by evaluating them at sample values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packager.backends.cutlass.core.element_types import FLOATS, only_last_is_read, scalar_of
-from packager.graph.dataflow import Dataflow, operator_of
+from packager.backends.cutlass.core.element_types import FLOATS
+from packager.graph.dataflow import Dataflow, only_last_is_read, operator_of, scalar_of
 from packager.graph.identity import IdentityMap
 
 Array = NDArray[np.float64]
 
-# Far enough out that forms which differ in the tails only are told apart, and bounds are seen; fine enough to see where
-# pieces meet.
+# Wide enough to tell functions apart that differ in their tails or bounds, fine enough to see where pieces meet.
 SAMPLES: Array = np.concatenate([np.linspace(-12, 12, 481), [-1e30, -60.0, -25.5, 25.5, 60.0, 1e30]])
 # Constants of exporters are rounded to float32 or shorter: 0.7071 for sqrt(1/2).
 TOLERANCE = 2e-4
@@ -60,9 +59,9 @@ LONGEST = 16  # operators; the longest form that exporters write has ten
 
 
 def find_activation(flow: Dataflow, source: Any) -> tuple[str, list[Any]] | None:
-    """Return the activation that is applied to ``source``, and the variables that compute it, the result last.
+    """Return the activation of ``source``, and the variables that compute it, the result last.
 
-    None if nothing is, or ``source`` is used beside it.
+    None if there is none, or ``source`` has other uses.
     """
     values: IdentityMap[Array] = IdentityMap([(source, SAMPLES)])
     members: list[Any] = []
@@ -77,7 +76,7 @@ def find_activation(flow: Dataflow, source: Any) -> tuple[str, list[Any]] | None
 
 
 def _next(flow: Dataflow, known: Sequence[Any], values: IdentityMap[Array]) -> tuple[Any, Array] | None:
-    """Return a variable that is computed from known ones alone, and its value."""
+    """Return a variable that depends on known ones only, and its value."""
     for variable in known:
         for reader in flow.readers(variable):
             if reader not in values:

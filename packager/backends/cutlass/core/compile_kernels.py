@@ -1,6 +1,6 @@
-"""Kernels to objects: each file is compiled for the device and for the host, in parallel, and kept by content.
+"""Compile kernels with nvcc and for the host, in parallel; objects are cached by content.
 
-A kernel's object does not depend on the sizes of a problem, so that partitions, models and builds share it.
+A kernel's object does not depend on the sizes of a problem: partitions, models and builds share it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packager.backends.base import Context
-from packager.backends.cutlass.core.kernel_source import KernelSource
+from packager.backends.cutlass.core.kernel import KernelSource
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.bundle.hashing import digest, digest_of_folder
 from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin
@@ -41,7 +41,7 @@ HEADER_FOLDERS = (
     *(folder("templates") / "cutlass" / name for name in ("common", "gemm", "conv", "attention", "quantized")),
     folder("runtime_stub") / "include",
 )
-# Of the machine's memory, what compilers may take at a time.
+# The share of the machine's memory that concurrent compilers may use.
 MEMORY_SHARE = 0.7
 DEFAULTS = CutlassOptions()
 
@@ -56,7 +56,7 @@ class CutlassSources:
 
 @dataclass(frozen=True)
 class KernelObject:
-    """A kernel that is compiled: its fatbin, and the host's object. ``arch`` 0 is any, 90 the GPUs of sm_90a."""
+    """A compiled kernel: its fatbin and its host object. ``arch`` 0 is any, 90 is sm_90a."""
 
     source: KernelSource
     arch: int
@@ -65,7 +65,7 @@ class KernelObject:
 
 
 def find_cutlass() -> CutlassSources:
-    """Return the sources that the wheel nvidia-cutlass brings. Raises ToolchainError if it is not installed."""
+    """Return the sources of the wheel nvidia-cutlass. Raises ToolchainError if it is not installed."""
     try:
         version = importlib.metadata.version("nvidia-cutlass")
     except importlib.metadata.PackageNotFoundError:
@@ -85,9 +85,9 @@ def compile_kernels(
     context: Context,
     options: CutlassOptions = DEFAULTS,
 ) -> list[KernelObject]:
-    """Compile kernels, each for an architecture, or take them from the cache. ``options`` say how many at a time.
+    """Compile kernels, each for an architecture, or fetch them from the cache. ``options`` set the parallelism.
 
-    Raises ToolchainError with what the compilers say.
+    Raises ToolchainError with the compiler's message.
     """
     budget = _Budget(_memory_megabytes() * MEMORY_SHARE)
     at_a_time = max(1, context.jobs) if options.use_multiprocessing else 1
@@ -99,7 +99,7 @@ def compile_kernels(
         result = KernelObject(kernel, arch, fatbin, host)
         key = _key(kernel, cutlass, toolkit, context)
         source = context.workdir / f"{kernel.name}.cu"
-        source.write_text(kernel.text, encoding="utf-8")  # in a work folder that is kept it is there to be read
+        source.write_text(kernel.text, encoding="utf-8")  # also for readers of a work folder that is kept
         if context.cache.fetch("object", key, context.workdir):
             return result
         compile_host(kernel, source, result.host, cutlass, toolkit, context)
@@ -131,9 +131,9 @@ def compile_host(
     toolkit: CudaToolkit,
     context: Context,
 ) -> None:
-    """Compile a kernel's file for the host alone. ``source`` and ``output`` lie in the context's folder.
+    """Compile a kernel's file for the host alone; ``source`` and ``output`` are in the context's folder.
 
-    Raises ToolchainError with what the compiler says.
+    Raises ToolchainError with the compiler's message.
     """
     shim = folder("templates") / "cutlass" / "common" / "host"
     major, minor = toolkit.version.split(".")[:2]
@@ -152,7 +152,7 @@ def compile_host(
 
 
 def _own_headers(text: str) -> dict[str, str]:
-    """Return those of packager's own headers that a file includes, and that these include, by name."""
+    """Return packager's headers that a file includes, directly or not, by name."""
     found: dict[str, str] = {}
     waiting = ["host/host.h", "host/iostream", *_included(text)]
     while waiting:
@@ -165,7 +165,7 @@ def _own_headers(text: str) -> dict[str, str]:
 
 
 def templates_digest() -> str:
-    """Return a short hash of all that kernels are made of here: templates, headers and flags."""
+    """Return a short hash of templates, headers and flags."""
     places = (folder("templates") / "cutlass", folder("runtime_stub") / "include")
     return digest([[digest_of_folder(place, "*") for place in places], DEVICE_FLAGS, HOST_FLAGS])[:12]
 
@@ -193,14 +193,14 @@ def _key(kernel: KernelSource, cutlass: CutlassSources, toolkit: CudaToolkit, co
 
 
 def _memory_megabytes() -> float:
-    """Return how much memory this machine has available, in megabytes."""
+    """Return the available memory of this machine, in megabytes."""
     text = Path("/proc/meminfo").read_text(encoding="ascii")
     available = next(line for line in text.splitlines() if line.startswith("MemAvailable:"))
     return int(available.split()[1]) / 1024
 
 
 class _Budget:
-    """Memory that is handed out; a single request that is larger than all of it waits until it is alone."""
+    """A memory budget; a request larger than the budget waits until it is alone."""
 
     def __init__(self, megabytes: float) -> None:
         self._total = megabytes
@@ -209,7 +209,7 @@ class _Budget:
 
     @contextmanager
     def taken(self, megabytes: float) -> Iterator[None]:
-        """Hold so much memory, as soon as it is there."""
+        """Hold memory for a block, as soon as it is available."""
         share = min(megabytes, self._total)
         with self._changed:
             self._changed.wait_for(lambda: self._left >= share)

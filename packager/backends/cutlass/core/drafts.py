@@ -1,38 +1,23 @@
-"""Primitive functions of the cutlass backend while they are drafted: a problem's fields, and its kernels."""
+"""Builders of the backend's primitive functions: the fields of a problem, and its candidate kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from packager.backends.cutlass.core.element_types import same
-from packager.backends.cutlass.core.kernel_source import KernelSource
+from packager.backends.cutlass.core.kernel import KernelConfig
+from packager.graph.dataflow import same
 from packager.ir.primitives import Candidates, FunctionGroup, Packing, Parameter, PrimitiveFunction
 
 SM90A = "sm_90a"
 ZEROS = "zeros"
-"""The backend's constant that barriers are made zero by."""
-
-
-class KernelConfig(Protocol):
-    """A configuration of one of the templates."""
-
-    @property
-    def name(self) -> str:
-        """A C identifier that says all that the kernel's code depends on."""
-
-    @property
-    def barrier_bytes(self) -> int:
-        """How much of a problem's workspace is zero before a launch."""
-
-    def source(self, archs: tuple[str, ...]) -> KernelSource:
-        """Return the kernel's file."""
+"""Name of the constant that initializes barriers."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel, and the GPUs that it is for: ``arch`` 0 is any, 90 those of sm_90a."""
+    """A kernel and its GPUs: ``arch`` 0 is any, 90 is sm_90a."""
 
     kernel: KernelConfig
     arch: int = 0
@@ -40,7 +25,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to solve a problem: the first of ``choices`` that is for the GPU is launched."""
+    """One way to solve a problem: launches the first of ``choices`` that supports the GPU."""
 
     choices: tuple[Choice, ...]
 
@@ -52,9 +37,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Ranking:
-    """All kernels that solve a problem, best first, and the problem as measurements of it are kept.
+    """The candidates for a problem, best first; ``problem`` is the key of its tuning records.
 
-    ``workspace`` is how many bytes of workspace the kernels need at most.
+    ``workspace`` is the maximum workspace of the kernels, in bytes.
     """
 
     problem: str
@@ -70,7 +55,7 @@ class Ranking:
 class FunctionDraft:
     """A primitive function: it fills in a structure of ``templates/cutlass/common/problems.h`` and launches a kernel.
 
-    ``member`` is where the fields lie that are set from then on, as ``gemm.``.
+    ``member`` is the prefix of the fields that are set from then on, as ``gemm.``.
     """
 
     symbol: str
@@ -82,36 +67,33 @@ class FunctionDraft:
     zeros: str = ""
     member: str = ""
 
-    def work_in(self, workspace: int) -> None:
-        """Give the problem a workspace, and what its barriers are made zero by."""
+    def use_workspace(self, workspace: int) -> None:
+        """Set the problem's workspace, and the constant that initializes its barriers."""
         self.pointer("workspace", Parameter("workspace", workspace, written=True))
         self.parameters.append(Parameter("constant", name=ZEROS))
         self.zeros = f"p{len(self.parameters) - 1}"
 
     def pointer(self, name: str, parameter: Parameter, offset: int = 0, itemsize: int = 1) -> None:
-        """Let a field of the problem point to what ``parameter`` is, from ``offset`` elements on."""
+        """Set a pointer field to ``parameter``, ``offset`` elements in."""
         if parameter not in self.parameters:
             self.parameters.append(parameter)
         text = f"p{self.parameters.index(parameter)}"
         if offset:
             text = f"(const char *){text} + {offset * itemsize}"
-        self._field(name, text)
-
-    def set(self, name: str, *factors: Any) -> None:
-        """Let an integer field be the product of these extents."""
-        self._field(name, self.extent(*factors))
-
-    def set_float(self, name: str, value: float) -> None:
-        """Let a float field have this value."""
-        self._field(name, f"{value!r}f")
-
-    def _field(self, name: str, text: str) -> None:
         self.fields.append((f"{self.member}{name}", text))
 
-    def extent(self, *factors: Any) -> str:
-        """Return a product of extents as C."""
+    def set(self, **extents: Any) -> None:
+        """Set integer fields, each to an extent or, of a tuple, to the product of its extents."""
+        for name, extent in extents.items():
+            self.fields.append((f"{self.member}{name}", self._product(extent)))
+
+    def set_float(self, **values: float) -> None:
+        """Set float fields."""
+        self.fields += [(f"{self.member}{name}", f"{value!r}f") for name, value in values.items()]
+
+    def _product(self, extent: Any) -> str:
         number, symbols = 1, []
-        for factor in factors:
+        for factor in extent if isinstance(extent, tuple) else (extent,):
             if isinstance(factor, int):
                 number *= factor
             else:
@@ -126,12 +108,12 @@ class FunctionDraft:
         return f"s{len(self.scalars) - 1}"
 
     def function(self, shipped: Sequence[Candidate], revision: str) -> PrimitiveFunction:
-        """Return what packager is told of it, with the candidates that it has in the bundle."""
+        """Return the function with the candidates that the bundle ships."""
         candidates = Candidates(self.ranking.problem, tuple(candidate.name for candidate in shipped), revision)
         return PrimitiveFunction(self.symbol, tuple(self.parameters), tuple(self.scalars), candidates=candidates)
 
     def view(self, shipped: Sequence[Candidate]) -> dict[str, Any]:
-        """Return what the template renders."""
+        """Return the values of the template."""
         pointers = [f"{'void *' if p.written else 'const void *'}p{index}" for index, p in enumerate(self.parameters)]
         integers = [f"int64_t s{index}" for index in range(len(self.scalars))]
         return {
@@ -152,7 +134,7 @@ class FunctionDraft:
 
 @dataclass
 class GroupDraft:
-    """The functions of one partition, in order, with their packed constants and workspaces."""
+    """Builder of the functions of one partition, with their packed constants and workspaces."""
 
     name: str
     functions: list[FunctionDraft] = field(default_factory=list)
@@ -160,42 +142,38 @@ class GroupDraft:
     workspaces: list[Any] = field(default_factory=list)
 
     def add(self, problem: str, ranking: Ranking) -> FunctionDraft:
-        """Return a new function."""
+        """Add a function that solves a ``pk_<problem>_t``."""
         draft = FunctionDraft(f"{self.name}_{problem}_{len(self.functions)}", f"pk_{problem}_t", ranking)
         self.functions.append(draft)
         return draft
 
-    def reserve(self, shipped: Callable[[FunctionDraft], Sequence[Candidate]]) -> None:
-        """Give a workspace to each function of whose candidates in the bundle one needs it."""
+    def reserve(self, shipped: Mapping[str, Sequence[Candidate]]) -> None:
+        """Add a workspace for each function with a shipped kernel that needs one; ``shipped`` is by symbol."""
         for draft in self.functions:
-            kernels = [choice.kernel for candidate in shipped(draft) for choice in candidate.choices]
+            kernels = [choice.kernel for candidate in shipped[draft.symbol] for choice in candidate.choices]
             if any(kernel.barrier_bytes for kernel in kernels):
-                draft.work_in(self.workspace(draft.ranking.workspace))
+                draft.use_workspace(self.workspace(draft.ranking.workspace))
 
     def packed(self, packing: Packing) -> Parameter:
-        """Return the parameter that is a packed constant."""
+        """Add a packed constant and return its parameter."""
         self.packings.append(packing)
         return Parameter("packed", len(self.packings) - 1)
 
     def workspace(self, nbytes: Any) -> int:
-        """Return the number of a new workspace."""
+        """Add a workspace and return its index."""
         self.workspaces.append(nbytes)
         return len(self.workspaces) - 1
 
     def group(self, functions: Sequence[PrimitiveFunction]) -> FunctionGroup:
-        """Return what packager is told of it."""
-        return FunctionGroup(
-            tuple(functions),
-            workspaces=tuple(self.workspaces),
-            packings=tuple(self.packings),
-        )
+        """Return the finished group."""
+        return FunctionGroup(tuple(functions), workspaces=tuple(self.workspaces), packings=tuple(self.packings))
 
 
 def rank(problem: str, archs: Sequence[str], newest: Sequence[KernelConfig], plain: Sequence[KernelConfig]) -> Ranking:
-    """Return the ranking for a bundle of these architectures: ``newest`` on sm_90a, ``plain`` elsewhere, best first.
+    """Rank the kernels of a bundle for ``archs``: ``newest`` on sm_90a, ``plain`` elsewhere; both are best first.
 
-    Without ``newest`` a GPU of sm_90a takes ``plain``, too. Where a bundle is for both, candidate number i is the i-th
-    of each, or the last. Empty if a GPU of the bundle would have none.
+    Without ``newest``, sm_90a uses ``plain`` too. In a bundle for both, candidate i combines the i-th of each, or the
+    last. Empty if a GPU of the bundle would have no kernel.
     """
     choices: list[list[Choice]] = []
     if newest and SM90A in archs:
@@ -204,8 +182,5 @@ def rank(problem: str, archs: Sequence[str], newest: Sequence[KernelConfig], pla
         choices.append([Choice(kernel) for kernel in plain])
     if not all(choices):
         return Ranking(problem, ())
-    count = max(map(len, choices))
-    return Ranking(
-        problem,
-        tuple(Candidate(tuple(ranked[min(i, len(ranked) - 1)] for ranked in choices)) for i in range(count)),
-    )
+    ranks = range(max(map(len, choices)))
+    return Ranking(problem, tuple(Candidate(tuple(each[min(i, len(each) - 1)] for each in choices)) for i in ranks))

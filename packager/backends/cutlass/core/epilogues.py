@@ -1,4 +1,4 @@
-"""A matrix product or convolution, and what is done to its result in one pass: scale, bias, residual, activation."""
+"""Match the epilogue of a matmul or conv2d: scale, bias, residual, activation."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ from typing import Any
 from tvm import relax
 
 from packager.backends.cutlass.core.activations import find_activation
-from packager.backends.cutlass.core.element_types import FLOATS, HALVES, same, scalar_of, shape_of
-from packager.graph.dataflow import Dataflow, operator_of
+from packager.backends.cutlass.core.element_types import FLOATS, HALVES
+from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
 
 
 @dataclass(frozen=True)
-class Chain:
-    """``result = activation(scale * anchor + bias + residual)``, where ``anchor`` is a matmul or a conv2d.
+class Chained:
+    """A matmul or conv2d, ``anchor``, and the operators that are fused into its epilogue.
 
-    ``variables`` are those whose bindings it covers, in order, ``result`` the last. ``bias`` has an element for each
-    column (channel); ``residual`` has the shape of the result. Views and casts between are part of it.
+    ``variables`` are bound to these, in order; the last one is the result.
     """
 
     anchor: Any
     variables: tuple[Any, ...]
-    scale: float = 1.0
-    bias: Any = None
-    residual: Any = None
-    activation: str = ""
 
     @property
     def result(self) -> Any:
@@ -34,8 +29,27 @@ class Chain:
         return self.variables[-1]
 
 
+@dataclass(frozen=True)
+class Chain(Chained):
+    """``result = activation(scale * anchor + bias + residual)``, with views and casts between.
+
+    ``bias`` has one element per column (channel); ``residual`` has the shape of the result.
+    """
+
+    scale: float = 1.0
+    bias: Any = None
+    residual: Any = None
+    activation: str = ""
+
+
+def only_reader(flow: Dataflow, variable: Any) -> Any | None:
+    """Return the variable whose binding alone reads ``variable``; None if others do, or it is a result."""
+    readers = () if flow.is_result(variable) else tuple(flow.readers(variable))
+    return readers[0] if len(readers) == 1 else None
+
+
 def chains(flow: Dataflow, anchor: Any) -> Iterator[Chain]:
-    """Yield what can be taken with an anchor, longest first, the anchor alone last."""
+    """Yield the chains of an anchor, longest first, the anchor alone last."""
     found = [Chain(anchor, (anchor,))]
     while (longer := _extend(flow, found[-1])) is not None:
         found.append(longer)
@@ -44,9 +58,8 @@ def chains(flow: Dataflow, anchor: Any) -> Iterator[Chain]:
 
 def _is_end(flow: Dataflow, chain: Chain) -> bool:
     """Whether a chain may end here: not in the middle of a pair of casts."""
-    result, previous = chain.result, chain.variables[-2] if len(chain.variables) > 1 else None
-    widens = flow.call(result, "astype") is not None and previous is not None and str(result.ty.dtype) == "float32"
-    return not widens
+    is_cast = len(chain.variables) > 1 and flow.call(chain.result, "astype") is not None
+    return not is_cast or str(chain.result.ty.dtype) != "float32"
 
 
 def _extend(flow: Dataflow, chain: Chain) -> Chain | None:
@@ -57,10 +70,9 @@ def _extend(flow: Dataflow, chain: Chain) -> Chain | None:
     if not chain.activation and (found := find_activation(flow, result)) is not None:
         name, members = found
         return replace(chain, variables=(*chain.variables, *members), activation=name)
-    readers = flow.readers(result)
-    if len(readers) != 1:
+    reader = only_reader(flow, result)
+    if reader is None:
         return None
-    (reader,) = readers
     call = flow.value(reader)
     longer = replace(chain, variables=(*chain.variables, reader))
     name = operator_of(call)
@@ -75,7 +87,7 @@ def _extend(flow: Dataflow, chain: Chain) -> Chain | None:
 
 
 def _combine(flow: Dataflow, longer: Chain, name: str, call: Any, result: Any) -> Chain | None:
-    """Return the chain with a scale, a bias or a residual; ``longer`` covers the call already."""
+    """Return the chain with a scale, a bias or a residual; ``longer`` already includes the call."""
     first, second = call.args
     if first.same_as(second):
         return None
@@ -99,9 +111,9 @@ def _combine(flow: Dataflow, longer: Chain, name: str, call: Any, result: Any) -
 
 
 def _with_residual(flow: Dataflow, longer: Chain, residual: Any) -> Chain:
-    """Return the chain with a residual; of one that is widened for the sum alone, the chain reads what it was before.
+    """Return the chain with a residual, read before a cast to float32 that only the sum needs.
 
-    Reshapes between that and the cast change nothing of where its elements lie.
+    Reshapes between both do not change the order of its elements.
     """
     covered: list[Any] = []
     source = residual

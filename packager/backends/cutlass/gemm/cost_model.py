@@ -1,20 +1,23 @@
-"""Which kernel for which problem, with no GPU to ask: an estimate of the time that each tile takes."""
+"""Analytical cost model of GEMM: rank tiles without a GPU."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from packager.backends.cutlass.core.drafts import Ranking, rank
+from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.kernels import TYPES, GemmConfig, Sm80Tile, Sm90Tile, Tile
+from packager.backends.cutlass.gemm.kernels import GemmConfig, Sm80Tile, Tile, TiledConfig
 from packager.backends.cutlass.gemm.tiles import portfolio as tiles_of
 
 
 @dataclass(frozen=True)
 class GemmShape:
-    """What is known of a product's size; of dims that are not known the largest."""
+    """The size of a product, with the upper bounds of symbolic dims."""
 
     rows: int
     columns: int
@@ -22,11 +25,12 @@ class GemmShape:
     batch: int
 
 
-ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
+Config = TypeVar("Config", bound=TiledConfig)
+
 SMS = 132  # of an H100 or H200
 MOST_SMS = 192  # of any GPU that kernels which split K run on
-# Microseconds of each sm90 tile on an H200: to start, for a wave of blocks, for 128 bytes of K in a wave, and for a
-# megabyte of operands and result, which waves cannot be faster than. Fitted to 74 sizes of 16-bit products, linear and
+# Microseconds of each sm90 tile on an H200: per launch, per wave of blocks, per 128 bytes of K in a wave, and per
+# megabyte of operands and result, a lower bound of all waves. Fitted to 74 sizes of 16-bit products, linear and
 # batched, from 1 to 100352 rows (benchmarks/cutlass/fp16.py, all tiles): over these the choice is 0.9 % slower than the
 # best one (geometric mean; at most 9 %).
 TIMES = {
@@ -45,16 +49,16 @@ TIMES = {
     "128x192x64_c1x1_cooperative": (1.48, 1.967, 0.5794, 0.369),
     "256x96x64_c1x1_cooperative": (1.81, 1.754, 0.5961, 0.310),
 }
-# Of an estimate over the best one: kernels that are not worth compiling. The best of those that are shipped so is 0.3 %
-# slower than the best of all over the same sizes, at most 7 %; two on average.
+# Kernels whose estimate exceeds the best one by this factor are not compiled. The best of the others is 0.3 % slower
+# than the best of all over the same sizes, at most 7 %; two kernels remain on average.
 MARGIN = 1.1
-# What other kernels reach of one multiprocessor, in elements of a tile times K for each microsecond.
+# Of other kernels: microseconds per launch and per wave, and elements of a tile times K per microsecond of an SM.
 SM80_START, SM80_WAVE, SM80_RATE = 2.0, 1.0, 1.8e6
 
 
 @dataclass(frozen=True)
 class GemmForm:
-    """What all kernels for a product have in common; see GemmConfig."""
+    """What all kernels for a product or a convolution have in common; see GemmConfig."""
 
     dtype: str
     out: str
@@ -62,51 +66,57 @@ class GemmForm:
     activation: str = "none"
     residual: bool = False
 
+    @property
+    def epilogue(self) -> str:
+        """The epilogue as a part of the key of tuning records."""
+        return f"{self.activation}{' residual' * self.residual}"
+
     def describe(self, shape: GemmShape, divisor: int) -> str:
-        """Return the product as a problem to measure: all that decides which kernel is the fastest."""
+        """Return the key of tuning records of a product: everything that decides which kernel is the fastest."""
         layout = "nn" if self.b_rows else "nt"
         size = f"{shape.rows}x{shape.columns}x{shape.depth} batch {shape.batch} aligned {divisor}"
-        return f"gemm {self.dtype}->{self.out} {layout} {size} {self.activation}{' residual' * self.residual}"
+        return f"gemm {self.dtype}->{self.out} {layout} {size} {self.epilogue}"
+
+    def apply(self, kernels: Iterable[Config], options: CutlassOptions) -> list[Config]:
+        """Return kernels with this epilogue."""
+        make = partial(replace, activation=self.activation, residual=self.residual, fast_math=options.use_fast_math)
+        return list(map(make, kernels))
+
+
+def fastest(kernels: Iterable[Config], time: Callable[[Config], float], margin: float = math.inf) -> list[Config]:
+    """Sort kernels by their estimated time; leave out those that take ``margin`` times that of the first or more."""
+    ranked = sorted(kernels, key=time)
+    return [kernel for kernel in ranked if time(kernel) <= margin * time(ranked[0])]
 
 
 def rank_gemm(
     shape: GemmShape, form: GemmForm, divisor: int, options: CutlassOptions, *, margin: float = MARGIN
 ) -> Ranking:
-    """Return the kernels for a product. ``divisor`` divides all extents that rows of memory are made of.
+    """Rank the kernels for a product. ``divisor`` divides all extents along which memory is contiguous.
 
     Kernels for sm_90a whose estimate is more than ``margin`` times the best one are left out.
     """
     dtype = multiplied(form.dtype, options)
-    full = 16 // TYPES[dtype].size
-    alignment = math.gcd(divisor, full)
+    size = ELEMENTS[dtype].size
+    alignment = math.gcd(divisor, 16 // size)
     narrower = [width for width in (4, 2, 1) if width < alignment] if options.profile_all_alignments else []
-    make = partial(
-        GemmConfig,
-        dtype=dtype,
-        out=form.out,
-        b_rows=form.b_rows,
-        activation=form.activation,
-        residual=form.residual,
-        fast_math=options.use_fast_math,
-    )
 
-    def time(tile: Tile) -> float:
-        return microseconds(tile, shape, TYPES[dtype].size)
+    def time(config: GemmConfig) -> float:
+        return microseconds(config.tile, shape, size)
 
-    def tiles(family: str, alignment: int) -> list[Tile]:
-        found = tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows)
-        alone = [tile for tile in found if isinstance(tile, Sm90Tile) or tile.slices == 1]
-        return sorted(alone, key=time)
+    def kernels(family: str, alignment: int, margin: float = math.inf) -> list[GemmConfig]:
+        tiles = tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows)
+        made = (GemmConfig(tile, dtype, form.out, alignment, form.b_rows) for tile in tiles if tile.slices == 1)
+        return fastest(form.apply(made, options), time, margin)
 
-    plain = [make(tile, alignment=width) for width in (alignment, *narrower) for tile in tiles("sm80", width)]
-    aligned = alignment == full and divisor % (16 // ITEMSIZE[form.out]) == 0
-    fitting = tiles("sm90", alignment) if aligned else []
-    newest = [make(tile, alignment=alignment) for tile in fitting if time(tile) <= margin * time(fitting[0])]
+    plain = [config for width in (alignment, *narrower) for config in kernels("sm80", width)]
+    aligned = alignment * size == 16 and divisor % vector_of(form.out) == 0
+    newest = kernels("sm90", alignment, margin) if aligned else []
     newest += plain if newest and options.profile_all_alignments else []
     problem = form.describe(shape, alignment)
     if options.split_k_slices == 1 or shape.batch != 1 or not plain:
         return rank(problem, options.arch, newest, plain)
-    # Second, so that it is shipped: who asks for it wants it measured. Nothing estimates its time.
+    # Second, so that it is shipped: it was asked for to be measured. The cost model does not estimate it.
     whole = plain[0].tile
     assert isinstance(whole, Sm80Tile)
     sliced = replace(plain[0], tile=replace(whole, slices=options.split_k_slices))
@@ -119,21 +129,22 @@ def _with_second(kernels: list[GemmConfig], second: GemmConfig) -> list[GemmConf
 
 
 def multiplied(dtype: str, options: CutlassOptions) -> str:
-    """Return the type in which operands of a type are multiplied, a key of TYPES."""
+    """Return the type that operands are multiplied as, a key of TYPES."""
     return "tfloat32" if dtype == "float32" and not options.use_3xtf32 else dtype
 
 
-def _estimate(times: tuple[float, float, float, float], waves: int, steps: float, nbytes: int) -> float:
+def estimate(times: tuple[float, float, float, float], waves: int, steps: float, nbytes: int) -> float:
+    """Return microseconds by a row of TIMES: ``waves`` of ``steps`` of 128 bytes of K, and ``nbytes`` of traffic."""
     start, wave, step, megabyte = times
     return start + max(waves * (wave + step * steps), megabyte * nbytes / 1e6)
 
 
 def microseconds(tile: Tile, shape: GemmShape, itemsize: int) -> float:
-    """Estimate the time that a product takes with a tile: waves of blocks, each so many steps along K."""
+    """Estimate the time of a product with a tile: waves of blocks, each with steps along K."""
     m, n, _ = tile.shape
     if isinstance(tile, Sm80Tile):
         waves = ceil_div(ceil_div(shape.rows, m) * ceil_div(shape.columns, n) * shape.batch, SMS)
-        # Narrow tiles read more for each product.
+        # Narrow tiles read more bytes per multiplication.
         rate = SM80_RATE * min(m, n, 64) / 64 * 2 / itemsize
         return SM80_START + waves * (SM80_WAVE + m * n * shape.depth / rate)
     (cm, cn) = tile.cluster
@@ -143,12 +154,8 @@ def microseconds(tile: Tile, shape: GemmShape, itemsize: int) -> float:
     waves = ceil_div(blocks, SMS * tile.blocks) * tile.blocks if blocks > SMS else 1
     m, n, k = shape.rows, shape.columns, shape.depth
     nbytes = shape.batch * (m * k + n * k + m * n) * itemsize
-    return _estimate(TIMES[_key(tile, itemsize)], waves, k * itemsize / 128, nbytes)
-
-
-def _key(tile: Sm90Tile, itemsize: int) -> str:
-    """Return the name of a tile as 16-bit products have it."""
-    return replace(tile, shape=(*tile.shape[:2], tile.shape[2] * itemsize // 2)).name
+    wide = replace(tile, shape=(*tile.shape[:2], tile.shape[2] * itemsize // 2))  # K as in TIMES, of 16-bit types
+    return estimate(TIMES[wide.name], waves, k * itemsize / 128, nbytes)
 
 
 def ceil_div(a: int, b: int) -> int:

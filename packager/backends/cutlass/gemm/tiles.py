@@ -1,13 +1,14 @@
-"""The tiles that are worth having: which configurations of the GEMM templates the choice is made from.
+"""The portfolio of GEMM tiles that the cost model ranks.
 
-Measured on an H200 with fp16 and bf16: beside a portfolio that is good at most sizes stand tiles that make one wave of
-blocks for the widths of common transformers.
+Measured on an H200 with fp16 and bf16: a portfolio that is good at most sizes, and tiles that make one wave of blocks
+for the widths of common transformers.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from packager.backends.cutlass.core.element_types import ELEMENTS
 from packager.backends.cutlass.gemm.kernels import TYPES, Sm80Tile, Sm90Tile, Tile, fits
 
 # K is in elements of 16 bits.
@@ -40,22 +41,19 @@ _SM80 = {
         Sm80Tile((128, 128, 16), (32, 64), 3),
     ),
 }
-# What cannot be copied asynchronously: single elements of 16 bits.
+# For single elements of 16 bits, which have no asynchronous copy.
 _SM80_NARROW = (Sm80Tile((64, 64, 32), (32, 32), 2),)
 
 
 def portfolio(family: str, dtype: str, out: str, *, alignment: int, b_rows: bool = False) -> tuple[Tile, ...]:
-    """Return the tiles of a family (``sm90`` or ``sm80``) for types of a and b and of d; none where it has no kernels.
+    """Return the tiles of a family (``sm90`` or ``sm80``) for the types of a and b, and of d; may be empty.
 
-    ``alignment`` is how many elements of a and b are accessed at a time, ``b_rows`` whether b is [k, n].
+    ``alignment`` is the number of elements per access of a and b, ``b_rows`` whether b is [k, n].
     """
-    element = TYPES[dtype]
+    element, size = TYPES[dtype], ELEMENTS[dtype].size
     if family == "sm90":
-        if not element.sm90 or alignment * element.size != 16 or (b_rows and not element.rows):
+        if not element.sm90 or alignment * size != 16 or (b_rows and not element.rows):
             return ()
-        return tuple(
-            replace(tile, shape=(*tile.shape[:2], tile.shape[2] * 2 // element.size))
-            for tile in SM90
-            if fits(tile, out)
-        )
-    return _SM80_NARROW if alignment * element.size == 2 else _SM80[element.size]
+        tiles = (replace(tile, shape=(*tile.shape[:2], tile.shape[2] * 2 // size)) for tile in SM90)
+        return tuple(tile for tile in tiles if fits(tile, out))
+    return _SM80_NARROW if alignment * size == 2 else _SM80[size]

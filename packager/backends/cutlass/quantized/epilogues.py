@@ -1,6 +1,6 @@
-"""A product or convolution of 8-bit operands, and what becomes of its sums: scaled, biased, rounded to 8 bits again.
+"""Match the epilogue of 8-bit products and convolutions: scale, bias, residual, activation, requantization.
 
-The operators are those that ``packager.transforms.quantize.quantize`` writes, and those that people write in Relax.
+Matches the output of ``packager.transforms.quantize`` and the same operators written in Relax.
 """
 
 from __future__ import annotations
@@ -13,26 +13,22 @@ from typing import Any
 from tvm import relax
 
 from packager.backends.cutlass.core.activations import find_activation
-from packager.backends.cutlass.core.element_types import FLOATS, same, scalar_of, shape_of
-from packager.graph.dataflow import Dataflow, operator_of
+from packager.backends.cutlass.core.element_types import FLOAT8, FLOATS
+from packager.backends.cutlass.core.epilogues import Chained, only_reader
+from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
 
-FLOAT8 = "float8_e4m3fn"
 RANGES = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0), FLOAT8: (-448.0, 448.0)}
-DATA = tuple(RANGES)
 
 
 @dataclass(frozen=True)
-class QuantizedChain:
-    """What ``templates/cutlass/quantized/quantized.h`` says, of a matmul or conv2d of 8 bits, ``anchor``.
+class QuantizedChain(Chained):
+    """The epilogue of ``templates/cutlass/quantized/quantized.h`` after a matmul or conv2d of 8 bits, ``anchor``.
 
-    ``variables`` are those whose bindings it covers, in order, the result last. Offset, scale and bias are a number
-    each and perhaps a row, a constant with an element for each column or one: a scale is the product of both, an offset
-    or a bias the sum. ``beta`` is the residual's. ``gain`` and what follows is of results of 8 bits: ``low`` and
-    ``high`` are their bounds.
+    Offset, scale and bias are a number each and optionally a row, a constant with one element or one per column: the
+    scale is the product of both, offset and bias the sum. ``beta`` scales the residual. ``gain`` and the fields after
+    it requantize to 8 bits: ``low`` and ``high`` are the bounds of the result.
     """
 
-    anchor: Any
-    variables: tuple[Any, ...]
     offset: int = 0
     offset_row: Any = None
     scale: float = 1.0
@@ -49,30 +45,25 @@ class QuantizedChain:
     is_rounded: bool = False
 
     @property
-    def result(self) -> Any:
-        """The variable that holds the result."""
-        return self.variables[-1]
-
-    @property
     def dtype(self) -> str:
-        """The type of the variable that holds the result."""
+        """The element type of the result."""
         return str(self.result.ty.dtype)
 
     @property
     def is_linear(self) -> bool:
-        """Whether sums have been scaled at most."""
+        """Whether accumulators have only been scaled."""
         shifted = self.bias_row is not None or self.bias or self.residual is not None or self.activation
         return not shifted and not self.is_rescaled
 
     @property
     def is_rescaled(self) -> bool:
-        """Whether what only results of 8 bits have has begun."""
+        """Whether requantization has begun, which only results of 8 bits have."""
         return self.gain != 1.0 or self.is_rounded or self.zero != 0.0 or (self.low, self.high) != (-math.inf, math.inf)
 
 
 def quantized_chains(flow: Dataflow, anchor: Any) -> Iterator[QuantizedChain]:
-    """Yield what can be taken with an anchor, longest first, the anchor alone last."""
-    if str(flow.value(anchor).args[0].ty.dtype) not in DATA:
+    """Yield the chains of an anchor, longest first, the anchor alone last."""
+    if str(flow.value(anchor).args[0].ty.dtype) not in RANGES:
         return
     found = [QuantizedChain(anchor, (anchor,))]
     while (longer := _extend(flow, found[-1])) is not None:
@@ -83,33 +74,29 @@ def quantized_chains(flow: Dataflow, anchor: Any) -> Iterator[QuantizedChain]:
 
 
 def _is_end(chain: QuantizedChain) -> bool:
-    """Whether a chain may end here: at sums, at floats before they are rounded, at 8 bits."""
+    """Whether a chain may end here: at accumulators, at floats before they are rounded, at 8 bits."""
     return chain.dtype in RANGES or not chain.is_rescaled
 
 
 def _extend(flow: Dataflow, chain: QuantizedChain) -> QuantizedChain | None:
     """Return the chain with one more step, or None if there is none."""
     result = chain.result
-    if flow.is_result(result):
-        return None
-    floats = chain.dtype in FLOATS
-    if floats and not chain.activation and not chain.is_rescaled:
-        found = find_activation(flow, result)
+    if chain.dtype in FLOATS and not chain.activation and not chain.is_rescaled:
+        found = None if flow.is_result(result) else find_activation(flow, result)
         if found is not None:
             return replace(chain, variables=(*chain.variables, *found[1]), activation=found[0])
-    readers = flow.readers(result)
-    if len(readers) != 1:
+    reader = only_reader(flow, result)
+    if reader is None:
         return None
-    (reader,) = readers
     call = flow.value(reader)
-    take = STEPS.get(operator_of(call))
+    match = STEPS.get(operator_of(call))
     longer = replace(chain, variables=(*chain.variables, reader))
-    return take(_Step(flow, longer, call, result)) if take is not None else None
+    return match(_Step(flow, longer, call, result)) if match is not None else None
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A call that reads the result of a chain, ``source``; ``longer`` covers it already."""
+    """A call that reads the result of a chain, ``source``; ``longer`` already includes it."""
 
     flow: Dataflow
     longer: QuantizedChain
@@ -134,7 +121,7 @@ def _convert(step: _Step) -> QuantizedChain | None:
         return None if longer.is_rounded else longer
     if before in FLOATS and after in FLOATS:
         return longer if not longer.is_rescaled else None
-    # Only what was rounded converts to integers as kernels have it.
+    # Kernels round to the nearest before they convert to integers.
     if longer.is_rounded and after == "int32" and before in FLOATS:
         return longer
     within = longer.is_rounded and after in RANGES and after != FLOAT8
@@ -164,7 +151,7 @@ def _multiply(step: _Step) -> QuantizedChain | None:
         factor = 1 / number if divides else number
         if longer.is_linear:
             return replace(longer, scale=longer.scale * factor)
-        # Bounds that came before are of what is multiplied now.
+        # Earlier bounds are of the value before this scale.
         if longer.zero or factor < 0:
             return None
         return replace(longer, gain=longer.gain * factor, low=longer.low * factor, high=longer.high * factor)
@@ -198,7 +185,7 @@ def _add(step: _Step) -> QuantizedChain | None:
 
 
 def _with_residual(flow: Dataflow, longer: QuantizedChain, residual: Any) -> QuantizedChain | None:
-    """Return the chain with a residual, which may be of 8 bits, converted and scaled."""
+    """Return the chain with a residual, which may be dequantized from 8 bits."""
     if not isinstance(residual, relax.Var) or not same(shape_of(residual) or (), shape_of(longer.result) or (0,)):
         return None
     covered: list[Any] = []
@@ -207,12 +194,9 @@ def _with_residual(flow: Dataflow, longer: QuantizedChain, residual: Any) -> Qua
         if flow.is_result(source) or len(flow.readers(source)) != 1:
             break
         if operator_of(call) == "multiply":
-            numbers = [scalar_of(argument) for argument in call.args]
-            if numbers[0] is None and numbers[1] is not None:
-                factor, inner = numbers[1], call.args[0]
-            elif numbers[0] is not None and numbers[1] is None:
-                factor, inner = numbers[0], call.args[1]
-            else:
+            first, second = call.args
+            factor, inner = (scalar_of(first), second) if scalar_of(second) is None else (scalar_of(second), first)
+            if factor is None or scalar_of(inner) is not None:
                 break
             if not same(shape_of(inner) or (), shape_of(source) or (0,)):
                 break
@@ -245,25 +229,24 @@ def _clip(step: _Step) -> QuantizedChain | None:
     return _bounded(step.longer, -math.inf if low is None else low, math.inf if high is None else high)
 
 
-def _maximum(step: _Step) -> QuantizedChain | None:
+def _bound(step: _Step) -> QuantizedChain | None:
+    """Return the chain after a maximum or minimum with a number."""
     number = scalar_of(step.other) if step.other is not None else None
-    return None if number is None else _bounded(step.longer, number, math.inf)
-
-
-def _minimum(step: _Step) -> QuantizedChain | None:
-    number = scalar_of(step.other) if step.other is not None else None
-    return None if number is None else _bounded(step.longer, -math.inf, number)
+    if number is None:
+        return None
+    is_low = operator_of(step.call) == "maximum"
+    return _bounded(step.longer, *((number, math.inf) if is_low else (-math.inf, number)))
 
 
 def _bounded(longer: QuantizedChain, low: float, high: float) -> QuantizedChain | None:
-    """Return the chain with bounds: the first are of floats, so that what follows has to be 8 bits."""
+    """Return the chain with bounds; after them the result has to be of 8 bits."""
     if longer.dtype not in (*FLOATS, "int32") or (longer.dtype == "int32" and not longer.is_rounded) or low > high:
         return None
     return replace(longer, low=min(max(longer.low, low), high), high=max(min(longer.high, high), low))
 
 
 def _is_row(flow: Dataflow, longer: QuantizedChain, vector: Any, *dtypes: str) -> bool:
-    """Whether it is a constant with an element for each column, or one."""
+    """Whether it is a constant with one element per column, or a single one."""
     extents, wanted = shape_of(vector), shape_of(longer.result)
     if extents is None or not wanted or not isinstance(vector, relax.Var) or str(vector.ty.dtype) not in dtypes:
         return False
@@ -282,6 +265,6 @@ STEPS: dict[str, Callable[[_Step], QuantizedChain | None]] = {
     "add": _add,
     "round": _round,
     "clip": _clip,
-    "maximum": _maximum,
-    "minimum": _minimum,
+    "maximum": _bound,
+    "minimum": _bound,
 }

@@ -1,4 +1,4 @@
-"""Products and convolutions of 8-bit operands: from a chain of a model to a problem and its kernels."""
+"""Products and convolutions of 8 bits: from a chain of a model to a problem and its kernels."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packager.backends.cutlass.conv.cost_model import ConvShape
-from packager.backends.cutlass.conv.problem import Convolution, most_places, read_geometry, set_geometry
+from packager.backends.cutlass.conv.problem import Convolution, most_rows, read_geometry, set_geometry
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
-from packager.backends.cutlass.core.element_types import same, shape_of
+from packager.backends.cutlass.core.element_types import FLOAT8, FLOATS
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import GemmShape
-from packager.backends.cutlass.quantized.cost_model import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
-from packager.backends.cutlass.quantized.epilogues import FLOAT8, RANGES, QuantizedChain
-from packager.backends.cutlass.quantized.kernels import QUANTIZED
-from packager.graph.dataflow import Dataflow
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape
+from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
+from packager.backends.cutlass.quantized.epilogues import RANGES, QuantizedChain
+from packager.backends.cutlass.quantized.kernels import OUTPUTS
+from packager.graph.dataflow import Dataflow, same, shape_of
 from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Packing, Parameter
 
@@ -37,7 +36,7 @@ class Product:
 
 @dataclass(frozen=True)
 class QuantizedProblem:
-    """A product or convolution of ``data`` with ``weight``, 8 bits each, and what ``chain`` does to its sums."""
+    """A product or convolution of ``data`` with ``weight``, 8 bits each, with the epilogue of ``chain``."""
 
     data: Any
     weight: Any
@@ -46,7 +45,7 @@ class QuantizedProblem:
 
 
 def read_quantized(flow: Dataflow, chain: QuantizedChain, options: CutlassOptions) -> QuantizedProblem | None:
-    """Return the problem that a chain is, or None if there are no kernels for it."""
+    """Return the problem of a chain, or None if no kernel supports it."""
     size = _read_size(flow, chain)
     if size is None:
         return None
@@ -58,7 +57,7 @@ def read_quantized(flow: Dataflow, chain: QuantizedChain, options: CutlassOption
 def add_quantized(
     problem: QuantizedProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
 ) -> None:
-    """Add the function of a problem to its partition's group; ``arguments`` numbers the arguments."""
+    """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments."""
     chain, size = problem.chain, problem.size
     convolves = isinstance(size, Convolution) and not size.is_product
     ranking = _rank(problem, options, _most_rows(size, flops))
@@ -79,12 +78,7 @@ def add_quantized(
         set_geometry(draft, size)
     else:
         columns, depth = size.columns, size.depth
-        draft.set("m", *size.rows)
-        draft.set("n", columns)
-        draft.set("k", depth)
-        draft.set("batch", 1)
-        for name, extent in (("lda", depth), ("ldb", depth), ("ldc", columns), ("ldd", columns)):
-            draft.set(name, extent)
+        draft.set(m=size.rows, n=columns, k=depth, batch=1, lda=depth, ldb=depth, ldc=columns, ldd=columns)
     _set_scales(draft, chain, columns, arguments, group)
 
 
@@ -102,22 +96,21 @@ def _set_scales(
             packing = Packing(arguments[row], f"{name}{columns}.{number!r}", pack)
             draft.pointer(name, group.packed(packing))
         elif name == "offset":
-            draft.set("offset_of_all", int(number))
+            draft.set(offset_of_all=int(number))
         else:
-            draft.set_float(f"{name}_of_all", float(number))
+            draft.set_float(**{f"{name}_of_all": float(number)})
     if chain.residual is not None:
-        draft.set_float("beta", chain.beta)
+        draft.set_float(beta=chain.beta)
     if chain.dtype in RANGES:
         least, most = RANGES[chain.dtype]
         low, high = max(chain.low, least), min(chain.high, most)
         if chain.activation == "relu":
             low = max(low, chain.zero)
-        for name, value in (("gain", chain.gain), ("zero", chain.zero), ("low", low), ("high", high)):
-            draft.set_float(name, float(value))
+        draft.set_float(gain=float(chain.gain), zero=float(chain.zero), low=float(low), high=float(high))
 
 
 def _row(columns: int, number: float, dtype: str, combine: Callable[..., Any]) -> Callable[[Array], Array]:
-    """Return what makes a row of a constant, and of the number that goes with it."""
+    """Return the packing of a row: a constant combined with the number beside it."""
 
     def pack(array: Array) -> Array:
         wide = np.float64 if dtype == "float32" else np.int64
@@ -128,19 +121,19 @@ def _row(columns: int, number: float, dtype: str, combine: Callable[..., Any]) -
 
 
 def _columns(array: Array) -> Array:
-    """Return [k, n] as [n, k]; of 8-bit floats their bytes, for which bundles have a type."""
+    """Return [k, n] as [n, k]; 8-bit floats as bytes."""
     columns = array.reshape(array.shape[-2:]).transpose()
     return columns if array.dtype == np.int8 else np.ascontiguousarray(columns).view(np.uint8)
 
 
 def _read_size(flow: Dataflow, chain: QuantizedChain) -> Product | Convolution | None:
-    """Return the product or convolution of a chain, or None if it is none that a kernel solves."""
+    """Return the product or convolution of a chain, or None if no kernel supports it."""
     data, weight = flow.value(chain.anchor).args
     dtype, out = str(data.ty.dtype), chain.dtype
     wanted = FLOAT8 if dtype == FLOAT8 else "int8"
-    if str(weight.ty.dtype) != wanted or not flow.is_constant(weight) or out not in QUANTIZED[dtype].outputs:
+    if str(weight.ty.dtype) != wanted or not flow.is_constant(weight) or out not in OUTPUTS[dtype]:
         return None
-    if str(chain.anchor.ty.dtype) not in (("float32", "float16", "bfloat16") if dtype == FLOAT8 else ("int32",)):
+    if str(chain.anchor.ty.dtype) not in (FLOATS if dtype == FLOAT8 else ("int32",)):
         return None
     if chain.residual is not None and str(chain.residual.ty.dtype) != out:
         return None
@@ -160,7 +153,7 @@ def _read_size(flow: Dataflow, chain: QuantizedChain) -> Product | Convolution |
 
 def _most_rows(size: Product | Convolution, flops: int) -> int:
     if isinstance(size, Convolution):
-        return most_places(size, flops)
+        return most_rows(size, flops)
     if all(isinstance(extent, int) for extent in size.rows):
         return math.prod(size.rows)
     return max(1, flops // (2 * size.columns * size.depth))
@@ -169,12 +162,11 @@ def _most_rows(size: Product | Convolution, flops: int) -> int:
 def _rank(problem: QuantizedProblem, options: CutlassOptions, rows: int) -> Ranking:
     chain, size = problem.chain, problem.size
     dtype = str(problem.data.ty.dtype)
-    # Bounds do what ReLU does where there are any.
+    # The bounds of 8-bit results include those of ReLU.
     activation = "none" if chain.activation == "relu" and chain.dtype in RANGES else chain.activation or "none"
-    form = QuantizedForm(dtype, chain.dtype, activation, chain.residual is not None)
+    form = GemmForm(dtype, chain.dtype, activation=activation, residual=chain.residual is not None)
     if isinstance(size, Product):
         return rank_quantized_gemm(GemmShape(rows, size.columns, size.depth, 1), form, options)
     if size.is_product:
         return rank_quantized_gemm(GemmShape(rows, size.filters, size.channels, 1), form, options)
-    extents = (size.window, size.padding, size.stride, size.dilation)
-    return rank_quantized_conv(ConvShape(rows, size.channels, size.filters, *extents), form, options)
+    return rank_quantized_conv(size.shape(rows), form, options)

@@ -16,7 +16,7 @@ import pytest
 
 from packager.backends.base import Context, Target
 from packager.backends.cutlass.core.compile_kernels import compile_host, find_cutlass
-from packager.backends.cutlass.core.drafts import KernelConfig
+from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain

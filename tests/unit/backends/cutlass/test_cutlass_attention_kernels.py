@@ -12,10 +12,10 @@ from packager.backends.cutlass.attention.kernels import (
     AttentionForm,
     AttentionKernel,
     Bias,
-    Family,
     Sm90Attention,
     portfolio,
 )
+from packager.backends.cutlass.gemm.kernels import Family
 
 FAMILIES: tuple[Family, ...] = ("sm90", "sm80")
 ARCHS = ("sm_90a",)

@@ -86,29 +86,28 @@ def record(group: GroupDraft, index: int, number: int, device: str = "a", revisi
 
 
 def shipped(found: Shipping, group: GroupDraft) -> list[list[str]]:
-    return [[candidate.name for candidate in found.of(draft)] for draft in group.functions]
+    return [[candidate.name for candidate in found[draft.symbol]] for draft in group.functions]
 
 
 def test_without_records_the_first_ones() -> None:
     group = draft(SHAPE)
-    found = ship([group], 3, make_records([]), REVISION)
+    found, warnings = ship([group], 3, make_records([]), REVISION)
     assert shipped(found, group) == [names(group.functions[0].ranking)[:3]]
-    assert found.warnings == ()
+    assert warnings == ()
 
 
 def test_winners_of_each_device_and_no_others() -> None:
     group = draft(SHAPE, replace(SHAPE, rows=64))
     records = [record(group, 0, 4), record(group, 0, 2, "b"), record(group, 0, 4, "c")]
-    found = ship([group], 2, make_records(records), REVISION)
+    found, _ = ship([group], 2, make_records(records), REVISION)
     ranked = [names(draft.ranking) for draft in group.functions]
     assert shipped(found, group) == [[ranked[0][4], ranked[0][2]], ranked[1][:2]]
 
 
 def test_records_of_other_kernels_are_ignored_with_a_warning() -> None:
     group = draft(SHAPE)
-    found = ship([group], 1, make_records([record(group, 0, 4, revision="cutlass 0")]), REVISION)
+    found, (warning,) = ship([group], 1, make_records([record(group, 0, 4, revision="cutlass 0")]), REVISION)
     assert shipped(found, group) == [names(group.functions[0].ranking)[:1]]
-    (warning,) = found.warnings
     assert warning.startswith("gemm float16->float16 nt 1024x3072x768 batch 1 aligned 8 none: its tuning records")
 
 
@@ -117,7 +116,7 @@ def test_a_winner_of_another_list_of_architectures_is_found() -> None:
     group = draft(SHAPE)
     both = GroupDraft("both")
     both.add("gemm", rank_gemm(SHAPE, FORM, 768, BOTH, margin=SEVERAL))
-    found = ship([both], 3, make_records([record(group, 0, 3)]), REVISION)
+    found, _ = ship([both], 3, make_records([record(group, 0, 3)]), REVISION)
     ((winner,),) = shipped(found, both)
     assert winner.split("+")[0] == names(group.functions[0].ranking)[3]
 
@@ -126,6 +125,6 @@ def test_a_winner_of_another_list_of_architectures_is_found() -> None:
 def test_a_workspace_is_for_kernels_that_are_shipped(count: int, workspaces: int) -> None:
     group = GroupDraft("part")
     group.add("gemm", rank_gemm(SHAPE, FORM, 768, replace(HOPPER, split_k_slices=4)))
-    group.reserve(ship([group], count, make_records([]), REVISION).of)
+    group.reserve(ship([group], count, make_records([]), REVISION)[0])
     assert len(group.workspaces) == workspaces
     assert bool(group.functions[0].zeros) == bool(workspaces)

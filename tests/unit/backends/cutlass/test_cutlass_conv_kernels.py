@@ -12,16 +12,8 @@ from dataclasses import replace
 import pytest
 from cutlass_kernel_builder import HostKernel, host_builds
 
-from packager.backends.cutlass.conv.kernels import (
-    ConvConfig,
-    Family,
-    Sm80ConvTile,
-    Sm90ConvTile,
-    portfolio,
-    row_form,
-    row_portfolio,
-    row_width,
-)
+from packager.backends.cutlass.conv.kernels import ConvConfig, portfolio
+from packager.backends.cutlass.gemm.kernels import Family, Sm80Tile, Sm90Tile
 
 FAMILIES: tuple[Family, ...] = ("sm90", "sm80")
 SIZES = ((3, 64), (4, 64), (8, 64), (16, 32), (64, 64), (96, 40), (256, 1000), (512, 512), (6, 6), (7, 9))
@@ -35,7 +27,7 @@ def all_kernels() -> set[ConvConfig]:
         )
         for kernel in portfolio(family, dtype, channels, filters, (3, 3))
     }
-    kernels |= {kernel for columns in (8, 16) for kernel in row_portfolio("float16", 4, 64, columns)}
+    kernels |= {ConvConfig(Sm90Tile((64, 64, depth)), "float16", 8, 8, rows=True) for depth in (32, 64)}
     kernels |= {replace(kernel, residual=True) for kernel in kernels}
     return kernels | {replace(kernel, activation=form) for kernel in kernels for form in ("relu", "silu")}
 
@@ -51,23 +43,21 @@ def test_a_name_says_all_that_the_code_depends_on() -> None:
 @pytest.mark.parametrize(("channels", "filters"), SIZES)
 def test_every_window_has_kernels_for_every_gpu(channels: int, filters: int) -> None:
     for dtype in ("float16", "bfloat16", "float32"):
-        kernels = portfolio("sm80", dtype, channels, filters, (3, 3), activation="relu", residual=True)
+        kernels = portfolio("sm80", dtype, channels, filters, (3, 3))
         assert kernels
         for kernel in kernels:
-            assert kernel.tile.family == "sm80"
+            assert kernel.family == "sm80"
             assert channels % kernel.alignment == 0
             assert filters % kernel.out_alignment == 0
             assert not kernel.fixed or kernel.alignment == channels
-            assert kernel.residual
-            assert kernel.activation == "relu"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "tfloat32"])
 def test_tma_takes_sixteen_bytes(dtype: str) -> None:
     kernels = portfolio("sm90", dtype, 128, 64, (3, 3))
     assert kernels
-    assert all(kernel.tile.family == "sm90" for kernel in kernels)
-    assert any(isinstance(kernel.tile, Sm90ConvTile) for kernel in kernels) == (dtype != "float32")
+    assert all(kernel.family == "sm90" for kernel in kernels)
+    assert any(isinstance(kernel.tile, Sm90Tile) for kernel in kernels) == (dtype != "float32")
     assert portfolio("sm90", dtype, 65, 64, (3, 3)) == ()
     assert portfolio("sm90", dtype, 64, 65, (3, 3)) == ()
 
@@ -93,46 +83,19 @@ def test_blocks_that_share_a_tile_are_a_cluster() -> None:
 
 def test_what_no_kernel_can_be() -> None:
     with pytest.raises(AssertionError):
-        ConvConfig(Sm90ConvTile((128, 64, 64)), "float16", 4, 8)
+        ConvConfig(Sm90Tile((128, 64, 64)), "float16", 4, 8)
     with pytest.raises(AssertionError):
-        ConvConfig(Sm80ConvTile((64, 64, 64), (32, 32), 4), "float16", 1, 8)
+        ConvConfig(Sm80Tile((64, 64, 64), (32, 32), 4), "float16", 1, 8)
     with pytest.raises(AssertionError):
-        ConvConfig(Sm80ConvTile((64, 64, 64), (32, 32), 4, 4), "float16", 8, 2)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "channels", "window", "stride", "form", "width"),
-    [
-        ("float16", 3, 7, 2, (4, 8), 2),  # ResNet
-        ("bfloat16", 3, 3, 2, (4, 4), 2),  # MobileNet
-        ("float16", 3, 3, 1, (8, 3), 1),  # VGG
-        ("tfloat32", 3, 7, 2, (4, 7), 1),
-        ("float16", 3, 16, 8, (3, 16), 8),
-    ],
-)
-def test_rows_of_the_window(
-    dtype: str, channels: int, window: int, stride: int, form: tuple[int, int], width: int
-) -> None:
-    assert row_form(dtype, channels, window, stride) == form
-    assert row_width(dtype, form[0]) == width
-    kernels = row_portfolio(dtype, form[0], 64, form[1], activation="relu")
-    assert kernels
-    assert all(kernel.rows and kernel.tile.family == "sm90" for kernel in kernels)
-
-
-def test_rows_need_tma() -> None:
-    assert row_form("float32", 3, 7, 2) is None
-    assert row_portfolio("float32", 4, 64, 8) == ()
-    assert row_portfolio("float16", 4, 65, 8) == ()
-    assert row_portfolio("float16", 3, 64, 7) == ()
+        ConvConfig(Sm80Tile((64, 64, 64), (32, 32), 4, 4), "float16", 8, 2)
 
 
 BUILT = {
-    "tma": ConvConfig(Sm90ConvTile((64, 64, 64)), "float16", 8, 8, activation="relu", residual=True),
-    "rows": ConvConfig(Sm90ConvTile((128, 64, 32)), "bfloat16", 8, 8, rows=True),
-    "sliced": ConvConfig(Sm80ConvTile((64, 64, 64), (32, 32), 8, 8), "float16", 8, 8),
-    "fixed": ConvConfig(Sm80ConvTile((128, 64, 32), (64, 32), 4), "float16", 4, 8, fixed=True),
-    "single": ConvConfig(Sm80ConvTile((64, 64, 32), (32, 32), 2), "float16", 1, 1),
+    "tma": ConvConfig(Sm90Tile((64, 64, 64)), "float16", 8, 8, activation="relu", residual=True),
+    "rows": ConvConfig(Sm90Tile((128, 64, 32)), "bfloat16", 8, 8, rows=True),
+    "sliced": ConvConfig(Sm80Tile((64, 64, 64), (32, 32), 8, 8), "float16", 8, 8),
+    "fixed": ConvConfig(Sm80Tile((128, 64, 32), (64, 32), 4), "float16", 4, 8, fixed=True),
+    "single": ConvConfig(Sm80Tile((64, 64, 32), (32, 32), 2), "float16", 1, 1),
 }
 
 

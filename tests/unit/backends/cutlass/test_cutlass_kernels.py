@@ -15,6 +15,7 @@ import pytest
 from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, build_host, link_host, make_context
 
 from packager.backends.cutlass.core.compile_kernels import compile_kernels, find_cutlass
+from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, BARRIER_BYTES, TYPES, GemmConfig, Sm80Tile, Sm90Tile
 from packager.backends.cutlass.gemm.tiles import portfolio
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
@@ -27,7 +28,7 @@ PARAMETERS = {("sm90", "sm_90a"): 0x280, ("sm80", "sm_90a"): 0x210, ("sm80", "sm
 def configurations() -> Iterator[GemmConfig]:
     """Yield all that the portfolios and the axes make of each type."""
     for family, dtype, b_rows in itertools.product(("sm90", "sm80"), TYPES, (False, True)):
-        full = 16 // TYPES[dtype].size
+        full = vector_of(dtype)
         for alignment, out in itertools.product((full, full // 2, full // 4, full // 8), TYPES[dtype].outputs):
             for tile in portfolio(family, dtype, out, alignment=alignment, b_rows=b_rows) if alignment else ():
                 plain = GemmConfig(tile, dtype, out, alignment, b_rows)
@@ -108,7 +109,7 @@ def test_what_templates_cannot_be_is_refused(message: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_alignment_that_can_be_copied_has_kernels(dtype: str) -> None:
-    size, out = TYPES[dtype].size, TYPES[dtype].outputs[0]
+    size, out = ELEMENTS[dtype].size, TYPES[dtype].outputs[0]
     for alignment in (16 // size, 8 // size, 4 // size, 2 // size):
         tiles = portfolio("sm80", dtype, out, alignment=alignment) if alignment else ()
         assert bool(tiles) == (alignment > 0)

@@ -23,12 +23,13 @@ from tvm_machine import compute
 
 from packager.backends.cutlass.conv.cost_model import ConvShape
 from packager.backends.cutlass.core.compile_kernels import HEADER_FOLDERS, compile_kernels, find_cutlass
+from packager.backends.cutlass.core.element_types import vector_of
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import GemmShape
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape
 from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, Sm80Tile, Sm90Tile
-from packager.backends.cutlass.quantized.cost_model import QuantizedForm, rank_quantized_conv, rank_quantized_gemm
+from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
 from packager.backends.cutlass.quantized.epilogues import RANGES, QuantizedChain, quantized_chains
-from packager.backends.cutlass.quantized.kernels import FULL, QUANTIZED, QuantizedConfig, full_of, portfolio
+from packager.backends.cutlass.quantized.kernels import FULL, OUTPUTS, QuantizedConfig, portfolio
 from packager.backends.cutlass.quantized.problem import read_quantized
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.graph.dataflow import Dataflow
@@ -291,8 +292,8 @@ def test_products_of_8_bit_floats(tmp_path: Path, product: str, axis: int, colum
 
 
 def configurations() -> Iterator[QuantizedConfig]:
-    for op_, family, dtype in itertools.product(("gemm", "conv"), ("sm90", "sm80"), QUANTIZED):
-        for out, extents in itertools.product(QUANTIZED[dtype].outputs, ((64, 128), (24, 20), (12, 10), (3, 7))):
+    for op_, family, dtype in itertools.product(("gemm", "conv"), ("sm90", "sm80"), OUTPUTS):
+        for out, extents in itertools.product(OUTPUTS[dtype], ((64, 128), (24, 20), (12, 10), (3, 7))):
             for plain in portfolio(op_, family, dtype, out, *extents):  # type: ignore[arg-type]
                 yield plain
                 if out != "int32":
@@ -333,12 +334,12 @@ def test_what_templates_cannot_be_is_refused(message: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("out", ["int8", "int32", "float16", "float32"])
 def test_every_size_has_kernels(dtype: str, out: str) -> None:
-    form = QuantizedForm(dtype, out)
+    form = GemmForm(dtype, out)
     for depth, columns in itertools.product((1, 2, 4, 8, 16, 48), repeat=2):
         for options in (HOPPER, AMPERE, CutlassOptions(arch=("sm_80", "sm_90a"))):
             ranking = rank_quantized_gemm(GemmShape(100, columns, depth, 1), form, options)
             names = [choice.kernel.name for candidate in ranking.candidates for choice in candidate.choices]
-            tma = depth % FULL == 0 and columns % full_of(out) == 0 and "sm_90a" in options.arch
+            tma = depth % FULL == 0 and columns % vector_of(out) == 0 and "sm_90a" in options.arch
             assert any("_sm90_" in name for name in names) == tma
             assert any("_sm80_" in name for name in names) == (not tma or "sm_80" in options.arch)
         shape = ConvShape(100, depth, columns, (3, 3), (1, 1), (2, 2), (1, 1))
@@ -346,7 +347,7 @@ def test_every_size_has_kernels(dtype: str, out: str) -> None:
 
 
 def test_problems_say_what_decides() -> None:
-    ranking = rank_quantized_gemm(GemmShape(8, 48, 64, 1), QuantizedForm("int8", "int8", residual=True), HOPPER)
+    ranking = rank_quantized_gemm(GemmShape(8, 48, 64, 1), GemmForm("int8", "int8", residual=True), HOPPER)
     assert ranking.problem == "gemm int8->int8 scaled 8x48x64 none residual"
 
 
