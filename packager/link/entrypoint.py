@@ -10,8 +10,7 @@ from packager.bundle.buckets import shown_sizes
 from packager.bundle.dtypes import DTYPES
 from packager.bundle.manifest import Dim, TensorSpec
 from packager.bundle.section import SECTION_HEADER
-from packager.codegen.c_expressions import dim_expression
-from packager.codegen.c_text import c_string, comment_text
+from packager.codegen.c_text import c_string, comment_text, dim_expression
 from packager.codegen.templates import render
 from packager.graph.symbolic import extent_interval
 from packager.ir.call_plan import Call, CallPlan, ConstantSlot, ConstantTable, EntryPlan, fixed_reason

@@ -1,15 +1,15 @@
-"""All partitions of a model as one C file, and that as one object."""
+"""Render all partitions of a model to one C file, and compile it for each CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from packager.backends.base import Context, Target
-from packager.backends.ccompiler.check_variants import require_equal_groups
 from packager.backends.ccompiler.compiler import compile_module, machine_of, predefined
+from packager.backends.ccompiler.core.expressions import CTYPES, LIBM
 from packager.backends.ccompiler.core.functions import CFunction, GroupDraft
 from packager.backends.ccompiler.core.machine import (
     BYTE_LOADS,
@@ -24,28 +24,25 @@ from packager.backends.ccompiler.core.shapes import c_name
 from packager.backends.ccompiler.core.stages import Stage, make_stages
 from packager.backends.ccompiler.gemm.tiles import render_tiles
 from packager.backends.ccompiler.ops.attention import add_attention, tile_values
-from packager.backends.ccompiler.ops.channel_mean import add_neighbors
 from packager.backends.ccompiler.ops.conv2d import add_conv2d
 from packager.backends.ccompiler.ops.data_movement import add_move
 from packager.backends.ccompiler.ops.dense import add_dense
 from packager.backends.ccompiler.ops.depthwise import add_depthwise, is_depthwise
 from packager.backends.ccompiler.ops.elementwise import add_elementwise
 from packager.backends.ccompiler.ops.pool2d import add_pool2d
-from packager.backends.ccompiler.ops.softmax_norm import add_rows
+from packager.backends.ccompiler.ops.softmax_norm import add_neighbors, add_rows
 from packager.backends.ccompiler.ops.winograd import render_transforms
 from packager.codegen.templates import ENVIRONMENT, MARK
+from packager.errors import BackendError
 from packager.ir.primitives import BackendOutput, FunctionGroup, Partition, StaticLibrary
 
-# So many weights stay in the second-level cache from run to run, whatever the CPU.
+# Weights that stay in the L2 cache between runs, whatever the CPU.
 NEAR = 64 * 1024
-LIBM = ("log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
-INTEGERS = (
-    ("i8", "int8_t", "uint32_t"),
-    ("u8", "uint8_t", "uint32_t"),
-    ("i16", "int16_t", "uint32_t"),
-    ("i32", "int32_t", "uint32_t"),
-    ("i64", "int64_t", "uint64_t"),
-)
+INTEGERS = [
+    (ctype.suffix, ctype.value, "uint64_t" if dtype == "int64" else "uint32_t")
+    for dtype, ctype in CTYPES.items()
+    if dtype != "bool" and not ctype.is_float
+]
 
 
 def compile_partitions(partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
@@ -54,19 +51,19 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
         return BackendOutput(target.kind)
     options: Any = target.options
     machines = [machine_of(predefined(context, march)) for march in options.march]
-    # A level above the least may ask for more than its name says: CPUs without it run the code of the level below.
+    # Higher levels may require more than their names say: CPUs without it run the code of the level below.
     machines[1:] = [replace(machine, quads=machine.name == "avx512") for machine in machines[1:]]
-    forms = [
+    variants = [
         (march, *render_module(partitions, options.header, machine, winograd=options.winograd))
         for march, machine in zip(options.march, machines, strict=True)
     ]
-    _, _, groups, given_back = forms[0]
-    for march, _, others, not_taken in forms[1:]:
+    _, _, groups, given_back = variants[0]
+    for march, _, others, not_taken in variants[1:]:
         require_equal_groups({**groups, **given_back}, {**others, **not_taken}, options.march[0], march)
     if not groups:
         return BackendOutput(target.kind, given_back=given_back)
-    # One after the other: an interrupt ends the compiler that the main thread waits for, and none of other threads.
-    compiled = [_compile_form(form[0], form[1], target, context) for form in forms]
+    # Sequential: an interrupt only ends a compiler that the main thread waits for.
+    compiled = [_compile_variant(march, source, target, context) for march, source, _, _ in variants]
     symbols = tuple(function.symbol for group in groups.values() for function in group.functions)
     levels = ("", *context.base.cpus[1:])
     return BackendOutput(
@@ -81,8 +78,8 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
     )
 
 
-def _compile_form(march: str, source: str, target: Target, context: Context) -> Path:
-    """Compile the C of one CPU. Its file has the same name for all, since the object has that name in it."""
+def _compile_variant(march: str, source: str, target: Target, context: Context) -> Path:
+    """Compile the C of one CPU. The file has the same name for all, since the object contains it."""
     first = march == target.options.march[0]
     folder = context.workdir if first else context.workdir / march
     folder.mkdir(exist_ok=True)
@@ -92,10 +89,35 @@ def _compile_form(march: str, source: str, target: Target, context: Context) -> 
     return compile_module(path, made, march, target.options, context)
 
 
+def require_equal_groups(
+    first: Mapping[str, FunctionGroup | str], second: Mapping[str, FunctionGroup | str], one: str, other: str
+) -> None:
+    """Raise BackendError unless partitions have the same functions for two CPUs, or were given back for both.
+
+    Both have one call plan, one arena and one set of packed constants.
+    """
+    for name, group in first.items():
+        if _described(group) != _described(second[name]):
+            raise BackendError(
+                f"ccompiler: partition {name} has other functions, workspaces or constants for {other} than for {one}",
+                hint="this is a bug of the backend: only the C text may depend on the CPU. -march names one for all",
+                detail=f"{one}: {_described(group)}\n{other}: {_described(second[name])}",
+            )
+
+
+def _described(group: FunctionGroup | str) -> Any:
+    """Return a comparable value: expressions by their text, packings by the names of their layouts."""
+    if isinstance(group, str):
+        return group
+    functions = [(f.symbol, f.parameters, [str(s) for s in f.scalars], str(f.extent)) for f in group.functions]
+    packings = [(packing.arguments, packing.layout) for packing in group.packings]
+    return functions, [str(size) for size in group.workspaces], packings
+
+
 def render_module(
     partitions: Sequence[Partition], headers: Sequence[str], machine: Machine, *, winograd: bool = True
 ) -> tuple[str, dict[str, FunctionGroup], dict[str, str]]:
-    """Return the C file, the group of each partition, and the reasons for which others are given back."""
+    """Return the C file, the group of each partition, and why others are given back."""
     made: list[CFunction] = []
     groups, given_back = {}, {}
     for partition in partitions:
@@ -136,7 +158,7 @@ def render_module(
 
 
 def _are_far(functions: Sequence[CFunction]) -> bool:
-    """Whether the weights of all functions together may be away from the core by the next run."""
+    """Whether the weights of all functions may leave the L2 cache between runs."""
     weights = [function.weights for function in functions]
     return not all(isinstance(count, int) for count in weights) or sum(map(int, weights)) > NEAR
 

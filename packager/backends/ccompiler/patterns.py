@@ -1,30 +1,31 @@
-"""What the backend takes, as TVM patterns. Elementwise operators match one by one and are merged by packager."""
+"""The patterns of the backend. Elementwise operators match one by one; packager merges them."""
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.dpl import is_op, is_tuple, wildcard
 
 from packager.backends.base import Match, Pattern, Search
-from packager.backends.ccompiler.core.expressions import ARITIES, DTYPES
+from packager.backends.ccompiler.core.expressions import ARITIES, CTYPES
 from packager.backends.ccompiler.core.operations import VIEWS
-from packager.backends.ccompiler.core.problems import find_attention, read_layer_norm, read_sum
-from packager.graph.dataflow import extents_of
+from packager.backends.ccompiler.core.problems import FLOATS, find_attention, read_layer_norm, read_sum
+from packager.graph.dataflow import scalar_of, shape_of
 
-# Element types that the operators other than elementwise ones are rendered for.
-FLOATS = ("float32", "float16")
+# Element types of anchors.
 NUMBERS = (*FLOATS, "int8", "int32")
-# Groups of channels that are interleaved by a loop that writes them out.
+# The maximum of channel groups that an unrolled loop interleaves.
 MOST_GROUPS = 16
 
 
 def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
-    """Return the patterns of these groups of operators."""
+    """Return the patterns for groups of operators."""
     makers: dict[str, Callable[[], Sequence[Pattern | Search]]] = {
         "elementwise": lambda: [*_elementwise(), *_moves()],
         "dense": lambda: [_anchor("dense", is_op("relax.matmul")(wildcard(), wildcard()), _is_dense)],
@@ -40,32 +41,26 @@ def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
 
 
 def _anchor(name: str, pattern: Any, check: Callable[[Match], bool]) -> Pattern:
-    """Return the pattern of an operator that has a loop nest of its own; a partition holds one of them."""
+    """Return the pattern of an anchor, an operator with a loop nest of its own."""
     return Pattern(f"ccompiler.{name}", pattern, check=check, anchor=True)
 
 
 def _elementwise() -> list[Pattern]:
-    """Return a pattern per operator and per way in which its operands are views, which cost nothing to read."""
+    """Return a pattern per operator and combination of operands that are views, which are free to read."""
     patterns = []
-    views = [is_op(f"relax.{name}") for name in sorted(VIEWS)]
     for name, arity in ARITIES.items():
         for viewed in product((True, False), repeat=arity if name != "where" else 0):
-            operands = []
-            for through in viewed or (False,) * arity:
-                operand = wildcard()
-                if through:
-                    operand = _any(*(view(wildcard(), varg_default_wildcard=True) for view in views))
-                operands.append(operand)
+            operands = [_view() if through else wildcard() for through in viewed or (False,) * arity]
             call = is_op(f"relax.{name}")(*operands, varg_default_wildcard=True)
             patterns.append(Pattern("ccompiler.elementwise", call, check=_is_elementwise))
-    for fields in (*(is_tuple([_broadcast() for _ in range(count)]) for count in (2, 3, 4)), wildcard()):
+    for fields in (*(is_tuple([_through("broadcast_to") for _ in range(count)]) for count in (2, 3, 4)), wildcard()):
         total = is_op("relax.sum")(is_op("relax.stack")(fields))
         patterns.append(Pattern("ccompiler.elementwise", total, check=_is_sum_of_tensors, problem=read_sum))
     return patterns
 
 
 def _moves() -> list[Pattern]:
-    """Return the patterns of what moves elements along rows, and is fused with what works on these."""
+    """Return the patterns of operators that move elements along rows."""
     return [
         Pattern("ccompiler.concat", is_op("relax.concat")(wildcard()), check=_is_concat),
         Pattern("ccompiler.interleave", is_op("relax.permute_dims")(wildcard()), check=_is_interleaving),
@@ -73,14 +68,12 @@ def _moves() -> list[Pattern]:
     ]
 
 
-def _broadcast() -> Any:
-    return is_op("relax.broadcast_to")(wildcard(), varg_default_wildcard=True)
+def _through(name: str) -> Any:
+    return is_op(f"relax.{name}")(wildcard(), varg_default_wildcard=True)
 
 
-def _any(first: Any, *others: Any) -> Any:
-    for other in others:
-        first = first | other
-    return first
+def _view() -> Any:
+    return functools.reduce(operator.or_, map(_through, sorted(VIEWS)))
 
 
 def _pool2d() -> list[Pattern]:
@@ -109,7 +102,7 @@ def _layer_norm() -> list[Pattern]:
 
 
 def _is_static(extents: Sequence[Any]) -> bool:
-    return all(isinstance(extent, tirx.IntImm) for extent in extents)
+    return all(isinstance(extent, int) for extent in extents)
 
 
 def _dtypes(call: Any) -> set[str]:
@@ -118,42 +111,37 @@ def _dtypes(call: Any) -> set[str]:
 
 def _is_elementwise(match: Match) -> bool:
     """Whether shapes are known, element types have a C type, and it computes more than a number from numbers."""
-    if not extents_of(match.calls[-1]):
-        return False
     for call in match.calls:
         tensors = [arg for arg in call.args if isinstance(arg.ty, relax.TensorType)]
-        if any(extents_of(tensor) is None for tensor in (*tensors, call)) or not _dtypes(call) <= DTYPES.keys():
+        if any(shape_of(tensor) is None for tensor in (*tensors, call)) or not _dtypes(call) <= CTYPES.keys():
             return False
-    return not _is_integer_power(match.calls[-1]) and not _is_copy(match.calls[-1])
+    call = match.calls[-1]
+    is_integer_power = call.op.name == "relax.power" and not _dtypes(call) <= {*FLOATS, "float64"}
+    return bool(shape_of(call)) and not is_integer_power and not _is_copy(call)
 
 
 def _is_copy(call: Any) -> bool:
-    """Whether it does nothing: worth no loop of its own, nor a further result of a partition."""
-    same = call.op.name == "relax.broadcast_to" and str(extents_of(call)) == str(extents_of(call.args[0]))
+    """Whether it is an identity: worth no loop of its own, nor a result of a partition."""
+    same = call.op.name == "relax.broadcast_to" and str(shape_of(call)) == str(shape_of(call.args[0]))
     return same or (call.op.name == "relax.astype" and len(_dtypes(call)) == 1)
 
 
-def _is_integer_power(call: Any) -> bool:
-    floats = ("float16", "float32", "float64")
-    return call.op.name == "relax.power" and not _dtypes(call) <= set(floats)
-
-
 def _is_sum_of_tensors(match: Match) -> bool:
-    """Whether it is how the ONNX frontend writes Sum: tensors made to be of one shape, stacked, and summed up again."""
+    """Whether it is the ONNX frontend's Sum: tensors broadcast to one shape, stacked, and summed."""
     stack, total = match.calls[-2:]
     axes = [int(axis) for axis in total.attrs.axis or ()]
     fields = stack.args[0].fields if isinstance(stack.args[0], relax.Tuple) else ()
-    shapes = {str(extents_of(field)) for field in fields}
-    same = len(shapes) == 1 and extents_of(total) is not None and shapes == {str(extents_of(total))}
+    shapes = {str(shape_of(field)) for field in fields}
+    same = len(shapes) == 1 and shape_of(total) is not None and shapes == {str(shape_of(total))}
     return bool(same and axes == [0] and int(stack.attrs.axis or 0) == 0 and _dtypes(total) <= {"float32", "int32"})
 
 
 def _is_dense(match: Match) -> bool:
     (call,) = match.calls
-    left, right = (extents_of(arg) for arg in call.args)
+    left, right = map(shape_of, call.args)
     if not left or not right or len(left) < 2 or len(right) < 2 or not _is_product(call):
         return False
-    if all(isinstance(extent, tirx.IntImm) and int(extent) == 1 for extent in right[:-2]):
+    if all(isinstance(extent, int) and extent == 1 for extent in right[:-2]):
         return True
     # A weight per batch: no broadcasting between the two.
     return len(left) == len(right) and all(str(a) == str(b) for a, b in zip(left[:-2], right[:-2], strict=True))
@@ -170,116 +158,107 @@ def _is_product(call: Any) -> bool:
 def _is_conv2d(match: Match) -> bool:
     (call,) = match.calls
     data, weight = call.args
-    attrs, extents = call.attrs, extents_of(weight)
+    attrs, extents = call.attrs, shape_of(weight)
     last = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NHWC", "OHWI", "NHWC")
     if not last or extents is None or not _is_static(extents) or not match.is_constant(weight):
         return False
-    channels = (extents_of(data) or (None,))[-1]
-    return _is_product(call) and isinstance(channels, tirx.IntImm) and extents_of(call) is not None
+    return _is_product(call) and _has_channels(shape_of(data)) and shape_of(call) is not None
 
 
 def _is_concat(match: Match) -> bool:
-    """Whether it makes rows of known length of such rows."""
+    """Whether all rows have known lengths, and are concatenated."""
     (call,) = match.calls
     fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
-    shapes = [extents_of(value) for value in (*fields, call)]
+    shapes = [shape_of(value) for value in (*fields, call)]
     if len(fields) < 2 or not all(isinstance(field, relax.Var) for field in fields):
         return False
     if not all(shape and len(shape) > 1 and _is_static(shape[-1:]) for shape in shapes):
         return False
-    is_last = call.attrs.axis is not None and int(call.attrs.axis) % len(shapes[-1] or ()) == len(shapes[-1] or ()) - 1
-    return is_last and {str(value.ty.dtype) for value in (*fields, call)} <= DTYPES.keys()
+    rank = len(shapes[-1] or ())
+    is_last = call.attrs.axis is not None and int(call.attrs.axis) % rank == rank - 1
+    return is_last and {str(value.ty.dtype) for value in (*fields, call)} <= CTYPES.keys()
+
+
+def _permuted(call: Any, axes: list[int], known: int) -> int:
+    """Return the last extent of a permutation by ``axes``; 0 for others, or unless the last ``known`` are static."""
+    shape = shape_of(call) or ()
+    fits = list(map(int, call.attrs.axes or ())) == axes and len(shape) == len(axes) and _is_static(shape[-known:])
+    return shape[-1] if fits and _dtypes(call) <= CTYPES.keys() else 0
 
 
 def _is_interleaving(match: Match) -> bool:
-    """Whether it swaps groups of channels and the channels of a group, as shuffles do, and groups are few."""
-    (call,) = match.calls
-    shape, axes = extents_of(call), list(map(int, call.attrs.axes or ()))
-    if not shape or len(shape) != 5 or not _is_static(shape[-2:]) or not _dtypes(call) <= DTYPES.keys():
-        return False
-    return axes == [0, 1, 2, 4, 3] and 1 < int(shape[-1]) <= MOST_GROUPS
+    """Whether it swaps channel groups and the channels of a group, as shuffles do, and groups are few."""
+    return 1 < _permuted(match.calls[-1], [0, 1, 2, 4, 3], 2) <= MOST_GROUPS
 
 
 def _is_channels_last(match: Match) -> bool:
-    """Whether it makes NHWC of few planes."""
-    (call,) = match.calls
-    shape, axes = extents_of(call), list(map(int, call.attrs.axes or ()))
-    if not shape or not _is_static(shape[-1:]) or not _dtypes(call) <= DTYPES.keys():
-        return False
-    return axes == [0, 2, 3, 1] and int(shape[-1]) <= MOST_GROUPS
+    """Whether it converts NCHW of few channels to NHWC."""
+    return 1 <= _permuted(match.calls[-1], [0, 2, 3, 1], 1) <= MOST_GROUPS
 
 
 def _is_mean_of_neighbors(match: Match) -> bool:
-    """Whether it is along rows, and all neighbors count, those beyond the ends too."""
+    """Whether it is along rows, and the padding is counted."""
     call = match.calls[-1]
-    attrs, shape = call.attrs, extents_of(call)
+    attrs, shape = call.attrs, shape_of(call)
     plain = attrs.layout == "NCW" and int(attrs.strides[0]) == 1 and int(attrs.dilation[0]) == 1
-    same = shape is not None and str(shape) == str(extents_of(call.args[0])) and _is_static(shape[1:])
+    if shape is None or str(shape) != str(shape_of(call.args[0])) or not _is_static(shape[1:]) or shape[1] != 1:
+        return False
     counted = attrs.count_include_pad or not any(map(int, attrs.padding))
-    return plain and same and int(shape[1]) == 1 and counted and _dtypes(call) == {"float32"}  # type: ignore[index]
+    return bool(plain and counted and _dtypes(call) == {"float32"})
 
 
 def _is_pool2d(match: Match) -> bool:
     (call,) = match.calls
     attrs = call.attrs
     last = attrs.layout == "NHWC" and attrs.out_layout in ("", "NHWC")
-    shapes = (extents_of(call.args[0]), extents_of(call))
     taken = {*NUMBERS, "uint8"} if call.op.name == "relax.nn.max_pool2d" else set(NUMBERS)
-    return last and None not in shapes and _has_channels(shapes[0]) and _dtypes(call) <= taken
+    return last and shape_of(call) is not None and _has_channels(shape_of(call.args[0])) and _dtypes(call) <= taken
 
 
 def _has_channels(shape: tuple[Any, ...] | None) -> bool:
     """Whether the number of channels of NHWC is known."""
-    return shape is not None and isinstance(shape[-1], tirx.IntImm)
+    return shape is not None and isinstance(shape[-1], int)
 
 
 def _is_global_pool(match: Match) -> bool:
     (call,) = match.calls
-    shape = extents_of(call)
-    size = [int(extent) for extent in shape[1:3] if isinstance(extent, tirx.IntImm)] if shape else []
-    return size == [1, 1] and call.attrs.layout == "NHWC" and _has_channels(shape) and _dtypes(call) <= set(FLOATS)
+    shape = shape_of(call) or ()
+    return shape[1:3] == (1, 1) and call.attrs.layout == "NHWC" and _has_channels(shape) and _dtypes(call) <= {*FLOATS}
 
 
 def _is_spatial_mean(match: Match) -> bool:
     (call,) = match.calls
-    shape = extents_of(call.args[0])
+    shape = shape_of(call.args[0])
     axes = sorted(int(axis) % 4 for axis in call.attrs.axis or ())
     return _has_channels(shape) and len(shape or ()) == 4 and axes == [1, 2] and _dtypes(call) <= set(FLOATS)
 
 
 def _is_softmax(match: Match) -> bool:
     (call,) = match.calls
-    shape = extents_of(call)
+    shape = shape_of(call)
     if not shape or not _dtypes(call) <= set(FLOATS):
         return False
-    inner = shape[int(call.attrs.axis) % len(shape) + 1 :]
-    return all(isinstance(extent, tirx.IntImm) and int(extent) == 1 for extent in inner)
+    return all(isinstance(extent, int) and extent == 1 for extent in shape[int(call.attrs.axis) % len(shape) + 1 :])
 
 
 def _is_layer_norm(match: Match) -> bool:
     (call,) = match.calls
-    shape = extents_of(call)
+    shape = shape_of(call)
     axes = sorted(int(axis) % len(shape) for axis in call.attrs.axes) if shape else []
     return bool(shape and axes == list(range(len(shape) - len(axes), len(shape))) and _dtypes(call) <= set(FLOATS))
 
 
 def _is_decomposed_layer_norm(match: Match) -> bool:
-    """Whether both means are over the last axis and keep it, and the square and epsilon are what they should be."""
+    """Whether both means keep the last axis, which they reduce, the power is a square, and epsilon is a number."""
     division = match.calls[-1]
-    rank = len(extents_of(division) or ())
+    rank = len(shape_of(division) or ())
     for call in match.calls:
         if call.op.name == "relax.mean":
             axes = [int(axis) % rank for axis in call.attrs.axis or ()] if rank else []
             if axes != [rank - 1] or not call.attrs.keepdims:
                 return False
-        if call.op.name == "relax.power" and _scalar(call.args[1]) != 2.0:
+        if call.op.name == "relax.power" and scalar_of(call.args[1]) != 2.0:
             return False
-        if call.op.name == "relax.add" and _scalar(call.args[1]) is None:
+        if call.op.name == "relax.add" and scalar_of(call.args[1]) is None:
             return False
     return _dtypes(division) == {"float32"}
-
-
-def _scalar(expr: Any) -> float | None:
-    """Return the value of a constant that stands in the graph, None for anything else."""
-    value: Any = getattr(expr, "value", None)
-    return float(value.numpy().item()) if hasattr(value, "numpy") and value.numpy().size == 1 else None

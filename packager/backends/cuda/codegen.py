@@ -12,7 +12,7 @@ import tvm
 from packager.backends.base import Context, Target
 from packager.bundle.gpu_arch import parse_arch
 from packager.bundle.manifest import License
-from packager.codegen.c_expressions import c_expression
+from packager.codegen.c_text import c_expression
 from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin, find_cuda_toolkit
 from packager.codegen.templates import render
 from packager.codegen.timings import workers

@@ -1,4 +1,4 @@
-"""From elementwise Relax operators to C expressions.
+"""Convert elementwise Relax operators to C expressions.
 
 Values of float16 are computed as float and rounded after every operator, which gives the same bits as arithmetic in
 float16. Integers wrap around. ``pk_`` functions are those of ``templates/ccompiler/common/functions.h.j2``.
@@ -6,17 +6,20 @@ float16. Integers wrap around. ``pk_`` functions are those of ``templates/ccompi
 
 from __future__ import annotations
 
-import math
+import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from packager.codegen.c_text import c_float, c_integer, c_type
+
 
 @dataclass(frozen=True)
 class CType:
-    """An element type in C: how it lies in memory, of which type values are, and the suffix of its functions."""
+    """An element type in C: the type of its storage, the type of its values, and the suffix of its functions."""
 
     stored: str
     value: str
@@ -28,19 +31,24 @@ class CType:
         return self.value in ("float", "double")
 
 
-DTYPES = {
-    "float32": CType("float", "float", "f32"),
-    "float16": CType("uint16_t", "float", "f32"),
-    "float64": CType("double", "double", "f64"),
-    "bool": CType("uint8_t", "uint8_t", "u8"),
-    "int8": CType("int8_t", "int8_t", "i8"),
-    "uint8": CType("uint8_t", "uint8_t", "u8"),
-    "int16": CType("int16_t", "int16_t", "i16"),
-    "int32": CType("int32_t", "int32_t", "i32"),
-    "int64": CType("int64_t", "int64_t", "i64"),
+CTYPES = {
+    dtype: CType(c_type(dtype), "float" if dtype == "float16" else c_type(dtype), suffix)
+    for dtype, suffix in (
+        ("float32", "f32"),
+        ("float16", "f32"),
+        ("float64", "f64"),
+        ("bool", "u8"),
+        ("int8", "i8"),
+        ("uint8", "u8"),
+        ("int16", "i16"),
+        ("int32", "i32"),
+        ("int64", "i64"),
+    )
 }
+# Functions of the C library, applied to floats.
+LIBM = ("log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
 
-# Names of operands that a template is given: a and b, {t} the C type of the operands, {s} their suffix.
+# C templates: a and b are the operands, {t} their C type, {s} its suffix.
 _FLOAT_ONLY = {
     "sqrt": "pk_sqrt_{s}(a)",
     "rsqrt": "1 / pk_sqrt_{s}(a)",
@@ -57,10 +65,7 @@ _FLOAT_ONLY = {
     "ceil": "pk_ceil_{s}(a)",
     "trunc": "pk_trunc_{s}(a)",
     "round": "pk_round_{s}(a)",
-    **{
-        name: f"pk_{name}_{{s}}(a)"
-        for name in ("log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
-    },
+    **{name: f"pk_{name}_{{s}}(a)" for name in LIBM},
 }
 _FLOAT_BINARY = {
     "add": "a + b",
@@ -103,7 +108,7 @@ _ANY_UNARY = {
     "broadcast_to": "a",
 }
 
-# What these give for values of float16 is one: there is nothing to round.
+# Operators whose results for float16 are exact: they need no rounding.
 EXACT = frozenset(
     [
         "nn.relu",
@@ -136,17 +141,21 @@ ARITIES: dict[str, int] = {
 
 def literal(value: float | int, dtype: str) -> str:
     """Return a number as a C expression of the value type of ``dtype``, exactly."""
-    if not DTYPES[dtype].is_float:
-        return f"INT64_C({int(value)})" if abs(int(value)) >= 2**31 else str(int(value))
-    number = float(np.dtype(dtype).type(value))
-    single = DTYPES[dtype].value == "float"
-    if math.isnan(number):
-        return '__builtin_nanf("")' if single else '__builtin_nan("")'
-    if math.isinf(number):
-        text = "__builtin_inff()" if single else "__builtin_inf()"
-        return text if number > 0 else f"(-{text})"
-    text = number.hex() + ("f" if single else "")
-    return text if number >= 0 and not text.startswith("-") else f"({text})"
+    ctype = CTYPES[dtype]
+    if not ctype.is_float:
+        return c_integer(int(value))
+    text = c_float(float(np.dtype(dtype).type(value)), double=ctype.value == "double")
+    return f"({text})" if text.startswith("-") else text
+
+
+def as_result(text: str, dtype: str) -> str:
+    """Return a C expression converted to the value type of ``dtype``."""
+    return f"pk_round_half({text})" if dtype == "float16" else f"({CTYPES[dtype].value}){text}"
+
+
+def element(text: str, dtype: str) -> str:
+    """Return C that reads an element of memory as a value."""
+    return f"pk_widen({text})" if dtype == "float16" else text
 
 
 def expression(
@@ -164,32 +173,20 @@ def expression(
     text = _special(name, operands, dtypes, result, attributes, numbers)
     if text is None:
         dtype = dtypes[1] if name == "where" else dtypes[0]
-        found = _template(name, DTYPES[dtype])
+        found = _template(name, CTYPES[dtype])
         if found is None or (name != "astype" and len(set(dtypes)) > 1):
             return None
         names = dict(zip("ab", operands, strict=False))
-        text = _substitute(found.format(t=DTYPES[dtype].value, s=DTYPES[dtype].suffix), names)
+        filled = found.format(t=CTYPES[dtype].value, s=CTYPES[dtype].suffix)
+        text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), filled)
     if name in EXACT and result == "float16":
         return text
-    return f"pk_round_half({text})" if result == "float16" else f"({DTYPES[result].value})({text})"
+    return f"pk_round_half({text})" if result == "float16" else f"({CTYPES[result].value})({text})"
 
 
 def _template(name: str, ctype: CType) -> str | None:
     tables = [_ANY_UNARY, _ANY_BINARY, *([_FLOAT_ONLY, _FLOAT_BINARY] if ctype.is_float else [_INTEGER_BINARY])]
     return next((table[name] for table in tables if name in table), None)
-
-
-def _substitute(template: str, operands: dict[str, str]) -> str:
-    """Put operands in place of the words a and b."""
-    words: list[str] = []
-    word = ""
-    for character in f"{template} ":
-        if character.isalnum() or character == "_":
-            word += character
-            continue
-        words += [operands.get(word, word), character]
-        word = ""
-    return "".join(words).rstrip()
 
 
 def _special(
@@ -200,12 +197,12 @@ def _special(
     attributes: Any,
     numbers: Sequence[float],
 ) -> str | None:
-    """Return the expression of an operator with attributes, or one whose form depends on its types."""
+    """Return the expression of an operator that no table has; None for others."""
     dtype = dtypes[0]
-    ctype = DTYPES[dtype]
+    ctype = CTYPES[dtype]
     a = operands[0]
     if name == "astype":
-        return f"{a} != 0" if result == "bool" else f"({DTYPES[result].value}){a}"
+        return f"{a} != 0" if result == "bool" else f"({CTYPES[result].value}){a}"
     if name == "where":
         return f"{a} ? {operands[1]} : {operands[2]}" if dtypes[1] == dtypes[2] else None
     if name == "clip":
@@ -227,23 +224,20 @@ def _special(
     if name == "sum_of_tensors":
         if ctype.is_float:
             return " + ".join(operands)
-        total = operands[0]
-        for operand in operands[1:]:
-            total = f"pk_add_{ctype.suffix}({total}, {operand})"
-        return total
+        return functools.reduce(lambda total, operand: f"pk_add_{ctype.suffix}({total}, {operand})", operands)
     return None
 
 
 def _power(a: str, exponent: str, dtype: str) -> str | None:
-    """Return the expression of a power whose exponent is one of a few numbers, which needs no call."""
-    one = "1.0f" if DTYPES[dtype].value == "float" else "1.0"
+    """Return the expression of a power by a small integer, which needs no call."""
+    one = "1.0f" if CTYPES[dtype].value == "float" else "1.0"
     texts = {2.0: f"{a} * {a}", 3.0: f"{a} * {a} * {a}", 1.0: a, -1.0: f"{one} / {a}", -2.0: f"{one} / ({a} * {a})"}
     return next((text for number, text in texts.items() if exponent == literal(number, dtype)), None)
 
 
 def _bound(number: float, dtype: str) -> str:
-    """Return a bound of clip, which may lie outside what an integer type can hold."""
-    if DTYPES[dtype].is_float:
+    """Return a bound of clip, limited to the range of the type."""
+    if CTYPES[dtype].is_float:
         return literal(number, dtype)
     limits = np.iinfo(dtype)
     return literal(int(max(limits.min, min(limits.max, number))), dtype)

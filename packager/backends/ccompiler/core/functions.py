@@ -1,29 +1,30 @@
-"""C functions of a partition while they are made: their parameters, the group's workspaces and packed constants."""
+"""Builders of the C functions of a partition: their parameters, the group's workspaces and packed constants."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from packager.backends.ccompiler.core.expressions import DTYPES
+from packager.backends.ccompiler.core.expressions import CTYPES
 from packager.backends.ccompiler.core.machine import Machine
-from packager.backends.ccompiler.core.operations import Graph, Tensor
+from packager.backends.ccompiler.core.operations import CannotRender, Graph, Tensor, Use
+from packager.backends.ccompiler.core.program import Program, make_program
 from packager.backends.ccompiler.core.shapes import Extent, c_name, equal, product
+from packager.bundle.dtypes import DTYPES
 from packager.codegen.templates import ENVIRONMENT
 from packager.ir.primitives import FunctionGroup, Packing, Parameter, PrimitiveFunction
 
 if TYPE_CHECKING:
+    from packager.backends.ccompiler.core.stages import Stage
     from packager.backends.ccompiler.core.tile import Tile
     from packager.bundle.arrays import Array
-
-ITEMSIZE = {"float16": 2, "int16": 2, "float32": 4, "int32": 4, "float64": 8, "int64": 8}
 
 
 @dataclass(frozen=True)
 class CFunction:
-    """A rendered function, the tile functions that it calls, and how many packed weights these read."""
+    """A rendered function, the tile functions that it calls, and the number of packed weights that these read."""
 
     source: str
     function: PrimitiveFunction
@@ -33,25 +34,25 @@ class CFunction:
 
 @dataclass
 class FunctionDraft:
-    """A function whose body is being made: it has a parameter for everything that the body asks for."""
+    """Builder of a function: adds a parameter for each tensor, workspace and constant that its body names."""
 
     group: GroupDraft
     symbol: str
     pointers: dict[str, tuple[str, Parameter]] = field(default_factory=dict)
 
     def tensor(self, tensor: Tensor, written: bool) -> str:
-        """Return the name of a tensor's memory: an argument, or a workspace of the group."""
-        ctype = DTYPES[tensor.dtype].stored
+        """Return the pointer to a tensor: an argument, or a workspace of the group."""
+        ctype = CTYPES[tensor.dtype].stored
         if tensor.argument is not None:
             return self._pointer(f"a{tensor.argument}", ctype, Parameter("argument", tensor.argument), written)
         return self.workspace(self.group.workspace_of(tensor), ctype, written)
 
     def workspace(self, index: int, ctype: str, written: bool) -> str:
-        """Return the name of a workspace."""
+        """Return the pointer to a workspace."""
         return self._pointer(f"w{index}", ctype, Parameter("workspace", index), written)
 
     def packed(self, index: int, ctype: str) -> str:
-        """Return the name of a packed constant."""
+        """Return the pointer to a packed constant."""
         return self._pointer(f"p{index}", ctype, Parameter("packed", index), written=False)
 
     def _pointer(self, name: str, ctype: str, parameter: Parameter, written: bool) -> str:
@@ -60,6 +61,24 @@ class FunctionDraft:
         declaration = f"{'' if written else 'const '}{ctype} *restrict {name}"
         self.pointers[name] = (declaration, Parameter(parameter.kind, parameter.index, written))
         return name
+
+    def program(
+        self, stage: Stage, value: str = "", *, before: bool = False, stored: Sequence[Tensor] | None = None
+    ) -> Program:
+        """Return the operators after the anchor of a stage, or with ``before`` those before it, as C statements.
+
+        ``value`` is C for an element of the anchor's result; with ``before``, where its operand goes. ``stored`` are
+        tensors to store, by default all that the stage stores. Raises CannotRender.
+        """
+        given = [(stage.anchor.result, value)] if stage.anchor is not None and not before else []
+        return make_program(
+            stage.before if before else stage.after,
+            inner=stage.inner,
+            given=given,
+            stored=stage.stored if stored is None else stored,
+            pointer_of=self.tensor,
+            last=(stage.anchor.uses[0], value) if stage.anchor is not None and before else None,
+        )
 
     def finish(
         self,
@@ -93,7 +112,7 @@ class FunctionDraft:
 
 @dataclass
 class GroupDraft:
-    """The functions of one partition while they are made."""
+    """Builder of the functions of one partition."""
 
     name: str
     graph: Graph
@@ -109,15 +128,22 @@ class GroupDraft:
         return FunctionDraft(self, f"pkc_{self.name}_{len(self.functions)}_{purpose}")
 
     def workspace_of(self, tensor: Tensor) -> int:
-        """Return the workspace of a tensor between two stages."""
+        """Return the workspace of a tensor that stages share."""
         if tensor.index not in self._tensors:
-            self._tensors[tensor.index] = self.workspace(product(tensor.shape), ITEMSIZE.get(tensor.dtype, 1))
+            self._tensors[tensor.index] = self.workspace(product(tensor.shape), tensor.dtype)
         return self._tensors[tensor.index]
 
-    def workspace(self, elements: Extent, itemsize: int) -> int:
+    def workspace(self, elements: Extent, dtype: str = "float32") -> int:
         """Add a workspace and return its index."""
-        self.workspaces.append(product((elements, itemsize)))
+        self.workspaces.append(product((elements, DTYPES[dtype].itemsize)))
         return len(self.workspaces) - 1
+
+    def constant(self, use: Use) -> int:
+        """Return the argument that holds constant weights. Raises CannotRender if they are not constant."""
+        argument = use.tensor.argument
+        if argument is None or argument not in self.graph.constants:
+            raise CannotRender("conv2d with weights that are no constant")
+        return argument
 
     def packing(self, argument: int, layout: str, pack: Callable[[Array], Array]) -> int:
         """Add a packed constant and return its index."""
@@ -125,10 +151,6 @@ class GroupDraft:
         return len(self.packings) - 1
 
     def group(self) -> FunctionGroup:
-        """Return what packager gets to know of the partition."""
-        return FunctionGroup(
-            functions=tuple(made.function for made in self.functions),
-            parameters=(),
-            workspaces=tuple(self.workspaces),
-            packings=tuple(self.packings),
-        )
+        """Return the finished group."""
+        functions = tuple(made.function for made in self.functions)
+        return FunctionGroup(functions, workspaces=tuple(self.workspaces), packings=tuple(self.packings))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packager.backends.ccompiler.core.expressions import DTYPES, expression, literal
+from packager.backends.ccompiler.core.expressions import CTYPES, expression, literal
 from packager.backends.ccompiler.core.operations import CannotRender, Literal, Operation, Tensor, Use
 from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, equal, product
 from packager.backends.ccompiler.core.stages import is_full, mask_of, split_rows
@@ -128,14 +128,14 @@ class _Writer:
     def define(self, tensor: Tensor, text: str) -> None:
         """Append the declaration of a value, which is computed once."""
         name = f"v{tensor.index}"
-        self.body.append(f"const {DTYPES[tensor.dtype].value} {name} = {text};")
+        self.body.append(f"const {CTYPES[tensor.dtype].value} {name} = {text};")
         self.values[tensor.index] = name
 
     def store(self, tensor: Tensor) -> None:
         """Append the statement that writes a value to its tensor."""
         name = f"o{tensor.index}"
         memory = self.pointer_of(tensor, True)
-        ctype = DTYPES[tensor.dtype].stored
+        ctype = CTYPES[tensor.dtype].stored
         self.pointers[f"{ctype} *{name} = {memory} + {_sum(_row('row', self.inner), 'start')};"] = None
         place = f"{name}[j]"
         if tensor.dtype == "float16":
@@ -153,7 +153,7 @@ class _Writer:
         if key not in self.loads:
             name = f"x{len(self.loads)}"
             self.loads[key] = name
-            ctype = DTYPES[use.tensor.dtype]
+            ctype = CTYPES[use.tensor.dtype]
             self.pointers[f"const {ctype.stored} *{name} = {_sum(memory, offset)};"] = None
             text = f"{name}[{index}]"
             if use.tensor.dtype == "float16" and index == "j":

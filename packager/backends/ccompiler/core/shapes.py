@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import sym, tirx
 
-from packager.codegen.c_expressions import c_integer, c_operation
+from packager.codegen.c_text import c_integer, c_operation
 from packager.graph.symbolic import OPERATORS
 
 Extent = Any  # int, or tirx.PrimExpr

@@ -1,7 +1,7 @@
-"""What dense and conv2d share: rows of data, gathered block by block, times packed columns.
+"""The GEMM loop nest of dense and conv2d: blocks of rows times packed columns.
 
-A unit of work is a block of rows times a band of columns. Units that a call is given in a row share the gathered
-rows, up to ``SPAN`` bands. Nothing here depends on the CPU but the tiles that are named in the end.
+A unit of work is a block of rows times a band of columns. Consecutive units of a call share the gathered rows, up to
+``SPAN`` bands. Only the tiles depend on the CPU.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packager.backends.ccompiler.core.expressions import DTYPES
+from packager.backends.ccompiler.core.expressions import as_result
 from packager.backends.ccompiler.core.functions import FunctionDraft
 from packager.backends.ccompiler.core.operations import Operation, Tensor
-from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.core.tile import COLUMNS, Kind
@@ -25,22 +24,22 @@ from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
-# Columns that are computed at once.
+# Columns per pass over the rows.
 SPAN = 4 * BAND
-# Weights that a cache which cores share holds.
+# Weights that fit the shared cache.
 HELD = 1 << 22
-# Units that there are at least, if narrow bands make so many: threads cannot share out a few evenly.
+# The minimum number of units, if narrower bands reach it: threads cannot balance a few.
 UNITS = 16
 
 
 @dataclass(frozen=True)
 class Product:
-    """Sizes of a product: for each of ``batch`` matrices of weights ``rows`` x ``depth`` times ``depth`` x ``columns``.
+    """Sizes of a batched GEMM: ``batch`` times ``rows`` x ``depth`` by ``depth`` x ``columns``.
 
-    ``row`` is C for the row of the result for row ``r`` of a block, ``offset`` what is added to its column.
-    ``setup`` are declarations. With ``shared`` the matrices have the same rows, each some of their elements: then all
-    are taken for a block before the next, which finds its rows in the cache. Sums go to ``target``, if there is one,
-    and not through what follows the product.
+    ``row`` is C for the result's row of row ``r`` of a block, ``offset`` is added to its column, ``setup`` are
+    declarations. With ``shared`` the matrices of a batch use parts of the same rows (groups of a convolution): the
+    batch is then the innermost loop over a block, whose rows stay in the cache. With ``target`` the accumulators are
+    stored there, without epilogue.
     """
 
     batch: Extent
@@ -58,7 +57,7 @@ class Product:
 def add_product(
     draft: FunctionDraft, name: str, sizes: Product, stage: Stage, anchor: Operation, kind: Kind, weights: str
 ) -> None:
-    """Finish a function that computes a product and what follows it. Raises CannotRender."""
+    """Finish a function that computes a product with its epilogue. Raises CannotRender."""
     group = draft.group
     result = _summed(sizes, stage, anchor, kind)
     if result is not None:
@@ -70,18 +69,8 @@ def add_product(
     most = min(SPAN, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN
     pitch = most + COLUMNS
     rows_first = not equal(bands, 1) and (result is not None or sizes.shared or _rows_first(sizes))
-    total = total_value(anchor.result, f"c[r * {pitch} + j]") if result is None else f"o{result.index}[j]"
-    program = (
-        None
-        if sizes.target or (result and not stage.after)
-        else make_program(
-            stage.after,
-            inner=stage.inner,
-            given=[(anchor.result, total)],
-            stored=stage.stored,
-            pointer_of=draft.tensor,
-        )
-    )
+    total = f"o{result.index}[j]" if result else as_result(f"c[r * {pitch} + j]", anchor.result.dtype)
+    program = None if sizes.target or (result and not stage.after) else draft.program(stage, total)
     values = {
         "program": program,
         "kind": kind,
@@ -98,7 +87,7 @@ def add_product(
         "place": blocks.place,
         "data": data,
         "bands": c_text(bands),
-        # Rows of a known width; GCC 12 warns of the loops that convert some of those.
+        # Rows of a static width; GCC 12 warns about loops that convert some of them.
         "one_band": equal(bands, 1) and not (program and (program.widened or program.narrowed)),
         "rows_first": rows_first,
         "band": band,
@@ -115,7 +104,7 @@ def add_product(
 
 
 def _band(sizes: Product) -> int:
-    """Return how many columns a unit has."""
+    """Return the columns of a unit."""
     others, columns = product((sizes.batch, sizes.blocks.count)), sizes.columns
     if isinstance(others, int) and isinstance(columns, int) and BAND < columns <= BAND * UNITS // others:
         return BAND // 2
@@ -123,9 +112,9 @@ def _band(sizes: Product) -> int:
 
 
 def _rows_first(sizes: Product) -> bool:
-    """Whether threads share out the rows, of which other functions of theirs read the same, or else the weights.
+    """Whether threads split the rows, which keeps them in a core's cache between functions, or else the weights.
 
-    That is worth it where there are more elements of the rows than weights, which each thread reads whole then.
+    Worth it where the rows have more elements than the weights, all of which each thread then reads.
     """
     rows, depth, columns = product((sizes.blocks.runs, sizes.blocks.run)), sizes.depth, sizes.columns
     if not (isinstance(rows, int) and isinstance(depth, int) and isinstance(columns, int)):
@@ -134,8 +123,10 @@ def _rows_first(sizes: Product) -> bool:
 
 
 def _summed(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Tensor | None:
-    """Return a result that sums are taken in, where a block gathers its rows: then it does so once for all columns,
-    whose sums no buffer has room for. Each block reads all weights then, which caches must hold."""
+    """Return a result to accumulate in, so that a block gathers its rows once for all columns; None for a buffer.
+
+    Each block then reads all weights, which the cache must hold.
+    """
     if not sizes.data.gather or sizes.target or sizes.offset or kind.total != "float":
         return None
     columns, weights = sizes.columns, product((sizes.depth, sizes.columns))
@@ -149,8 +140,7 @@ def _summed(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Tens
 
 
 def _deep(sizes: Product, kind: Kind) -> Product:
-    """Return a product that gathers half as many rows, with as many steps as those that are not gathered: sums have no
-    buffer there."""
+    """Return a product with blocks of half the rows and the steps of rows in place: there is no accumulator buffer."""
     if sizes.blocks.size is None:
         return sizes
     blocks = sizes.blocks.halved()
@@ -159,18 +149,13 @@ def _deep(sizes: Product, kind: Kind) -> Product:
 
 
 def _chunk(steps: Extent, data: Data) -> Extent:
-    """Return how many steps are taken at once: as many for all chunks, as far as that is possible."""
+    """Return the steps per chunk, as even as possible."""
     if data.stretch:
         lines, most = steps // data.stretch, max(1, data.chunk // data.stretch)
         return -(-lines // -(-lines // most)) * data.stretch
     if isinstance(steps, int):
         return -(-steps // -(-steps // data.chunk))
     return data.chunk
-
-
-def total_value(result: Tensor, total: str) -> str:
-    """Return a sum of a tile as a value of the result's type."""
-    return f"pk_round_half({total})" if result.dtype == "float16" else f"({DTYPES[result.dtype].value}){total}"
 
 
 def packer(shape: tuple[int, int, int], pair: int) -> Callable[[Array], Array]:

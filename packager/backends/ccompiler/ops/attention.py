@@ -1,7 +1,7 @@
-"""Attention: per batch and head, blocks of queries times all keys, softmax, times the values; no score leaves a block.
+"""Fused attention: blocks of queries times all keys, softmax, times the values; scores never leave a block.
 
-Keys and values of a head are packed in panels first. The scores of a block lie in a buffer of ``CHUNK`` keys; of more
-keys, the sums so far are scaled to the maximum of the next chunk.
+Keys and values of a head are packed in panels first. The scores of a block are a buffer of ``CHUNK`` keys; with more
+keys, the accumulators are rescaled to the maximum of the next chunk (online softmax).
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from packager.backends.ccompiler.core.expressions import DTYPES, literal
+from packager.backends.ccompiler.core.expressions import CTYPES, as_result, element, literal
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import Machine
 from packager.backends.ccompiler.core.operations import Operation, Use
-from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, plain, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.ops.dense import total_value
 from packager.graph.attention.heads import Heads
 from packager.graph.attention.match import Attention
 
@@ -33,14 +31,14 @@ def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the functions of a stage to its group: one packs keys and values, one computes. Raises CannotRender."""
     attention: Attention = anchor.attributes
     q, k, v = anchor.uses[:3]
-    dtype = DTYPES[q.tensor.dtype]
+    dtype = CTYPES[q.tensor.dtype]
     batch, queries, keys = (plain(extent) for extent in (attention.batch, attention.queries, attention.keys))
     heads, depth = attention.heads, attention.depth
     padded = product((ceil_div(keys, HALF), HALF))
     value_width = -(-attention.value_depth // HALF) * HALF
     panels = (
-        group.workspace(product((batch, heads, depth, padded)), 4),
-        group.workspace(product((batch, heads, value_width, keys)), 4),
+        group.workspace(product((batch, heads, depth, padded))),
+        group.workspace(product((batch, heads, value_width, keys))),
     )
     shared = {
         "stored": dtype.stored,
@@ -72,23 +70,16 @@ def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     blocks = ceil_div(queries, BLOCK)
     chunk = _chunk(keys, depth + value_width > DEEP)
     rows_first = attention.out.head > 0
-    element = f"x[r * {attention.q.row} + d]"
     values = {
         **shared,
         **_masks(attention, anchor.uses[3:], draft.tensor),
         "q": draft.tensor(q.tensor, False),
         "q_at": _place(attention.q, queries, "top"),
-        "element": f"pk_widen({element})" if q.tensor.dtype == "float16" else element,
+        "element": element(f"x[r * {attention.q.row} + d]", q.tensor.dtype),
         "scale": literal(attention.scale, "float32"),
         "key_panels": draft.workspace(panels[0], "float", False),
         "value_panels": draft.workspace(panels[1], "float", False),
-        "program": make_program(
-            stage.after,
-            inner=stage.inner,
-            given=[(anchor.result, total_value(anchor.result, f"(sums[r * {value_width} + j] * scale)"))],
-            stored=stage.stored,
-            pointer_of=draft.tensor,
-        ),
+        "program": draft.program(stage, as_result(f"(sums[r * {value_width} + j] * scale)", anchor.result.dtype)),
         "queries": c_text(queries),
         "block": BLOCK,
         "blocks": c_text(blocks),
@@ -102,7 +93,7 @@ def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
 
 
 def tile_values(machine: Machine, sources: Sequence[str]) -> dict[str, Any]:
-    """Return what the template of the tiles renders for a machine and the functions that call them."""
+    """Return the values of the template of tiles for a machine and the functions that call them."""
     rows, columns = TILES[machine.name]
     kinds = [kind for kind in ("f32", "f16") if any(f"pk_attend_keys_{kind}(" in source for source in sources)]
     lanes = machine.vector_bytes // 4
@@ -110,7 +101,7 @@ def tile_values(machine: Machine, sources: Sequence[str]) -> dict[str, Any]:
 
 
 def _chunk(keys: Extent, deep: bool) -> int:
-    """Return how many keys the buffer of a block has room for: all of them, or parts of about one size."""
+    """Return the keys per buffer of a block: all of them, or even chunks."""
     chunk, longest = (CHUNK // 2, CHUNK // 2) if deep else (CHUNK, LONGEST)
     if not isinstance(keys, int):
         return chunk
@@ -119,28 +110,27 @@ def _chunk(keys: Extent, deep: bool) -> int:
 
 
 def _place(heads: Heads, rows: Extent, first: str) -> str:
-    """Return where row ``first`` of a head lies in its tensor."""
+    """Return the offset of row ``first`` of a head in its tensor."""
     terms = [str(heads.offset)] * bool(heads.offset)
     terms += [f"(batch * {c_text(rows)} + {first}) * {heads.row}", f"head * {heads.head}"]
     return " + ".join(terms)
 
 
 def _masks(attention: Attention, uses: Sequence[Use], tensor: Any) -> dict[str, Any]:
-    """Return what the template renders of masks; ``uses`` are those that there are."""
+    """Return the values of the template for masks; ``uses`` are those that are present."""
     values: dict[str, Any] = {"mask": "", "keep": ""}
     for use, name in zip(uses, [n for n in ("mask", "keep") if getattr(attention, n) is not None], strict=True):
         at, index = _mask_place(use)
         values |= {name: tensor(use.tensor, False), f"{name}_at": at, f"{name}_index": index}
         if name == "mask":
-            element = f"mask[{index}]"
-            values["mask_type"] = DTYPES[use.tensor.dtype].stored
-            values["mask_element"] = f"pk_widen({element})" if use.tensor.dtype == "float16" else element
+            values["mask_type"] = CTYPES[use.tensor.dtype].stored
+            values["mask_element"] = element(f"mask[{index}]", use.tensor.dtype)
     values["inverted"], values["fill"] = attention.inverted, literal(attention.fill, "float32")
     return values
 
 
 def _mask_place(use: Use) -> tuple[str, str]:
-    """Return where a row of a mask begins, and the index of a key's element in it."""
+    """Return the offset of a row of a mask, and the index of a key in it."""
     extents = (*(1,) * (4 - len(use.shape)), *use.shape)
     along = not equal(extents[3], 1)
     terms = ["from"] * along

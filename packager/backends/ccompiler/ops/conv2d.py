@@ -1,4 +1,4 @@
-"""conv2d over NHWC with constant weights: places of the output are rows, and a row is what its window meets."""
+"""conv2d over NHWC with constant weights, as implicit GEMM: a row is the window of one output pixel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packager.backends.ccompiler.core.functions import GroupDraft
-from packager.backends.ccompiler.core.operations import CannotRender, Operation
+from packager.backends.ccompiler.core.operations import Operation
 from packager.backends.ccompiler.core.shapes import Shape, c_text, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.core.tile import COLUMNS, KINDS, Kind
@@ -30,9 +30,7 @@ def groups_of(anchor: Operation) -> int:
 def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
     data, weight = anchor.uses
-    argument = weight.tensor.argument
-    if argument is None or argument not in group.graph.constants:
-        raise CannotRender("conv2d with weights that are no constant")
+    argument = group.constant(weight)
     window, groups, kind = window_of(weight.shape[1:3], anchor.attributes), groups_of(anchor), KINDS[data.tensor.dtype]
     if group.winograd and is_winograd(anchor, window, groups):
         add_winograd(stage, anchor, window, group)
@@ -44,7 +42,7 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     x = draft.tensor(data.tensor, False)
     blocks, rows, setup = _rows(x, data.shape, anchor.result.shape, window, groups, kind)
     layout = f"ohwi{COLUMNS}" + (f"p{kind.pair}" if kind.pair > 1 else "")
-    stretch = rows.stretch * kind.pair or line  # with what is missing of the last step of a line of the window
+    stretch = rows.stretch * kind.pair or line  # padded to whole steps
     if stretch != line:
         layout += "l"
     pack = _packer((groups, out_channels, lines, line), stretch, kind.pair)
@@ -56,7 +54,7 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
 
 
 def _rows(x: str, data: Shape, result: Shape, window: Window, groups: int, kind: Kind) -> tuple[Blocks, Data, str]:
-    """Return how places are shared out, where what their windows meet is, and declarations for that."""
+    """Return the blocks of pixels, where their windows are in memory, and declarations."""
     blocks, channels, in_channels = even_blocks(product(result[:3])), data[3], int(data[3]) // groups
     if window.is_place and groups == 1:
         return blocks, rows_of(x, "first", channels, channels, kind, blocks), ""
@@ -85,7 +83,7 @@ def _packer(shape: tuple[int, int, int, int], stretch: int, pair: int) -> Callab
         if pair > 1 or outer % COLUMNS:
             padded = pad(np.asarray(array).reshape(shape), (1, 1, 1, stretch))
             return inner(padded.reshape(groups, outer, lines * stretch).transpose(0, 2, 1))
-        # The weights are a permuted view of the model's: their places and channels cannot be one axis without a copy.
+        # The weights are a permuted view: reshaping window and channels to one axis would copy them.
         split = np.asarray(array).reshape(groups, outer // COLUMNS, COLUMNS, *array.shape[1:])
         return split.transpose(0, 1, 3, 4, 5, 2)
 

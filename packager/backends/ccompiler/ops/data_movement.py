@@ -1,24 +1,22 @@
-"""What moves elements along rows: concatenations along the last axis, groups of channels that are interleaved, and
-planes that become channels.
+"""Data movement along rows: concatenation along the last axis, channel shuffle, NCHW to NHWC.
 
-A row is put together in memory, in the result where that is kept, and what follows works on it while it is in the
-first-level cache.
+A row is assembled in memory, in the result if that is stored, and the epilogue reads it from the L1 cache.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from packager.backends.ccompiler.core.expressions import DTYPES
-from packager.backends.ccompiler.core.functions import ITEMSIZE, FunctionDraft, GroupDraft
+from packager.backends.ccompiler.core.expressions import CTYPES, element
+from packager.backends.ccompiler.core.functions import FunctionDraft, GroupDraft
 from packager.backends.ccompiler.core.operations import CannotRender, Operation
-from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.bundle.dtypes import DTYPES
 
-# Bytes of a row that is put together on the stack.
+# The maximum size of rows on the stack, in bytes.
 MOST_BYTES = 8192
-# Elements of a group that are moved at once, and places of planes.
+# Elements of a group, and pixels of planes, that are moved at once.
 STEP = 16
 PLACES = 256
 
@@ -31,30 +29,24 @@ def add_move(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         _add_planes(stage, anchor, group)
         return
     result = anchor.result
-    ctype = DTYPES[result.dtype]
+    ctype = CTYPES[result.dtype]
     template = "concat" if anchor.name == "concat" else "interleave"
     draft = group.function(template)
-    is_kept = result in stage.stored
-    row, on_stack = _row(stage, anchor, group, draft, is_kept=is_kept)
-    program = make_program(
-        stage.after,
-        inner=stage.inner,
-        given=[(result, "pk_widen(y[j])" if result.dtype == "float16" else "y[j]")],
-        stored=[tensor for tensor in stage.stored if tensor != result],
-        pointer_of=draft.tensor,
-    )
+    row = _row(stage, anchor, group, draft)
+    stored = [tensor for tensor in stage.stored if tensor != result]
+    program = draft.program(stage, element("y[j]", result.dtype), stored=stored)
     values: dict[str, Any] = {
         "program": program if stage.after else None,
         "stored": ctype.stored,
         "inner": stage.inner,
         "row": row,
-        "on_stack": on_stack,
+        "on_stack": not row,
     }
     if template == "concat":
         values["fields"] = [
             {"from": draft.tensor(use.tensor, False), "width": int(use.shape[-1])} for use in anchor.uses
         ]
-        values["itemsize"] = ITEMSIZE.get(result.dtype, 1)
+        values["itemsize"] = DTYPES[result.dtype].itemsize
     else:
         inner, groups = (int(extent) for extent in result.shape[-2:])
         values |= {"from": draft.tensor(anchor.uses[0].tensor, False), "each": inner, "groups": groups}
@@ -63,25 +55,18 @@ def add_move(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
 
 
 def _add_planes(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
-    """Add the function that makes NHWC of NCHW."""
+    """Add the function that converts NCHW to NHWC."""
     data, result = anchor.uses[0], anchor.result
     draft = group.function("planes")
-    program = make_program(
-        stage.after,
-        inner=stage.inner,
-        given=[(result, "pk_widen(tile[p][j])" if result.dtype == "float16" else "tile[p][j]")],
-        stored=stage.stored,
-        pointer_of=draft.tensor,
-    )
     plane = product(data.shape[2:])
     blocks = ceil_div(plane, PLACES)
     draft.finish(
         "ops/planes",
         product((data.shape[0], blocks)),
         {
-            "program": program,
+            "program": draft.program(stage, element("tile[p][j]", result.dtype)),
             "plain": draft.tensor(result, True) if stage.stored == (result,) and not stage.after else "",
-            "stored": DTYPES[result.dtype].stored,
+            "stored": CTYPES[result.dtype].stored,
             "from": draft.tensor(data.tensor, False),
             "channels": stage.inner,
             "plane": c_text(plane),
@@ -91,14 +76,12 @@ def _add_planes(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     )
 
 
-def _row(
-    stage: Stage, anchor: Operation, group: GroupDraft, draft: FunctionDraft, *, is_kept: bool
-) -> tuple[str, bool]:
-    """Return the name of the memory of all rows, or '' and True if a row is made on the stack."""
-    itemsize = ITEMSIZE.get(anchor.result.dtype, 1)
-    if is_kept:
-        return draft.tensor(anchor.result, True), False
-    if stage.inner * itemsize <= MOST_BYTES:
-        return "", True
-    workspace = group.workspace(product((stage.rows, stage.inner)), itemsize)
-    return draft.workspace(workspace, DTYPES[anchor.result.dtype].stored, True), False
+def _row(stage: Stage, anchor: Operation, group: GroupDraft, draft: FunctionDraft) -> str:
+    """Return the pointer to all rows, or '' if a row is assembled on the stack."""
+    result = anchor.result
+    if result in stage.stored:
+        return draft.tensor(result, True)
+    if stage.inner * DTYPES[result.dtype].itemsize <= MOST_BYTES:
+        return ""
+    workspace = group.workspace(product((stage.rows, stage.inner)), result.dtype)
+    return draft.workspace(workspace, CTYPES[result.dtype].stored, True)

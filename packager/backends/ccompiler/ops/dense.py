@@ -1,20 +1,18 @@
-"""matmul: rows of data times a matrix, which is packed at build time if it is constant and else before every run."""
+"""matmul: the matrix is packed at build time if it is constant, else in each run."""
 
 from __future__ import annotations
 
-from packager.backends.ccompiler.core.functions import ITEMSIZE, GroupDraft
+from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.operations import Operation, Use
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.core.tile import COLUMNS, KINDS, Kind
 from packager.backends.ccompiler.gemm.blocks import even_blocks, rows_of
-from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, total_value
-
-__all__ = ["add_dense", "total_value"]
+from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer
 
 
 def add_dense(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
-    """Add the functions of a stage to its group: what packs the matrix, then the product. Raises CannotRender."""
+    """Add the functions of a stage to its group: packing of the matrix, then the product. Raises CannotRender."""
     data, matrix = anchor.uses
     kind = KINDS[data.tensor.dtype]
     depth, columns = data.shape[-1], stage.inner
@@ -35,16 +33,14 @@ def add_dense(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
 def _packed(
     matrix: Use, kind: Kind, batch: Extent, depth: Extent, columns: Extent, group: GroupDraft
 ) -> tuple[bool, int]:
-    """Have the matrix packed; return whether that is done at build time, and the packing or the workspace."""
+    """Pack the matrix; return whether that happens at build time, and the index of the packing or workspace."""
     argument = matrix.tensor.argument
     if argument is not None and argument in group.graph.constants and all(isinstance(e, int) for e in matrix.shape):
         shape = (int(product(matrix.shape[:-2])), int(depth), int(columns))
         layout = f"kn{COLUMNS}" + (f"p{kind.pair}" if kind.pair > 1 else "")
         return True, group.packing(argument, layout, packer(shape, kind.pair))
     steps, panels = ceil_div(depth, kind.pair), ceil_div(columns, COLUMNS)
-    workspace = group.workspace(
-        product((batch, panels, steps, COLUMNS, kind.pair)), ITEMSIZE.get(matrix.tensor.dtype, 1)
-    )
+    workspace = group.workspace(product((batch, panels, steps, COLUMNS, kind.pair)), matrix.tensor.dtype)
     draft = group.function("pack")
     draft.finish(
         "gemm/pack",

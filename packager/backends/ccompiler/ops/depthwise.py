@@ -1,8 +1,8 @@
-"""Depthwise conv2d over NHWC: each channel has a filter of its own, and vectors run along the channels.
+"""Depthwise conv2d over NHWC, vectorized along the channels.
 
-A tile is a few places of a line and one or two vectors of channels, whose sums stay in registers. A table says where
-each place that their windows meet begins in memory; what lies beyond the edges begins at zeros. Where channels are
-fewer than a vector, or have several filters each, sums are taken one by one.
+A tile is a few pixels of a line times one or two vectors of channels, accumulated in registers. A table points to the
+pixels of the input that its windows read; those of the padding point to zeros. With fewer channels than a vector, or
+several filters per channel, each result is computed by itself.
 """
 
 from __future__ import annotations
@@ -11,52 +11,45 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packager.backends.ccompiler.core.expressions import DTYPES
+from packager.backends.ccompiler.core.expressions import CTYPES, as_result
 from packager.backends.ccompiler.core.functions import GroupDraft
-from packager.backends.ccompiler.core.operations import CannotRender, Operation, Use
-from packager.backends.ccompiler.core.program import make_program
+from packager.backends.ccompiler.core.operations import Operation
 from packager.backends.ccompiler.core.shapes import Extent, c_text, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.core.tile import KINDS
 from packager.backends.ccompiler.core.window import window_of
 from packager.backends.ccompiler.ops.conv2d import groups_of
-from packager.backends.ccompiler.ops.dense import total_value
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
-# Places of a tile: as many as have their sums in registers. 7 divides the lines of most networks.
+# Pixels of a tile, whose accumulators fit the registers. 7 divides the lines of most networks.
 PLACES = 7
-# Products of a tile's line that are written out one by one.
+# The maximum of unrolled products per line of a tile.
 PRODUCTS = 80
-# Channels of which lines stay in the first-level cache while all windows of a tile are summed.
+# Channels whose lines stay in the L1 cache for all windows of a tile.
 CHUNK = 192
 MOST_LANES = 16
-# Products of bytes are summed as floats, which is exact for windows of this many places.
+# Products of bytes accumulate in float32, which is exact for windows up to this size.
 BYTES = ("uint8", "int8")
 MOST_BYTES = 2**24 // (255 * 128)
 
 
 def is_depthwise(anchor: Operation) -> bool:
-    """Whether a convolution has one input channel per group, and sums that floats hold exactly if they are integers."""
+    """Whether a convolution has one input channel per group, and floats hold sums of integers exactly."""
     data, weight = anchor.uses
     if groups_of(anchor) < 2 or not equal(weight.shape[3], 1):
         return False
     if data.tensor.dtype in BYTES:
-        return weight.tensor.dtype == "int8" and anchor.result.dtype == "int32" and _places_of(weight) <= MOST_BYTES
+        exact = product(weight.shape[1:3]) <= MOST_BYTES
+        return bool(weight.tensor.dtype == "int8" and anchor.result.dtype == "int32" and exact)
     return data.tensor.dtype in ("float32", "float16")
-
-
-def _places_of(weight: Use) -> int:
-    return int(product(weight.shape[1:3]))
 
 
 def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
     data, weight = anchor.uses
-    argument = weight.tensor.argument
-    if argument is None or argument not in group.graph.constants:
-        raise CannotRender("conv2d with weights that are no constant")
+    argument = group.constant(weight)
     kind, window = KINDS[data.tensor.dtype].name, window_of(weight.shape[1:3], anchor.attributes)
     is_bytes = data.tensor.dtype in BYTES
     channels = int(stage.inner)
@@ -65,14 +58,7 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     places, chunk = _places(width, window.size[1]), _chunk(channels)
     lanes = group.machine.vector_bytes // 4
     draft = group.function("depthwise")
-    program = make_program(
-        stage.after,
-        inner=channels,
-        given=[(anchor.result, total_value(anchor.result, "sums[j]"))],
-        stored=stage.stored,
-        pointer_of=draft.tensor,
-    )
-    stored = DTYPES[data.tensor.dtype].stored
+    stored = CTYPES[data.tensor.dtype].stored
     weight_stored = "float" if is_bytes else stored
     w = group.packing(argument, "hwo_f32", _pack_floats) if is_bytes else group.packing(argument, "hwo", _pack)
     vectors = 2 if group.machine.registers == 32 else 1
@@ -80,7 +66,7 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "ops/depthwise",
         product((data.shape[0], lines)),
         {
-            "program": program,
+            "program": draft.program(stage, as_result("sums[j]", anchor.result.dtype)),
             "kind": f"{kind}_f32" if is_bytes else kind,
             "weight_kind": "f32" if is_bytes else kind,
             "weight_stored": weight_stored,
@@ -107,7 +93,7 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
 
 
 def _places(width: Extent, window: int) -> int:
-    """Return how many places a tile has: those that leave the fewest unused in the last tile of a line."""
+    """Return the pixels of a tile: those that waste the fewest in the last tile of a line."""
     most = max(1, min(PLACES, PRODUCTS // window))
     if not isinstance(width, int):
         return most
@@ -116,7 +102,7 @@ def _places(width: Extent, window: int) -> int:
 
 
 def _chunk(channels: int) -> int:
-    """Return how many channels are summed before the next ones: a last chunk has as many as a vector at least."""
+    """Return the channels of a chunk; the last chunk has at least a vector."""
     if channels <= CHUNK:
         return channels
     sizes = [
@@ -131,5 +117,5 @@ def _pack(array: Array) -> Array:
 
 
 def _pack_floats(array: Array) -> Array:
-    """Return integers so, as floats."""
+    """Return integers as ``_pack``, as floats."""
     return _pack(array).astype(np.float32)

@@ -1,13 +1,12 @@
-"""A stage without an anchor: elementwise operators with broadcasting, fused into one loop."""
+"""Stages without anchor: elementwise operators with broadcasting, fused into one loop."""
 
 from __future__ import annotations
 
 from packager.backends.ccompiler.core.functions import GroupDraft
-from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
 
-# Elements of a run: enough to forget what starting it costs, few enough to share the work between threads.
+# Elements of a run: enough to hide its overhead, few enough to balance threads.
 CHUNK = 4096
 
 
@@ -19,9 +18,7 @@ def add_elementwise(stage: Stage, group: GroupDraft) -> None:
         "ops/elementwise",
         product((stage.rows, chunks)),
         {
-            "program": make_program(
-                stage.after, inner=stage.inner, given=[], stored=stage.stored, pointer_of=draft.tensor
-            ),
+            "program": draft.program(stage),
             "inner": c_text(stage.inner),
             "chunk": CHUNK,
             "chunks": c_text(chunks),

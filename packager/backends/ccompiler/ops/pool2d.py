@@ -1,24 +1,22 @@
-"""max_pool2d, avg_pool2d, and means over whole planes, over NHWC: vectors run along the channels of a place."""
+"""max_pool2d, avg_pool2d, and means over whole planes, over NHWC, vectorized along the channels."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from packager.backends.ccompiler.core.expressions import DTYPES, literal
+from packager.backends.ccompiler.core.expressions import CTYPES, as_result, literal
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.operations import CannotRender, Operation
-from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import Shape, c_text, ceil_div, plain, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.core.window import Window, window_of
-from packager.backends.ccompiler.ops.dense import total_value
 
-# Channels that are accumulated at once: of a place, and of a plane, whose blocks of channels are shared among threads.
+# Channels accumulated at once: of a window, and of a plane, whose bands of channels threads share.
 CHUNK = 256
 BAND = 64
-# Places of a plane that are summed before they are added to the rest: sums of few numbers are more exact.
+# Pixels of a plane per partial sum: pairwise sums are more exact.
 BLOCK = 64
-# Places of a window that are written out.
+# The maximum of unrolled elements of a window.
 MOST_TAPS = 9
 LEAST = {"uint8": 0, "int8": -(2**7), "int32": -(2**31)}
 
@@ -36,7 +34,7 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         return
     window = window_of(anchor.attributes.pool_size, anchor.attributes)
     is_max = anchor.name == "nn.max_pool2d"
-    ctype = DTYPES[dtype]
+    ctype = CTYPES[dtype]
     total = ctype.value if is_max or ctype.is_float else "int32_t"
     suffix = ctype.suffix if is_max else "i32"
     channels = int(stage.inner)
@@ -44,18 +42,13 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     lanes = group.machine.vector_bytes // 4
     written_out = dtype == "float32" and channels % lanes == 0 and 1 < product(window.size) <= MOST_TAPS
     draft = group.function("pool2d")
-    program = make_program(
-        stage.after,
-        inner=stage.inner,
-        given=[(anchor.result, total_value(anchor.result, f"({_mean(anchor, window, is_max)})"))],
-        stored=stage.stored,
-        pointer_of=draft.tensor,
-    )
+    count = "places" if not anchor.attributes.count_include_pad else product(window.size)
+    value = "sums[j]" if is_max else f"sums[j] / {count}"
     draft.finish(
         "ops/pool2d",
         stage.rows,
         {
-            "program": program,
+            "program": draft.program(stage, as_result(f"({value})", anchor.result.dtype)),
             "x": draft.tensor(data.tensor, False),
             "stored": ctype.stored,
             "widens": dtype == "float16",
@@ -85,9 +78,9 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
 
 
 def _taps(data: Shape, result: Shape, window: Window) -> dict[str, Any]:
-    """Return where the places of a window are from its first, to write them out, and whether all windows are inside.
+    """Return the offsets of a window's elements from its first, and whether all windows are inside the image.
 
-    Windows that begin at ``most_top`` and ``most_left`` at most do not reach beyond the edges there.
+    Windows that begin at most at ``most_top`` and ``most_left`` are inside at the bottom and right.
     """
     height, width, channels = data[1:]
     (tall, wide), (below, beside) = window.size, window.dilation
@@ -101,33 +94,17 @@ def _taps(data: Shape, result: Shape, window: Window) -> dict[str, Any]:
     return {"taps": taps, "inside": inside, "most_top": c_text(last[0]), "most_left": c_text(last[1])}
 
 
-def _mean(anchor: Operation, window: Window, is_max: bool) -> str:
-    """Return what a sum gives: itself for a maximum, else divided by the number of places."""
-    if is_max:
-        return "sums[j]"
-    if anchor.attributes.count_include_pad:
-        return f"sums[j] / {window.size[0] * window.size[1]}"
-    return "sums[j] / places"
-
-
 def _add_plane_mean(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     data = anchor.uses[0]
     draft = group.function("plane_mean")
-    program = make_program(
-        stage.after,
-        inner=stage.inner,
-        given=[(anchor.result, total_value(anchor.result, "(sums[j] / places)"))],
-        stored=stage.stored,
-        pointer_of=draft.tensor,
-    )
     bands = ceil_div(stage.inner, BAND)
     draft.finish(
         "ops/plane_mean",
         product((stage.rows, bands)),
         {
-            "program": program,
+            "program": draft.program(stage, as_result("(sums[j] / places)", anchor.result.dtype)),
             "x": draft.tensor(data.tensor, False),
-            "stored": DTYPES[data.tensor.dtype].stored,
+            "stored": CTYPES[data.tensor.dtype].stored,
             "widens": data.tensor.dtype == "float16",
             "plane": c_text(product(data.shape[1:3])),
             "channels": c_text(stage.inner),

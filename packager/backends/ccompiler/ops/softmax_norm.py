@@ -1,17 +1,18 @@
-"""softmax, log_softmax and layer norm: what needs a whole row before it can give the first element of it."""
+"""Operators that reduce whole rows: softmax, log_softmax, layer norm, and means of neighboring elements of a row."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from packager.backends.ccompiler.core.expressions import literal
+from packager.backends.ccompiler.core.expressions import as_result, element, literal
 from packager.backends.ccompiler.core.functions import FunctionDraft, GroupDraft
-from packager.backends.ccompiler.core.operations import Literal, Operand, Operation, Tensor
-from packager.backends.ccompiler.core.program import make_program
+from packager.backends.ccompiler.core.operations import CannotRender, Literal, Operand, Operation, Tensor
 from packager.backends.ccompiler.core.shapes import c_text, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.ops.dense import total_value
 
+# The maximum length of a row that is on the stack twice, and of a window of neighbors.
+MOST_ELEMENTS = 1536
+MOST_NEIGHBORS = 16
 VALUES = {
     "nn.softmax": "y[j] * scale",
     "nn.log_softmax": "y[j] - shift",
@@ -27,49 +28,55 @@ def add_rows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """
     template = "softmax" if "softmax" in anchor.name else "layer_norm"
     draft = group.function(template)
+    early, late = _stored(stage)
+    before = draft.program(stage, "y[j]", before=True, stored=early)
+    value = VALUES[anchor.name] + (_gain(anchor, draft) if anchor.name == "nn.layer_norm" else "")
+    values = {
+        "before": before,
+        "after": draft.program(stage, as_result(f"({value})", anchor.result.dtype), stored=late),
+        "y": _scratch(stage, late, group, draft),
+        "count": c_text(stage.inner),
+        "is_log": anchor.name == "nn.log_softmax",
+        "epsilon": literal(_epsilon(anchor), "float32") if template == "layer_norm" else "",
+    }
+    draft.finish(f"ops/{template}", stage.rows, values)
+
+
+def add_neighbors(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
+    """Add the function of avg_pool1d along rows, as in local response normalization. Raises CannotRender."""
+    (window,), (first, last) = map(int, anchor.attributes.pool_size), map(int, anchor.attributes.padding)
+    if not isinstance(stage.inner, int) or stage.inner > MOST_ELEMENTS or window > MOST_NEIGHBORS:
+        raise CannotRender(f"means of {window} neighbors in rows of {stage.inner}")
+    draft = group.function("neighbors")
+    early, late = _stored(stage)
+    values = {
+        "before": draft.program(stage, "y[j]", before=True, stored=early),
+        "after": draft.program(stage, as_result(f"(sums[j] / {window})", anchor.result.dtype), stored=late),
+        "inner": stage.inner,
+        "window": window,
+        "before_count": first,
+        "after_count": last,
+    }
+    draft.finish("ops/channel_mean", stage.rows, values)
+
+
+def _stored(stage: Stage) -> tuple[list[Tensor], list[Tensor]]:
+    """Return what is stored before the anchor of a stage, and from it on."""
     made_before = {operation.result.index for operation in stage.before}
     early = [tensor for tensor in stage.stored if tensor.index in made_before]
-    late = [tensor for tensor in stage.stored if tensor.index not in made_before]
-    before = make_program(
-        stage.before,
-        inner=stage.inner,
-        given=[],
-        stored=early,
-        pointer_of=draft.tensor,
-        last=(anchor.uses[0], "y[j]"),
-    )
-    value = VALUES[anchor.name] + (_gain(anchor, draft) if anchor.name == "nn.layer_norm" else "")
-    after = make_program(
-        stage.after,
-        inner=stage.inner,
-        given=[(anchor.result, total_value(anchor.result, f"({value})"))],
-        stored=late,
-        pointer_of=draft.tensor,
-    )
-    draft.finish(
-        f"ops/{template}",
-        stage.rows,
-        {
-            "before": before,
-            "after": after,
-            "y": _scratch(stage, late, group, draft),
-            "count": c_text(stage.inner),
-            "is_log": anchor.name == "nn.log_softmax",
-            "epsilon": literal(_epsilon(anchor), "float32") if template == "layer_norm" else "",
-        },
-    )
+    return early, [tensor for tensor in stage.stored if tensor.index not in made_before]
 
 
 def _scratch(stage: Stage, results: list[Tensor], group: GroupDraft, draft: FunctionDraft) -> str:
-    """Return the name of memory for all rows, as float."""
+    """Return the pointer to memory for all rows, as float."""
     for tensor in results:
         if tensor.dtype == "float32":
             return draft.tensor(tensor, True)
-    return draft.workspace(group.workspace(product((stage.rows, stage.inner)), 4), "float", True)
+    return draft.workspace(group.workspace(product((stage.rows, stage.inner))), "float", True)
 
 
 def _gain(anchor: Operation, draft: FunctionDraft) -> str:
-    """Return what layer norm's own scale and shift append to its value."""
+    """Return C for the scale and shift of layer norm, to append to its value."""
     text = ""
     attributes: Any = anchor.attributes
     wanted = (attributes.scale, attributes.center)
@@ -80,11 +87,10 @@ def _gain(anchor: Operation, draft: FunctionDraft) -> str:
 
 
 def _element(operand: Operand, draft: FunctionDraft) -> str:
-    """Return element j of a row of scales, as float; of rows of one element it may be a number."""
+    """Return C for element j of a row of scales, as float; for rows of one element it may be a number."""
     if isinstance(operand, Literal):
         return literal(float(operand.value), "float32")
-    element = f"{draft.tensor(operand.tensor, False)}[j]"
-    return f"pk_widen({element})" if operand.tensor.dtype == "float16" else element
+    return element(f"{draft.tensor(operand.tensor, False)}[j]", operand.tensor.dtype)
 
 
 def _epsilon(anchor: Operation) -> float:

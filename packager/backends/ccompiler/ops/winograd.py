@@ -1,10 +1,8 @@
-"""3x3 convolutions by Winograd's algorithm: 16 places of the output for 36 products in place of 144.
+"""Winograd convolution F(4x4, 3x3): 36 multiplications for 16 pixels instead of 144.
 
-Six by six places of the data become as many values, by transforms along both axes, and so do the nine weights of a
-filter, at build time. Values that belong together are multiplied and summed over the channels, which is one matrix
-product for each of the 36; what comes out is transformed to four by four places. The polynomials behind it are
-evaluated at 0, +-5/8, +-3/2 and infinity: rounding errors are a quarter of those at the usual 0, +-1, +-2. Results are
-within 1e-5 of the largest one.
+Tiles of 6x6 pixels are transformed along both axes, and so are the filters, at build time. Each of the 36 elements is a
+GEMM over the channels; its results are transformed to tiles of 4x4 pixels. The interpolation points are 0, +-5/8, +-3/2
+and infinity: rounding errors are a quarter of those of the usual 0, +-1, +-2. Results are within 1e-5 of the largest.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import numpy as np
 
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.operations import Operation
-from packager.backends.ccompiler.core.program import make_program
 from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.core.tile import COLUMNS, KINDS
@@ -31,16 +28,16 @@ if TYPE_CHECKING:
 SIDE = 4  # of a tile of the output
 VALUES = (SIDE + 2) ** 2
 POINTS = (5 / 8, 3 / 2)
-# Weights become four times as large: worth it where they are read for many tiles, and are few.
+# Transformed weights are four times as large: worth it for many tiles and few weights.
 LEAST_TILES = 32
 LEAST_CHANNELS = 32
 MOST_BYTES = 16 << 20
-# Channels that are transformed back before what follows the convolution.
+# Channels per inverse transform and epilogue.
 CHUNK = 256
 
 
 def is_winograd(anchor: Operation, window: Window, groups: int) -> bool:
-    """Whether a convolution over NHWC is computed faster this way."""
+    """Whether Winograd is faster for a convolution over NHWC."""
     data, weight = anchor.uses
     outer, inner = int(weight.shape[0]), int(weight.shape[3])
     sides = anchor.result.shape[1:3]
@@ -58,7 +55,7 @@ def is_winograd(anchor: Operation, window: Window, groups: int) -> bool:
 
 
 def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDraft) -> None:
-    """Add the functions of a stage to its group: two transforms around a product. Raises CannotRender."""
+    """Add the functions of a stage to its group: transform, GEMM, inverse transform. Raises CannotRender."""
     data, weight = anchor.uses
     kind = KINDS["float32"]
     batch, height, width, inner = data.shape
@@ -66,8 +63,8 @@ def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDr
     lines, places = anchor.result.shape[1:3]
     tall, wide = ceil_div(lines, SIDE), ceil_div(places, SIDE)
     tiles = product((batch, tall, wide))
-    values = group.workspace(product((VALUES, tiles, inner)), 4)
-    sums = group.workspace(product((VALUES, tiles, outer)), 4)
+    values = group.workspace(product((VALUES, tiles, inner)))
+    sums = group.workspace(product((VALUES, tiles, outer)))
     common = {
         "height": c_text(height),
         "width": c_text(width),
@@ -87,10 +84,8 @@ def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDr
     before.finish("gemm/winograd_data", product((batch, tall)), {**common, **names})
 
     draft = group.function("winograd")
-    argument = weight.tensor.argument
-    assert argument is not None
     v, m = draft.workspace(values, "float", False), draft.workspace(sums, "float", True)
-    w = draft.packed(group.packing(argument, f"winograd{COLUMNS}", transform), "float")
+    w = draft.packed(group.packing(group.constant(weight), f"winograd{COLUMNS}", transform), "float")
     blocks = even_blocks(tiles)
     rows = rows_of(v, f"batch * {c_text(tiles)} + first", inner, inner, kind, blocks)
     sizes = Product(VALUES, blocks, inner, outer, rows, "", target=m)
@@ -98,13 +93,7 @@ def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDr
 
     after = group.function("winograd_result")
     chunk = min(CHUNK, outer)
-    program = make_program(
-        stage.after,
-        inner=stage.inner,
-        given=[(anchor.result, "sums[j]")],
-        stored=stage.stored,
-        pointer_of=after.tensor,
-    )
+    program = after.program(stage, "sums[j]")
     names = {"sums": after.workspace(sums, "float", False)}
     count = str(chunk) if outer % chunk == 0 else f"pk_min_i64({chunk}, {outer} - start)"
     after.finish(
@@ -115,7 +104,7 @@ def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDr
 
 
 def transform(array: Array) -> Array:
-    """Return weights [O, 3, 3, I] as [36, O / 16, I, 16], what tiles are multiplied by."""
+    """Return weights [O, 3, 3, I] transformed, as [36, O / 16, I, 16]."""
     outer, _, _, inner = array.shape
     matrix: Any = filter_matrix()
     values = np.einsum("ak,oklc,bl->abco", matrix, np.asarray(array, np.float64), matrix, optimize=True)
@@ -123,14 +112,14 @@ def transform(array: Array) -> Array:
 
 
 def filter_matrix() -> Array:
-    """Return the matrix that evaluates polynomials of three coefficients at the six points, scaled for the others."""
+    """Return the filter transform, which evaluates quadratic polynomials at the six points, with its scale."""
     points = np.array([0.0, POINTS[0], -POINTS[0], POINTS[1], -POINTS[1]])
     rows = [[p**k / np.prod([p - q for q in points if q != p]) for k in range(3)] for p in points]
     return np.array([*rows, [0.0, 0.0, 1.0]])
 
 
 def render_transforms(sources: Sequence[str]) -> list[str]:
-    """Return the C of the transforms of values, if one of these functions calls them."""
+    """Return the C of the transforms, if one of these functions calls them."""
     if not any("pk_winograd_" in source for source in sources):
         return []
     template = ENVIRONMENT.get_template("ccompiler/gemm/winograd.h.j2")
