@@ -1,6 +1,5 @@
 """Text and tools: what turns templates into objects.
 
-``templates`` (the jinja2 environment), ``c_text`` (escaping), ``c_expressions`` (extents as C), ``toolchain`` (find
-and run compilers), ``timings`` (of their runs), ``cuda_toolkit``, ``sysroot``, ``objects`` (compile, from the cache if
-it can), ``cache``.
+``templates`` (the jinja2 environment), ``c_text`` (names, literals, types and extents in C), ``toolchain`` (find and
+run compilers), ``timings`` (of their runs), ``cuda_toolkit``, ``sysroot``, ``objects`` (read object files), ``cache``.
 """

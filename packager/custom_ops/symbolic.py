@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 from tvm import tirx
 
 from packager.bundle.shape_expr import OPERATORS
 from packager.custom_ops.rules import Arithmetic
 
-
-def _number(value: int) -> Any:
-    return tirx.const(value, "int64")
-
-
-SYMBOLIC = Arithmetic(_number, {**OPERATORS, "//": tirx.floordiv, "%": tirx.floormod, "min": tirx.min, "max": tirx.max})
+SYMBOLIC = Arithmetic(
+    functools.partial(tirx.const, dtype="int64"),
+    {**OPERATORS, "//": tirx.floordiv, "%": tirx.floormod, "min": tirx.min, "max": tirx.max},
+)

@@ -1,4 +1,4 @@
 """Targets: what a user writes to a canonical ``TargetList``.
 
-``text`` and ``parsed`` (one Target), ``target_list`` (all of them), ``availability`` (which kinds can be used here).
+``parsed`` (one Target), ``target_list`` (all of them), ``availability`` (which kinds can be used here).
 """

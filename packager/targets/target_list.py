@@ -15,8 +15,7 @@ from packager.backends.attributes import Value, attributes_of, has_type, quoted
 from packager.backends.base import Target
 from packager.backends.registry import all_backends, blamed, find_backend
 from packager.errors import UsageError
-from packager.targets.parsed import DEFAULT_BASE, HOST_DEVICE, Parsed, is_base, parse
-from packager.targets.text import read_written
+from packager.targets.parsed import DEFAULT_BASE, HOST_DEVICE, Parsed, is_base, parse, read_written
 
 if TYPE_CHECKING:
     from packager.backends.base import Unavailable

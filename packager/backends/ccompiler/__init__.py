@@ -2,7 +2,6 @@
 
 In: partitions of CPU bundles. Out: one object per CPU level.
 
-``backend`` (Target options, the Protocol), ``patterns`` (what it takes), ``module`` (all partitions to one C file),
-``compiler`` (gcc), ``check_variants`` (every CPU level has the same functions); ``core/`` reads partitions, ``gemm/``
-tiles loop nests, ``ops/`` has a file per operator.
+``backend`` (Target options, the interface), ``patterns`` (what it takes), ``module`` (all partitions to one C file),
+``compiler`` (gcc); ``core/`` reads partitions, ``gemm/`` tiles loop nests, ``ops/`` has a file per operator.
 """

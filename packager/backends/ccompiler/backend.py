@@ -1,9 +1,8 @@
-"""The ``ccompiler`` backend: renders C for the parts of a model that it takes, and compiles it with the host's gcc.
+"""The ``ccompiler`` backend's interface: C rendered from templates and compiled by the host's gcc.
 
-A complete backend in few lines, to read before writing one: ``patterns`` says what it takes, ``graph`` reads a
-partition, ``stages`` splits it into loop nests, ``dense``, ``conv2d``, ``pool2d``, ``rows`` and ``elementwise``
-describe one loop nest each for a template of ``templates/ccompiler/``, ``module`` puts them together and ``gcc``
-compiles them.
+A complete backend in few lines, to read before writing one. ``patterns`` has what it takes, ``core`` reads a partition
+and splits it into loop nests, ``ops`` has one module per kind of loop nest for a template of ``templates/ccompiler/``,
+``module`` assembles them, and ``compiler`` runs gcc.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class CCompilerOptions(PartitionOptions):
 
 
 class CCompilerBackend:
-    """Takes elementwise chains, dense, conv2d, pooling, softmax, layer norm, attention, and what is fused to each."""
+    """Compiles elementwise chains, dense, conv2d, pooling, softmax, layer norm and attention, with their epilogues."""
 
     api_version = API_VERSION
     kind = "ccompiler"
@@ -54,7 +53,7 @@ class CCompilerBackend:
     merges = True
 
     def canonical(self, options: CCompilerOptions, base: Target | None) -> CCompilerOptions:
-        """Fill in ``march``, and put ``operators`` in one order. Raises UsageError for a value that cannot be right."""
+        """Fill in ``march``, and sort ``operators``. Raises UsageError for invalid values."""
         for text in options.header:
             if not re.fullmatch(r'[^"<>\\\n]+|<[^"<>\\\n]+>', text):
                 raise UsageError(
@@ -76,8 +75,8 @@ class CCompilerBackend:
         chosen = tuple(name for name in OPERATORS if name in options.operators)
         return dataclasses.replace(options, march=march, operators=chosen)
 
-    def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002  # the compiler is asked about -march later
-        """Return a reason if there is no C compiler; one for another machine is looked for when it is needed."""
+    def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002  # -march is checked later
+        """Return a reason if there is no C compiler; cross compilers are looked up when needed."""
         try:
             find_toolchain(platform.machine())
         except ToolchainError as error:
@@ -85,7 +84,7 @@ class CCompilerBackend:
         return None
 
     def inputs(self, target: Target) -> Sequence[Path]:
-        """Return the headers that the result depends on; those of the system belong to the compiler."""
+        """Return the headers that the Target names, without system headers."""
         return [Path(name) for name in target.options.header if not name.startswith("<")]
 
     def patterns(self, target: Target) -> Sequence[Pattern | Search]:
@@ -95,7 +94,7 @@ class CCompilerBackend:
         return make_patterns(target.options.operators)
 
     def preparation(self, target: Target) -> Preparation:
-        """Return that it takes convolutions and poolings in NHWC alone, and both sorts of products in integers."""
+        """Require NHWC for convolutions and poolings, and integer arithmetic for quantized products."""
         taken = set(target.options.operators)
         return Preparation(
             channels_last=bool({"conv2d", "pool2d"} & taken), integer_matmuls={"conv2d", "dense"} <= taken
@@ -112,7 +111,7 @@ class CCompilerBackend:
 
 
 def default_march(machine: str, mcpu: str) -> str:
-    """Return what gcc calls the CPU that LLVM calls ``mcpu``; most names are the same."""
+    """Return gcc's -march for LLVM's ``mcpu``; most names are the same."""
     if mcpu in ("", "generic"):
         return {"x86_64": "x86-64" if mcpu else "x86-64-v3", "aarch64": "armv8-a"}.get(machine, "native")
     return mcpu

@@ -1,4 +1,4 @@
-"""Run the host's C compiler: what CPU its options mean, and the rendered module to one object."""
+"""Run the host's C compiler: detect the vector unit of a CPU, and compile the rendered module."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from packager.errors import BackendError, ToolchainError, UsageError
 
 # IEEE 754 as numpy has it: no errno, no traps, no vector math library; contraction into fused multiply-add is allowed.
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-# GCC 12 keeps what a loop reuses in more registers than there are.
-# It would turn loops over rows of known lengths into calls and string instructions, which start slowly.
+# GCC 12's predictive commoning spills registers; its loop distribution turns short copies into calls and string
+# instructions, which start slowly.
 TUNING = ("-fno-predictive-commoning", "-fno-tree-loop-distribute-patterns")
 QUIET = ("-g0", "-fno-ident", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-Wno-psabi")
 
@@ -26,13 +26,13 @@ def cpu_flag(march: str, machine: str) -> str:
 
 
 def predefined(context: Context, march: str) -> set[str]:
-    """Return the macros that the compiler predefines for the CPU. Raises UsageError for one that it does not know."""
+    """Return the macros that the compiler predefines for a CPU. Raises UsageError for an unknown CPU."""
     toolchain = context.toolchain
     asked = [toolchain.cc, cpu_flag(march, toolchain.machine), "-dM", "-E", "-x", "c", os.devnull]
     try:
         text = run(asked, cwd=context.workdir)
     except ToolchainError as error:
-        if march not in error.stderr:  # it is the compiler that does not work
+        if march not in error.stderr:  # the compiler itself is broken
             raise
         raise UsageError(
             f"attribute 'march' of Target 'ccompiler' is {march!r}, which the C compiler does not know for"
@@ -43,7 +43,7 @@ def predefined(context: Context, march: str) -> set[str]:
 
 
 def machine_of(macros: set[str]) -> Machine:
-    """Return what the templates need to know of a CPU."""
+    """Return the vector unit of a CPU."""
     if "__x86_64__" not in macros:
         return Machine(16, 32, "aarch64")
     if "__AVX512F__" in macros:

@@ -45,6 +45,18 @@ INTEGERS = [
 ]
 
 
+Adder = Callable[[Stage, Operation, GroupDraft], None]
+ADDERS: dict[str, Adder] = {
+    **dict.fromkeys(ROW_ANCHORS, add_rows),
+    **dict.fromkeys(MOVES, add_move),
+    **dict.fromkeys(POOLS, add_pool2d),
+    "nn.avg_pool1d": add_neighbors,
+    "attention": add_attention,
+    "nn.conv2d": add_conv2d,
+    "matmul": add_dense,
+}
+
+
 def compile_partitions(partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
     """Render all partitions and compile them, once for each CPU. Raises BackendError, UsageError."""
     if not partitions:
@@ -179,20 +191,9 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: bool) -> Gr
     return group
 
 
-def _adder(anchor: Operation) -> Callable[[Stage, Operation, GroupDraft], None]:
+def _adder(anchor: Operation) -> Adder:
     layout = getattr(anchor.attributes, "data_layout", getattr(anchor.attributes, "layout", "NHWC"))
     if anchor.name in ("nn.conv2d", *POOLS) and layout != "NHWC":
         raise CannotRender(f"{anchor.name} over {layout}")
-    if anchor.name == "nn.avg_pool1d":
-        return add_neighbors
-    if anchor.name in MOVES:
-        return add_move
-    if anchor.name in ROW_ANCHORS:
-        return add_rows
-    if anchor.name == "attention":
-        return add_attention
-    if anchor.name in POOLS:
-        return add_pool2d
-    if anchor.name == "nn.conv2d":
-        return add_depthwise if is_depthwise(anchor) else add_conv2d
-    return add_dense
+    is_depthwise_conv = anchor.name == "nn.conv2d" and is_depthwise(anchor)
+    return add_depthwise if is_depthwise_conv else ADDERS[anchor.name]

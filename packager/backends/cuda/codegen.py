@@ -1,4 +1,4 @@
-"""Kernels to one object: CUDA C++ by TVM, fatbins by nvcc, and C functions that launch the kernels."""
+"""Compile kernels to one object: CUDA C++ by TVM, fatbins by nvcc, and C functions that launch them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from packager.resources import folder
 
 LICENSES = (License("Apache TVM generated code", "Apache-2.0"),)
 C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")
-# Kernels to a file: so many that nvcc's start, a second or two, is paid rarely, so few that all cores have work. What
-# a build gives must not depend on how many cores there are.
+# Kernels per file: amortizes nvcc's start of a second or two, and keeps all cores busy. The output of a build must not
+# depend on the number of cores.
 KERNELS_PER_FILE = 8
 AXES = ("x", "y", "z")
-# The first architecture whose kernels can be started while those before them end.
+# The first architecture with programmatic dependent launch.
 _PROGRAMMATIC = (9, 0)
 # The definition of a kernel in TVM's text, up to its body.
 _KERNEL = re.compile(r"\b__global__\b[^;{}]*?\b(\w+)\([^;{}()]*\)\s*\{")
-# First each thread waits until the kernels before are done and what they wrote is seen; then the next kernel may start,
-# which does the same: so it comes after all of them. Arguments can be read before.
+# Wait until earlier kernels are complete and their writes are visible; then let the next kernel start, which waits too:
+# so it runs after all of them. Arguments can be read before.
 _WAIT = """
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -71,22 +71,19 @@ def generate(kernels: Sequence[Kernel], target: Target, context: Context) -> Bac
 
 
 def let_kernels_wait(code: str, symbols: Collection[str]) -> str:
-    """Return CUDA C++ whose kernels can be started while those before them end: they wait as they begin.
+    """Insert the wait of programmatic dependent launch at the start of each kernel.
 
-    Raises BackendError unless exactly these kernels are found in the code.
+    Raises BackendError unless the code has exactly these kernels.
     """
     found = sorted(match[1] for match in _KERNEL.finditer(code))
-    if found != sorted(symbols) or len(re.findall(r"\b__global__\b", _without_declarations(code))) != len(found):
+    definitions = re.sub(r"\b__global__\b[^;{}]*;", "", code)
+    if found != sorted(symbols) or len(re.findall(r"\b__global__\b", definitions)) != len(found):
         expected = ", ".join(sorted(symbols))
         raise BackendError(
             f"cuda: TVM's code has the kernels {', '.join(found) or '(none)'}, expected {expected}",
             hint="packager needs the TVM that it was installed with",
         )
     return _KERNEL.sub(lambda match: match[0] + _WAIT, code)
-
-
-def _without_declarations(code: str) -> str:
-    return re.sub(r"\b__global__\b[^;{}]*;", "", code)
 
 
 def _parts(kernels: Sequence[Kernel]) -> list[Sequence[Kernel]]:
@@ -100,10 +97,9 @@ def _module(index: int) -> str:
 
 
 def _compile(index: int, toolkit: CudaToolkit, target: Target, context: Context) -> None:
-    source = context.workdir / f"kernels_{index}.cu"
-    options = target.options
-    output = source.with_suffix(".fatbin")
-    compile_fatbin(toolkit, source, output, options.arch, options.ptx, (), context.toolchain.cc)
+    source, options = context.workdir / f"kernels_{index}.cu", target.options
+    cc = context.toolchain.cc
+    compile_fatbin(toolkit, source, source.with_suffix(".fatbin"), options.arch, options.ptx, (), cc)
 
 
 def _compile_launchers(
@@ -118,9 +114,7 @@ def _compile_launchers(
                 {
                     "name": _module(index),
                     "image": f"kernels_{index}.fatbin",
-                    "kernels": [
-                        _kernel_view(number, kernel, launches[kernel.symbol]) for number, kernel in enumerate(part)
-                    ],
+                    "kernels": [_kernel_view(i, kernel, launches[kernel.symbol]) for i, kernel in enumerate(part)],
                 }
                 for index, part in enumerate(parts)
             ],
@@ -133,7 +127,7 @@ def _compile_launchers(
 
 
 def _launch_flags(target: Target) -> str:
-    """Return the flags of launches. The runtime sees which GPU it has, and which of the code is for that."""
+    """Return the launch flags; the runtime checks the GPU and the code for it."""
     archs = [parse_arch(name) for name in (*target.options.arch, *target.options.ptx)]
     return "PK_CUDA_PROGRAMMATIC" if any(arch.version >= _PROGRAMMATIC for arch in archs) else "0"
 
@@ -141,9 +135,8 @@ def _launch_flags(target: Target) -> str:
 def _kernel_view(number: int, kernel: Kernel, launch: Launch) -> dict[str, Any]:
     pointers = [f"p{index}" for index in range(len(kernel.parameters))]
     scalars = [f"s{index}" for index in range(len(kernel.scalars))]
-    types = ["void *" if parameter.written else "const void *" for parameter in kernel.parameters]
     names = IdentityMap(zip(kernel.scalars, scalars, strict=True))
-    declared = [f"{type_}{name}" for type_, name in zip(types, pointers, strict=True)]
+    declared = [f"{'' if p.written else 'const '}void *p{index}" for index, p in enumerate(kernel.parameters)]
     declared += [f"int64_t {name}" for name in scalars]
 
     def extents(group: str) -> str:

@@ -1,14 +1,13 @@
-"""What stands in a user's archives and objects, and whether that can become part of a bundle."""
+"""Check the archives and objects of a library: format, machine, and the symbols of its operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from packager.bundle.elf import archive
 from packager.bundle.elf.symbols import LOCAL, SHT_SYMTAB, UNDEFINED, Symbol, read_symbols
-from packager.bundle.elf.tables import SectionTable, read_sections
+from packager.bundle.elf.tables import read_sections
 from packager.bundle.elf.window import Window, open_window
 from packager.bundle.suggestions import suggestion
 from packager.custom_ops.library import OpLibrary
@@ -18,26 +17,17 @@ from packager.errors import BackendError, BundleError
 _BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 
 
-@dataclass(frozen=True)
-class ObjectFacts:
-    """An object file: ``place`` for messages, as ``libacme.a(swish.o)``."""
-
-    place: str
-    symbols: tuple[Symbol, ...]
-
-
 def check_archives(library: OpLibrary, machine: str) -> None:
-    """Check that every object of a library is one for ``machine``, and that they define all operators' symbols.
+    """Check that all objects of a library are for ``machine``, and define the symbols of its operators.
 
     Raises BackendError that names the library, the file and the symbol.
     """
-    objects = [facts for path in library.archives for facts in _objects(library, path, machine)]
     defined: dict[str, str] = {}
     local: dict[str, str] = {}
-    for facts in objects:
-        for symbol in facts.symbols:
+    for place, symbols in [found for path in library.archives for found in _objects(library, path, machine)]:
+        for symbol in symbols:
             if symbol.section != UNDEFINED and symbol.name:
-                (local if symbol.binding == LOCAL else defined).setdefault(symbol.name, facts.place)
+                (local if symbol.binding == LOCAL else defined).setdefault(symbol.name, place)
     for operator in library.operators:
         if operator.symbol not in defined:
             raise _undefined(library, operator, defined, local)
@@ -63,7 +53,8 @@ def _undefined(library: OpLibrary, operator: Operator, defined: dict[str, str], 
     )
 
 
-def _objects(library: OpLibrary, path: Path, machine: str) -> Iterator[ObjectFacts]:
+def _objects(library: OpLibrary, path: Path, machine: str) -> Iterator[tuple[str, list[Symbol]]]:
+    """Yield the name of each object for messages, as ``libacme.a(swish.o)``, and its symbols."""
     where = f"library {library.name!r}: {path.name}"
     try:
         with open_window(path) as window:
@@ -73,26 +64,26 @@ def _objects(library: OpLibrary, path: Path, machine: str) -> Iterator[ObjectFac
                     f"{where} is a thin archive, which holds no code", hint="make it without ar's option T (--thin)"
                 )
             if start != archive.MAGIC:
-                yield _object(where, path.name, window, machine)
+                yield path.name, _symbols(where, window, machine)
                 return
             members = list(archive.members(window))
             if not members:
                 raise BackendError(f"{where} has no members", hint="ar rcsD libNAME.a a.o b.o makes an archive")
             for member in members:
                 place = f"{path.name}({member.name})"
-                yield _object(f"library {library.name!r}: {place}", place, member.body, machine)
+                yield place, _symbols(f"library {library.name!r}: {place}", member.body, machine)
     except BundleError as error:
         raise BackendError(
             f"{where} is neither an archive nor an object file", detail=error.message, hint="name a .a or a .o file"
         ) from None
 
 
-def _object(where: str, place: str, window: Window, machine: str) -> ObjectFacts:
+def _symbols(where: str, window: Window, machine: str) -> list[Symbol]:
     if window.read(0, min(window.size, 4), "object") in _BITCODE:
         raise BackendError(f"{where} is LLVM bitcode and no machine code", hint="compile it without -flto")
     try:
         table = read_sections(window)
-        symbols = read_symbols(table, SHT_SYMTAB)
+        symbols = list(read_symbols(table, SHT_SYMTAB))
     except BundleError as error:
         raise BackendError(
             f"{where} is not an object file for {machine}", detail=error.message, hint="name a .a or a .o file"
@@ -107,14 +98,10 @@ def _object(where: str, place: str, window: Window, machine: str) -> ObjectFacts
             f"{where} is for {table.machine}, and the bundle is for {machine}",
             hint=f"compile the library for {machine}, or build with another -mtriple",
         )
-    _refuse_lto(where, table, symbols)
-    return ObjectFacts(place, tuple(symbols))
-
-
-def _refuse_lto(where: str, table: SectionTable, symbols: Sequence[Symbol]) -> None:
     if any(section.name.startswith((".gnu.lto_", ".llvm.lto")) for section in table.sections):
         slim = any(symbol.name == "__gnu_lto_slim" for symbol in symbols)
         raise BackendError(
             f"{where} was compiled with -flto" + (" and has no machine code" if slim else ""),
             hint="compile it without -flto, or add -fno-lto",
         )
+    return symbols

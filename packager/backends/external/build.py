@@ -1,4 +1,4 @@
-"""Compile the calls of operators, and say what the libraries that they call need to become part of a bundle."""
+"""Compile the shims of operators, and check that their libraries can be linked into a bundle."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ C_FLAGS = (
     *("-std=c11", "-O2", "-g0", "-fPIC", "-ffunction-sections", "-fdata-sections", "-fno-asynchronous-unwind-tables"),
     *("-Wall", "-Wextra", "-Werror"),
 )
-# Parts of glibc: always there, whatever they are linked as.
+# Parts of glibc, which are always present.
 C_LIBRARY = ("c", "m", "pthread", "dl", "rt", "util")
 _CXX = ("_Z", "__cxa_", "__gxx_", "__dynamic_cast")
 
 
 def build(partitions: Sequence[Partition], libraries: Sequence[OpLibrary], context: Context) -> BackendOutput:
-    """Return what the bundle needs of ``libraries`` to compute ``partitions``. Raises BackendError."""
+    """Compile ``partitions``, which call operators of ``libraries``. Raises BackendError."""
     shims = {partition.name: make_shim(partition, libraries) for partition in partitions}
     static_libraries = []
     requires: dict[str, SystemLibrary] = {}
@@ -74,7 +74,7 @@ def _compile(library: OpLibrary, shims: Sequence[Shim], context: Context) -> Sta
 
 
 def _archive(library: OpLibrary, index: int, context: Context) -> Path:
-    """Return an archive of the library, or one of an object: of an archive nothing becomes known to the others."""
+    """Return an archive of the library; an object is wrapped in one, whose symbols the linker can hide."""
     path = library.archives[index].resolve()
     if is_archive(path):
         return path
@@ -86,7 +86,7 @@ def _archive(library: OpLibrary, index: int, context: Context) -> Path:
 
 
 def _system_libraries(library: OpLibrary, shim: Path, context: Context) -> tuple[SystemLibrary, ...]:
-    """Return the declared system libraries with the sonames that the dynamic linker knows them by."""
+    """Return the declared system libraries with their sonames."""
     found = []
     for name in library.system_libraries:
         if name in C_LIBRARY:
@@ -114,7 +114,7 @@ def _system_libraries(library: OpLibrary, shim: Path, context: Context) -> tuple
 def _check_undefined(
     library: OpLibrary, built: StaticLibrary, system: Sequence[SystemLibrary], context: Context
 ) -> None:
-    """Raise BackendError, in the words of the library's description, if its code needs what nothing provides."""
+    """Raise BackendError, in terms of the library's description, if its code has undefined symbols."""
     output = context.workdir / f"{library.name}-linked.o"
     options = context.workdir / f"{library.name}.options"
     options.write_text("\n".join(f"--undefined={symbol}" for symbol in built.symbols))

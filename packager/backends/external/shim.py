@@ -1,12 +1,11 @@
-"""The C function that calls an operator of a library for one partition: what it is given, and its text.
+"""Render the C function that calls an operator of a library for one partition.
 
-It takes the pointers and extents that every primitive function takes, and makes of them the arguments that the
-library's description asks for: plain pointers or DLTensors, sizes, and the node's attributes as constants.
+It converts the pointers and extents of a primitive function to the arguments of the library's description: plain
+pointers or DLTensors, sizes, and the node's attributes as constants.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,19 +17,9 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
 from packager.bundle.dtypes import DTYPES
-from packager.codegen.c_text import c_string
+from packager.codegen.c_text import c_float, c_string, c_type
 from packager.custom_ops.library import OpLibrary, decode_call
-from packager.custom_ops.rules import (
-    LIST_TYPES,
-    Argument,
-    AttributeValue,
-    Given,
-    TensorRule,
-    bind,
-    counts,
-    product,
-    spelled,
-)
+from packager.custom_ops.rules import Argument, AttributeValue, Given, TensorRule, bind, counts, product, spelled
 from packager.custom_ops.symbolic import SYMBOLIC
 from packager.graph.dataflow import bindings_of
 from packager.graph.identity import IdentityMap
@@ -39,13 +28,12 @@ from packager.ir.primitives import FunctionGroup, Parameter, Partition, Primitiv
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
-_C_TYPES = {"bool": "uint8_t", "float16": "uint16_t", "bfloat16": "uint16_t", "float32": "float", "float64": "double"}
 _ATTRIBUTE_TYPES = {"float": "float", "string": "const char *", "ints": "const int64_t *", "floats": "const float *"}
 
 
 @dataclass(frozen=True)
 class Shim:
-    """The function for one partition: ``view`` is what the template shows; ``constants`` are inline ones by name."""
+    """The function for one partition: ``view`` are the template's values, ``constants`` inline ones by name."""
 
     library: OpLibrary
     group: FunctionGroup
@@ -54,7 +42,7 @@ class Shim:
 
 
 def make_shim(partition: Partition, libraries: Sequence[OpLibrary]) -> Shim:
-    """Return the function that computes a partition, which is one call of an operator of ``libraries``."""
+    """Return the function of a partition, which is one call of an operator of ``libraries``."""
     return _Writer(partition, libraries).shim()
 
 
@@ -87,23 +75,18 @@ class _Writer:
     def shim(self) -> Shim:
         """Return the function."""
         self._place_tensors()
-        names, types = [], []
-        for argument in self.operator.arguments:
-            name, c_type = self._argument(argument)
-            names.append(name)
-            types.append(c_type)
+        names, types = zip(*map(self._argument, self.operator.arguments), strict=True)
         call = f"pk_callee_{self.partition.name}({', '.join(names)});"
         self.statements += [f"return {call}"] if self.operator.returns == "int32" else [call, "return 0;"]
         symbol = f"pk_{self.partition.name}"
-        declared = ["void *" if parameter.written else "const void *" for parameter in self.parameters]
-        parameters = [f"{c_type}p{index}" for index, c_type in enumerate(declared)]
+        parameters = [f"{'' if p.written else 'const '}void *p{index}" for index, p in enumerate(self.parameters)]
         parameters += [f"int64_t s{index}" for index in range(len(self.scalars))]
         view = {
             "operator": self.operator.name,
             "returns": "int32_t" if self.operator.returns == "int32" else "void",
             "callee": f"pk_callee_{self.partition.name}",
             "callee_symbol": self.operator.symbol,
-            "prototype": ", ".join(types) or "void",
+            "prototype": ", ".join(types),
             "symbol": symbol,
             "parameters": ", ".join(parameters),
             "statements": tuple(self.statements),
@@ -112,7 +95,7 @@ class _Writer:
         function = PrimitiveFunction(symbol, tuple(self.parameters), tuple(self.scalars))
         group = FunctionGroup(
             functions=(function,),
-            parameters=(*shapes, *self._result_shapes()),
+            parameters=(*shapes, *(self.tensors[self.operator.outputs[index].name] for index in self.results)),
             workspaces=tuple(self.workspaces),
             composite=self.operator.name,
             cost=self.partition.cost,
@@ -120,18 +103,14 @@ class _Writer:
         return Shim(self.library, group, view, self.constants)
 
     def _values(self) -> dict[str, Any]:
-        """Return what the names in the description's expressions stand for."""
+        """Return the values of names in the description's expressions."""
         given = [Given(rule.dtype, self.tensors[rule.name]) for rule in self.operator.inputs]
         values = bind(self.operator, given, lambda _a, _b: True)  # they were equal when the call was made
         values |= {f"numel_{rule.name}": product(self.tensors[rule.name]) for rule in self.operator.outputs}
         return values | counts(self.operator, self.attributes)
 
-    def _result_shapes(self) -> list[tuple[Any, ...]]:
-        names = [rule.name for rule in self.operator.outputs]
-        return [self.tensors[names[index]] for index in self.results]
-
     def _place_tensors(self) -> None:
-        """Give every tensor of the operator a pointer parameter; outputs that no one reads go to a workspace."""
+        """Add a pointer parameter for every tensor of the operator; unused outputs go to a workspace."""
         places = IdentityMap((p, index) for index, p in enumerate(self.partition.function.params))
         for rule, expr in zip(self.operator.inputs, self.call.args[1].fields, strict=True):
             if isinstance(expr, GenericConst):
@@ -162,10 +141,10 @@ class _Writer:
         return self.analyzer.simplify(SYMBOLIC.evaluate(spelled(expression), self.values))
 
     def _size(self, extent: Any) -> str:
-        """Return the C text of an extent: a number, or a parameter that gets it."""
+        """Return C for an extent: a number, or a parameter."""
         extent = self.analyzer.simplify(extent)
         if isinstance(extent, tirx.IntImm):
-            return c_int64(int(extent.value))
+            return _c_int64(int(extent.value))
         for index, known in enumerate(self.scalars):
             if structural_equal(known, extent):
                 return f"s{index}"
@@ -180,12 +159,12 @@ class _Writer:
             return self.pointers["workspace"], "void *"
         if argument.kind == "attribute":
             kind = next(rule.type for rule in self.operator.attributes if rule.name == argument.text)
-            return self._attribute(argument.text, self.attributes[argument.text]), _ATTRIBUTE_TYPES[kind]
+            return self._attribute(argument.text, kind, self.attributes[argument.text]), _ATTRIBUTE_TYPES[kind]
         rule = next(r for r in (*self.operator.inputs, *self.operator.outputs) if r.name == argument.text)
         qualifier = "const " if rule in self.operator.inputs else ""
         if self.operator.signature == "dltensor":
             return self._dltensor(rule), f"{qualifier}DLTensor *"
-        return self.pointers[rule.name], f"{qualifier}{_C_TYPES.get(rule.dtype, f'{rule.dtype}_t')} *"
+        return self.pointers[rule.name], f"{qualifier}{c_type(rule.dtype)} *"
 
     def _dltensor(self, rule: TensorRule) -> str:
         name, dtype, rank = f"tensor_{rule.name}", DTYPES[rule.dtype], len(self.tensors[rule.name])
@@ -203,41 +182,28 @@ class _Writer:
             )
         return f"&{name}"
 
-    def _attribute(self, name: str, value: AttributeValue) -> str:
+    def _attribute(self, name: str, kind: str, value: AttributeValue) -> str:
         if isinstance(value, str):
             return c_string(value)
         if not isinstance(value, tuple):
             return c_float(float(value))
-        kind = next(rule.type for rule in self.operator.attributes if rule.name == name)
-        assert kind in LIST_TYPES
         if not value:
             return "0"
-        statement = f"static const {'int64_t' if kind == 'ints' else 'float'} list_{name}[{len(value)}] = "
-        items = [c_int64(int(item)) if kind == "ints" else c_float(float(item)) for item in value]
-        line = f"{statement}{{{', '.join(items)}}};"
+        items = [_c_int64(int(item)) if kind == "ints" else c_float(float(item)) for item in value]
+        line = f"static {_ATTRIBUTE_TYPES[kind].rstrip(' *')} list_{name}[{len(value)}] = {{{', '.join(items)}}};"
         if line not in self.statements:
             self.statements.append(line)
         return f"list_{name}"
 
 
-def c_float(value: float) -> str:
-    """Return a C literal of type float."""
-    if math.isnan(value):
-        return '__builtin_nanf("")'
-    if math.isinf(value):
-        return "__builtin_inff()" if value > 0 else "-__builtin_inff()"
-    return f"{value.hex()}f"
-
-
-def c_int64(value: int) -> str:
-    """Return a C literal of type int64_t."""
+def _c_int64(value: int) -> str:
     return "INT64_MIN" if value == -(1 << 63) else f"INT64_C({value})"
 
 
 def _call_and_results(function: relax.Function) -> tuple[relax.Call, list[int]]:
-    """Return the one call of a partition, and which of the operator's outputs the partition's results are."""
+    """Return the call of a partition, and the indices of the operator's outputs that are results."""
     call = None
-    outputs: IdentityMap[int | None] = IdentityMap()  # variable -> number of the output that it is; None: all of them
+    outputs: IdentityMap[int | None] = IdentityMap()  # variable -> index of the output; None: all outputs
     bindings: IdentityMap[Any] = IdentityMap()
     for binding in bindings_of(function):
         value = binding.value

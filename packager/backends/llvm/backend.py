@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from packager.backends.base import Target
     from packager.ir.primitives import BackendOutput, Kernel
 
-# The CPUs of each machine that there is code for when a Target names none; the first is the portable baseline.
+# The default CPUs of each machine; the first is the portable baseline.
 DEFAULT_CPUS = {"x86_64": ("x86-64-v3", "x86-64-v4"), "aarch64": ("generic",)}
 
 
@@ -42,9 +42,9 @@ class LlvmBackend:
     summary = "TVM's LLVM code generator: what no other backend takes on the CPU"
 
     def canonical(self, options: LlvmOptions, base: Target | None) -> LlvmOptions:  # noqa: ARG002
-        """Fill in this machine's triple and its portable CPUs, and put levels of x86-64 in order.
+        """Fill in this machine's triple and default CPUs, and sort x86-64 levels.
 
-        Raises UsageError for a machine that is not known, and for CPUs that cannot stand together.
+        Raises UsageError for an unknown machine, and for CPUs that cannot be combined.
         """
         triple = options.mtriple or f"{platform.machine()}-linux-gnu"
         machine = triple.split("-", 1)[0]
@@ -77,9 +77,8 @@ class LlvmBackend:
         """Return a reason if TVM's LLVM has no code for the Target's machine. Raises UsageError for its CPU."""
         from packager.backends.llvm import codegen as llvm_codegen
 
-        machine = _machine(target)
-        if machine not in llvm_codegen.machines():
-            return Unavailable(f"TVM's LLVM has no code generator for {machine}", "install another apache-tvm")
+        if target.machine not in llvm_codegen.machines():
+            return Unavailable(f"TVM's LLVM has no code generator for {target.machine}", "install another apache-tvm")
         options: Any = target.options
         for cpu in target.cpus:
             llvm_codegen.tvm_target(options.mtriple, cpu)
@@ -91,11 +90,6 @@ class LlvmBackend:
 
         options: Any = target.options
         return llvm_codegen.generate(kernels, options.mtriple, target.cpus, context.workdir / "llvm.o", context.jobs)
-
-
-def _machine(target: Target) -> str:
-    options: Any = target.options
-    return str(options.mtriple).split("-", 1)[0]
 
 
 BACKEND = LlvmBackend()

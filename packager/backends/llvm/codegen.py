@@ -1,4 +1,4 @@
-"""Kernels to an object file by TVM's LLVM."""
+"""Compile kernels to object files with TVM's LLVM."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LICENSE = License("Apache TVM generated code", "Apache-2.0")
 
 
 def machines() -> set[str]:
-    """Return the machines that this LLVM generates code for, as in triples."""
+    """Return the architectures that this LLVM supports, as in triples."""
     return {str(name) for name in tvm.get_global_func("target.llvm_get_targets")()}
 
 
 def generate(kernels: Sequence[Kernel], triple: str, cpus: Sequence[str], path: Path, jobs: int = 1) -> BackendOutput:
-    """Compile kernels into one object for each CPU: the least one's at ``path``, the others' beside it.
+    """Compile kernels to one object per CPU: for the baseline at ``path``, the others beside it.
 
-    Raises UsageError for a CPU that is not known, BackendError.
+    Raises UsageError for an unknown CPU, BackendError.
     """
     targets = [tvm_target(triple, cpu) for cpu in cpus]
     version = str(tvm.get_global_func("target.llvm_version_major")())

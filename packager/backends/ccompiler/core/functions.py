@@ -17,8 +17,8 @@ from packager.codegen.templates import ENVIRONMENT
 from packager.ir.primitives import FunctionGroup, Packing, Parameter, PrimitiveFunction
 
 if TYPE_CHECKING:
+    from packager.backends.ccompiler.core.machine import Tile
     from packager.backends.ccompiler.core.stages import Stage
-    from packager.backends.ccompiler.core.tile import Tile
     from packager.bundle.arrays import Array
 
 

@@ -1,4 +1,4 @@
-"""The vector unit that C is rendered for, and the instructions that depend on it."""
+"""The vector unit that C is rendered for, the instructions that depend on it, and register tiles of GEMM."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Machine:
-    """What the compiler's options give: bytes of a vector register, how many there are, and their kind.
+    """The vector registers of a CPU: their bytes, their number, and the instruction set.
 
-    With ``quads`` there is an instruction that adds up four products of bytes (AVX-512 VNNI).
+    With ``quads`` there is an instruction for dot products of four bytes (AVX-512 VNNI).
     """
 
     vector_bytes: int
@@ -19,11 +19,11 @@ class Machine:
 
     @property
     def embeds(self) -> bool:
-        """Whether an instruction reads one element for all lanes itself."""
+        """Whether instructions broadcast a memory operand to all lanes."""
         return self.name == "avx512"
 
 
-# How each machine loads halves as floats (p), stores floats as halves, and adds the products of pairs of int16.
+# C that loads float16 at p as floats, and stores floats as float16; empty without such an instruction.
 HALF_LOADS = {
     "avx2": "__builtin_ia32_vcvtph2ps256(*(const pk_uh *)p)",
     "avx512": "__builtin_ia32_vcvtph2ps512_mask(*(const pk_uh *)p, (pk_vf32){0}, -1, 4)",
@@ -38,14 +38,14 @@ HALF_STORES = {
     "sse2": "",
 }
 
-# The greater of two floats in each lane, by one instruction.
+# C for the maximum of two vectors of floats in one instruction.
 VECTOR_MAXIMA = {
     "avx2": "__builtin_ia32_maxps256(a, b)",
     "avx512": "__builtin_ia32_maxps512_mask(a, b, a, -1, 4)",
     "sse2": "__builtin_ia32_maxps(a, b)",
 }
 
-# As many bytes as a vector has words, as words; the letter says whether with their sign.
+# C that widens bytes to a vector of words; {} is s for signed, z for unsigned bytes.
 BYTE_LOADS = {
     "avx2": "__builtin_ia32_pmov{}xbd256((pk_chars)(pk_longs){{*(const pk_long *)p, 0}})",
     "avx512": "__builtin_ia32_pmov{}xbd512_mask(*(const pk_chars *)p, (pk_words){{0}}, -1)",
@@ -57,3 +57,51 @@ PAIR_PRODUCTS = {
     "sse2": "(pk_vi32)__builtin_ia32_pmaddwd128((pk_wi8)pairs, w)",
     "aarch64": "pk_low(pairs) * pk_low((pk_vi32)w) + pk_high(pairs) * pk_high((pk_vi32)w)",
 }
+
+COLUMNS = 16  # of a panel of packed weights
+
+
+@dataclass(frozen=True)
+class Kind:
+    """C types of data in memory and in tiles, of weights, and of accumulators; ``pair`` products are one step."""
+
+    name: str
+    stored: str
+    data: str
+    weight: str
+    total: str
+    pair: int = 1
+
+    @property
+    def unit(self) -> int:
+        """Elements of data per step, in the type that tiles read."""
+        return 1 if self.converts else self.pair
+
+    @property
+    def converts(self) -> bool:
+        """Whether data is converted when rows are gathered."""
+        return self.data != self.stored
+
+
+KINDS = {
+    "float32": Kind("f32", "float", "float", "float", "float"),
+    "float16": Kind("f16", "uint16_t", "float", "uint16_t", "float"),
+    "int32": Kind("i32", "int32_t", "int32_t", "uint32_t", "uint32_t"),
+    "int8": Kind("i8", "int8_t", "int32_t", "int8_t", "uint32_t", pair=2),
+    "uint8": Kind("u8", "uint8_t", "uint8_t", "int8_t", "uint32_t", pair=4),  # with weights of int8
+}
+
+
+@dataclass(frozen=True, order=True)
+class Tile:
+    """A tile function: rows x panels of 16 columns."""
+
+    kind: str
+    rows: int
+    panels: int
+    vectors: int  # of a panel
+
+    @property
+    def name(self) -> str:
+        """Its name in C."""
+        return f"pk_tile_{self.kind}_{self.rows}x{self.panels * COLUMNS}"

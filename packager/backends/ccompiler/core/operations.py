@@ -26,8 +26,35 @@ OPERATORS = frozenset({"sum", "stack"}) | ANCHORS | ARITIES.keys()
 VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})
 
 
+@dataclass(frozen=True)
+class Window:
+    """The window of a convolution or pooling: pairs are (height, width), padding is (top, left, bottom, right)."""
+
+    size: tuple[int, int]
+    strides: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[int, int, int, int]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether it has padding."""
+        return any(self.padding)
+
+    @property
+    def is_place(self) -> bool:
+        """Whether it is 1x1 without strides and padding."""
+        return self.size == (1, 1) and self.strides == (1, 1) and not self.is_padded
+
+
+def window_of(size: Any, attributes: Any) -> Window:
+    """Return the window of TVM's attributes of a convolution or a pooling."""
+    top, left, bottom, right = (int(value) for value in attributes.padding)
+    vertical, horizontal = (tuple(int(value) for value in pair) for pair in (attributes.strides, attributes.dilation))
+    return Window((int(size[0]), int(size[1])), vertical, horizontal, (top, left, bottom, right))  # type: ignore[arg-type]
+
+
 class CannotRender(Exception):  # noqa: N818  # no error: the partition is given back, with this as the reason
-    """A partition has something in it that the patterns cannot see and the templates cannot express."""
+    """The templates do not support something in a partition that patterns cannot see."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +156,7 @@ class _Reader:
         return Tensor(self.count, Shape(extents), str(ty.dtype), argument)
 
     def _results(self, uses: list[Any], first: int) -> list[Tensor]:
-        """Give what is returned its place among the arguments."""
+        """Make the returned tensors arguments, after the inputs."""
         results = []
         for number, use in enumerate(uses):
             made = [operation.result.index for operation in self.operations]
@@ -156,7 +183,7 @@ class _Reader:
         raise CannotRender(f"an expression of type {type(expr).__name__}")
 
     def _problem(self, problem: Problem) -> Use:
-        """Append what stands for all bindings of a problem."""
+        """Append the operation of a problem."""
         result = self._tensor(problem.variables[-1].ty)
         match problem:
             case LayerNorm():
@@ -231,7 +258,7 @@ def _variables(function: relax.Function) -> tuple[tirx.Var, ...]:
 
 
 def _multiplied(operations: list[Operation], results: list[Tensor]) -> list[Operation]:
-    """Replace divisions by a number whose results only ``erf`` reads, as in GELU, by products: it is no more exact."""
+    """Replace divisions by a number that only ``erf`` reads, as in GELU, by products, which are as accurate there."""
     readers: dict[int, set[str]] = {tensor.index: {"result"} for tensor in results}
     for operation in operations:
         for use in operation.uses:

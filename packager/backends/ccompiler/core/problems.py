@@ -1,4 +1,4 @@
-"""What several operators together are to the templates: found when a pattern matches, rendered as one operation."""
+"""Problems: groups of operators that a pattern matches and a template renders as one operation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Problem = Attention | LayerNorm | SumOfTensors
 
 
 def read_layer_norm(match: Match) -> LayerNorm:
-    """Return what a match of layer norm, written out, computes."""
+    """Return the problem of a decomposed layer norm."""
     calls = {operator_of(call): call for call in match.calls}  # both means are of the same axis
     epsilon = scalar_of(calls["add"].args[1])
     assert epsilon is not None  # the predicate has checked it
@@ -48,20 +48,20 @@ def read_layer_norm(match: Match) -> LayerNorm:
 
 
 def read_sum(match: Match) -> SumOfTensors:
-    """Return what a match of stacked tensors that are summed up computes; where terms are broadcast, they stay so."""
+    """Return the problem of stacked tensors that are summed, with broadcasts as terms."""
     stack, _ = match.calls[-2:]
     return SumOfTensors(match.variables[-2:], tuple(stack.args[0].fields))
 
 
 def find_attention(flow: Dataflow, softmax: Any) -> Iterator[Found]:
-    """Yield the attention around a softmax, if the template is for it."""
+    """Yield the attention around a softmax, if the template supports it."""
     found = find_core(flow, softmax, widely=True)
     if found is not None and _takes(found):
         yield Found(found.variables, found)
 
 
 def _takes(attention: Attention) -> bool:
-    """Whether an attention is of types and shapes that the template is for."""
+    """Whether the template supports the types and shapes of an attention."""
     sources = [heads.source for heads in (attention.q, attention.k, attention.v)]
     types = {str(tensor.ty.dtype) for tensor in (*sources, attention.result)}
     deep = max(attention.depth, attention.value_depth) > DEEPEST

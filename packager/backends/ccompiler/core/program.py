@@ -1,4 +1,4 @@
-"""The elementwise operators of a stage as C statements on one run: elements ``start`` and on of row ``row``."""
+"""Render the elementwise operators of a stage as C statements on a run: elements from ``start`` on of row ``row``."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def make_program(
     pointer_of: Callable[[Tensor, bool], str],
     last: tuple[Use, str] | None = None,
 ) -> Program:
-    """Return the statements that compute ``operations`` and store those of ``stored`` that are made here.
+    """Return the statements that compute ``operations``, and store the results among ``stored``.
 
-    ``given`` are tensors whose values are there already, as C expressions; they are stored too if they are wanted.
-    ``pointer_of`` returns the name of a tensor's memory, which is written or not. ``last`` is an operand to read in the
-    end, and the C expression of where its value goes. Raises CannotRender.
+    ``given`` are tensors with C expressions of their values; they are stored too if among ``stored``. ``pointer_of``
+    returns the pointer to a tensor, which is written or not. ``last`` is an operand to read at the end, and the C
+    expression to assign it to. Raises CannotRender.
     """
     wanted = {tensor.index for tensor in stored}
     others = wanted if last is None else wanted | {last[0].tensor.index}
@@ -59,7 +59,7 @@ def make_program(
 
 
 def _only_converted(operations: Sequence[Operation]) -> set[int]:
-    """Return the rounded values of float32 of which no operator here needs more than the int32."""
+    """Return the results of float32 ``round`` that are only converted to int32."""
     found = {op.result.index for op in operations if op.name == "round" and op.result.dtype == "float32"}
     for operation in operations:
         if operation.name != "astype" or operation.result.dtype != "int32":
@@ -108,9 +108,9 @@ class _Writer:
         self.define(result, text)
 
     def _cast(self, operation: Operation, operands: list[str], dtype: str) -> str:
-        """Let a cast of an integer that has been narrowed without loss read what that was; return its type.
+        """Replace the operand of a cast by its value before a lossless narrowing; return its type.
 
-        GCC 12 does not turn the way down and up again into vector instructions.
+        GCC 12 does not vectorize narrowing followed by widening.
         """
         source = operation.operands[0]
         if not isinstance(source, Use):
@@ -144,7 +144,7 @@ class _Writer:
         self.body.append(f"{place} = {self.values[tensor.index]};")
 
     def value(self, use: Use, shape: Shape) -> str:
-        """Return the value of an operand of an operator with a result of ``shape``; load it if it is not here yet."""
+        """Return the value of an operand of an operator with a result of ``shape``; load it first if necessary."""
         if use.tensor.index in self.values:
             return self.values[use.tensor.index]
         offset, index = operand_offset(use, shape, self.inner)
@@ -183,7 +183,7 @@ def operand_offset(use: Use, shape: Shape, inner: Extent) -> tuple[str, str]:
 
 
 def _row_index(mask: Sequence[bool], shape: Shape) -> str:
-    """Return which of its rows an operand that lacks axes of ``shape`` reads for ``row``; '' if it has only one."""
+    """Return C for the row that a broadcast operand reads for ``row`` of ``shape``; '' if it has only one."""
     axes = [axis for axis in range(len(shape)) if not equal(shape[axis], 1)]
     if not any(mask[axis] for axis in axes):
         return ""

@@ -1,4 +1,4 @@
-"""Extents of tensors: integers, or TVM expressions over shape variables, and what C calls them."""
+"""Extents of tensors: integers, or TVM expressions over shape variables, and their C expressions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def product(extents: Iterable[Extent]) -> Extent:
 
 
 def ceil_div(extent: Extent, divisor: int) -> Extent:
-    """Return how many blocks of ``divisor`` cover an extent."""
+    """Return an extent divided by ``divisor``, rounded up."""
     if isinstance(extent, int):
         return -(-extent // divisor)
     return plain(tirx.floordiv(extent + (divisor - 1), divisor))
@@ -76,7 +76,7 @@ def _expr(extent: Extent) -> Any:
 
 
 def c_text(extent: Extent) -> str:
-    """Return an extent as a C expression of type int64_t; a shape variable is called as ``c_name`` says."""
+    """Return an extent as a C expression of type int64_t, with shape variables named by ``c_name``."""
     if isinstance(extent, int | tirx.IntImm):
         return c_integer(int(extent))
     if isinstance(extent, tirx.Var):

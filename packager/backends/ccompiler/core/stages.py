@@ -1,8 +1,8 @@
 """Split a partition into stages: one loop nest each, with the elementwise operators that are fused into it.
 
-The values of a stage are rows of one length, ``inner``, whatever their shapes: a stage is computed run by run, and a
-run is a stretch of one row. An anchor (dense, conv2d, ...) gives a stage its rows; the operators ``after`` it work on
-each run that it has made, those ``before`` it make the rows that it reads (softmax and layer norm only).
+All values of a stage are viewed as rows of one length, ``inner``. A stage is computed by runs, contiguous parts of a
+row. The anchor (dense, conv2d, ...) determines the rows; operators ``after`` it are its epilogue, those ``before`` it
+compute the rows that it reads (softmax and layer norm only).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, produc
 
 @dataclass(frozen=True)
 class Stage:
-    """One loop nest. ``stored`` are the tensors that it writes to memory, the last one its last result."""
+    """One loop nest. ``stored`` are the tensors that it writes to memory, its last result last."""
 
     anchor: Operation | None
     before: tuple[Operation, ...]
@@ -162,7 +162,7 @@ class _Fuser:
 
 
 def _take_rows(drafts: list[_Draft]) -> None:
-    """Let softmax and layer norm compute the rows that they read, where nothing else of their stage reads these."""
+    """Fuse the stage of the rows that softmax or layer norm reads into theirs, if nothing else reads them."""
     for draft in list(drafts):
         if draft.anchor is None or draft.anchor.name not in ROW_ANCHORS:
             continue
@@ -207,7 +207,7 @@ def anchor_inner(anchor: Operation) -> Extent:
 
 
 def mask_of(use: Use, shape: Shape) -> tuple[bool, ...]:
-    """Return for each axis of ``shape`` whether an operand has it, and is not broadcast along it.
+    """Return for each axis of ``shape`` whether an operand has it, without broadcasting.
 
     Raises CannotRender for shapes that do not broadcast.
     """
@@ -228,7 +228,7 @@ def is_full(use: Use, shape: Shape) -> bool:
 
 
 def split_rows(shape: Shape, inner: Extent) -> int | None:
-    """Return how many axes of a shape make its rows, so that the others make up ``inner`` elements; None if none do."""
+    """Return the number of leading axes, so that the others have ``inner`` elements; None if there is none."""
     for axis in range(len(shape), -1, -1):
         if equal(product(shape[axis:]), inner):
             while axis > 0 and equal(shape[axis - 1], 1):
@@ -238,7 +238,7 @@ def split_rows(shape: Shape, inner: Extent) -> int | None:
 
 
 def _rows_fit(operation: Operation, inner: Extent) -> bool:
-    """Whether an operator can work on rows of this length: operands are broadcast along all of a row, or not at all."""
+    """Whether all operands are broadcast along a whole row of this length, or not at all."""
     shape = operation.result.shape
     broadcast = [use for use in operation.uses if not is_full(use, shape)]
     if not broadcast:
@@ -253,7 +253,7 @@ def _is_uniform(use: Use, shape: Shape, axis: int) -> bool:
 
 
 def _common_inner(operations: list[Operation]) -> Extent | None:
-    """Return the longest rows that all these operators can work on, None if there are none."""
+    """Return the longest rows that all operators support, or None."""
     shape = operations[-1].result.shape
     for operation in operations:
         uses = [use for use in operation.uses if not is_full(use, operation.result.shape)]

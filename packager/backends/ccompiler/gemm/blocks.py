@@ -1,4 +1,4 @@
-"""How the rows of a product are shared out in blocks, and where the rows of a block are."""
+"""Cache blocking of GEMM: blocks of rows, and where the rows of a block are in memory."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 
 if TYPE_CHECKING:
-    from packager.backends.ccompiler.core.tile import Kind
+    from packager.backends.ccompiler.core.machine import Kind
 
-# Rows of a block at most: with their sums, as many as leave room for weights in the second-level cache.
+# The maximum rows of a block: with their accumulators they leave room for weights in the L2 cache.
 BLOCK = 56
-# Steps of a sum that are taken before the next columns: sums go to memory and back after them, so they are many; their
-# weights, two panels wide, and the rows of a tile stay in the second-level cache.
+# K steps per pass over the columns: many, since accumulators are stored and reloaded between passes, while their
+# weights, two panels wide, and the rows of a tile stay in the L2 cache.
 CHUNK = 1024
-# Steps of rows that are copied, where sums have a buffer, too: both are on the stack.
+# K steps per pass of rows that are copied; the buffers of rows and accumulators are on the stack.
 COPIED = 256
-# Rows of a buffer are so much further apart, so that they do not meet in one set of the first-level cache.
+# Padding between the rows of a buffer, so that they do not alias in the L1 cache.
 GAP = 16
-# Rows that are so many steps apart meet in few sets of the first-level cache.
+# Rows with a pitch of a multiple of this alias in the L1 cache.
 ALIASED = 512
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of ``size`` rows each in ``runs`` runs of ``run`` rows, the last block of a run being smaller.
+    """Blocks of ``size`` rows in ``runs`` runs of ``run`` rows; the last block of a run may be smaller.
 
-    ``size`` is None where the number of rows is not known: blocks have then sizes that are as even as can be.
+    ``size`` is None for a symbolic number of rows, which is divided as evenly as possible.
     """
 
     runs: Extent
@@ -35,30 +35,30 @@ class Blocks:
     size: int | None
 
     def halved(self) -> Blocks:
-        """Return blocks of at most half as many rows."""
+        """Return blocks of at most half the rows."""
         assert isinstance(self.run, int)
         return replace(self, size=even_size(self.run, BLOCK // 2))
 
     @property
     def per_run(self) -> Extent:
-        """Return how many blocks a run has."""
+        """Return the blocks per run."""
         return ceil_div(self.run, self.size or BLOCK)
 
     @property
     def count(self) -> Extent:
-        """Return how many blocks there are."""
+        """Return the number of blocks."""
         return product((self.runs, self.per_run))
 
     @property
     def counts(self) -> tuple[int, ...] | None:
-        """Return how many rows a block may have, None for any number."""
+        """Return the possible numbers of rows of a block, or None for any number."""
         if self.size is None or not isinstance(self.run, int):
             return None
         return (self.size, self.run - (-(-self.run // self.size) - 1) * self.size)
 
     @property
     def place(self) -> str:
-        """C that declares the ``first`` row of block ``block``, and their ``count``."""
+        """C that declares the ``first`` row of block ``block``, and the ``count`` of its rows."""
         run, per = c_text(self.run), c_text(self.per_run)
         size = str(self.size) if self.size else f"pk_ceil_div({run}, {per})"
         if equal(self.runs, 1):
@@ -70,25 +70,24 @@ class Blocks:
 
 
 def even_blocks(rows: Extent) -> Blocks:
-    """Return blocks of equal sizes, as far as that is possible."""
+    """Return blocks that are as even as possible."""
     return Blocks(1, rows, even_size(rows, BLOCK) if isinstance(rows, int) else None)
 
 
 def even_size(rows: int, most: int) -> int:
-    """Return how many rows blocks of equal sizes have."""
+    """Return the rows of even blocks."""
     return -(-rows // -(-rows // most))
 
 
 @dataclass(frozen=True)
 class Data:
-    """Where the rows of a block are; texts are C.
+    """Where the rows of a block are in memory; texts are C.
 
-    ``source`` is a pointer to what a chunk of a block begins with: steps ``done`` to ``done + taken`` of its rows from
-    ``first`` on, ``chunk`` of them at most. ``layout`` are the fields of a ``pk_rows_t``. A row is in one piece, or in
-    stretches of ``stretch`` steps. ``prepare`` is done before the first chunk of a block, ``gather`` before each; they
-    have a buffer ``a`` of ``buffer`` elements, where gathered rows are ``apart``. ``groups`` are numbers of rows that
-    follow one another at one distance: of a whole block, if there are none. ``following`` is where the rows of the next
-    block begin, if they are worth fetching meanwhile.
+    ``source`` points to the start of a chunk: steps ``done`` to ``done + taken`` of the rows from ``first`` on, at most
+    ``chunk`` steps. ``layout`` are the fields of a ``pk_rows_t``. A row is contiguous, or in stretches of ``stretch``
+    steps. ``prepare`` runs before the first chunk of a block, ``gather`` before each; they fill a buffer ``a`` of
+    ``buffer`` elements with a row pitch of ``apart``. ``groups`` are the lengths of runs of rows with a constant pitch,
+    by default whole blocks. ``following`` points to the rows of the next block, to prefetch them.
     """
 
     source: str
@@ -104,9 +103,9 @@ class Data:
 
 
 def gathered(gather: str, blocks: Blocks, unit: int, chunk: int = COPIED, following: str = "") -> Data:
-    """Return rows that are copied to the buffer, chunk by chunk, by a text that names their distance ``apart``.
+    """Return rows that C in ``gather`` copies to the buffer, chunk by chunk, with pitch ``apart``.
 
-    A step takes ``unit`` elements.
+    A step has ``unit`` elements.
     """
     apart = (chunk + GAP) * unit
     buffer = (blocks.size or BLOCK) * apart
@@ -114,7 +113,7 @@ def gathered(gather: str, blocks: Blocks, unit: int, chunk: int = COPIED, follow
 
 
 def rows_of(x: str, first: str, pitch: Extent, depth: Extent, kind: Kind, blocks: Blocks) -> Data:
-    """Return rows of ``depth`` elements that are ``pitch`` apart: read where they are, or copied if that is faster."""
+    """Return rows of ``depth`` elements with a pitch: read in place, or copied if that is faster."""
     following = f"{x} + ({first} + count) * {c_text(pitch)}" if equal(pitch, depth) else ""
     start = f"{x} + ({first}) * {c_text(pitch)} + done" + (f" * {kind.pair}" if kind.pair > 1 else "")
     stored = isinstance(depth, int) and depth % kind.unit == 0 and not kind.converts

@@ -14,10 +14,10 @@ import numpy as np
 
 from packager.backends.ccompiler.core.expressions import as_result
 from packager.backends.ccompiler.core.functions import FunctionDraft
+from packager.backends.ccompiler.core.machine import COLUMNS, Kind
 from packager.backends.ccompiler.core.operations import Operation, Tensor
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.core.tile import COLUMNS, Kind
 from packager.backends.ccompiler.gemm.blocks import BLOCK, CHUNK, Blocks, Data, gathered
 from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
 

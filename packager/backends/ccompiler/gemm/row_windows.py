@@ -1,9 +1,8 @@
-"""Windows of a convolution over NHWC that are read where they are: in the lines of the data, or in a copy with edges.
+"""Read conv windows of NHWC in place, row by row, without im2col.
 
-What a window meets in one line of the data is in one piece there, and the windows of neighboring places are at one
-distance. So a tile needs no copy of each window: its sums go from line to line. Where windows reach beyond the edges,
-or a step beyond the data, a block first copies the lines that it reads, with zeros around them: a third of what 3x3
-windows would be.
+The part of a window in one line of the image is contiguous, and neighboring windows have a constant pitch: a tile
+accumulates line by line, without a copy of each window. With padding, or where the last step reads beyond the window,
+a block first copies its lines with zeros around them: a third of the size of im2col for 3x3 windows.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from packager.backends.ccompiler.core.shapes import Shape, product
 from packager.backends.ccompiler.gemm.blocks import ALIASED, BLOCK, COPIED, Blocks, Data
 
 if TYPE_CHECKING:
-    from packager.backends.ccompiler.core.tile import Kind
-    from packager.backends.ccompiler.core.window import Window
+    from packager.backends.ccompiler.core.machine import Kind
+    from packager.backends.ccompiler.core.operations import Window
 
-# Steps of a window's line at most: more of them are taken in chunks.
+# The maximum steps of a window's line; longer ones are gathered in chunks.
 MOST_STEPS = 512
-# Steps of a copy at most, as much as the buffer for windows has.
+# The maximum steps of a copy: the size of the buffer for gathered windows.
 MOST_COPIED = BLOCK * COPIED
-STEP = 4  # bytes of a step, where data is read as it is stored
+STEP = 4  # bytes of a step without conversion
 
 
 def windows_in_lines(x: str, data: Shape, result: Shape, window: Window, kind: Kind) -> tuple[Blocks, Data] | None:
-    """Return how a convolution reads its windows in lines of its data; None where that does not fit.
+    """Return the blocks and rows of a convolution that reads its windows in place, or None if it cannot.
 
-    Each line begins a step: of a last one that is not full the weights must be zeros.
+    Each line of a window starts a new step; the weights of a partial last step must be padded with zeros.
     """
     if not all(isinstance(extent, int) for extent in (*data[1:], *result[1:])) or window.dilation != (1, 1):
         return None
@@ -35,14 +34,14 @@ def windows_in_lines(x: str, data: Shape, result: Shape, window: Window, kind: K
     lines, places = result[1:3]
     (tall, wide), (down, right), (top, left, _, _) = window.size, window.strides, window.padding
     stretch, pitch = -(-wide * channels // kind.unit), right * channels
-    beyond = stretch * kind.unit - wide * channels  # elements that the last step of a window reads after it
+    beyond = stretch * kind.unit - wide * channels  # elements that the last step reads beyond the window
     if kind.converts or stretch > MOST_STEPS or pitch % (ALIASED * kind.unit) == 0:
         return None
     copies = window.is_padded or beyond > 0
     parts = -(-places // BLOCK)
-    part = -(-places // parts)  # places of a line that a block has
-    met = (part - 1) * right + wide  # places of the data that they meet
-    together = BLOCK // places if parts == 1 else 1  # lines of a block
+    part = -(-places // parts)  # pixels of a line per block
+    met = (part - 1) * right + wide  # pixels of the image that they read
+    together = BLOCK // places if parts == 1 else 1  # lines per block
     if copies:
         together = min(together, ((MOST_COPIED * kind.unit - beyond) // (met * channels) - tall) // down + 1)
     if together < 1:

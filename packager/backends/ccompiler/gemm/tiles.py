@@ -1,8 +1,7 @@
-"""The inner loops of dense and conv2d: a tile of rows x columns that accumulates in vector registers.
+"""Register tiles of GEMM: rows x columns that accumulate in vector registers.
 
-The rows of a tile lie at one distance; its columns are panels of packed weights, 16 columns wide whatever the CPU. A
-step of the sum reads one element per row and one row of each panel. For int8 a step is a pair of products, added at
-once.
+The rows of a tile have a constant pitch; its columns are panels of packed weights, 16 columns wide on every CPU. A step
+along K reads one element per row and one row of each panel; for int8 it is a pair of products.
 """
 
 from __future__ import annotations
@@ -11,32 +10,31 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-from packager.backends.ccompiler.core.machine import Machine
+from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Kind, Machine, Tile
 from packager.backends.ccompiler.core.shapes import Extent
-from packager.backends.ccompiler.core.tile import COLUMNS, KINDS, Kind, Tile
 from packager.backends.ccompiler.gemm.blocks import CHUNK
 from packager.codegen.templates import ENVIRONMENT
 
-BAND = 64  # columns that threads share out, if that makes enough parts of a product: a multiple of panels
-FEW = 6  # rows of a tile that is alone and so must fetch all weights that come next: of two none has less than 7
-EMBEDDED = ("f32", "f16")  # kinds of products that read an element themselves where a CPU has such instructions
+BAND = 64  # columns of a unit of work, if that makes enough units; a multiple of a panel
+FEW = 6  # rows of a tile that is alone in its block, and prefetches all of the next weights
+EMBEDDED = ("f32", "f16")  # kinds whose products broadcast a memory operand, where the CPU supports it
 
 
 @dataclass(frozen=True)
 class Registers:
-    """How tiles of a kind use a CPU's registers: at most ``rows`` rows, and for few rows more panels."""
+    """The register allocation of tiles: at most ``rows`` rows, and more panels for few rows."""
 
     vectors: int
     rows: int
     widths: tuple[int, ...]  # panels of a tile of 1, 2, ... rows; the last one also of more
 
     def panels(self, rows: int) -> int:
-        """Return how many panels a tile has if all of the data is ``rows`` rows."""
+        """Return the panels of a tile for data of ``rows`` rows."""
         return self.widths[min(rows, len(self.widths)) - 1]
 
 
 def registers_of(machine: Machine, kind: str) -> Registers:
-    """Return the shapes of tiles that keep their sums in registers, and have enough of them in flight."""
+    """Return the largest tiles whose accumulators fit the registers, with enough of them to hide latency."""
     narrow = kind in ("i8", "i32") or (kind == "u8" and not machine.quads)
     bytes_ = min(machine.vector_bytes, 32) if narrow else machine.vector_bytes
     vectors = COLUMNS * 4 // bytes_
@@ -50,7 +48,7 @@ def registers_of(machine: Machine, kind: str) -> Registers:
 
 
 def heights_of(rows: int, most: int) -> frozenset[int]:
-    """Return how many rows the tiles have that cover ``rows`` rows evenly."""
+    """Return the heights of tiles that cover ``rows`` rows evenly."""
     tiles = -(-rows // most)
     return frozenset({rows // tiles, -(-rows // tiles)})
 
@@ -64,11 +62,10 @@ def tiles_of(
     *,
     grouped: bool = False,
 ) -> frozenset[Tile]:
-    """Return the tiles for blocks of these numbers of rows, of any number for None, and ``columns`` columns.
+    """Return the tiles for blocks of these numbers of rows, or any number for None, and ``columns`` columns.
 
-    Threads share out bands of ``band`` columns.
-
-    With ``grouped`` blocks are groups of so many rows, two of which may be a tile.
+    A unit of work is ``band`` columns wide. With ``grouped`` the numbers are of groups of rows, two of which may share
+    a tile.
     """
     registers = registers_of(machine, kind.name)
     panels = -(-columns // COLUMNS) if isinstance(columns, int) else None
@@ -78,7 +75,7 @@ def tiles_of(
         widest = registers.panels(2 * block if both else block)
         widths = {widest >> shift for shift in range(widest.bit_length())}
         if panels is not None:
-            # The least width that divides them, and those of a unit: a band, where threads share the columns.
+            # The largest power of two that divides the panels and a band is the minimum.
             odd = min(panels & -panels, band // COLUMNS)
             widths = {width for width in widths if min(odd, widest) <= width <= panels}
         made |= {
@@ -90,7 +87,7 @@ def tiles_of(
 
 
 def _rows_of(tile: Tile) -> dict[str, Any]:
-    """Return the rows that pointers point at, for three rows of a half each, and each row's: which, how far behind."""
+    """Return the rows that have a pointer, one for three rows of a half, and the pointer and offset of each row."""
     halves = (0, (tile.rows + 1) // 2)
     starts, places = [], []
     for row in range(tile.rows):
@@ -102,9 +99,9 @@ def _rows_of(tile: Tile) -> dict[str, Any]:
 
 
 def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> list[str]:
-    """Return the C of tiles and of the functions that call them, and before it that of what gathers their rows.
+    """Return the C of tiles and their callers, preceded by the functions that gather their rows.
 
-    With ``fetch`` tiles fetch the weights that come next, which costs little where there are many rows only.
+    With ``fetch`` tiles prefetch the next weights, which is cheap only with many rows.
     """
     kinds = [kind for kind in KINDS.values() if any(tile.kind == kind.name for tile in tiles)]
     if not kinds:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packager.backends.ccompiler.core.functions import GroupDraft
-from packager.backends.ccompiler.core.operations import Operation
+from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Kind
+from packager.backends.ccompiler.core.operations import Operation, Window, window_of
 from packager.backends.ccompiler.core.shapes import Shape, c_text, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.core.tile import COLUMNS, KINDS, Kind
-from packager.backends.ccompiler.core.window import Window, window_of
 from packager.backends.ccompiler.gemm.blocks import Blocks, Data, even_blocks, gathered, rows_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, pad
 from packager.backends.ccompiler.gemm.row_windows import windows_in_lines

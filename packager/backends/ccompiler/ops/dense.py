@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from packager.backends.ccompiler.core.functions import GroupDraft
+from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Kind
 from packager.backends.ccompiler.core.operations import Operation, Use
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.core.tile import COLUMNS, KINDS, Kind
 from packager.backends.ccompiler.gemm.blocks import even_blocks, rows_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer
 

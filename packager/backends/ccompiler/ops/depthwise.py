@@ -13,11 +13,10 @@ import numpy as np
 
 from packager.backends.ccompiler.core.expressions import CTYPES, as_result
 from packager.backends.ccompiler.core.functions import GroupDraft
-from packager.backends.ccompiler.core.operations import Operation
+from packager.backends.ccompiler.core.machine import KINDS
+from packager.backends.ccompiler.core.operations import Operation, window_of
 from packager.backends.ccompiler.core.shapes import Extent, c_text, equal, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.core.tile import KINDS
-from packager.backends.ccompiler.core.window import window_of
 from packager.backends.ccompiler.ops.conv2d import groups_of
 
 if TYPE_CHECKING:

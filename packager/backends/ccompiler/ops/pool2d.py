@@ -6,10 +6,9 @@ from typing import Any
 
 from packager.backends.ccompiler.core.expressions import CTYPES, as_result, literal
 from packager.backends.ccompiler.core.functions import GroupDraft
-from packager.backends.ccompiler.core.operations import CannotRender, Operation
+from packager.backends.ccompiler.core.operations import CannotRender, Operation, Window, window_of
 from packager.backends.ccompiler.core.shapes import Shape, c_text, ceil_div, plain, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.core.window import Window, window_of
 
 # Channels accumulated at once: of a window, and of a plane, whose bands of channels threads share.
 CHUNK = 256

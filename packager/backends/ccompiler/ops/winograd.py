@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packager.backends.ccompiler.core.functions import GroupDraft
+from packager.backends.ccompiler.core.machine import COLUMNS, KINDS
 from packager.backends.ccompiler.core.operations import Operation
 from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.core.tile import COLUMNS, KINDS
 from packager.backends.ccompiler.gemm.blocks import even_blocks, rows_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer
 from packager.codegen.templates import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from packager.backends.ccompiler.core.window import Window
+    from packager.backends.ccompiler.core.operations import Window
     from packager.bundle.arrays import Array
 
 SIDE = 4  # of a tile of the output

@@ -22,7 +22,7 @@ from packager.backends.cutlass.gemm.cost_model import (
     fastest,
     multiplied,
 )
-from packager.backends.cutlass.gemm.kernels import Family, Sm90Tile
+from packager.backends.cutlass.gemm.kernels import Family, Sm90Tile, Tile
 
 # As TIMES, per step of 64 channels of one element of the window: fitted to those of ResNet-50 of batch 1, 8 and 32; the
 # choice is 0.4 % slower than the best (at most 4 %). Slices wait for each other.
@@ -81,14 +81,26 @@ def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, marg
 
 
 def _conv_microseconds(config: ConvConfig, shape: ConvShape) -> float:
-    m, n, k = config.tile.shape
-    product, slices = shape.product, config.tile.slices
-    waves = ceil_div(ceil_div(product.rows, m) * ceil_div(product.columns, n) * slices, SMS)
-    steps = ceil_div(ceil_div(product.depth, k), slices)
-    times = CONV_TIMES.get(config.tile.name)
-    if times is not None:
-        read = shape.rows * math.prod(shape.stride) * shape.channels
-        elements = read + product.columns * (product.depth + product.rows)
-        return estimate(times, waves, steps, elements * ELEMENTS[config.dtype].size)
-    rate = SM80_RATE * (1.6 if isinstance(config.tile, Sm90Tile) else 1.0)
-    return SM80_START + waves * (SM80_WAVE + steps * max(m * n * k / rate, 0.12))
+    product, times = shape.product, CONV_TIMES.get(config.tile.name)
+    if times is None:
+        return untuned_microseconds(config.tile, product)
+    read = shape.rows * math.prod(shape.stride) * shape.channels
+    elements = read + product.columns * (product.depth + product.rows)
+    return estimate(times, *_waves(config.tile, product), elements * ELEMENTS[config.dtype].size)
+
+
+def _waves(tile: Tile, product: GemmShape) -> tuple[int, int]:
+    """Return the waves of blocks, and the steps of each."""
+    m, n, k = tile.shape
+    blocks = ceil_div(product.rows, m) * ceil_div(product.columns, n) * tile.slices
+    return ceil_div(blocks, SMS), ceil_div(ceil_div(product.depth, k), tile.slices)
+
+
+def untuned_microseconds(tile: Tile, product: GemmShape, throughput: float = 1.0) -> float:
+    """Estimate the time of a convolution with a tile without measurements.
+
+    ``throughput`` is that of its element types, relative to 16-bit ones.
+    """
+    waves, steps = _waves(tile, product)
+    rate = throughput * SM80_RATE * (1.6 if isinstance(tile, Sm90Tile) else 1.0)
+    return SM80_START + waves * (SM80_WAVE + steps * max(math.prod(tile.shape) / rate, 0.12))

@@ -12,15 +12,7 @@ from functools import partial
 
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelSource
-from packager.backends.cutlass.gemm.kernels import (
-    ACTIVATIONS,
-    TYPES,
-    Family,
-    Sm80Tile,
-    Sm90Tile,
-    Tile,
-    TiledConfig,
-)
+from packager.backends.cutlass.gemm.kernels import TYPES, Family, Sm80Tile, Sm90Tile, Tile, TiledConfig
 
 # tfloat32 is float32 in memory whose products are rounded, as for GEMM.
 SM90_TYPES = ("float16", "bfloat16", "tfloat32")
@@ -36,7 +28,8 @@ class ConvConfig(TiledConfig):
 
     ``alignment`` is the number of elements per access of x and w: the channels are a multiple of it; the filters are
     one of ``out_alignment``, that of bias, residual and y. Pointers are aligned alike. ``fixed`` says that the channels
-    are exactly ``alignment``. ``residual`` is whether one is added, before the activation.
+    are exactly ``alignment``. ``residual`` is whether one is added, before the activation. Raises ValueError for what
+    the templates do not support.
 
     Kernels by ``rows`` are for few channels: they take a row of the window as the channels of one pixel. x and w are
     padded with zeros so that a row of the window and a step along the width are multiples of 16 bytes; x also contains
@@ -53,21 +46,19 @@ class ConvConfig(TiledConfig):
     residual: bool = False
     fast_math: bool = False
 
-    def __post_init__(self) -> None:
+    def _wrong(self) -> str:
         full = vector_of(self.dtype)
-        assert self.activation in ACTIVATIONS, self.activation
-        for alignment in (self.alignment, self.out_alignment):
-            assert alignment in (full >> shift for shift in range(4)), alignment
+        if not {self.alignment, self.out_alignment} <= {full >> shift for shift in range(4)}:
+            return "there is no such alignment"
         if isinstance(self.tile, Sm90Tile):
-            assert self.dtype in SM90_TYPES, self.dtype
-            assert self.alignment == self.out_alignment == full, "TMA takes 16 bytes"
-            assert not self.fixed
-        else:
-            assert not self.rows
-            assert self.tile.stages == 2 or self.alignment * ELEMENTS[self.dtype].size >= 4, (
-                "copies take 4 bytes or more"
-            )
-            assert self.tile.slices == 1 or (not self.fixed and self.out_alignment % 4 == 0)
+            if self.dtype not in SM90_TYPES or self.fixed:
+                return "sm90 kernels multiply neither float32 nor a fixed number of channels"
+            return "" if self.alignment == self.out_alignment == full else "TMA takes 16 bytes"
+        if self.tile.stages > 2 and self.alignment * ELEMENTS[self.dtype].size < 4:
+            return f"{self.alignment} elements cannot be copied"
+        if self.tile.slices != 1 and (self.fixed or self.out_alignment % 4 != 0):
+            return "slices need 4 filters at a time"
+        return "there are no sm80 kernels by rows" if self.rows else ""
 
     @property
     def family(self) -> Family:

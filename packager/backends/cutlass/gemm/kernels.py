@@ -146,6 +146,14 @@ class TiledConfig(KernelConfig):
     residual: bool
     fast_math: bool
 
+    def __post_init__(self) -> None:
+        if wrong := self._wrong():
+            raise ValueError(f"no kernel {self.name}: {wrong}")
+
+    @abstractmethod
+    def _wrong(self) -> str:
+        """Return why the templates do not support this configuration, or ''."""
+
     def functor(self, result: str) -> str:
         """Return the C++ functor of the activation, of CUTLASS or of templates/cutlass/common/activations.h.
 
@@ -196,11 +204,6 @@ class GemmConfig(TiledConfig):
     activation: str = "none"
     residual: bool = False
     fast_math: bool = False
-
-    def __post_init__(self) -> None:
-        wrong = self._wrong()
-        if wrong:
-            raise ValueError(f"no GEMM kernel {self.name}: {wrong}")
 
     def _wrong(self) -> str:
         element, size = TYPES[self.dtype], ELEMENTS[self.dtype].size

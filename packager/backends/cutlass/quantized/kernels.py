@@ -55,9 +55,7 @@ class QuantizedConfig(TiledConfig):
     def __post_init__(self) -> None:
         if not self.out_alignment:
             object.__setattr__(self, "out_alignment", vector_of(self.out))
-        wrong = self._wrong()
-        if wrong:
-            raise ValueError(f"no kernel {self.name}: {wrong}")
+        super().__post_init__()
 
     def _wrong(self) -> str:
         if self.out not in OUTPUTS[self.dtype]:

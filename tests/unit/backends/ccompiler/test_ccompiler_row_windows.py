@@ -13,10 +13,9 @@ from ccompiler_runner import Runner, partition, variable
 from test_ccompiler_families import LAYOUTS, close, conv2d, first, has_avx512, last, last_shape, random, symbol
 from tvm.relax import op
 
-from packager.backends.ccompiler.core.machine import Machine
+from packager.backends.ccompiler.core.machine import KINDS, Machine
+from packager.backends.ccompiler.core.operations import Window
 from packager.backends.ccompiler.core.shapes import Shape
-from packager.backends.ccompiler.core.tile import KINDS
-from packager.backends.ccompiler.core.window import Window
 from packager.backends.ccompiler.gemm.row_windows import MOST_COPIED, MOST_STEPS, windows_in_lines
 
 MACHINES = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}

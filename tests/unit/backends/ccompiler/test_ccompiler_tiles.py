@@ -13,8 +13,7 @@ pytest.importorskip("tvm")
 from ccompiler_runner import partition, variable
 from tvm import relax, tirx
 
-from packager.backends.ccompiler.core.machine import Machine
-from packager.backends.ccompiler.core.tile import COLUMNS, KINDS
+from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Machine
 from packager.backends.ccompiler.gemm.tiles import BAND, heights_of, registers_of, tiles_of
 from packager.backends.ccompiler.module import render_module
 
