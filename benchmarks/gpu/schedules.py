@@ -62,7 +62,7 @@ def _lower(case: Case, arch: str) -> tuple[dict[str, Any], str]:
     from tvm import relax, sym, tirx
     from tvm_ffi import structural_map
 
-    from packager.graph.passes import apply
+    from packager.graph.rewrite import apply
     from packager.lower.cuda.kernels import lower_cuda_kernels
     from packager.lower.cuda.schedule import schedule_cuda
     from packager.lower.kernels import make_group

@@ -16,12 +16,12 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 from tvm.sym import Analyzer
-from tvm_ffi import structural_walk
 
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
-from packager.graph.dataflow import bindings_of, extents_of
+from packager.graph.dataflow import bindings_of, extents_of, operator_of
 from packager.graph.identity import IdentityMap
+from packager.graph.rewrite import nodes_of
 from packager.graph.symbolic import to_extent
 from packager.ir.model import ImportedModel
 from packager.ir.shapes import Condition
@@ -52,21 +52,17 @@ class Relations:
     def require(self, left: Any, relation: str, right: Any, node: str) -> None:
         """Add a constraint of ``node`` unless it always holds. Raises ModelError if it never does."""
         left, right = (tirx.IntImm("int64", e) if isinstance(e, int) else e for e in (left, right))
-        if self._always(left, relation, right):
+        analyzer = self.analyzer
+        if analyzer.can_prove_equal(left, right) if relation == "==" else analyzer.can_prove(left <= right):
             return
-        names = _names(left, right)
+        names = IdentityMap((v, v.name) for side in (left, right) for v in nodes_of(side, tirx.Var))
         condition = Condition(to_extent(left, names), relation, to_extent(right, names), node)
-        if not names or (relation == "==" and self.analyzer.can_prove(tirx.NE(left, right))):
+        if not names or (relation == "==" and analyzer.can_prove(tirx.NE(left, right))):
             raise ModelError(
                 f"node {node!r} requires {condition.text}, which never holds within the bounds of the dims",
                 hint="change the bounds with --dim, or fix the model",
             )
         self.found.setdefault((condition.left, relation, condition.right), condition)
-
-    def _always(self, left: Any, relation: str, right: Any) -> bool:
-        if relation == "==":
-            return bool(self.analyzer.can_prove_equal(left, right))
-        return bool(self.analyzer.can_prove(left <= right))
 
 
 def with_conditions(model: ImportedModel) -> ImportedModel:
@@ -77,33 +73,21 @@ def with_conditions(model: ImportedModel) -> ImportedModel:
     relations = Relations(bound_analyzer(main.params[: len(known.inputs)], known.dims), known.conditions)
     for binding in bindings_of(main):
         call = binding.value
-        if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.Op) and call.op.name in _CONSTRAINTS:
-            node = model.nodes.get(binding.var.name, call.op.name.removeprefix("relax."))
-            for left, relation, right in _CONSTRAINTS[call.op.name](call):
+        if operator_of(call) in _RULES:
+            node = model.nodes.get(binding.var.name, operator_of(call))
+            for left, relation, right in _constraints(call):
                 relations.require(left, relation, right, node)
     signature = dataclasses.replace(known, conditions=tuple(relations.found.values()))
     return dataclasses.replace(model, signature=signature)
 
 
-def _names(*expressions: Any) -> IdentityMap[Any]:
-    """Map the variables in expressions to their dims."""
-    found: list[Any] = []
-    for expression in expressions:
-        structural_walk(expression, [(tirx.Var, found.append)])
-    return IdentityMap((variable, variable.name) for variable in found)
-
-
-def _known(function: Callable[..., Iterator[Constraint]]) -> Callable[[relax.Call], Iterator[Constraint]]:
-    """Adapt a rule on (attributes, result shape, argument shapes) to a rule on calls."""
-
-    def rule(call: relax.Call) -> Iterator[Constraint]:
-        arguments = [part for a in call.args for part in (a.fields if isinstance(a, relax.Tuple) else [a])]
-        shapes = [extents_of(argument) for argument in arguments if isinstance(argument.ty, relax.TensorType)]
-        result = extents_of(call)
-        if result is not None and all(shape is not None for shape in shapes):
-            yield from function(call.attrs, result, *shapes)
-
-    return rule
+def _constraints(call: relax.Call) -> Iterator[Constraint]:
+    """Yield the constraints of a call's operator, by the rule on its attributes, result shape and argument shapes."""
+    arguments = [part for a in call.args for part in (a.fields if isinstance(a, relax.Tuple) else [a])]
+    shapes = [extents_of(argument) for argument in arguments if isinstance(argument.ty, relax.TensorType)]
+    result = extents_of(call)
+    if result is not None and all(shape is not None for shape in shapes):
+        yield from _RULES[operator_of(call)](call.attrs, result, *shapes)
 
 
 def _size(shape: Sequence[Any]) -> Any:
@@ -148,21 +132,17 @@ def einsum_constraints(subscripts: str, operands: Sequence[Sequence[Any]]) -> It
             yield extents.setdefault(label, extent), "==", extent
 
 
-def _elements(attrs: Any, data: Sequence[Any], indices: Sequence[Any]) -> Iterator[Constraint]:
+def _gather_elements(attrs: Any, _result: Any, data: Sequence[Any], indices: Sequence[Any]) -> Iterator[Constraint]:
     axis = int(attrs.axis) % len(data)
     for place, (extent, limit) in enumerate(zip(indices, data, strict=True)):
         if place != axis:
             yield extent, "<=", limit
 
 
-def _gather_elements(attrs: Any, _result: Any, data: Sequence[Any], indices: Sequence[Any]) -> Iterator[Constraint]:
-    yield from _elements(attrs, data, indices)
-
-
 def _scatter_elements(
-    attrs: Any, _result: Any, data: Sequence[Any], indices: Sequence[Any], updates: Sequence[Any]
+    attrs: Any, result: Any, data: Sequence[Any], indices: Sequence[Any], updates: Sequence[Any]
 ) -> Iterator[Constraint]:
-    yield from _elements(attrs, data, indices)
+    yield from _gather_elements(attrs, result, data, indices)
     for extent, limit in zip(indices, updates, strict=True):
         yield extent, "==", limit
 
@@ -176,15 +156,15 @@ def _attention(
     yield key[1], "==", value[1]
 
 
-_CONSTRAINTS: Mapping[str, Callable[[relax.Call], Iterator[Constraint]]] = {
-    "relax.reshape": _known(_reshape),
-    "relax.broadcast_to": _known(_broadcast_to),
-    "relax.matmul": _known(_matmul),
-    "relax.einsum": _known(_einsum),
-    "relax.gather_elements": _known(_gather_elements),
-    "relax.scatter_elements": _known(_scatter_elements),
-    "relax.nn.attention": _known(_attention),
-    "relax.nn.attention_bias": _known(_attention),
-    **{f"relax.nn.conv{n}d": _known(_conv) for n in (1, 2, 3)},
-    **{f"relax.nn.conv{n}d_transpose": _known(_conv_transpose) for n in (1, 2, 3)},
+_RULES: Mapping[str, Callable[..., Iterator[Constraint]]] = {
+    "reshape": _reshape,
+    "broadcast_to": _broadcast_to,
+    "matmul": _matmul,
+    "einsum": _einsum,
+    "gather_elements": _gather_elements,
+    "scatter_elements": _scatter_elements,
+    "nn.attention": _attention,
+    "nn.attention_bias": _attention,
+    **{f"nn.conv{n}d": _conv for n in (1, 2, 3)},
+    **{f"nn.conv{n}d_transpose": _conv_transpose for n in (1, 2, 3)},
 }

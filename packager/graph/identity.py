@@ -16,31 +16,25 @@ class IdentityMap(MutableMapping[Any, V], Generic[V]):
     """A dict whose keys are TVM objects, compared by identity; in order of insertion."""
 
     def __init__(self, items: Iterable[tuple[Any, V]] = ()) -> None:
-        self._keys: dict[int, Any] = {}
-        self._values: dict[int, V] = {}
-        for key, value in items:
-            self[key] = value
+        self._items = {key.__chandle__(): (key, value) for key, value in items}
 
     def __getitem__(self, key: Any) -> V:
-        return self._values[key.__chandle__()]
+        return self._items[key.__chandle__()][1]
 
     def __setitem__(self, key: Any, value: V) -> None:
-        address = key.__chandle__()
-        self._keys[address] = key
-        self._values[address] = value
+        self._items[key.__chandle__()] = (key, value)
 
     def __delitem__(self, key: Any) -> None:
-        address = key.__chandle__()
-        del self._values[address], self._keys[address]
+        del self._items[key.__chandle__()]
 
     def __contains__(self, key: Any) -> bool:
-        return key.__chandle__() in self._values
+        return key.__chandle__() in self._items
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._keys.values())
+        return (key for key, _ in self._items.values())
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._items)
 
 
 class IdentitySet(MutableSet[Any]):

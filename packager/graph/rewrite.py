@@ -1,11 +1,15 @@
-"""Rebuilds calls, functions and modules with changes: TVM's are immutable."""
+"""Walks TVM's expressions and statements, and rebuilds them with changes: they are immutable."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tvm import IRModule, relax
-from tvm_ffi import structural_map
+from tvm_ffi import structural_map, structural_walk
+
+from packager.errors import ModelError, last_line
+from packager.graph.dataflow import bindings_of
 
 _ATTRIBUTES = {
     "relax.matmul": ("out_dtype",),
@@ -15,6 +19,25 @@ _ATTRIBUTES = {
     ),
 }
 PRODUCTS = tuple(_ATTRIBUTES)
+
+
+def nodes_of(node: Any, *kinds: Any) -> list[Any]:
+    """Return the nodes of these classes in an expression or statement, in the order of TVM's walk."""
+    found: list[Any] = []
+    structural_walk(node, [(kind, found.append) for kind in kinds])
+    return found
+
+
+def map_operands(expr: Any, change: Callable[[Any], Any]) -> Any:
+    """Rebuild a tuple, its field or a call with changed operands, without a type; return other expressions as is."""
+    match expr:
+        case relax.Tuple():
+            return relax.Tuple([change(field) for field in expr.fields])
+        case relax.TupleGetItem():
+            return relax.TupleGetItem(change(expr.tuple_value), expr.index)
+        case relax.Call():
+            return relax.Call(expr.op, [change(argument) for argument in expr.args], expr.attrs, expr.ty_args)
+    return expr
 
 
 def rebuild_call(call: relax.Call, *operands: Any, **changes: Any) -> relax.Call:
@@ -27,6 +50,33 @@ def rebuild_call(call: relax.Call, *operands: Any, **changes: Any) -> relax.Call
     kept["out_dtype"] = kept["out_dtype"] or None
     make = relax.op.matmul if name == "relax.matmul" else getattr(relax.op.nn, name.removeprefix("relax.nn."))
     return make(*operands, **{**kept, **changes})
+
+
+def rebuild_main(
+    builder: relax.BlockBuilder,
+    main: relax.Function,
+    bind: Callable[[Any], None],
+    result: Callable[[Any], Any],
+    parameters: Sequence[relax.Var] | None = None,
+) -> relax.Function:
+    """Rebuild ``main`` in ``builder``: ``bind`` emits what replaces a binding, ``result`` converts the result."""
+    with builder.function("main", list(parameters or main.params), attrs=dict(main.attrs or {})):
+        with builder.dataflow():
+            for binding in bindings_of(main):
+                bind(binding)
+            output = builder.emit_output(result(main.body.body))
+        builder.emit_func_output(output)
+    return builder.get()["main"]
+
+
+def map_bindings(
+    module: IRModule, change: Callable[[Any], Iterable[Any]], result: Callable[[Any], Any] = lambda result: result
+) -> IRModule:
+    """Replace each binding of ``main`` by those that ``change`` returns, and then the result."""
+    main = module["main"]
+    blocks = [type(block)([new for old in block.bindings for new in change(old)]) for block in main.body.blocks]
+    body = relax.SeqExpr(blocks, result(main.body.body))
+    return with_main(module, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
 
 
 def with_main(module: IRModule, main: relax.Function) -> IRModule:
@@ -43,3 +93,18 @@ def name_result(module: IRModule, name: str) -> IRModule:
         return module
     named = type(result)(name, result.ty)
     return with_main(module, structural_map(main, (relax.Var, lambda var: named if var.same_as(result) else var)))
+
+
+def apply(passes: Sequence[Any], module: IRModule) -> IRModule:
+    """Run passes in order. Raises ModelError that names the pass that failed."""
+    for transform in passes:
+        try:
+            module = transform(module)
+        except Exception as error:  # passes raise arbitrary C++ errors
+            name = transform.info.name if hasattr(transform, "info") else transform.__name__
+            raise ModelError(
+                f"TVM cannot lower this model: pass {name} failed",
+                detail=last_line(error),
+                hint="this is a limit of TVM; simplify the model, or export it with another opset",
+            ) from error
+    return module

@@ -13,7 +13,7 @@ from tvm.s_tir import ScheduleError
 from packager.custom_ops.library import called_operator
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
 from packager.graph.dataflow import bindings_of, called_function
-from packager.graph.passes import apply
+from packager.graph.rewrite import apply
 from packager.ir.model import CallSource, LoweredModel, PartitionedModel
 from packager.ir.primitives import CallSite, FunctionGroup, Kernel, Partition
 from packager.lower.devices import Device, device_named

@@ -15,10 +15,11 @@ from tvm import relax, tirx
 from tvm_ffi import structural_equal
 
 from packager.bundle.arrays import Array
+from packager.graph.dataflow import operator_of, static_shape_of
 from packager.graph.evaluate import evaluate_call
 from packager.graph.identity import IdentityMap
 from packager.graph.lift_constants import INLINE_INTEGERS, stays_inline
-from packager.graph.rewrite import with_main
+from packager.graph.rewrite import map_bindings
 
 
 def fold_inline(module: tvm.IRModule) -> tvm.IRModule:
@@ -27,11 +28,8 @@ def fold_inline(module: tvm.IRModule) -> tvm.IRModule:
     Leaves bindings of constants and variables, which ``CanonicalizeBindings`` removes. Results too large for inline
     constants are not folded.
     """
-    main = module["main"]
     known: IdentityMap[Array] = IdentityMap()
-    blocks = [type(block)([_folded(binding, known) for binding in block.bindings]) for block in main.body.blocks]
-    body = relax.SeqExpr(blocks, main.body.body)
-    return with_main(module, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
+    return map_bindings(module, lambda binding: [_folded(binding, known)])
 
 
 def _folded(binding: Any, known: IdentityMap[Array]) -> Any:
@@ -50,7 +48,7 @@ def _folded(binding: Any, known: IdentityMap[Array]) -> Any:
 
 def _branch(call: relax.Call, known: IdentityMap[Array]) -> relax.Expr | None:
     """Return the operand that a ``where`` with a constant condition selects, if it is unchanged."""
-    if getattr(call.op, "name", "") != "relax.where":
+    if operator_of(call) != "where":
         return None
     condition = known.get(call.args[0])
     if condition is None or len(np.unique(condition)) != 1:
@@ -64,11 +62,7 @@ def _value(call: relax.Call, known: IdentityMap[Array]) -> Array | None:
     if isinstance(call.ty, relax.ShapeType):
         extents = call.ty.values or ()
         is_static = len(extents) > 0 and all(isinstance(extent, tirx.IntImm) for extent in extents)
-        by_shape = getattr(call.op, "name", "") == "relax.shape_of" and is_static
+        by_shape = operator_of(call) == "shape_of" and is_static
         return np.array([int(extent) for extent in extents], np.int64) if by_shape else None
-    extents = call.ty.shape.values if isinstance(getattr(call.ty, "shape", None), relax.ShapeExpr) else None
-    if extents is None or not all(isinstance(extent, tirx.IntImm) for extent in extents):
-        return None
-    if math.prod(int(extent) for extent in extents) > INLINE_INTEGERS:
-        return None
-    return evaluate_call(call, known)
+    shape = static_shape_of(call)
+    return None if shape is None or math.prod(shape) > INLINE_INTEGERS else evaluate_call(call, known)

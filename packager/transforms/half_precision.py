@@ -15,9 +15,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, bindings_of, variables_of
+from packager.graph.dataflow import Dataflow, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import PRODUCTS, rebuild_call, with_main
+from packager.graph.rewrite import PRODUCTS, map_operands, rebuild_call, rebuild_main, with_main
 from packager.ir.model import ImportedModel
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
@@ -57,15 +57,8 @@ class _Converter:
         self.masks: IdentityMap[Any] = IdentityMap()
 
     def convert(self) -> relax.Function:
-        parameters = list(self.main.params)
-        self.full.update((parameter, parameter) for parameter in parameters)
-        with self.builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
-            with self.builder.dataflow():
-                for binding in bindings_of(self.main):
-                    self._bind(binding)
-                result = self.builder.emit_output(self._in_full(self.main.body.body))
-            self.builder.emit_func_output(result)
-        return self.builder.get()["main"]
+        self.full.update((parameter, parameter) for parameter in self.main.params)
+        return rebuild_main(self.builder, self.main, self._bind, self._in_full)
 
     def _bind(self, binding: Any) -> None:
         value, variable, name = binding.value, binding.var, binding.var.name
@@ -83,9 +76,9 @@ class _Converter:
             operands = [self._rounded(a) if a.same_as(mask) else self._in_half(a) for a in value.args]
             self.half[variable] = self.builder.emit(relax.op.add(*operands), name)
         elif halved and operator in MOVEMENT | INSIDE:
-            self.half[variable] = self.builder.emit(self._call(value, self._in_half), name)
+            self.half[variable] = self.builder.emit(map_operands(value, self._in_half), name)
         elif halved and isinstance(binding.var.ty, relax.TensorType):
-            full = self.builder.emit(self._call(value, self._in_full))
+            full = self.builder.emit(map_operands(value, self._in_full))
             self.half[variable] = self.builder.emit(relax.op.astype(full, self.dtype), name)
         else:
             self.full[variable] = self.builder.emit(self._in_full(value), name)
@@ -107,9 +100,6 @@ class _Converter:
             self.masks[mask] = self.builder.emit(relax.op.astype(clipped, self.dtype))
         return self.masks[mask]
 
-    def _call(self, call: relax.Call, convert: Any) -> relax.Call:
-        return relax.Call(call.op, [convert(argument) for argument in call.args], call.attrs, call.ty_args)
-
     def _prefers_half(self, expr: Any) -> bool:
         if isinstance(expr, relax.Tuple):
             return any(self._prefers_half(field) for field in expr.fields)
@@ -118,7 +108,7 @@ class _Converter:
     def _in_half(self, expr: Any) -> Any:
         """Return an expression with its float32 operands in half precision."""
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self._in_half(field) for field in expr.fields])
+            return map_operands(expr, self._in_half)
         if not isinstance(expr, relax.Var | tvm.ir.GenericConst) or not _is_full(expr):
             return self._in_full(expr)
         if expr not in self.half:
@@ -131,13 +121,7 @@ class _Converter:
             if expr not in self.full and expr in self.half:
                 self.full[expr] = self._widened(self.half[expr], expr.ty)
             return self.full.get(expr, expr)
-        if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self._in_full(field) for field in expr.fields])
-        if isinstance(expr, relax.TupleGetItem):
-            return relax.TupleGetItem(self._in_full(expr.tuple_value), expr.index)
-        if isinstance(expr, relax.Call):
-            return self._call(expr, self._in_full)
-        return expr
+        return map_operands(expr, self._in_full)
 
     def _widened(self, half: Any, ty: Any) -> Any:
         if isinstance(ty, relax.TupleType):
@@ -147,7 +131,5 @@ class _Converter:
 
 
 def _is_full(expr: Any) -> bool:
-    ty = expr.ty
-    if isinstance(ty, relax.TupleType):
-        return all(isinstance(field, relax.TensorType) and str(field.dtype) == FULL for field in ty.fields)
-    return isinstance(ty, relax.TensorType) and str(ty.dtype) == FULL
+    types = expr.ty.fields if isinstance(expr.ty, relax.TupleType) else [expr.ty]
+    return all(isinstance(ty, relax.TensorType) and str(ty.dtype) == FULL for ty in types)

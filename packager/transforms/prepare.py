@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from packager.graph.passes import apply
-from packager.graph.rewrite import name_result, with_main
+from packager.graph.rewrite import apply, name_result, with_main
 from packager.ir.model import ImportedModel, PreparedModel
 from packager.ir.preparation import Preparation
 from packager.transforms.fold_inline import fold_inline

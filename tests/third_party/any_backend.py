@@ -130,7 +130,7 @@ class _Writer:
         import tvm
         from tvm import relax
 
-        from packager.graph.passes import apply
+        from packager.graph.rewrite import apply
         from packager.lower.lowering import LEGALIZE
 
         function = self.partition.function.with_attr("global_symbol", "main")

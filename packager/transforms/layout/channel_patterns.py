@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
 
-from packager.graph.dataflow import same, shape_of
+from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
 
-VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
-# made_by(operand, *names): the call that computes an operand, if it is of one of these operators.
-MadeBy = Callable[..., Any]
+VIEWS = ("reshape", "expand_dims", "squeeze")
 
 
 @dataclass(frozen=True)
@@ -24,13 +22,13 @@ class Shuffle:
     whole: tuple[Any, ...]
 
 
-def find_shuffle(call: relax.Call, made_by: MadeBy) -> Shuffle | None:
+def find_shuffle(call: relax.Call, flow: Dataflow) -> Shuffle | None:
     """Match the last reshape of a shuffle.
 
     The model reshapes to [N, groups, C, H, W], swaps groups and C, and reshapes to [N, C * groups, H, W].
     """
-    swap = made_by(call.args[0], "relax.permute_dims")
-    split = made_by(swap.args[0], "relax.reshape") if swap is not None else None
+    swap = flow.call(call.args[0], "permute_dims")
+    split = flow.call(swap.args[0], "reshape") if swap is not None else None
     if split is None or swap.attrs.axes is None:
         return None
     source, parts, whole = _names(split.args[0]), _names(split), _names(call)
@@ -42,12 +40,12 @@ def find_shuffle(call: relax.Call, made_by: MadeBy) -> Shuffle | None:
     return Shuffle(split.args[0], (batch, height, width, groups, inner), (batch, height, width, channels))
 
 
-def find_flattened(call: relax.Call, made_by: MadeBy) -> Any | None:
+def find_flattened(call: Any, flow: Dataflow) -> Any | None:
     """Match NCHW -> [N, C, H * W] -> transpose to [N, H * W, C]; return the NCHW image, or None."""
-    is_transpose = getattr(call.op, "name", "") == "relax.permute_dims" and call.attrs.axes is not None
+    is_transpose = operator_of(call) == "permute_dims" and call.attrs.axes is not None
     if not is_transpose or list(map(int, call.attrs.axes)) != [0, 2, 1]:
         return None
-    flat = made_by(call.args[0], "relax.reshape")
+    flat = flow.call(call.args[0], "reshape")
     image, rows = (shape_of(flat.args[0]), shape_of(flat)) if flat is not None else (None, None)
     if not image or not rows or len(image) != 4:
         return None
@@ -65,10 +63,10 @@ class NeighborMean:
     whole: tuple[Any, ...]
 
 
-def find_mean_of_neighbors(call: relax.Call, made_by: MadeBy) -> NeighborMean | None:
+def find_mean_of_neighbors(call: relax.Call, flow: Dataflow) -> NeighborMean | None:
     """Match the last reshape of such a mean, which frontends write as a 3-D pooling of [N, 1, C, H, W]."""
-    pool = made_by(call.args[0], "relax.nn.avg_pool3d")
-    seen = made_by(pool.args[0], *VIEWS) if pool is not None else None
+    pool = flow.call(call.args[0], "nn.avg_pool3d")
+    seen = flow.call(pool.args[0], *VIEWS) if pool is not None else None
     if pool is None or seen is None:
         return None
     attrs, source = pool.attrs, _names(seen.args[0])

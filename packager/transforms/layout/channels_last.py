@@ -11,22 +11,20 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import bindings_of, computed_from_constants, shape_of
+from packager.graph.dataflow import Dataflow, bindings_of, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import rebuild_call, with_main
+from packager.graph.rewrite import map_operands, rebuild_call, rebuild_main, with_main
 from packager.transforms.layout.channel_patterns import VIEWS, find_flattened, find_mean_of_neighbors, find_shuffle
 from packager.transforms.layout.im2col import find_im2col
 
 TO_NHWC = [0, 2, 3, 1]
 TO_NCHW = [0, 3, 1, 2]
 AXES = {0: 0, 1: 3, 2: 1, 3: 2}  # axis of NCHW -> axis of NHWC
-CONVOLUTION = "relax.nn.conv2d"
-MEAN = "relax.mean"
-POOLINGS = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d")
-REDUCTIONS = ("relax.mean", "relax.sum", "relax.max", "relax.min")
+CONVOLUTION = "nn.conv2d"
+POOLINGS = ("nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")
+REDUCTIONS = ("mean", "sum", "max", "min")
 ELEMENTWISE = frozenset(
-    f"relax.{name}"
-    for name in (
+    (
         *("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "sqrt"),
         *("rsqrt", "abs", "negative", "square", "erf", "clip", "astype", "floor", "ceil", "round", "sign"),
         *("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "where"),
@@ -46,13 +44,9 @@ def to_channels_last(
     lowered to im2col + matmul.
     """
     main = module["main"]
-    names = {getattr(binding.value.op, "name", "") for binding in _calls(main)}
-    wanted = {CONVOLUTION} if num_inputs is None else {CONVOLUTION, *POOLINGS, MEAN}
+    names = {operator_of(binding.value) for binding in bindings_of(main)}
+    wanted = {CONVOLUTION} if num_inputs is None else {CONVOLUTION, *POOLINGS, "mean"}
     return _Converter(module, num_inputs, im2col_inputs).convert() if names & wanted else module
-
-
-def _calls(main: relax.Function) -> list[Any]:
-    return [b for b in bindings_of(main) if isinstance(b.value, relax.Call)]
 
 
 class _Converter:
@@ -66,7 +60,7 @@ class _Converter:
         self.module = module
         self.main = main = module["main"]
         self.builder = relax.BlockBuilder()
-        self.values = relax.analysis.get_var2val(main)
+        self.flow = Dataflow(main)
         self.nchw: IdentityMap[Any] = IdentityMap()
         self.nhwc: IdentityMap[Any] = IdentityMap()
         self.computed_nhwc = IdentitySet()
@@ -74,17 +68,9 @@ class _Converter:
         self.filters = IdentitySet() if im2col_inputs is None else computed_from_constants(main, im2col_inputs)
 
     def convert(self) -> tvm.IRModule:
-        parameters = list(self.main.params)
-        self.nchw.update((parameter, parameter) for parameter in parameters)
-        with self.builder.function("main", parameters, attrs=dict(self.main.attrs or {})):
-            with self.builder.dataflow():
-                for binding in bindings_of(self.main):
-                    self._bind(binding)
-                result = self.builder.emit_output(self._rewritten(self.main.body.body))
-            self.builder.emit_func_output(result)
-        made = self.builder.get()
-        gathers = {variable: f for variable, f in made.functions.items() if variable.name_hint != "main"}
-        rewritten = with_main(self.module, made["main"])
+        self.nchw.update((parameter, parameter) for parameter in self.main.params)
+        rewritten = with_main(self.module, rebuild_main(self.builder, self.main, self._bind, self._rewritten))
+        gathers = {v: f for v, f in self.builder.get().functions.items() if v.name_hint != "main"}
         return tvm.IRModule({**rewritten.functions, **gathers}, attrs=rewritten.attrs)
 
     def _bind(self, binding: Any) -> None:
@@ -96,26 +82,16 @@ class _Converter:
             return
         if isinstance(value, relax.Var) and value in self.nhwc:
             self.nhwc[variable] = self.nhwc[value]
-        rewritten = self._same_in_both(value) if isinstance(value, relax.Call) else None
+        rewritten = self._plane_reduction(value)
+        rewritten = self._transposed(value) if rewritten is None else rewritten
         rewritten = self._rewritten(value) if rewritten is None else rewritten
         self.nchw[variable] = self.builder.emit(rewritten, binding.var.name)
 
     def _rewritten(self, expr: Any) -> Any:
         """Return an expression with operands in the model's layout."""
-
-        def replace(variable: Any) -> Any:
-            known = variable in self.nchw or variable in self.nhwc
-            return self._in_nchw(variable) if known else variable
-
         if isinstance(expr, relax.Var):
-            return replace(expr)
-        if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self._rewritten(field) for field in expr.fields])
-        if isinstance(expr, relax.TupleGetItem):
-            return relax.TupleGetItem(self._rewritten(expr.tuple_value), expr.index)
-        if isinstance(expr, relax.Call):
-            return relax.Call(expr.op, [self._rewritten(a) for a in expr.args], expr.attrs, expr.ty_args)
-        return expr
+            return self._in_nchw(expr) if expr in self.nchw or expr in self.nhwc else expr
+        return map_operands(expr, self._rewritten)
 
     def _in_nchw(self, variable: Any) -> Any:
         if variable not in self.nchw:
@@ -129,7 +105,7 @@ class _Converter:
 
     def _channels_last(self, call: relax.Call) -> Any | None:
         """Return the call on NHWC operands, or None to leave it unchanged."""
-        name = getattr(call.op, "name", "")
+        name = operator_of(call)
         if name == CONVOLUTION:
             return self._convolution(call)
         is_pooling = name in POOLINGS and call.attrs.layout == "NCHW"
@@ -139,43 +115,37 @@ class _Converter:
             shuffled = self._shuffled(call)
             return self._mean_of_neighbors(call) if shuffled is None else shuffled
         axes = _reduced_axes(call) if name in REDUCTIONS and call.attrs.keepdims else []
-        is_plane_mean = name == MEAN and axes == [1, 2] and self.constants is not None
+        is_plane_mean = name == "mean" and axes == [1, 2] and self.constants is not None
         if not is_plane_mean and not any(self._prefers_last(argument) for argument in call.args):
             return None
         if is_pooling:
             return self._pooling(call, name)
         if axes:
-            return getattr(relax.op, name.removeprefix("relax."))(self._in_nhwc(call.args[0]), axes, keepdims=True)
+            return getattr(relax.op, name)(self._in_nhwc(call.args[0]), axes, keepdims=True)
         if name in ELEMENTWISE:
             return self._elementwise(call)
-        if name == "relax.concat" and int(call.attrs.axis) % 4 == 1 and isinstance(call.args[0], relax.Tuple):
+        if name == "concat" and int(call.attrs.axis) % 4 == 1 and isinstance(call.args[0], relax.Tuple):
             return relax.op.concat([self._in_nhwc(field) for field in call.args[0].fields], 3)
         return None
 
-    def _same_in_both(self, call: relax.Call) -> Any | None:
-        """Return a call on NHWC operands with a result that has the same layout in both; None if there is none."""
-        reduced = self._plane_reduction(call)
-        return self._transposed(call) if reduced is None else reduced
-
-    def _transposed(self, call: relax.Call) -> Any | None:
+    def _transposed(self, call: Any) -> Any | None:
         """Match a transpose of the model to [N, H, W, C] or [N, H * W, C]; return the value computed from NHWC."""
-        axes = call.attrs.axes if getattr(call.op, "name", "") == "relax.permute_dims" else None
-        order = list(map(int, axes or ()))
-        if order == TO_NHWC and self._prefers_last(call.args[0]):
+        axes = call.attrs.axes if operator_of(call) == "permute_dims" else None
+        if list(map(int, axes or ())) == TO_NHWC and self._prefers_last(call.args[0]):
             return self._in_nhwc(call.args[0])
-        flattened = find_flattened(call, self._made_by)
+        flattened = find_flattened(call, self.flow)
         if flattened is None or not self._prefers_last(flattened):
             return None
         return relax.op.reshape(self._in_nhwc(flattened), call.ty.shape)
 
-    def _plane_reduction(self, call: relax.Call) -> relax.Call | None:
+    def _plane_reduction(self, call: Any) -> relax.Call | None:
         """Return a reduction of NHWC to [N, C], which is the same in both layouts."""
-        name = getattr(call.op, "name", "")
+        name = operator_of(call)
         if name not in REDUCTIONS or not self._prefers_last(call.args[0]):
             return None
         if _reduced_axes(call) != [1, 2] or call.attrs.keepdims:
             return None
-        return getattr(relax.op, name.removeprefix("relax."))(self._in_nhwc(call.args[0]), [1, 2])
+        return getattr(relax.op, name)(self._in_nhwc(call.args[0]), [1, 2])
 
     def _prefers_last(self, argument: Any) -> bool:
         """Whether an operand is computed in NHWC."""
@@ -183,13 +153,8 @@ class _Converter:
             return any(self._prefers_last(field) for field in argument.fields)
         return argument in self.computed_nhwc
 
-    def _made_by(self, operand: Any, *names: str) -> relax.Call | None:
-        """Return the call bound to an operand, if it is of one of these operators."""
-        value = self.values.get(operand) if isinstance(operand, relax.Var) else None
-        return value if isinstance(value, relax.Call) and getattr(value.op, "name", "") in names else None
-
     def _shuffled(self, call: relax.Call) -> relax.Call | None:
-        shuffle = find_shuffle(call, self._made_by)
+        shuffle = find_shuffle(call, self.flow)
         if shuffle is None or not self._prefers_last(shuffle.source):
             return None
         parts = self.builder.emit(relax.op.reshape(self._in_nhwc(shuffle.source), shuffle.parts))
@@ -197,7 +162,7 @@ class _Converter:
         return relax.op.reshape(swapped, shuffle.whole)
 
     def _mean_of_neighbors(self, call: relax.Call) -> relax.Call | None:
-        mean = find_mean_of_neighbors(call, self._made_by)
+        mean = find_mean_of_neighbors(call, self.flow)
         if mean is None or self.constants is None or not self._prefers_last(mean.source):
             return None
         batch, height, width, channels = mean.whole
@@ -223,19 +188,11 @@ class _Converter:
 
     def _pooling(self, call: relax.Call, name: str) -> Any:
         data, attrs = self._in_nhwc(call.args[0]), call.attrs
-        if name == "relax.nn.adaptive_avg_pool2d":
+        if name == "nn.adaptive_avg_pool2d":
             return relax.op.nn.adaptive_avg_pool2d(data, attrs.output_size, layout="NHWC")
-        operator = getattr(relax.op.nn, name.removeprefix("relax.nn."))
-        return operator(
-            data,
-            pool_size=attrs.pool_size,
-            strides=attrs.strides,
-            padding=attrs.padding,
-            dilation=attrs.dilation,
-            ceil_mode=attrs.ceil_mode,
-            count_include_pad=attrs.count_include_pad,
-            layout="NHWC",
-        )
+        kept = ("pool_size", "strides", "padding", "dilation", "ceil_mode", "count_include_pad")
+        operator = getattr(relax.op.nn, name.removeprefix("nn."))
+        return operator(data, **{attribute: getattr(attrs, attribute) for attribute in kept}, layout="NHWC")
 
     def _elementwise(self, call: relax.Call) -> Any | None:
         operands: list[Any] = []
@@ -244,7 +201,7 @@ class _Converter:
             return None
         for how, argument in plans:
             if how == "as it is":
-                operands.append(self._rewritten(argument) if isinstance(argument, relax.Var) else argument)
+                operands.append(self._rewritten(argument))
             elif how == "channels":
                 operands.append(self.builder.emit(relax.op.permute_dims(self._rewritten(argument), [1, 2, 0])))
             else:

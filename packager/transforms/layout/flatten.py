@@ -13,7 +13,7 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, same, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import rebuild_call, with_main
+from packager.graph.rewrite import map_bindings, rebuild_call
 
 
 def fold_flatten_transpose(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
@@ -30,17 +30,11 @@ def fold_flatten_transpose(module: tvm.IRModule, num_inputs: int) -> tvm.IRModul
     )
     if not products:
         return module
-    blocks = [
-        type(block)([_bound(binding, products.get(binding.var)) for binding in block.bindings])
-        for block in main.body.blocks
-    ]
-    body = relax.SeqExpr(blocks, main.body.body)
-    changed = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    return relax.transform.Normalize()(with_main(module, changed))
 
+    def rewrite(binding: Any) -> list[Any]:
+        return [relax.VarBinding(binding.var, products[binding.var]) if binding.var in products else binding]
 
-def _bound(binding: Any, product: relax.Call | None) -> Any:
-    return binding if product is None else relax.VarBinding(binding.var, product)
+    return relax.transform.Normalize()(map_bindings(module, rewrite))
 
 
 def _product(flow: Dataflow, constants: IdentitySet, call: Any) -> relax.Call | None:

@@ -1,1 +1,1 @@
-"""Compute a batch in parts: ``micro_batch``, ``rules`` (which axes are batches), ``split``, ``cost``."""
+"""Compute a batch in parts: ``micro_batch``, ``rules`` (which axes are batches), ``cost``."""

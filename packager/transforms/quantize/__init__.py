@@ -1,3 +1,3 @@
-"""QDQ to integer arithmetic: ``quantize``, ``rewrite``, ``values``, ``emitter``, ``products``, ``arithmetic``,
-``constants``, ``limits``; ``float8``.
+"""QDQ to integer arithmetic: ``quantize``, ``values``, ``arithmetic``, ``products``, ``movement``, ``constants``,
+``limits``; ``float8``.
 """

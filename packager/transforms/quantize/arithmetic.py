@@ -8,8 +8,10 @@ import numpy as np
 from tvm import relax
 
 from packager.bundle.arrays import Array
-from packager.transforms.quantize.emitter import Emitter, Value
-from packager.transforms.quantize.values import NO_BOUNDS, Concatenation, Linear, Quantized, Term, is_zero, union
+from packager.graph.identity import IdentityMap
+from packager.graph.rewrite import map_operands
+from packager.transforms.quantize.constants import Constants
+from packager.transforms.quantize.values import NO_BOUNDS, Concatenation, Linear, Quantized, Term, Value, is_zero, union
 
 INT32 = np.iinfo(np.int32)
 # Maximum magnitudes of integer types.
@@ -18,6 +20,66 @@ LARGEST = {"int8": 128.0, "uint8": 255.0, "int16": 2.0**15, "uint16": 2.0**16}
 CONVERTIBLE = 2.0**30
 # Relative tolerance between the scale of a bias and the product of the operands' scales.
 SAME_SCALE = 1e-4
+
+
+class Emitter:
+    """Emits bindings into the rewritten ``main``, those of quantized values on demand.
+
+    ``values`` maps original variables to quantized values, ``real`` to emitted expressions, ``limits`` to upper bounds
+    on magnitudes.
+    """
+
+    def __init__(self, constants: Constants) -> None:
+        self.constants = constants
+        self.builder = relax.BlockBuilder()
+        self.values: IdentityMap[Value] = IdentityMap()
+        self.real: IdentityMap[Any] = IdentityMap()
+        self.limits: IdentityMap[float] = IdentityMap()
+
+    def value(self, expr: Any) -> Value | None:
+        """Return the quantized value of an operand, or None."""
+        return self.values.get(expr)
+
+    def emit(self, expr: Any, name: str = "") -> Any:
+        """Add a binding and return its variable."""
+        return self.builder.emit(expr, name)
+
+    def computed(self, expr: Any, name: str = "") -> Any:
+        """Return an expression with operands in the model's types, emitting lazy values."""
+        if isinstance(expr, relax.Var):
+            if expr not in self.real and expr in self.values:
+                self.real[expr] = self._compute(self.values[expr], name or expr.name)
+            return self.real.get(expr, expr)
+        return map_operands(expr, self.computed)
+
+    def _compute(self, value: Value, name: str) -> Any:
+        match value:
+            case Quantized():
+                return dequantize(self, value, name)
+            case Linear():
+                return evaluate(self, value, name)
+        parts = [dequantize(self, part, "") for part in value.parts]
+        return self.emit(relax.op.concat(parts, value.axis), name)
+
+    def linear(self, expr: Any) -> Linear | None:
+        """Return a non-constant operand as a linear value, or None."""
+        value = self.value(expr)
+        if isinstance(value, Quantized):
+            return as_linear(value) if value.array is None and value.is_uniform else None
+        return value if isinstance(value, Linear) else None
+
+    def limit(self, expr: Any) -> float:
+        """Return an upper bound on the magnitude of an operand; infinity if unknown."""
+        array, value = self.constants.array(expr), self.value(expr)
+        if array is not None:
+            with np.errstate(invalid="ignore"):  # NaN
+                most = max((abs(float(end)) for end in (array.max(), array.min())) if array.size else (0.0,))
+            return np.inf if np.isnan(most) else most
+        if isinstance(value, Concatenation):
+            return max(largest(part) for part in value.parts)
+        if isinstance(value, Linear):
+            return min(value.largest, max(abs(bound) for bound in value.bounds))
+        return self.limits.get(expr, np.inf) if value is None else largest(value)
 
 
 def is_unscaled(value: Quantized) -> bool:

@@ -17,9 +17,9 @@ from tvm.ir import GenericConst
 
 from packager.graph.dataflow import Dataflow, operator_of, static_shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import with_main
+from packager.graph.narrow_types import NATIVE
+from packager.graph.rewrite import map_operands, rebuild_main, with_main
 
-FLOAT8 = "float8_e4m3fn"
 ALIGNMENT = 16
 """Depth and columns must be multiples of it; other matmuls stay in float32."""
 
@@ -37,35 +37,26 @@ def convert_float8_matmuls(module: tvm.IRModule, num_inputs: int) -> tvm.IRModul
     """Convert matmuls of dequantized float8 operands in ``main``."""
     main = module["main"]
     flow = Dataflow(main, main.params[num_inputs:])
-    if not any(str(getattr(v.ty, "dtype", "")) == FLOAT8 for v in (*flow.variables, *main.params)):
+    if not any(str(getattr(v.ty, "dtype", "")) == NATIVE for v in (*flow.variables, *main.params)):
         return module
     builder = relax.BlockBuilder()
-    with builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
-        with builder.dataflow():
-            made: IdentityMap[Any] = IdentityMap()
-            for variable in flow.variables:
-                value = flow.value(variable)
-                product = _product(flow, variable) if operator_of(value) == "matmul" else None
-                if product is not None:
-                    emitted = _emitted(builder, product, made, variable.name)
-                else:
-                    emitted = builder.emit(_renamed(value, made), variable.name)
-                made[variable] = emitted
-            result = builder.emit_output(_renamed(main.body.body, made))
-        builder.emit_func_output(result)
-    return with_main(module, builder.get()["main"])
+    made: IdentityMap[Any] = IdentityMap()
+
+    def bind(binding: Any) -> None:
+        variable, value = binding.var, binding.value
+        product = _product(flow, variable) if operator_of(value) == "matmul" else None
+        if product is not None:
+            made[variable] = _emitted(builder, product, made, variable.name)
+        else:
+            made[variable] = builder.emit(_renamed(value, made), variable.name)
+
+    return with_main(module, rebuild_main(builder, main, bind, lambda result: _renamed(result, made)))
 
 
 def _renamed(expr: Any, made: IdentityMap[Any]) -> Any:
     if isinstance(expr, relax.Var):
         return made.get(expr, expr)
-    if isinstance(expr, relax.Tuple):
-        return relax.Tuple([_renamed(field, made) for field in expr.fields])
-    if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(_renamed(expr.tuple_value, made), expr.index)
-    if isinstance(expr, relax.Call):
-        return relax.Call(expr.op, [_renamed(argument, made) for argument in expr.args], expr.attrs, expr.ty_args)
-    return expr
+    return map_operands(expr, lambda operand: _renamed(operand, made))
 
 
 def _product(flow: Dataflow, variable: Any) -> tuple[_Operand, _Operand] | None:
@@ -135,4 +126,4 @@ def _operand(flow: Dataflow, expr: Any) -> _Operand | None:
 def _widened(flow: Dataflow, expr: Any) -> Any:
     """Return the float8 tensor that ``expr`` is a cast of, or None."""
     call = flow.call(expr, "astype") if isinstance(expr, relax.Var) else None
-    return call.args[0] if call is not None and str(call.args[0].ty.dtype) == FLOAT8 else None
+    return call.args[0] if call is not None and str(call.args[0].ty.dtype) == NATIVE else None

@@ -9,8 +9,8 @@ import numpy as np
 from tvm import relax
 
 from packager.graph.dataflow import operator_of
-from packager.transforms.quantize.emitter import Emitter, Value
-from packager.transforms.quantize.values import Concatenation, Quantized, compact, union
+from packager.transforms.quantize.arithmetic import Emitter
+from packager.transforms.quantize.values import Concatenation, Quantized, Value, compact, union
 
 
 def move(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:

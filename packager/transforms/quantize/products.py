@@ -11,8 +11,7 @@ from tvm import relax
 
 from packager.bundle.arrays import Array
 from packager.graph.rewrite import rebuild_call
-from packager.transforms.quantize.arithmetic import LARGEST, in_range
-from packager.transforms.quantize.emitter import Emitter
+from packager.transforms.quantize.arithmetic import LARGEST, Emitter, in_range
 from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Term, compact, is_zero, union
 
 BYTES = ("int8", "uint8")

@@ -98,6 +98,9 @@ class Concatenation:
     axis: int
 
 
+Value = Quantized | Linear | Concatenation
+
+
 def is_zero(array: Any) -> bool:
     """Whether it is a constant of zeros."""
     return isinstance(array, np.ndarray) and not array.any()

@@ -8,22 +8,18 @@ the power 0.75, as in local response normalization, by square roots.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm_ffi import structural_walk
 
-from packager.graph.dataflow import bindings_of, computed_from_constants, static_shape_of
+from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, static_shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import rebuild_call
+from packager.graph.rewrite import rebuild_call, with_main
 
-_OPERATORS = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
-CONVOLUTION = "relax.nn.conv2d"
-OIHW = "OIHW"
+_OPERATORS = ("add", "subtract", "multiply", "divide")
 
 
 def simplify_arithmetic(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
@@ -31,9 +27,7 @@ def simplify_arithmetic(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     rewriter = _Simplifier(module, module["main"], num_inputs)
     if not rewriter.chains and not rewriter.powers:
         return module
-    result = tvm.IRModule(dict(module.functions), attrs=module.attrs)
-    result.update_func(result.get_global_var("main"), rewriter.visit_expr(module["main"]))
-    return relax.transform.Normalize()(result)
+    return relax.transform.Normalize()(with_main(module, rewriter.visit_expr(module["main"])))
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ class _Chain:
     @property
     def shortens(self) -> bool:
         """Whether the collapsed chain has fewer operators."""
-        scales = sum(link.operator in ("relax.multiply", "relax.divide") for link in self.links)
+        scales = sum(link.operator in ("multiply", "divide") for link in self.links)
         left = (scales > 0 and self.convolution is None) + (scales < len(self.links))
         return left < len(self.links)
 
@@ -72,14 +66,12 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: tvm.IRModule, main: relax.Function, num_inputs: int) -> None:
         super().__init__(module)
         self.constants = computed_from_constants(main, num_inputs)
-        self.values = relax.analysis.get_var2val(main)
-        bindings = bindings_of(main)
-        self.reads = _count_reads([*(binding.value for binding in bindings), main.body.body])
-        links = IdentityMap((b.var, link) for b in bindings if (link := self._link(b.value)) is not None)
-        inner = IdentitySet(v.source for v in links.values() if v.source in links and self.reads[v.source] == 1)
-        ends = [binding for binding in bindings if binding.var in links and binding.var not in inner]
-        chains = [(binding.value, self._chain(binding.var, links, inner)) for binding in ends]
-        self.powers = IdentitySet(b.value for b in bindings if _is_three_quarters(b.value))
+        self.flow = Dataflow(main)
+        values = self.flow.values
+        links = IdentityMap((v, link) for v, value in values.items() if (link := self._link(value)) is not None)
+        inner = IdentitySet(v.source for v in links.values() if v.source in links and self._is_read_once(v.source))
+        chains = [(values[v], self._chain(v, links, inner)) for v in links if v not in inner]
+        self.powers = IdentitySet(value for value in values.values() if _is_three_quarters(value))
         self.chains = IdentityMap((call, chain) for call, chain in chains if chain.shortens)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -87,19 +79,22 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         if chain is not None:
             return self._collapsed(chain)
         if call in self.powers:
-            root = self._emit(relax.op.sqrt(self.visit_expr(call.args[0])))
-            return relax.op.multiply(root, self._emit(relax.op.sqrt(root)))
+            root = self.builder_.emit(relax.op.sqrt(self.visit_expr(call.args[0])))
+            return relax.op.multiply(root, self.builder_.emit(relax.op.sqrt(root)))
         return self.visit_expr_post_order(call)
+
+    def _is_read_once(self, variable: Any) -> bool:
+        return len(self.flow.readers(variable)) == 1 and not self.flow.is_result(variable)
 
     def _is_constant(self, operand: Any) -> bool:
         return _number(operand) is not None or operand in self.constants
 
     def _link(self, value: Any) -> _Link | None:
-        operator = str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
+        operator = operator_of(value)
         if operator not in _OPERATORS or not _is_float(value):
             return None
         left, right = value.args
-        if self._is_constant(left) and operator in ("relax.add", "relax.multiply"):
+        if self._is_constant(left) and operator in ("add", "multiply"):
             left, right = right, left
         if not isinstance(left, relax.Var) or self._is_constant(left) or not self._is_constant(right):
             return None
@@ -110,13 +105,12 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         found = [links[variable]]
         while (source := found[0].source) in inner:
             found.insert(0, links[source])
-        made = self.values.get(source)
-        is_convolution = isinstance(made, relax.Call) and getattr(made.op, "name", "") == CONVOLUTION
+        made = self.flow.call(source, "nn.conv2d")
         takes_scale = (
-            is_convolution
-            and self.reads[source] == 1
+            made is not None
+            and self._is_read_once(source)
             and self._is_constant(made.args[1])
-            and (made.attrs.kernel_layout, made.attrs.out_layout) == (OIHW, "NCHW")
+            and (made.attrs.kernel_layout, made.attrs.out_layout) == ("OIHW", "NCHW")
             and _is_float(made.args[1])
             and all(_is_per_channel(link.constant, made) for link in found)
         )
@@ -127,47 +121,33 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         shift: Any = None
         for link in chain.links:
             constant = self.visit_expr(link.constant)
-            if link.operator == "relax.multiply":
-                scale = constant if scale is None else self._emit(relax.op.multiply(scale, constant))
-                shift = None if shift is None else self._emit(relax.op.multiply(shift, constant))
-            elif link.operator == "relax.divide":
+            if link.operator == "multiply":
+                scale = constant if scale is None else self.builder_.emit(relax.op.multiply(scale, constant))
+                shift = None if shift is None else self.builder_.emit(relax.op.multiply(shift, constant))
+            elif link.operator == "divide":
                 dividend = relax.const(1.0, "float32") if scale is None else scale
-                scale = self._emit(relax.op.divide(dividend, constant))
-                shift = None if shift is None else self._emit(relax.op.divide(shift, constant))
-            elif link.operator == "relax.add":
-                shift = constant if shift is None else self._emit(relax.op.add(shift, constant))
+                scale = self.builder_.emit(relax.op.divide(dividend, constant))
+                shift = None if shift is None else self.builder_.emit(relax.op.divide(shift, constant))
+            elif link.operator == "add":
+                shift = constant if shift is None else self.builder_.emit(relax.op.add(shift, constant))
             else:
                 negative = relax.op.negative(constant) if shift is None else relax.op.subtract(shift, constant)
-                shift = self._emit(negative)
+                shift = self.builder_.emit(negative)
         if scale is None:
             return relax.op.add(self.visit_expr(chain.source), shift)
         if chain.convolution is not None:
             scaled: Any = self._scaled(chain.convolution, scale)
         else:
             scaled = relax.op.multiply(self.visit_expr(chain.source), scale)
-        return scaled if shift is None else relax.op.add(self._emit(scaled), shift)
+        return scaled if shift is None else relax.op.add(self.builder_.emit(scaled), shift)
 
     def _scaled(self, convolution: Any, scale: Any) -> Any:
         """Fold a scale of a convolution's result into its weights."""
         data, weight = map(self.visit_expr, convolution.args)
         channels = int(weight.ty.shape.values[0])
         extents = (channels if math.prod(static_shape_of(scale) or (1,)) == channels else 1, 1, 1, 1)
-        column = self._emit(relax.op.reshape(scale, extents))
-        return rebuild_call(convolution, data, self._emit(relax.op.multiply(weight, column)))
-
-    def _emit(self, value: Any) -> Any:
-        return self.builder_.emit(value)
-
-
-def _count_reads(values: Iterable[Any]) -> IdentityMap[int]:
-    """Count the reads of each variable in ``values``."""
-    found: list[Any] = []
-    for value in values:
-        structural_walk(value, [(relax.Var, found.append)])
-    counts: IdentityMap[int] = IdentityMap()
-    for variable in found:
-        counts[variable] = counts.get(variable, 0) + 1
-    return counts
+        column = self.builder_.emit(relax.op.reshape(scale, extents))
+        return rebuild_call(convolution, data, self.builder_.emit(relax.op.multiply(weight, column)))
 
 
 def _is_float(value: Any) -> bool:
@@ -181,7 +161,7 @@ def _number(operand: Any) -> Any | None:
 
 
 def _is_three_quarters(value: Any) -> bool:
-    if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.power" or not _is_float(value):
+    if operator_of(value) != "power" or not _is_float(value):
         return False
     exponent = _number(value.args[1])
     return exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 0.75

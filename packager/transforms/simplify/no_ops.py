@@ -12,12 +12,13 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
+from packager.graph.dataflow import operator_of
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import with_main
+from packager.graph.rewrite import map_bindings
 
 # The identity on one element. TVM's GPU schedules may abort on such reductions.
-REDUCTIONS = frozenset(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))
-SAME = frozenset(("relax.astype", "relax.broadcast_to", "relax.reshape"))
+REDUCTIONS = frozenset(("sum", "mean", "max", "min", "prod"))
+SAME = frozenset(("astype", "broadcast_to", "reshape"))
 # A cast to float32 and back is exact.
 EXACT = {("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64"), ("int32", "int64")}
 
@@ -27,18 +28,14 @@ def drop_no_ops(module: tvm.IRModule) -> tvm.IRModule:
 
     Leaves bindings of variables, which ``CanonicalizeBindings`` removes, and dead code.
     """
-    main = module["main"]
     made: IdentityMap[Any] = IdentityMap()
-    blocks = []
-    for block in main.body.blocks:
-        bindings = []
-        for binding in block.bindings:
-            kept = _reduced(binding, made)
-            bindings.append(kept)
-            made[kept.var] = kept.value
-        blocks.append(type(block)(bindings))
-    body = relax.SeqExpr(blocks, main.body.body)
-    return with_main(module, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
+
+    def reduce(binding: Any) -> list[Any]:
+        kept = _reduced(binding, made)
+        made[kept.var] = kept.value
+        return [kept]
+
+    return map_bindings(module, reduce)
 
 
 def _reduced(binding: Any, made: IdentityMap[Any]) -> Any:
@@ -47,10 +44,10 @@ def _reduced(binding: Any, made: IdentityMap[Any]) -> Any:
         return binding
     if isinstance(call, relax.TupleGetItem) and int(call.index) == 0 and isinstance(call.tuple_value, relax.Var):
         made_by: Any = made.get(call.tuple_value)
-        return relax.VarBinding(binding.var, made_by.args[0]) if _operator(made_by) == "relax.nn.dropout" else binding
-    if _operator(call) in REDUCTIONS and structural_equal(call.args[0].ty, call.ty):
+        return relax.VarBinding(binding.var, made_by.args[0]) if operator_of(made_by) == "nn.dropout" else binding
+    if operator_of(call) in REDUCTIONS and structural_equal(call.args[0].ty, call.ty):
         return relax.VarBinding(binding.var, call.args[0])
-    if _operator(call) not in SAME:
+    if operator_of(call) not in SAME:
         return binding
     source = call.args[0]
     while (inner := _passed_through(call, source, made)) is not None:
@@ -70,14 +67,9 @@ def _passed_through(call: Any, source: Any, made: IdentityMap[Any]) -> Any:
         return inner
     if inner is None:
         return None
-    operator = _operator(inner)
-    if operator == "relax.reshape" and _operator(call) == "relax.reshape":
+    if operator_of(inner) == operator_of(call) == "reshape":
         return inner.args[0]
-    if operator == "relax.astype" and _operator(call) == "relax.astype":
+    if operator_of(inner) == operator_of(call) == "astype":
         types = str(inner.args[0].ty.dtype), str(source.ty.dtype)
         return inner.args[0] if types in EXACT else None
     return None
-
-
-def _operator(value: Any) -> str:
-    return str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""

@@ -13,7 +13,7 @@ from tvm import relax
 
 from packager.graph.dataflow import operator_of, same, shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import with_main
+from packager.graph.rewrite import map_bindings, map_operands
 
 ELEMENTWISE = frozenset(
     (
@@ -28,14 +28,9 @@ def sink_reshapes(module: tvm.IRModule) -> tvm.IRModule:
 
     All operands except scalars must be reshapes of tensors of the same shape. Leaves dead reshapes.
     """
-    main = module["main"]
     mover = _Mover()
-    blocks = [type(block)([new for b in block.bindings for new in mover.moved(b)]) for block in main.body.blocks]
-    if not mover.variables:
-        return module
-    body = relax.SeqExpr(blocks, mover.renamed(main.body.body))
-    moved = with_main(module, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
-    return relax.transform.Normalize()(moved)
+    moved = map_bindings(module, mover.moved, mover.renamed)
+    return relax.transform.Normalize()(moved) if mover.variables else module
 
 
 class _Mover:
@@ -45,15 +40,7 @@ class _Mover:
 
     def renamed(self, expr: Any) -> Any:
         """Substitute replaced variables in an expression."""
-        if isinstance(expr, relax.Var):
-            return self.variables.get(expr, expr)
-        if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self.renamed(item) for item in expr.fields])
-        if isinstance(expr, relax.TupleGetItem):
-            return relax.TupleGetItem(self.renamed(expr.tuple_value), expr.index)
-        if isinstance(expr, relax.Call):
-            return relax.Call(expr.op, [self.renamed(item) for item in expr.args], expr.attrs, expr.ty_args)
-        return expr
+        return self.variables.get(expr, expr) if isinstance(expr, relax.Var) else map_operands(expr, self.renamed)
 
     def moved(self, binding: Any) -> list[Any]:
         """Return the bindings that replace one."""

@@ -21,7 +21,7 @@ from tvm.tirx import stmt as st
 from tvm_ffi import structural_map, structural_walk
 
 from packager.errors import BackendError
-from packager.graph.passes import apply
+from packager.graph.rewrite import apply
 from packager.ir.primitives import Kernel
 from packager.lower.cuda.codegen_workarounds import name_parameters
 from packager.lower.cuda.kernels import lower_cuda_kernels

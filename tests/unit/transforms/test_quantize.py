@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 from tvm_machine import compute
 
-from packager.graph.passes import apply
+from packager.graph.rewrite import apply
 from packager.ir.model import NamedArray
 from packager.pipeline.build import import_model
 from packager.pipeline.options import BuildOptions
