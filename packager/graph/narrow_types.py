@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 
 NATIVE = "float8_e4m3fn"
@@ -47,16 +48,7 @@ INTEGERS = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
 """Bits of the sub-byte integers."""
 
 
-@dataclass(frozen=True)
-class _Wide:
-    """The source float type: its bits, and those of its mantissa."""
-
-    bits: int
-    mantissa: int
-    bias: int
-
-
-_WIDE = {"float32": _Wide(32, 23, 127), "float64": _Wide(64, 52, 1023)}
+_WIDE = ("float32", "float64")
 
 
 def widened(name: str) -> str:
@@ -107,7 +99,7 @@ def encode(name: str, value: Any, dtype: str, saturate: bool, rounding: str = "u
         value, dtype = value.astype("float32"), "float32"
     if name == EXPONENTS:
         return _encode_exponent(value, saturate, rounding)
-    return _encode_float(FLOATS[name], value, _WIDE[dtype], saturate)
+    return _encode_float(FLOATS[name], value, np.finfo(dtype), saturate)
 
 
 def _encode_integer(name: str, value: Any, dtype: str, saturate: bool) -> Any:
@@ -123,7 +115,8 @@ def _encode_integer(name: str, value: Any, dtype: str, saturate: bool) -> Any:
     return value.astype("uint8") & _number((1 << bits) - 1, "uint8")
 
 
-def _encode_float(form: FloatFormat, value: Any, wide: _Wide, saturate: bool) -> Any:
+def _encode_float(form: FloatFormat, value: Any, wide: np.finfo[Any], saturate: bool) -> Any:
+    mantissa, bias = wide.nmant, wide.maxexp - 1
     unsigned, signed = f"uint{wide.bits}", f"int{wide.bits}"
 
     def number(n: int, dtype: str = unsigned) -> Any:
@@ -132,14 +125,14 @@ def _encode_float(form: FloatFormat, value: Any, wide: _Wide, saturate: bool) ->
     pattern = tirx.reinterpret(unsigned, value)
     sign = pattern >> number(wide.bits - 1)
     size = pattern & number((1 << (wide.bits - 1)) - 1)
-    infinity = number((2 * wide.bias + 1) << wide.mantissa)
-    field = size >> number(wide.mantissa)
-    lead = tirx.Select(field > number(0), number(1 << wide.mantissa), number(0))
-    significand = (size & number((1 << wide.mantissa) - 1)) | lead
-    exponent = field.astype(signed) + number(form.bias - wide.bias, signed)  # biased; below 1: subnormal
+    infinity = number((2 * bias + 1) << mantissa)
+    field = size >> number(mantissa)
+    lead = tirx.Select(field > number(0), number(1 << mantissa), number(0))
+    significand = (size & number((1 << mantissa) - 1)) | lead
+    exponent = field.astype(signed) + number(form.bias - bias, signed)  # biased; below 1: subnormal
     one = number(1, signed)
-    lost = number(wide.mantissa - form.mantissa, signed) + tirx.max(one - exponent, number(0, signed))
-    shift = tirx.min(lost, number(wide.mantissa + 2, signed)).astype(unsigned)  # larger shifts also give 0
+    lost = number(mantissa - form.mantissa, signed) + tirx.max(one - exponent, number(0, signed))
+    shift = tirx.min(lost, number(mantissa + 2, signed)).astype(unsigned)  # larger shifts also give 0
     odd = (significand >> shift) & number(1)
     half = (number(1) << (shift - number(1))) - number(1)
     rounded = (significand + half + odd) >> shift

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from tvm import IRModule, relax
@@ -29,7 +30,7 @@ def nodes_of(node: Any, *kinds: Any) -> list[Any]:
 
 
 def map_operands(expr: Any, change: Callable[[Any], Any]) -> Any:
-    """Rebuild a tuple, its field or a call with changed operands, without a type; return other expressions as is."""
+    """Rebuild a tuple, tuple field or call with changed operands, its type to be inferred; return others unchanged."""
     match expr:
         case relax.Tuple():
             return relax.Tuple([change(field) for field in expr.fields])
@@ -59,7 +60,10 @@ def rebuild_main(
     result: Callable[[Any], Any],
     parameters: Sequence[relax.Var] | None = None,
 ) -> relax.Function:
-    """Rebuild ``main`` in ``builder``: ``bind`` emits what replaces a binding, ``result`` converts the result."""
+    """Rebuild ``main`` in ``builder``: ``bind`` emits the replacement of a binding, ``result`` converts the result.
+
+    ``parameters`` replace main's, if given.
+    """
     with builder.function("main", list(parameters or main.params), attrs=dict(main.attrs or {})):
         with builder.dataflow():
             for binding in bindings_of(main):
@@ -72,11 +76,17 @@ def rebuild_main(
 def map_bindings(
     module: IRModule, change: Callable[[Any], Iterable[Any]], result: Callable[[Any], Any] = lambda result: result
 ) -> IRModule:
-    """Replace each binding of ``main`` by those that ``change`` returns, and then the result."""
+    """Replace each binding of ``main`` by those that ``change`` returns, then the result by that of ``result``."""
     main = module["main"]
     blocks = [type(block)([new for old in block.bindings for new in change(old)]) for block in main.body.blocks]
     body = relax.SeqExpr(blocks, result(main.body.body))
     return with_main(module, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
+
+
+def unique_name(name: str, taken: Container[str]) -> str:
+    """Return ``name``, numbered from ``name_2`` on if it is taken."""
+    names = (name if count == 1 else f"{name}_{count}" for count in itertools.count(1))
+    return next(candidate for candidate in names if candidate not in taken)
 
 
 def with_main(module: IRModule, main: relax.Function) -> IRModule:

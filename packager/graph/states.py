@@ -9,14 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packager.bundle.suggestions import valid_names
 from packager.errors import UsageError
-from packager.ir.states import State
-
-if TYPE_CHECKING:
-    from packager.ir.model import ImportedModel
+from packager.ir.model import ImportedModel, State
 
 
 def parse_states(texts: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is linked into a bundle, and what linking gives back."""
+"""The inputs and outputs of linking a bundle."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from packager.bundle.buckets import Sizes, variant_label
 from packager.bundle.manifest import Dim, Model, TensorSpec
 from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
 from packager.ir.shapes import WHOLE, Condition, MicroBatches
-from packager.ir.states import State
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -31,6 +30,21 @@ class NamedArray:
 
     array: Array
     sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """A tensor that a session keeps between runs.
+
+    A run reads the state as the model's input ``name``, and writes it as the output ``output`` for the next run. In a
+    bundle of several models an entry may have only one of them.
+
+    ``initial`` is the initial value, of the input's type and shape; None means zeros.
+    """
+
+    name: str
+    output: str
+    initial: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -115,18 +129,12 @@ class PlacedPartition:
 
 
 @dataclass(frozen=True)
-class PartitionedModel:
+class PartitionedModel(PreparedModel):
     """A model whose ``main`` calls the partitions by ``call_dps_packed``, and keeps the operators that no backend took.
 
-    ``constants`` are the values of main's parameters after the inputs, in order; ``weights`` the model's constants by
-    name. ``sites`` maps the name of the Relax variable bound to a partition's call to its call site.
+    ``sites`` maps the name of the Relax variable bound to a partition's call to its call site.
     """
 
-    signature: ModelSignature
-    module: Any
-    weights: Mapping[str, Array]
-    constants: Mapping[str, NamedArray]
-    nodes: Mapping[str, str]
     partitions: Mapping[str, PlacedPartition]
     sites: Mapping[str, CallSite]
     backends: tuple[BackendOutput, ...]

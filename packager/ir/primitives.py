@@ -122,10 +122,9 @@ class FunctionGroup:
 class Composite:
     """A match of one of a backend's patterns: the pattern's name, its operators in order (``nn.conv2d``), its problem.
 
-    The problem is what the pattern or search has found there, as a value of the backend's own: None, or a frozen
-    dataclass of plain facts, Relax variables, extents, and tuples and dataclasses of these. Variables and extents, of
-    the model when it was found, are those of the partition's function here: what the match reads and binds, and what
-    the shapes of that have. Facts compare with ``==``.
+    The problem describes the match, as a value of the backend's own: None, or a frozen dataclass of plain facts, Relax
+    variables, extents, and tuples and dataclasses of these. Variables and extents refer to the partition's function:
+    those that the match reads or binds, and those in the shapes of these. Facts compare with ``==``.
     """
 
     name: str

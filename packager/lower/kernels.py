@@ -17,10 +17,10 @@ from tvm.ir import PointerType, PrimType
 from tvm.tirx import stmt as st
 from tvm.tirx.buffer import is_buffer_var
 from tvm.tirx.op import register_intrin_lowering
-from tvm_ffi import structural_walk
 
 from packager.errors import BackendError
 from packager.graph.identity import IdentitySet
+from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import FunctionGroup, Kernel, Parameter
 
 # Buffers used by a single nest stay on its stack up to this size, in bytes.
@@ -62,19 +62,7 @@ def _identifier(name: str) -> str:
 
 
 def _used_buffers(nest: Any) -> IdentitySet:
-    return IdentitySet(var for var in _variables(nest) if is_buffer_var(var))
-
-
-def _variables(node: Any) -> list[Any]:
-    found: list[Any] = []
-    structural_walk(node, [(tirx.Var, found.append)])
-    return found
-
-
-def _stores(node: Any) -> IdentitySet:
-    found = IdentitySet()
-    structural_walk(node, [(tirx.BufferStore, lambda store: found.add(store.buffer))])
-    return found
+    return IdentitySet(var for var in nodes_of(nest, tirx.Var) if is_buffer_var(var))
 
 
 def _stays_inside(buffer: Any, device: str) -> bool:
@@ -106,12 +94,12 @@ def _static_bytes(buffer: Any) -> float:
 
 
 def _make_kernel(symbol: str, primfunc: Any, nest: Any, workspaces: list[Any], local: list[Any]) -> Kernel:
-    used, stored = _used_buffers(nest), _stores(nest)
+    used = _used_buffers(nest)
+    stored = IdentitySet(store.buffer for store in nodes_of(nest, tirx.BufferStore))
     parameters = []
     buffers = []
-    kinds: tuple[tuple[Literal["argument", "workspace"], Any], ...]
-    kinds = (("argument", primfunc.params), ("workspace", workspaces))
-    for kind, candidates in kinds:
+    kinds: dict[Literal["argument", "workspace"], Any] = {"argument": primfunc.params, "workspace": workspaces}
+    for kind, candidates in kinds.items():
         for index, buffer in enumerate(candidates):
             if buffer in used:
                 parameters.append(Parameter(kind, index, written=buffer in stored))
@@ -144,23 +132,19 @@ def _shape_variables(primfunc: Any) -> list[Any]:
     for parameter in primfunc.params:
         if is_buffer_var(parameter):
             for extent in parameter.shape:
-                found |= IdentitySet(_variables(extent))
+                found |= IdentitySet(nodes_of(extent, tirx.Var))
         else:
             found.add(parameter)
     return list(found)
 
 
-def _lower_to_libm(name: str) -> None:
-    """Register a lowering to the LLVM intrinsic, which calls libm per element: TVM has no rule for this function."""
-
-    def lower(call: Any) -> Any:
-        return tirx.call_llvm_pure_intrin(call.ty, f"llvm.{name}", *call.args)
-
-    register_intrin_lowering(f"tirx.{name}", target="llvm", f=lower, level=99)
+def _lower_to_libm(call: Any) -> Any:
+    """Lower to the LLVM intrinsic, which calls libm per element: TVM has no rule for these functions."""
+    return tirx.call_llvm_pure_intrin(call.ty, call.op.name.replace("tirx.", "llvm."), *call.args)
 
 
-for _name in ("sinh", "cosh"):
-    _lower_to_libm(_name)
+for _name in ("tirx.sinh", "tirx.cosh"):
+    register_intrin_lowering(_name, target="llvm", f=_lower_to_libm, level=99)
 
 
 def take_pointers(function: Any) -> tuple[list[Any], list[Any]]:

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.s_tir import ScheduleError
+from tvm.s_tir import ScheduleError, dlight
 
 from packager.custom_ops.library import called_operator
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
 from packager.graph.dataflow import bindings_of, called_function
 from packager.graph.rewrite import apply
 from packager.ir.model import CallSource, LoweredModel, PartitionedModel
-from packager.ir.primitives import CallSite, FunctionGroup, Kernel, Partition
-from packager.lower.devices import Device, device_named
+from packager.ir.primitives import CallSite, FunctionGroup, Kernel
+from packager.lower.cpu.kernels import lower_kernels
+from packager.lower.cpu.pack_weights import pack_weights
+from packager.lower.cpu.schedule import schedule as schedule_cpu
+from packager.lower.cuda.codegen_workarounds import name_parameters
+from packager.lower.cuda.kernels import lower_cuda_kernels
+from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.kernels import make_group
-from packager.lower.legalize.accumulate import legalize_layer_norm, legalize_softmax
+from packager.lower.legalize.accumulate import accumulate_in_float32, legalize_layer_norm, legalize_softmax
 from packager.lower.legalize.float8_cast import legalize_astype
-from packager.lower.legalize.min_max import legalize_max, legalize_min
+from packager.lower.legalize.min_max import legalize_min_max
 from packager.lower.legalize.reshape import legalize_reshape, rewrite_reshapes
 from packager.transforms.clamp_indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.transforms.fold_weights import fold_weights
+from packager.transforms.layout.channels_last import to_channels_last
 
 _R = relax.transform
 
 LEGALIZERS = {
     "relax.astype": legalize_astype,
-    "relax.max": legalize_max,
-    "relax.min": legalize_min,
+    "relax.max": legalize_min_max,
+    "relax.min": legalize_min_max,
     "relax.take": legalize_take,
     "relax.nn.softmax": legalize_softmax,
     "relax.reshape": legalize_reshape,
@@ -44,9 +51,7 @@ TIDY = [
     _R.CanonicalizeBindings(),  # removes aliases: FuseTIR would drop them, and the source nodes with them
 ]
 LEGALIZE = [_R.LegalizeOps(LEGALIZERS), *TIDY]
-FUSE = [
-    _R.FuseOps(),
-]
+FUSE = [_R.FuseOps()]
 FLATTEN = [
     _R.FuseTIR(),
     rewrite_reshapes,
@@ -54,15 +59,55 @@ FLATTEN = [
     _R.RemovePurityChecking(),
 ]
 
+# Whether a schedule lowers does not depend on the CPU level or the GPU architecture.
+TRIAL_CPU = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
+TRIAL_GPU = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device-specific steps of lowering.
+
+    ``change_layouts(module, num_inputs)`` runs before weights are folded. ``schedules`` are tried in order until
+    ``try_lower`` accepts the kernels.
+    """
+
+    name: str
+    change_layouts: Callable[[tvm.IRModule, int], tvm.IRModule]
+    schedules: tuple[Callable[[Any], Any], ...]
+    try_lower: Callable[[Sequence[Kernel]], object]
+
+
+def _one_element_per_thread(primfunc: Any) -> Any:
+    with TRIAL_GPU:
+        module = tvm.IRModule({"main": name_parameters(primfunc)})
+        return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(module)["main"]
+
+
+DEVICES = {
+    "cpu": Device(
+        "cpu",
+        lambda module, num_inputs: pack_weights(accumulate_in_float32(module), num_inputs),
+        (schedule_cpu, lambda unscheduled: unscheduled),
+        lambda kernels: lower_kernels(tuple(kernels), TRIAL_CPU),
+    ),
+    "cuda": Device(
+        "cuda",
+        lambda module, _num_inputs: to_channels_last(accumulate_in_float32(module)),
+        (lambda primfunc: schedule_cuda(name_parameters(primfunc), TRIAL_GPU), _one_element_per_thread),
+        lambda kernels: lower_cuda_kernels(kernels, TRIAL_GPU),
+    ),
+}
+
 
 def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     """Pack and fold weights, legalize, fuse and schedule a model for a device; calls of partitions are kept.
 
     Raises UnsupportedOperatorsError for operators that TVM cannot lower to a PrimFunc.
     """
-    device = device_named(device_name)
+    device = DEVICES[device_name]
     sites = _sites(model)
-    # Once more after prepare: what no backend took has weights to pack (CPU) or layouts to change, and that is folded.
+    # Folds again after prepare: packed weights (CPU) and changed layouts are new arithmetic on constants.
     module = device.change_layouts(model.module, len(model.signature.inputs))
     module, constants = fold_weights(module, model.constants)
     module = apply(LEGALIZE, module)
@@ -79,7 +124,8 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
         if callee is None:
             continue
         if callee in model.partitions:
-            calls.append(_partition_source(model.partitions[callee].partition, next(sites[callee])))
+            composites = model.partitions[callee].partition.composites
+            calls.append(CallSource(tuple(op for c in composites for op in c.ops), next(sites[callee]).nodes))
             continue
         calls.append(source)
         if callee not in groups:
@@ -130,10 +176,6 @@ def _sites(model: PartitionedModel) -> dict[str, Iterator[CallSite]]:
     return {name: iter(own) for name, own in sites.items()}
 
 
-def _partition_source(part: Partition, site: CallSite) -> CallSource:
-    return CallSource(tuple(op for composite in part.composites for op in composite.ops), site.nodes)
-
-
 def _check_legal(main: relax.Function, nodes: Mapping[str, str], partitions: Container[str]) -> None:
     """Raise UnsupportedOperatorsError if anything but calls of PrimFuncs and partitions, and reshapes, is left."""
     legal = {"relax.call_tir", "relax.call_dps_packed", "relax.reshape"}
@@ -142,12 +184,14 @@ def _check_legal(main: relax.Function, nodes: Mapping[str, str], partitions: Con
         value = binding.value
         callee = called_function(value)
         if callee is not None and value.op.name == "relax.call_dps_packed" and callee not in partitions:
-            refused.setdefault(called_operator(callee), []).append(nodes.get(binding.var.name, binding.var.name))
+            operator = called_operator(callee)
         elif isinstance(value, relax.Call) and getattr(value.op, "name", "") not in legal:
             operator = str(getattr(value.op, "name", value.op)).removeprefix("relax.")
-            refused.setdefault(operator, []).append(nodes.get(binding.var.name, binding.var.name))
         elif isinstance(value, relax.If):
-            refused.setdefault("If", []).append(nodes.get(binding.var.name, binding.var.name))
+            operator = "If"
+        else:
+            continue
+        refused.setdefault(operator, []).append(nodes.get(binding.var.name, binding.var.name))
     if refused:
         raise UnsupportedOperatorsError(refused)
 
@@ -159,7 +203,8 @@ def _sources(unfused: relax.Function, module: tvm.IRModule, nodes: Mapping[str, 
     returns under a new name. FuseTIR and later passes keep main's bindings one to one, in order.
     """
     bindings = bindings_of(module["main"])
-    inner = [bindings_of(module[b.value.op]) if _is_fused(b.value) else [] for b in bindings]
+    callees = [b.value.op if isinstance(b.value, relax.Call) else None for b in bindings]
+    inner = [bindings_of(module[callee]) if isinstance(callee, tvm.ir.GlobalVar) else [] for callee in callees]
     names = [
         [b.var.name for b in group[:-1]] or [binding.var.name] for group, binding in zip(inner, bindings, strict=True)
     ]
@@ -168,19 +213,15 @@ def _sources(unfused: relax.Function, module: tvm.IRModule, nodes: Mapping[str, 
     lost = iter(renamed if len(renamed) == sum(1 for group in inner if group) else [])
     result = []
     for binding, group, own in zip(bindings, inner, names, strict=True):
-        callees = [called_function(b.value) for b in group or [binding]]
+        called = [called_function(b.value) for b in group or [binding]]
         parts = [*own, next(lost, "")] if group else own
         result.append(
             CallSource(
-                ops=tuple(_operator(callee) for callee in callees if callee),
+                ops=tuple(_operator(callee) for callee in called if callee),
                 nodes=tuple(dict.fromkeys(nodes[name] for name in parts if name in nodes)),
             )
         )
     return result
-
-
-def _is_fused(value: Any) -> bool:
-    return isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
 
 
 def _operator(primfunc: str) -> str:

@@ -1,5 +1,5 @@
 """Plan: calls and memory.
 
-In: ``LoweredModel``. Out: ``CallPlan``. ``planner``, ``calls``, ``tensors``, ``arena``, ``constants`` with
+In: ``LoweredModel``. Out: ``CallPlan``. ``planner``, ``calls``, ``arena``, ``constants`` with
 ``constant_views``, ``states`` with ``in_place``, ``entries``, ``buckets``.
 """

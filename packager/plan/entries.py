@@ -9,21 +9,19 @@ from typing import Any
 
 import numpy as np
 from tvm import relax
-from tvm_ffi import structural_walk
 
 from packager.bundle.dtypes import DTYPES
 from packager.bundle.manifest import StateSpec, TensorSpec
 from packager.graph import symbolic
 from packager.graph.dataflow import bindings_of
 from packager.graph.identity import IdentityMap
+from packager.graph.rewrite import nodes_of
 from packager.ir.call_plan import Call, Copy, EntryPlan, Operand, PlannedState
-from packager.ir.model import ModelSignature
+from packager.ir.model import ModelSignature, State
 from packager.ir.shapes import Extent, MicroBatches
-from packager.ir.states import State
 from packager.plan.arena import align
-from packager.plan.calls import CallRecorder
+from packager.plan.calls import CallRecorder, PlannedCall, PlannedTensor, operand_of
 from packager.plan.constants import ConstantBuilder
-from packager.plan.tensors import PlannedCall, PlannedTensor, operand_of
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,7 @@ def _fields(result: Any, bindings: list[Any], places: IdentityMap[int]) -> tuple
 
 
 def _used(expr: Any, places: IdentityMap[int]) -> list[int]:
-    found: list[Any] = []
-    structural_walk(expr, [(relax.Var, found.append)])
-    return [places[variable] for variable in found if variable in places]
+    return [places[variable] for variable in nodes_of(expr, relax.Var) if variable in places]
 
 
 class StateMemory:

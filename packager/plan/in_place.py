@@ -16,9 +16,10 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 from tvm.tirx import stmt as st
-from tvm_ffi import structural_equal, structural_map, structural_walk
+from tvm_ffi import structural_equal, structural_map
 
 from packager.graph.identity import IdentitySet
+from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Kernel
 
 _SPATIAL = 0  # tirx.IterVar.DataPar
@@ -50,19 +51,21 @@ def in_place(kernel: Kernel, source: int, target: int) -> InPlace | None:
     body = kernel.primfunc.body
     copies = _leading_copies(body, old, new)
     if copies is None:
-        return InPlace(_merge_parameters(kernel, source, target, [])) if _is_elementwise(body, old, new) else None
-    if not any(_stores(member) for member in _statements(body) if not _is_among(member, copies)):
+        if not _is_elementwise(body, old, new):
+            return None
+        return InPlace(_merge_parameters(kernel, source, target, IdentitySet()))
+    if not any(nodes_of(member, st.BufferStore) for member in _statements(body) if member not in copies):
         return InPlace(None)
     merged = _merge_parameters(kernel, source, target, copies)
-    return InPlace(merged, _stored_elements(merged.primfunc.body, new) * _itemsize(new))
+    return InPlace(merged, _stored_elements(merged.primfunc.body, new) * tvm.runtime.DataType(new.dtype).itemsize)
 
 
-def _merge_parameters(kernel: Kernel, source: int, target: int, copies: list[Any]) -> Kernel:
+def _merge_parameters(kernel: Kernel, source: int, target: int, copies: IdentitySet) -> Kernel:
     """Drop parameter ``source`` and the statements that copy it to ``target``."""
     old, new = kernel.primfunc.params[source], kernel.primfunc.params[target]
 
     def without_copies(statement: Any) -> Any:
-        kept = [m for m in statement.seq if not _is_among(m, copies)]
+        kept = [member for member in statement.seq if member not in copies]
         if len(kept) == len(statement.seq):
             return statement
         return kept[0] if len(kept) == 1 else st.SeqStmt(kept)
@@ -79,19 +82,19 @@ def _merge_parameters(kernel: Kernel, source: int, target: int, copies: list[Any
     )
 
 
-def _leading_copies(body: Any, old: Any, new: Any) -> list[Any] | None:
+def _leading_copies(body: Any, old: Any, new: Any) -> IdentitySet | None:
     """Return the leading statements of a nest that copy ``old`` to ``new`` element by element.
 
     Returns None if ``old`` is read by anything else, or after ``new`` was written: then the two must not alias.
     """
-    copies: list[Any] = []
+    copies = IdentitySet()
     changed = False
     for member in _statements(body):
-        if _count_loads(member, old):
+        if _loads(member, old):
             if changed or not _is_copy(member, old, new):
                 return None
-            copies.append(member)
-        elif _uses(member, new):
+            copies.add(member)
+        elif any(variable.same_as(new) for variable in nodes_of(member, tirx.Var)):
             changed = True
     return copies or None
 
@@ -107,7 +110,7 @@ def _statements(body: Any) -> list[Any]:
                 body = body.block.body
             case st.AttrStmt():
                 body = body.body
-            case st.For() if int(body.kind) in _FREE_LOOPS or _extent(body) == 1:
+            case st.For() if int(body.kind) in _FREE_LOOPS or _size(body.extent) == 1:
                 body = body.body
             case st.SeqStmt():
                 return list(body.seq)
@@ -117,7 +120,7 @@ def _statements(body: Any) -> list[Any]:
 
 def _is_copy(statement: Any, old: Any, new: Any) -> bool:
     """Whether a statement only stores elements of ``old`` at the same indices of ``new``."""
-    stores = _stores(statement)
+    stores = nodes_of(statement, st.BufferStore)
     own = [
         store
         for store in stores
@@ -126,19 +129,19 @@ def _is_copy(statement: Any, old: Any, new: Any) -> bool:
         and store.value.source.same_as(old)
         and structural_equal(store.value.indices, store.indices)
     ]
-    return len(own) == len(stores) == _count_loads(statement, old)
+    return len(own) == len(stores) == len(_loads(statement, old))
 
 
 def _is_elementwise(body: Any, old: Any, new: Any) -> bool:
     """Whether each element of ``new`` is stored once, and reads only the same element of ``old``."""
     stores = [found for found in _placed_stores(body, ()) if found[0].buffer.same_as(new)]
-    if len(stores) != 1 or sum(store.buffer.same_as(new) for store in _stores(body)) != 1:
+    if len(stores) != 1 or sum(store.buffer.same_as(new) for store in nodes_of(body, st.BufferStore)) != 1:
         return False
     store, around = stores[0]
     if not around or not isinstance(around[-1], s_tir.SBlockRealize):
         return False
     loads = _loads(store.value, old)
-    if _count_loads(body, old) != len(loads) or _count_loads(body, new):
+    if len(_loads(body, old)) != len(loads) or _loads(body, new):
         return False
     return all(structural_equal(load.indices, store.indices) for load in loads) and _runs_once(store, around)
 
@@ -155,14 +158,14 @@ def _runs_once(store: Any, around: tuple[Any, ...]) -> bool:
         return False
     if any(sum(index.same_as(axis.var) for index in used) != 1 for axis in axes):
         return False
-    loops = [loop for loop in around if isinstance(loop, st.For) and _extent(loop) != 1]
+    loops = [loop for loop in around if isinstance(loop, st.For) and _size(loop.extent) != 1]
     if any(isinstance(outer, s_tir.SBlockRealize) and outer.block.iter_vars for outer in around[:-1]):
         return False
-    bound = IdentitySet(variable for value in realize.iter_values for variable in _variables(value))
+    bound = IdentitySet(variable for value in realize.iter_values for variable in nodes_of(value, tirx.Var))
     if any(loop.loop_var not in bound for loop in loops):
         return False
     if isinstance(realize.predicate, tirx.IntImm):  # no predicate: the loops cover exactly the elements
-        iterations, elements = [_extent(loop) for loop in loops], [_size(axis.dom.extent) for axis in axes]
+        iterations, elements = [_size(loop.extent) for loop in loops], [_size(axis.dom.extent) for axis in axes]
         return None not in (*iterations, *elements) and math.prod(filter(None, iterations)) == math.prod(
             filter(None, elements)
         )
@@ -191,48 +194,14 @@ def _stored_elements(body: Any, buffer: Any) -> int:
     total = 0
     for store, around in _placed_stores(body, ()):
         if store.buffer.same_as(buffer):
-            extents = [_extent(loop) for loop in around if isinstance(loop, st.For)]
+            extents = [_size(loop.extent) for loop in around if isinstance(loop, st.For)]
             total += every if None in extents else math.prod(filter(None, extents))
     return min(total, every)
-
-
-def _is_among(statement: Any, others: list[Any]) -> bool:
-    return any(statement.same_as(other) for other in others)
-
-
-def _extent(loop: Any) -> int | None:
-    return _size(loop.extent)
 
 
 def _size(extent: Any) -> int | None:
     return int(extent) if isinstance(extent, tirx.IntImm) else None
 
 
-def _itemsize(buffer: Any) -> int:
-    return (int(tvm.runtime.DataType(str(buffer.dtype)).bits) + 7) // 8
-
-
-def _stores(node: Any) -> list[Any]:
-    found: list[Any] = []
-    structural_walk(node, [(st.BufferStore, found.append)])
-    return found
-
-
 def _loads(node: Any, buffer: Any) -> list[Any]:
-    found: list[Any] = []
-    structural_walk(node, [(tvm.ir.TensorLoad, found.append)])
-    return [load for load in found if load.source.same_as(buffer)]
-
-
-def _count_loads(node: Any, buffer: Any) -> int:
-    return len(_loads(node, buffer))
-
-
-def _uses(node: Any, buffer: Any) -> bool:
-    return any(variable.same_as(buffer) for variable in _variables(node))
-
-
-def _variables(node: Any) -> list[Any]:
-    found: list[Any] = []
-    structural_walk(node, [(tirx.Var, found.append)])
-    return found
+    return [load for load in nodes_of(node, tvm.ir.TensorLoad) if load.source.same_as(buffer)]

@@ -23,11 +23,10 @@ from packager.ir.primitives import Packing, PrimitiveFunction
 from packager.ir.shapes import Extent
 from packager.plan.arena import Buffer, allocate
 from packager.plan.buckets import gather_variants
-from packager.plan.calls import CallRecorder
+from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedTensor, root
 from packager.plan.constants import ConstantBuilder
 from packager.plan.entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
 from packager.plan.states import NextValue, place_next_values
-from packager.plan.tensors import Alias, PlannedCall, PlannedTensor, root
 
 
 def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
@@ -130,9 +129,7 @@ class _Planner:
             return tuple(self._value(field) for field in expr.fields)
         if isinstance(expr, GenericConst):
             array = np.asarray(expr.value.numpy())
-            if array.size == 0:
-                return self._tensor(None, expr.ty)
-            operand = Operand("constants", self.constants.add_anonymous(array))
+            operand = Operand("constants", self.constants.add_anonymous(array)) if array.size else None
             return self._tensor(operand, expr.ty)
         return self.values[expr]
 
@@ -154,13 +151,12 @@ class _Planner:
         extents = [symbolic.to_extent(extent, self.names) for extent in value.values]
         if not all(isinstance(extent, int) for extent in extents):
             return None
-        array = np.array(extents, dtype=np.int64)
-        operand = Operand("constants", self.constants.add_anonymous(array))
+        operand = Operand("constants", self.constants.add_anonymous(np.array(extents, dtype=np.int64)))
         return PlannedTensor(operand, (tirx.const(len(extents), "int64"),), "int64")
 
     def _call(self, callee: str, value: relax.Call, source: CallSource) -> Any:
         group = self.model.groups[callee]
-        arguments = [a if _is_scalar(a) else self._value(a) for a in value.args[1].fields]
+        arguments = [a if tvm.ir.is_prim_expr(a) else self._value(a) for a in value.args[1].fields]
         out_types = value.ty_args if len(value.ty_args) > 1 else [value.ty_args[0]]
         is_tuple = len(out_types) > 1 or isinstance(out_types[0], relax.TupleType)
         fields = out_types[0].fields if isinstance(out_types[0], relax.TupleType) else out_types
@@ -265,7 +261,7 @@ class _Planner:
             copies.append(PlannedCopy(tensor, PlannedTensor(operand, (), tensor.dtype), nbytes))
         moved, buffers = place_next_values(nexts, self.calls)
         self.tensors += buffers
-        copies += [PlannedCopy(copy.source, copy.target, self._nbytes(copy.target)) for copy in moved]
+        copies += [PlannedCopy(source, target, self._nbytes(target)) for source, target in moved]
         return tuple(specs), copies
 
     def _spec(self, name: str, tensor: PlannedTensor | None) -> TensorSpec:
@@ -287,10 +283,6 @@ class _Planner:
         for extent in tensor.shape:
             size *= max(symbolic.maximum(extent, self.names, self.dims), 1)
         return size
-
-
-def _is_scalar(argument: Any) -> bool:
-    return bool(tvm.ir.is_prim_expr(argument))
 
 
 def _selection(function: PrimitiveFunction) -> Selection:

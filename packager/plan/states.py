@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packager.ir.primitives import Kernel
+from packager.plan.calls import PlannedCall, PlannedTensor, root
 from packager.plan.in_place import InPlace, in_place
-from packager.plan.tensors import PlannedCall, PlannedTensor, root
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,10 @@ class NextValue:
     value: PlannedTensor
 
 
-@dataclass(frozen=True)
-class TensorCopy:
-    """A copy between tensors at the end of a run."""
-
-    source: PlannedTensor
-    target: PlannedTensor
+Copy = tuple[PlannedTensor, PlannedTensor]  # from, to
 
 
-def place_next_values(
-    nexts: Sequence[NextValue], calls: list[PlannedCall]
-) -> tuple[list[TensorCopy], list[PlannedTensor]]:
+def place_next_values(nexts: Sequence[NextValue], calls: list[PlannedCall]) -> tuple[list[Copy], list[PlannedTensor]]:
     """Allocate the states' next values, and rewrite calls to work in place.
 
     Tensors read after the last call must have been touched in step ``len(calls)`` by the caller. Returns the copies to
@@ -41,16 +34,16 @@ def place_next_values(
     end = len(calls)
     states = {id(entry.state) for entry in nexts}
     saved: dict[int, PlannedTensor] = {}  # state -> temporary for a value that other copies would overwrite
-    saves: list[TensorCopy] = []
+    saves: list[Copy] = []
     for entry in nexts:
         if entry.value is not entry.state and id(entry.value) in states and id(entry.value) not in saved:
             entry.value.touch(end)
             buffer = PlannedTensor(None, entry.value.shape, entry.value.dtype)
             buffer.first = buffer.last = end
             saved[id(entry.value)] = buffer
-            saves.append(TensorCopy(entry.value, buffer))
+            saves.append((entry.value, buffer))
     values = {id(entry.value) for entry in nexts}
-    copies: list[TensorCopy] = []
+    copies: list[Copy] = []
     for entry in nexts:
         if entry.value is entry.state:
             continue
@@ -59,7 +52,7 @@ def place_next_values(
             continue
         if source.operand is None:
             source.last = end
-        copies.append(TensorCopy(source, entry.state))
+        copies.append((source, entry.state))
     return saves + copies, list(saved.values())
 
 

@@ -12,9 +12,10 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.tirx import stmt as st
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_map
 
-from packager.graph.dataflow import bindings_of
+from packager.graph.dataflow import bindings_of, operator_of
+from packager.graph.rewrite import nodes_of
 
 
 def clamp_indices(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -32,36 +33,27 @@ def clamp_indices(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     return primfunc.with_body(body)
 
 
-def _clamp_folded_indices(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+@tvm.transform.module_pass(opt_level=0, name="ClampFoldedIndices")  # type: ignore[untyped-decorator]
+def clamp_folded_indices(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
     """Clamp indices in PrimFuncs that ``main`` calls with constants only: FoldConstant runs them at build time."""
-    calls = [binding.value for binding in bindings_of(module["main"])]
     clamped = {}
-    for call in calls:
-        if isinstance(call, relax.Call) and getattr(call.op, "name", "") == "relax.call_tir":
+    for call in (binding.value for binding in bindings_of(module["main"])):
+        if operator_of(call) == "call_tir":
             fields = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else [call.args[1]]
             if all(isinstance(field, GenericConst) for field in fields):
                 clamped[call.args[0]] = clamp_indices(module[call.args[0]])
     return tvm.IRModule({**module.functions, **clamped}, attrs=module.attrs)
 
 
-clamp_folded_indices = tvm.transform.module_pass(_clamp_folded_indices, opt_level=0, name="ClampFoldedIndices")
-
-
 def _clamped(indices: Any, buffer: Any) -> list[Any] | None:
     """Return the indices with data-dependent ones clamped, or None if there are none."""
-    depends = [_has_load(index) for index in indices]
+    depends = [bool(nodes_of(index, tvm.ir.TensorLoad)) for index in indices]
     if not any(depends):
         return None
     return [
         tirx.max(tirx.min(index, tirx.Cast(index.ty, extent) - 1), tirx.const(0, str(index.ty))) if dependent else index
         for index, dependent, extent in zip(indices, depends, buffer.shape, strict=True)
     ]
-
-
-def _has_load(expr: Any) -> bool:
-    found: list[Any] = []
-    structural_walk(expr, [(tvm.ir.TensorLoad, found.append)])
-    return bool(found)
 
 
 def legalize_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

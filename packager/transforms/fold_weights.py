@@ -17,11 +17,12 @@ from tvm import relax, tirx
 from tvm_ffi import structural_map
 
 from packager.bundle.arrays import Array
-from packager.graph.dataflow import bindings_of
+from packager.graph.dataflow import bindings_of, called_function, operator_of, variables_of
 from packager.graph.evaluate import evaluate
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import with_main
+from packager.graph.rewrite import unique_name, with_main
 from packager.ir.model import NamedArray
+from packager.transforms.clamp_indices import clamp_indices, legalize_take
 
 TRANSFORM = "main_transform_params"
 
@@ -46,10 +47,10 @@ def fold_weights(
     folded: dict[str, NamedArray] = {}
     for origin, value in zip(origins, values, strict=True):
         if origin.operators:
-            name = _unique(f"{'+'.join(origin.stems) or 'constant'}{origin.operators}", taken)
+            name = unique_name(f"{'+'.join(origin.stems) or 'constant'}{origin.operators}", taken)
         else:
             (stem,) = origin.stems
-            name = _unique(stem, set(folded))
+            name = unique_name(stem, set(folded))
         taken.add(name)
         folded[name] = NamedArray(value, origin.sources)
     remaining = {v: f for v, f in lifted.functions.items() if v.name_hint != TRANSFORM}
@@ -58,41 +59,30 @@ def fold_weights(
 
 def _hold(module: tvm.IRModule) -> tvm.IRModule:
     """Make calls of extern functions depend on an input, so that they are not lifted: they cannot run at build time."""
-    if not int(module["main"].attrs.get("num_input", 0)):
-        return module
-    first = module["main"].params[0]
-    return _map_outside_calls(module, lambda arguments: [*arguments, first])
+    return _map_outside_calls(module, lambda arguments, first: [*arguments, first])
 
 
 def _release(module: tvm.IRModule) -> tvm.IRModule:
     """Undo ``_hold``."""
+    return _map_outside_calls(module, lambda arguments, _first: arguments[:-1])
+
+
+def _map_outside_calls(module: tvm.IRModule, change: Callable[[list[Any], Any], list[Any]]) -> tvm.IRModule:
+    """Change the arguments of extern calls, given ``main``'s first input; without inputs nothing can be held."""
     if not int(module["main"].attrs.get("num_input", 0)):
         return module
-    return _map_outside_calls(module, lambda arguments: arguments[:-1])
-
-
-def _map_outside_calls(module: tvm.IRModule, change: Callable[[list[Any]], list[Any]]) -> tvm.IRModule:
-    outside = tvm.ir.Op.get("relax.call_dps_packed")
+    outside, first = tvm.ir.Op.get("relax.call_dps_packed"), module["main"].params[0]
     found = []
 
     def visit(call: relax.Call) -> relax.Call:
         if not call.op.same_as(outside):
             return call
         found.append(call)
-        return relax.Call(
-            call.op, [call.args[0], relax.Tuple(change(list(call.args[1].fields)))], call.attrs, call.ty_args
-        )
+        arguments = relax.Tuple(change(list(call.args[1].fields), first))
+        return relax.Call(call.op, [call.args[0], arguments], call.attrs, call.ty_args)
 
     main = structural_map(module["main"], (relax.Call, visit))
     return relax.transform.Normalize()(with_main(module, main)) if found else module
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    unique, count = name, 1
-    while unique in taken:
-        count += 1
-        unique = f"{name}_{count}"
-    return unique
 
 
 @dataclass(frozen=True)
@@ -120,7 +110,7 @@ def _origins(transform: relax.Function, constants: Mapping[str, NamedArray]) -> 
         elif isinstance(value, relax.Tuple):
             fields = value.fields
         else:
-            inputs = [origins[v] for v in _variables(value) if v in origins]
+            inputs = [origins[v] for v in variables_of(value) if v in origins]
             operators = "".join(dict.fromkeys(origin.operators for origin in inputs))
             by_shape = _operator(value) == "shape_of"
             origins[binding.var] = _Origin(
@@ -135,15 +125,9 @@ def _merged(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in names for name in group))
 
 
-def _variables(value: relax.Expr) -> list[relax.Var]:
-    found: list[relax.Var] = []
-    relax.analysis.post_order_visit(value, lambda e: found.append(e) if isinstance(e, relax.Var) else None)
-    return found
-
-
 def _operator(value: relax.Expr) -> str:
-    name = str(getattr(getattr(value, "op", None), "name", "value"))
-    return str(value.args[0].name_hint) if name == "relax.call_tir" else name.rsplit(".", 1)[-1]
+    name = operator_of(value)
+    return str(called_function(value)) if name == "call_tir" else name.rpartition(".")[2] or "value"
 
 
 def _evaluate(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -> list[Array]:
@@ -186,11 +170,6 @@ def _with_read_fields(transform: relax.Function) -> tuple[relax.Function, list[i
 
 
 def _run(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -> list[Array]:
-    from packager.transforms.clamp_indices import (  # imported here: circular
-        clamp_indices,
-        legalize_take,
-    )
-
     functions = {v: f for v, f in lifted.functions.items() if v.name_hint not in ("main", TRANSFORM)}
     module = tvm.IRModule({**functions, TRANSFORM: transform})
     module = relax.transform.DeadCodeElimination([TRANSFORM])(module)

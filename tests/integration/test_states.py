@@ -19,8 +19,7 @@ from graphs import assert_same, graph, normal, reference, save
 import packager
 from packager.deploy.load.abi import BundleTable
 from packager.errors import RunError, UsageError
-from packager.ir.model import ImportedModel
-from packager.ir.states import State
+from packager.ir.model import ImportedModel, State
 from packager.pipeline import build as pipeline
 from packager.pipeline.request import Request
 

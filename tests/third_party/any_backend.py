@@ -167,8 +167,7 @@ class _Writer:
         from tvm.ir import is_prim_expr
 
         from packager.graph.dataflow import called_function
-        from packager.lower.devices import device_named
-        from packager.lower.lowering import _make_kernels
+        from packager.lower.lowering import DEVICES, _make_kernels
         from packager.transforms.clamp_indices import clamp_indices
 
         call, variable = binding.value, binding.var
@@ -186,7 +185,7 @@ class _Writer:
                 self.places[variable.__chandle__()] = self._workspace(variable.ty)
             operands.append(self.places[variable.__chandle__()])
         made = _make_kernels(
-            f"{self.partition.name}_{len(self.functions)}", clamp_indices(module[callee]), device_named("cpu")
+            f"{self.partition.name}_{len(self.functions)}", clamp_indices(module[callee]), DEVICES["cpu"]
         )
         actual: list[Any] = [a if place is None else tuple(a.ty.shape.values) for a, place in arguments]
         actual += [tuple(ty.shape.values) for ty in types]

@@ -21,8 +21,7 @@ from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.frontends.signature import dims_of, fix_dims, input_specs, output_names
 from packager.graph.identity import IdentityMap
 from packager.graph.lift_constants import lift_constants
-from packager.ir.model import ImportedModel, ModelSignature
-from packager.ir.states import State
+from packager.ir.model import ImportedModel, ModelSignature, State
 
 
 def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overrides = NO_OVERRIDES) -> ImportedModel:

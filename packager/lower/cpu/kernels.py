@@ -8,9 +8,10 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.ir import PrimType
 from tvm.tirx import stmt as st
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_map
 
 from packager.errors import BackendError
+from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Kernel
 from packager.lower.kernels import STACK_BYTES, _static_bytes, take_pointers
 
@@ -56,11 +57,8 @@ def lower_kernels(kernels: tuple[Kernel, ...], target: tvm.target.Target) -> tvm
     module = tvm.IRModule({kernel.symbol: kernel.primfunc for kernel in kernels})
     module = _T.BindTarget(target.with_host(target))(module)
     module = tvm.transform.Sequential(LOWERING)(module)
-    functions = {}
     by_name = {var.name_hint: function for var, function in module.functions.items()}
-    for kernel in kernels:
-        functions[kernel.symbol] = _to_c_function(kernel, by_name[kernel.symbol], target)
-    module = tvm.IRModule(functions)
+    module = tvm.IRModule({k.symbol: _to_c_function(k, by_name[k.symbol], target) for k in kernels})
     return tvm.transform.Sequential([_T.FP8StorageLegalize(), _T.BF16StorageLegalize(), _T.LowerIntrin()])(module)
 
 
@@ -99,8 +97,6 @@ def _serial(loop: Any) -> Any:
 
 
 def _check_stack(kernel: Kernel, function: Any) -> None:
-    def check(allocation: Any) -> None:
+    for allocation in nodes_of(function.body, st.AllocBuffer):
         if _static_bytes(allocation.buffer) > STACK_BYTES:
             raise BackendError(f"kernel {kernel.symbol!r} needs a stack buffer of shape {allocation.buffer.shape}")
-
-    structural_walk(function.body, [(st.AllocBuffer, check)])

@@ -29,7 +29,6 @@ def pack_weights(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     """Rewrite conv2d and matmul whose weight depends on no input of ``main`` to read it packed."""
     main = module["main"]
     rewriter = _Packer(module, computed_from_constants(main, num_inputs))
-    module = tvm.IRModule(dict(module.functions), attrs=module.attrs)
     rewritten = rewriter.visit_expr(main)
     result = rewriter.builder_.get()
     result.update_func(result.get_global_var("main"), rewritten)

@@ -12,9 +12,9 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
-from tvm_ffi import structural_walk
 
 from packager.graph.identity import IdentitySet
+from packager.lower.blocks import attempt, blocks, is_reduction, is_spatial, kinds, schedule_of, unroll, variables
 from packager.lower.cpu.pack_weights import VECTOR_AXIS, VECTORS
 
 # Elements of a vector loop: two 256-bit registers of floats.
@@ -28,42 +28,15 @@ GUARDED_ROWS = (6, 5, 7)
 
 def schedule(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a scheduled copy of an S-TIR PrimFunc; its parameters stay the same."""
-    sch = s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
+    sch = schedule_of(primfunc)
     _inline(sch)
-    for block in _blocks(sch):
-        if _is_reduction(sch, block):
-            _attempt(sch, _tile_reduction, block)
-    for block in _blocks(sch):
+    for block in blocks(sch):
+        if is_reduction(sch, block):
+            attempt(sch, _tile_reduction, block, ScheduleError)
+    for block in blocks(sch):
         if not _is_scheduled(sch, block):
-            _attempt(sch, _vectorize, block)
+            attempt(sch, _vectorize, block, ScheduleError)
     return sch.mod["main"]
-
-
-def _attempt(sch: s_tir.Schedule, transform: Any, block: Any) -> None:
-    """Apply a transformation, or leave the schedule unchanged if one of its steps does not apply."""
-    name = sch.get(block).name_hint
-    trial = sch.copy()
-    try:
-        transform(trial, trial.get_sblock(name, func_name="main"))
-    except ScheduleError:
-        return
-    transform(sch, sch.get_sblock(name, func_name="main"))
-
-
-def _blocks(sch: s_tir.Schedule) -> list[Any]:
-    return list(sch.get_child_blocks(sch.get_sblock("root", func_name="main")))
-
-
-def _kinds(sch: s_tir.Schedule, block: Any) -> list[int]:
-    return [int(var.iter_type) for var in sch.get(block).iter_vars]
-
-
-def _is_spatial(sch: s_tir.Schedule, block: Any) -> bool:
-    return all(kind == tirx.IterVar.DataPar for kind in _kinds(sch, block))
-
-
-def _is_reduction(sch: s_tir.Schedule, block: Any) -> bool:
-    return tirx.IterVar.CommReduce in _kinds(sch, block)
 
 
 def _is_scheduled(sch: s_tir.Schedule, block: Any) -> bool:
@@ -72,12 +45,12 @@ def _is_scheduled(sch: s_tir.Schedule, block: Any) -> bool:
 
 def _inline(sch: s_tir.Schedule) -> None:
     """Inline blocks with one elementwise consumer, and pure data movement into any single consumer."""
-    for block in _blocks(sch):
-        if not _is_spatial(sch, block) or not sch.get_consumers(block):
+    for block in blocks(sch):
+        if not is_spatial(sch, block) or not sch.get_consumers(block):
             continue
         consumers = list(sch.get_consumers(block))
-        if len(consumers) == 1 and (_is_spatial(sch, consumers[0]) or _is_movement(sch, block)):
-            _attempt(sch, lambda s, b: s.compute_inline(b), block)
+        if len(consumers) == 1 and (is_spatial(sch, consumers[0]) or _is_movement(sch, block)):
+            attempt(sch, lambda s, b: s.compute_inline(b), block, ScheduleError)
 
 
 def _is_movement(sch: s_tir.Schedule, block: Any) -> bool:
@@ -100,10 +73,9 @@ def _divisor(extent: int | None, most: int) -> int:
 def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
     """Parallelize the fused outer loops of a spatial nest and vectorize its innermost loop."""
     loops = list(sch.get_loops(block))
-    spatial = _is_spatial(sch, block)
+    spatial = is_spatial(sch, block)
     if not spatial:
-        kinds = _kinds(sch, block)
-        outer = loops[: next(i for i, kind in enumerate(kinds) if kind != tirx.IterVar.DataPar)]
+        outer = loops[: next(i for i, kind in enumerate(kinds(sch, block)) if kind != tirx.IterVar.DataPar)]
     elif not loops:  # a scalar
         return
     else:
@@ -138,14 +110,14 @@ def _tile_reduction(sch: s_tir.Schedule, block: Any) -> None:
     and an elementwise consumer of the result is computed per tile.
     """
     loops = list(sch.get_loops(block))
-    kinds = _kinds(sch, block)
-    if len(kinds) != len(loops):
+    found = kinds(sch, block)
+    if len(found) != len(loops):
         raise ScheduleError("loops and block variables do not correspond")
-    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
-    reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
+    spatial = [loop for loop, kind in zip(loops, found, strict=True) if kind == tirx.IterVar.DataPar]
+    reduction = [loop for loop, kind in zip(loops, found, strict=True) if kind == tirx.IterVar.CommReduce]
     if not spatial or len(spatial) + len(reduction) != len(loops):
         raise ScheduleError("no spatial loop to vectorize")
-    tile = _choose_tile(sch, block, spatial, kinds)
+    tile = _choose_tile(sch, block, spatial)
     epilogue = _epilogue(sch, block)
     if epilogue is None:
         epilogue = sch.cache_write(block, 0, "local")
@@ -181,11 +153,11 @@ def _schedule_epilogue(sch: s_tir.Schedule, loops: list[Any], tile: _Tile) -> No
     rows_innermost = tile.row_axis is not None and tile.row_axis > tile.vector_axis
     if loops and not (tile.guarded and rows_innermost):
         sch.vectorize(loops[-1])
-    for loop in loops[:-1] if not tile.guarded else []:
-        sch.unroll(loop)
+    if not tile.guarded:
+        unroll(sch, loops[:-1])
 
 
-def _choose_tile(sch: s_tir.Schedule, block: Any, spatial: list[Any], kinds: list[int]) -> _Tile:
+def _choose_tile(sch: s_tir.Schedule, block: Any, spatial: list[Any]) -> _Tile:
     annotations = sch.get(block).annotations
     if VECTOR_AXIS in annotations:  # the weights are packed along this axis
         vector_axis = int(annotations[VECTOR_AXIS])
@@ -196,13 +168,13 @@ def _choose_tile(sch: s_tir.Schedule, block: Any, spatial: list[Any], kinds: lis
             return _Tile(vector_axis, width, None, 1, guarded=False)
         extent = _extent(sch, spatial[row_axis])
         # LLVM unswitches each guard out of each reduction loop: seconds for a convolution of symbolic width.
-        nested = kinds.count(tirx.IterVar.CommReduce) > 1
+        nested = kinds(sch, block).count(tirx.IterVar.CommReduce) > 1
         rows = 1 if extent is None and nested else _rows(extent)
         return _Tile(vector_axis, width, row_axis, rows, guarded=extent is None or extent % rows != 0)
     width = _divisor(_extent(sch, spatial[-1]), VECTOR)
     if width < MIN_VECTOR:
         raise ScheduleError("no inner spatial loop to vectorize")
-    row_axis = _row_axis(sch, block, kinds)
+    row_axis = _row_axis(sch, block)
     rows = _divisor(_extent(sch, spatial[row_axis]), max(PACKED_ROWS)) if row_axis is not None else 1
     return _Tile(len(spatial) - 1, width, row_axis, rows, guarded=False)
 
@@ -225,24 +197,17 @@ def _epilogue(sch: s_tir.Schedule, block: Any) -> Any | None:
     consumers = list(sch.get_consumers(block))
     if not consumers:
         return None
-    if len(consumers) != 1 or not _is_spatial(sch, consumers[0]):
+    if len(consumers) != 1 or not is_spatial(sch, consumers[0]):
         raise ScheduleError("the result has several consumers, or a reduction as its consumer")
     return consumers[0]
 
 
-def _row_axis(sch: s_tir.Schedule, block: Any, kinds: list[int]) -> int | None:
+def _row_axis(sch: s_tir.Schedule, block: Any) -> int | None:
     """Return the innermost spatial axis that no vector load depends on: its iterations reuse the loaded vector."""
-    variables = [var.var for var in sch.get(block).iter_vars]
-    spatial = [var for var, kind in zip(variables, kinds, strict=True) if kind == tirx.IterVar.DataPar]
-    vector = spatial[-1]
+    spatial = [var.var for var in sch.get(block).iter_vars if var.iter_type == tirx.IterVar.DataPar]
     used_by_vector_loads = IdentitySet()
     for region in sch.get(block).reads:
-        found = IdentitySet()
-        for axis in region.region:
-            structural_walk(axis.min, [(tirx.Var, found.add)])
-        if vector in found:
+        found = variables(*(axis.min for axis in region.region))
+        if spatial[-1] in found:
             used_by_vector_loads |= found
-    for index in range(len(spatial) - 2, -1, -1):
-        if spatial[index] not in used_by_vector_loads:
-            return index
-    return None
+    return next((i for i in range(len(spatial) - 2, -1, -1) if spatial[i] not in used_by_vector_loads), None)

@@ -18,11 +18,12 @@ from tvm.ir import PrimType, TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import stmt as st
 from tvm.tirx.buffer import is_buffer_var
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_map
 
 from packager.errors import BackendError
 from packager.graph.identity import IdentitySet
-from packager.lower.cuda.blocks import variables
+from packager.graph.rewrite import nodes_of
+from packager.lower.blocks import variables
 
 _BFLOAT16 = PrimType("bfloat16")
 # The longest vector of indices.
@@ -30,7 +31,9 @@ MAX_INDICES = 4
 _CONDITIONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not, tirx.Select)
 
 
-def _unroll_unsupported_vectors(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+@tirx.transform.prim_func_pass(opt_level=0, name="UnrollUnsupportedVectors")  # type: ignore[untyped-decorator]
+def unroll_unsupported_vectors(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    """Unroll vectorized loops that the code generator writes wrong."""
     return function.with_body(structural_map(function.body, (st.For, _unrolled)))
 
 
@@ -42,13 +45,11 @@ def _unrolled(loop: Any) -> Any:
 
 def _has_booleans(loop: Any) -> bool:
     """Tell whether an element is a bool, or is selected by one."""
-    found: list[Any] = []
-    structural_walk(loop.body, [(kind, found.append) for kind in _CONDITIONS])
+    found = nodes_of(loop.body, *_CONDITIONS)
     for buffer, indices in _accesses(loop):
         if buffer.dtype == "bool":
             found += indices
-    lane = loop.loop_var
-    return lane in variables(*found)
+    return loop.loop_var in variables(*found)
 
 
 def _gathers(loop: Any) -> bool:
@@ -74,23 +75,12 @@ def _gathers(loop: Any) -> bool:
 
 def _accesses(node: Any) -> list[tuple[Any, Sequence[Any]]]:
     """Return (buffer, indices) of every load and store."""
-    found: list[tuple[Any, Sequence[Any]]] = []
-    structural_walk(
-        node.body,
-        [
-            (TensorLoad, lambda load: found.append((load.source, load.indices))),
-            (st.BufferStore, lambda store: found.append((store.buffer, store.indices))),
-        ],
-    )
-    return found
+    found = nodes_of(node.body, TensorLoad, st.BufferStore)
+    return [(a.source if isinstance(a, TensorLoad) else a.buffer, a.indices) for a in found]
 
 
-unroll_what_makes_no_vectors = tirx.transform.prim_func_pass(
-    _unroll_unsupported_vectors, opt_level=0, name="UnrollWhatMakesNoVectors"
-)
-
-
-def _cast_infinities(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+@tirx.transform.prim_func_pass(opt_level=0, name="CastInfinities")  # type: ignore[untyped-decorator]
+def cast_infinities(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
     """Write infinities and NaN as float32 constants with a cast."""
 
     def cast(value: Any) -> Any:
@@ -101,21 +91,13 @@ def _cast_infinities(function: tirx.PrimFunc, _module: Any, _context: Any) -> ti
     return function.with_body(structural_map(function.body, (tirx.FloatImm, cast)))
 
 
-cast_infinities = tirx.transform.prim_func_pass(_cast_infinities, opt_level=0, name="CastInfinities")
-
-
 def check_registers(function: tirx.PrimFunc) -> None:
     """Raise BackendError if a thread indexes its registers by its thread number.
 
     Then one stage of a schedule expects values that another thread computed: registers are not shared.
     """
-    threads = IdentitySet()
-
-    def visit(statement: Any) -> None:
-        if statement.attr_key == "thread_extent":
-            threads.add(statement.node.var)
-
-    structural_walk(function.body, [(st.AttrStmt, visit)])
+    statements = nodes_of(function.body, st.AttrStmt)
+    threads = IdentitySet(statement.node.var for statement in statements if statement.attr_key == "thread_extent")
     for buffer, indices in _accesses(function):
         if buffer.scope() == "local" and threads & variables(*indices):
             raise BackendError(f"threads exchange {buffer.name!r} through registers")

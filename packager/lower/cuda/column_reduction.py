@@ -7,6 +7,7 @@ a block, and over blocks: a first kernel writes partial results, a second one re
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import tvm
@@ -14,7 +15,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
 from packager.graph.identity import IdentitySet
-from packager.lower.cuda.blocks import (
+from packager.lower.blocks import (
     MAX_WIDE_BYTES,
     VECTOR_BYTES,
     blocks,
@@ -24,9 +25,11 @@ from packager.lower.cuda.blocks import (
     is_reduction,
     is_spatial,
     itemsize,
+    kinds,
     loads,
     read_index,
     schedule_of,
+    unroll,
     variables,
 )
 from packager.lower.cuda.elementwise import schedule_elementwise
@@ -80,12 +83,8 @@ def _overlaps(sch: s_tir.Schedule, reduction: Any) -> bool:
     iters = sch.get(reduction).iter_vars
     spatial = IdentitySet(v.var for v in iters if v.iter_type == tirx.IterVar.DataPar)
     reduced = IdentitySet(v.var for v in iters if v.iter_type != tirx.IterVar.DataPar)
-    for load in loads(sch.get(reduction).body):
-        for index in load.indices:
-            used = variables(index)
-            if used & spatial and used & reduced:
-                return True
-    return False
+    used = [variables(index) for load in loads(sch.get(reduction).body) for index in load.indices]
+    return any(found & spatial and found & reduced for found in used)
 
 
 def _precedes(sch: s_tir.Schedule, block: Any, reduction: Any) -> bool:
@@ -112,13 +111,10 @@ def _loops_of(sch: s_tir.Schedule, block: Any, kind: int) -> list[Any]:
 
 
 def _sizes(sch: s_tir.Schedule, block: Any) -> tuple[int, int]:
-    """Return the length of a reduction and its number of results; 0 for what is symbolic."""
+    """Return the length of a reduction and its number of results; 0 if symbolic."""
 
     def product(sizes: list[Any]) -> int:
-        result = 1
-        for size in sizes:
-            result *= size if isinstance(size, int) else 0
-        return result
+        return math.prod(size if isinstance(size, int) else 0 for size in sizes)
 
     return product(extents(sch, _reduced(sch, block))), product(extents(sch, _kept(sch, block)))
 
@@ -173,7 +169,7 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     sch.vectorize(vector)
     _compute_epilogue(sch, computed[1:], thread)
     sch.compute_at(reduction, thread, preserve_unit_loops=True)
-    _accumulate(sch, reduction, list(sch.get_loops(reduction))[2:])
+    _accumulate(sch, reduction, 2)
 
 
 def _width(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
@@ -197,11 +193,10 @@ def _contiguous_operands(sch: s_tir.Schedule, reduction: Any) -> list[Any]:
     return list(IdentitySet(load.source for load in reads if load.indices[-1].same_as(kept[-1].var)))
 
 
-def _accumulate(sch: s_tir.Schedule, reduction: Any, inner: list[Any]) -> None:
+def _accumulate(sch: s_tir.Schedule, reduction: Any, depth: int) -> None:
     """Move the reduction loop outside of the vector loop, and initialize the accumulators in front of it."""
-    kinds = [int(var.iter_type) for var in sch.get(reduction).iter_vars]
-    reduced = [lp for lp, kind in zip(inner, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
-    kept = [lp for lp, kind in zip(inner, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+    reduced = _inner(sch, reduction, depth, tirx.IterVar.CommReduce)
+    kept = _inner(sch, reduction, depth, tirx.IterVar.DataPar)
     unrolled = reduced
     if len(reduced) == 1:
         length = extents(sch, reduced)[0]
@@ -213,11 +208,9 @@ def _accumulate(sch: s_tir.Schedule, reduction: Any, inner: list[Any]) -> None:
         load = sch.cache_read(reduction, read_index(sch, reduction, buffer), "local")
         sch.compute_at(load, reduced[-1], preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
-    for loop in kept[-1:]:
-        sch.unroll(loop)
+    unroll(sch, kept[-1:])
     if all(isinstance(size, int) and size <= MAX_UNROLLED for size in extents(sch, unrolled)):
-        for loop in unrolled:
-            sch.unroll(loop)
+        unroll(sch, unrolled)
     _decompose_init(sch, reduction, reduced[0])
 
 
@@ -248,7 +241,7 @@ def _split_over_threads(sch: s_tir.Schedule, computed: list[Any], grid: Any, til
     sch.bind(column, "threadIdx.x")
     _compute_epilogue(sch, computed[1:], column)
     sch.compute_at(reduction, column, preserve_unit_loops=True)
-    _decompose_init(sch, reduction, _reduced_inside(sch, reduction, 3))
+    _decompose_init(sch, reduction, _inner(sch, reduction, 3, tirx.IterVar.CommReduce)[0])
     sch.compute_at(left, grid, preserve_unit_loops=True)
     share, *others = list(sch.get_loops(left))[1:]
     columns, vector = sch.split(others[-1], [None, width])
@@ -257,11 +250,10 @@ def _split_over_threads(sch: s_tir.Schedule, computed: list[Any], grid: Any, til
     sch.bind(columns, "threadIdx.x")
     sch.vectorize(vector)
     sch.compute_at(partial, columns, preserve_unit_loops=True)
-    depth = len(list(sch.get_loops(left))) - 1
-    _accumulate(sch, partial, list(sch.get_loops(partial))[depth:])
+    _accumulate(sch, partial, len(list(sch.get_loops(left))) - 1)
 
 
-def _reduced_inside(sch: s_tir.Schedule, block: Any, depth: int) -> Any:
+def _inner(sch: s_tir.Schedule, block: Any, depth: int, kind: int) -> list[Any]:
+    """Return the loops of a kind below the outer ``depth`` loops of a block; each block variable has one there."""
     inner = list(sch.get_loops(block))[depth:]
-    kinds = [int(var.iter_type) for var in sch.get(block).iter_vars]
-    return next(lp for lp, kind in zip(inner, kinds, strict=True) if kind == tirx.IterVar.CommReduce)
+    return [loop for loop, own in zip(inner, kinds(sch, block), strict=True) if own == kind]

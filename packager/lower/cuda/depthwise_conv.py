@@ -13,10 +13,11 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
 from packager.graph.identity import IdentitySet, position
-from packager.lower.cuda.blocks import (
+from packager.lower.blocks import (
     VECTOR_BYTES,
     blocks,
     extents,
+    factors_of,
     inline,
     is_movement,
     is_reduction,
@@ -26,6 +27,7 @@ from packager.lower.cuda.blocks import (
     loads_of,
     read_index,
     schedule_of,
+    unroll,
     variables,
 )
 
@@ -52,7 +54,7 @@ def schedule_depthwise_conv(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         raise ScheduleError("not a single reduction")
     reduction = found[0]
     image, weights = _operands(sch, reduction)
-    before = [b for b in blocks(sch) if is_spatial(sch, b) and _writes(sch, b, image)]
+    before = [b for b in blocks(sch) if is_spatial(sch, b) and sch.get(b).writes[0].source.same_as(image)]
     after = list(sch.get_consumers(reduction))
     if any(not is_movement(sch, b) for b in before) or len(before) + len(after) + 1 != len(blocks(sch)):
         raise ScheduleError("more than padding, a convolution and its epilogue")
@@ -67,8 +69,7 @@ def schedule_depthwise_conv(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     grid, thread = _bind(sch, result, itemsize(image))
     for block in after:
         sch.compute_at(block, thread, preserve_unit_loops=True)
-        for loop in list(sch.get_loops(block))[2:]:
-            sch.unroll(loop)
+        unroll(sch, list(sch.get_loops(block))[2:])
     _compute(sch, reduction, thread, pad, held)
     _fill(sch, held, grid, extents(sch, [thread])[0])
     return sch.mod["main"]
@@ -84,9 +85,8 @@ def _operands(sch: s_tir.Schedule, reduction: Any) -> tuple[Any, Any]:
         raise ScheduleError("not a 2-D window of static size")
     if any(size > MAX_WINDOW for size in sizes[4:]):
         raise ScheduleError("the window is too large")
-    value: Any = getattr(sch.get(reduction).body, "value", None)
-    factors = loads(value.b) if isinstance(value, tirx.Add) else []
-    if len(factors) != 2 or not isinstance(_bare(value.b), tirx.Mul):
+    factors = [load for factor in factors_of(sch, reduction) or () for load in loads(factor)]
+    if len(factors) != 2:
         raise ScheduleError("not a sum of products")
     for image, weights in (factors, factors[::-1]):
         slides = [variables(index) for index in image.indices]
@@ -100,16 +100,6 @@ def _operands(sch: s_tir.Schedule, reduction: Any) -> tuple[Any, Any]:
         ):
             return image.source, weights.source
     raise ScheduleError("not a depthwise convolution")
-
-
-def _bare(value: Any) -> Any:
-    while isinstance(value, tirx.Cast):
-        value = value.value
-    return value
-
-
-def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
-    return bool(sch.get(block).writes[0].source.same_as(buffer))
 
 
 def _channels_last(sch: s_tir.Schedule, held: Any, reduction: Any) -> None:
@@ -166,8 +156,7 @@ def _compute(sch: s_tir.Schedule, reduction: Any, thread: Any, pad: Any, held: A
     _load(
         sch, sch.cache_read(reduction, read_index(sch, reduction, sch.get(held).writes[0].source), "local"), window[0]
     )
-    for loop in (*window, column, channel):
-        sch.unroll(loop)
+    unroll(sch, (*window, column, channel))
     sch.decompose_reduction(reduction, window[0])
 
 
@@ -176,14 +165,12 @@ def _load(sch: s_tir.Schedule, block: Any, loop: Any) -> None:
     sch.compute_at(block, loop, preserve_unit_loops=True)
     depth = len(sch.get_loops(block)) - len(sch.get(block).iter_vars)
     *outer, vector = list(sch.get_loops(block))[depth:]
-    for each in outer:
-        sch.unroll(each)
+    unroll(sch, outer)
     sch.vectorize(vector)
 
 
 def _fill(sch: s_tir.Schedule, held: Any, grid: Any, threads: int) -> None:
     """Copy the weights of a block to shared memory with all its threads."""
     sch.compute_at(held, grid, preserve_unit_loops=True)
-    loops = list(sch.get_loops(held))[1:]
-    _, thread = sch.split(sch.fuse(*loops), [None, threads])
+    _, thread = sch.split(sch.fuse(*list(sch.get_loops(held))[1:]), [None, threads])
     sch.bind(thread, "threadIdx.x")

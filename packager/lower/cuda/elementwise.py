@@ -9,7 +9,7 @@ from tvm import s_tir, sym, tirx
 from tvm.s_tir import ScheduleError
 
 from packager.graph.identity import same_objects
-from packager.lower.cuda.blocks import (
+from packager.lower.blocks import (
     MAX_WIDE_BYTES,
     VECTOR_BYTES,
     attempt,
@@ -21,6 +21,7 @@ from packager.lower.cuda.blocks import (
     loads_of,
     read_index,
     reads_of,
+    unroll,
     variables,
 )
 from packager.lower.cuda.transpose import transpose
@@ -86,8 +87,7 @@ def _warp_per_row(sch: s_tir.Schedule, block: Any) -> None:
     own_step, own_lane = sch.split(own_column, [None, WARP])
     sch.reorder(own_lane, *above[2:], own_step)
     sch.bind(own_lane, "threadIdx.x")
-    for loop in (*above[2:], own_step, several, step):
-        sch.unroll(loop)
+    unroll(sch, (*above[2:], own_step, several, step))
     sch.transform_layout(block, ("write", 0), index_map, assume_injective_transform=True)
 
 
@@ -199,8 +199,7 @@ def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
         load = sch.cache_read(block, read_index(sch, block, buffer), "local")
         sch.compute_at(load, thread, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
-    for loop in sch.get_loops(block)[2:]:
-        sch.unroll(loop)
+    unroll(sch, sch.get_loops(block)[2:])
 
 
 def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:
@@ -241,8 +240,7 @@ def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:
     for each in held:
         sch.compute_at(each, several, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(each)[-1])
-    for loop in sch.get_loops(block)[3:]:
-        sch.unroll(loop)
+    unroll(sch, sch.get_loops(block)[3:])
 
 
 def _has_result_layout(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[int]) -> bool:
@@ -257,12 +255,8 @@ def _has_result_layout(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list
 
 def _threads(sizes: list[Any]) -> int:
     """Return the thread block size: smaller for tensors that would not occupy the GPU with large blocks."""
-    total = 1
-    for size in sizes:
-        if not isinstance(size, int):
-            return THREADS
-        total *= size
-    return THREADS if total >= 64 * THREADS else THREADS // 4
+    few = all(isinstance(size, int) for size in sizes) and math.prod(sizes) < 64 * THREADS
+    return THREADS // 4 if few else THREADS
 
 
 def _is_contiguous(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:

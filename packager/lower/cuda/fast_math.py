@@ -16,48 +16,12 @@ from tvm.ir import PrimType
 WIDE = PrimType("float32")
 # Functions whose argument and result types are equal.
 FUNCTIONS = frozenset(
-    [
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "ceil",
-        "copysign",
-        "cos",
-        "cosh",
-        "erf",
-        "exp",
-        "exp10",
-        "exp2",
-        "fabs",
-        "floor",
-        "fma",
-        "fmod",
-        "hypot",
-        "if_then_else",
-        "isfinite",
-        "isinf",
-        "isnan",
-        "ldexp",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "nearbyint",
-        "pow",
-        "round",
-        "rsqrt",
-        "sigmoid",
-        "sin",
-        "sinh",
-        "sqrt",
-        "tan",
-        "tanh",
-        "trunc",
-    ]
+    (
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh"),
+        *("erf", "exp", "exp2", "exp10", "log", "log1p", "log2", "log10", "pow", "rsqrt", "sigmoid", "sqrt"),
+        *("ceil", "copysign", "fabs", "floor", "fma", "fmod", "hypot", "ldexp", "nearbyint", "round", "trunc"),
+        *("if_then_else", "isfinite", "isinf", "isnan"),
+    )
 )
 # erf(x) / x for |x| < ERF_END as a minimax polynomial of 2 x^2 / ERF_END^2 - 1, which is in [-1, 1] (no cancellation).
 # Beyond ERF_END, erf is 1 up to 4e-7.

@@ -7,6 +7,7 @@ not used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 from tvm.tirx import stmt as st
-from tvm_ffi import structural_walk
 
 from packager.errors import BackendError
+from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Kernel
-from packager.lower.cuda.codegen_workarounds import cast_infinities, check_registers, unroll_what_makes_no_vectors
+from packager.lower.cuda.codegen_workarounds import cast_infinities, check_registers, unroll_unsupported_vectors
 from packager.lower.kernels import take_pointers
 
 AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -66,7 +67,7 @@ LOWERING = [
     _T.BF16ComputeLegalize(),
     _T.NarrowDataType(32),
     _S.LoopPartition(),
-    unroll_what_makes_no_vectors,
+    unroll_unsupported_vectors,
     _T.VectorizeLoop(True),
     _S.InjectVirtualThread(),
     _S.InjectDoubleBuffer(),
@@ -120,15 +121,12 @@ def lower_cuda_kernels(
 
 def _thread_extents(kernel: Kernel) -> dict[str, Any]:
     found: dict[str, Any] = {}
-
-    def visit(loop: Any) -> None:
+    for loop in nodes_of(kernel.primfunc.body, st.For):
         if int(loop.kind) == st.ForKind.THREAD_BINDING:
             tag = str(loop.thread_binding.thread_tag)
             if tag in AXES and _exceeds(loop.extent, found.setdefault(tag, loop.extent)):
                 # The launch has the threads of the first loop; TVM guards later loops with fewer, not with more.
                 raise BackendError(f"kernel {kernel.symbol!r} has loops with more threads than its launch")
-
-    structural_walk(kernel.primfunc.body, [(st.For, visit)])
     if not found:
         raise BackendError(f"kernel {kernel.symbol!r} is not bound to threads of the GPU")
     return found
@@ -139,21 +137,12 @@ def _exceeds(extent: Any, first: Any) -> bool:
 
 
 def _dynamic_bytes(name: str, body: Any) -> int:
-    sizes = []
-
-    def visit(allocation: Any) -> None:
-        buffer = allocation.buffer
-        if buffer.scope() != DYNAMIC:
-            return
-        size = (int(tvm.runtime.DataType(buffer.dtype).bits) * int(tvm.runtime.DataType(buffer.dtype).lanes) + 7) // 8
-        for extent in buffer.shape:
-            if not isinstance(extent, tirx.IntImm):
-                raise BackendError(f"kernel {name!r} needs shared memory of symbolic size")
-            size *= int(extent)
-        sizes.append(size)
-
-    structural_walk(body, [(st.AllocBuffer, visit)])
-    return max(sizes, default=0)
+    buffers = [allocation.buffer for allocation in nodes_of(body, st.AllocBuffer)]
+    dynamic = [buffer for buffer in buffers if buffer.scope() == DYNAMIC]
+    if not all(isinstance(extent, tirx.IntImm) for buffer in dynamic for extent in buffer.shape):
+        raise BackendError(f"kernel {name!r} needs shared memory of symbolic size")
+    sizes = [tvm.runtime.DataType(b.dtype).itemsize * math.prod(map(int, b.shape)) for b in dynamic]
+    return int(max(sizes, default=0))
 
 
 def _to_device_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> Any:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import sys
+from types import FrameType
 from typing import Any
 
 import tvm
@@ -9,11 +13,11 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError, dlight
 from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
 from tvm.tirx import stmt as st
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_map
 
 from packager.graph.identity import IdentitySet
-from packager.lower.cuda.blocks import blocks, is_reduction, loads, schedule_of, variables
-from packager.lower.cuda.tensor_intrinsics import load_tensor_intrinsics
+from packager.graph.rewrite import nodes_of
+from packager.lower.blocks import blocks, factors_of, is_reduction, loads, schedule_of, variables
 
 # dlight reads the architecture as a number, and uses nothing newer than the tensor cores of sm_70.
 # The minimum M, N and K for which tensor cores pay off, even if most of a tile is padding.
@@ -31,7 +35,7 @@ def schedule_matmul(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         raise ScheduleError("not a matmul")
     rules = [dlight.gpu.GEMV(), dlight.gpu.Matmul()]
     if _fits_tensor_cores(sch, reductions[0]):
-        load_tensor_intrinsics()
+        _load_tensor_intrinsics()
         rules.insert(0, MatmulTensorization())
     for rule in rules:
         with TARGET:
@@ -44,12 +48,9 @@ def schedule_matmul(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 def _large_grid(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make the symbolic grid axis blockIdx.x, the only one that may exceed 65,535 blocks."""
     extents: dict[str, Any] = {}
-
-    def visit(loop: Any) -> None:
+    for loop in nodes_of(primfunc.body, st.For):
         if loop.thread_binding is not None:
             extents.setdefault(str(loop.thread_binding.thread_tag), loop.extent)
-
-    structural_walk(primfunc.body, [(st.For, visit)])
     large = [tag for tag in ("blockIdx.y", "blockIdx.z") if not _is_at_most(extents.get(tag, 1), MAX_BLOCKS)]
     if len(large) != 1 or not _is_at_most(extents.get("blockIdx.x", 1), MAX_BLOCKS):
         return primfunc
@@ -99,19 +100,11 @@ def _is_product(sch: s_tir.Schedule, block: Any) -> bool:
 
     Batch axes, which both keep, must come first: otherwise dlight's GEMV rule mixes up the axes of the result.
     """
-    value = getattr(sch.get(block).body, "value", None)
-    if not isinstance(value, tirx.Add):
-        return False
-    factors = value.b
-    while isinstance(factors, tirx.Cast):
-        factors = factors.value
-    if not isinstance(factors, tirx.Mul):
-        return False
-    left, right = loads(factors.a), loads(factors.b)
-    if len(left) != 1 or len(right) != 1:
+    operands = [loads(factor) for factor in factors_of(sch, block) or ()]
+    if list(map(len, operands)) != [1, 1]:
         return False
     iters = sch.get(block).iter_vars
-    used = [variables(*load[0].indices) for load in (left, right)]
+    used = [variables(*load.indices) for (load,) in operands]
     summed = IdentitySet(v.var for v in iters if v.iter_type == tirx.IterVar.CommReduce)
     kept = [v.var for v in iters if v.iter_type == tirx.IterVar.DataPar and not _is_one(v.dom.extent)]
     in_batch = [var in used[0] and var in used[1] for var in kept]
@@ -123,3 +116,29 @@ def _is_product(sch: s_tir.Schedule, block: Any) -> bool:
 
 def _is_one(extent: Any) -> bool:
     return isinstance(extent, tirx.IntImm) and int(extent) == 1
+
+
+def _stack(_context: int = 1) -> list[inspect.FrameInfo]:
+    """Return the caller frames as ``inspect.stack`` does, without source lines."""
+    frame: FrameType | None = sys._getframe(1)
+    found = []
+    while frame is not None:
+        code = frame.f_code
+        found.append(inspect.FrameInfo(frame, code.co_filename, frame.f_lineno, code.co_name, None, None))
+        frame = frame.f_back
+    return found
+
+
+@functools.cache
+def _load_tensor_intrinsics() -> None:
+    """Import TVM's tensor core intrinsics, once, in seconds instead of half a minute.
+
+    TVM parses some hundred functions and inspects the call stack each time; looking up the source lines, which nothing
+    uses, takes nearly all of the time.
+    """
+    original = inspect.stack
+    inspect.stack = _stack  # type: ignore[assignment]
+    try:
+        import tvm.s_tir.tensor_intrin.cuda  # noqa: F401
+    finally:
+        inspect.stack = original

@@ -11,7 +11,7 @@ from tvm.s_tir import ScheduleError
 from tvm.tirx.buffer import is_buffer_var
 
 from packager.graph.identity import IdentitySet, same_objects
-from packager.lower.cuda.blocks import MAX_WIDE_BYTES, VECTOR_BYTES, extents, itemsize, loads, variables
+from packager.lower.blocks import MAX_WIDE_BYTES, VECTOR_BYTES, extents, itemsize, loads, variables
 
 WARP = 32
 MIN_THREADS = 4
@@ -110,9 +110,7 @@ def _sharing_blocks(sch: s_tir.Schedule, reduction: Any, rows: Rows) -> Rows:
     leads = [e for e in extents(sch, list(sch.get_loops(reduction))[: rows.lead]) if e != 1]
     if len(leads) <= 1:
         return rows
-    known = 1
-    for extent in leads:
-        known *= extent if isinstance(extent, int) else 1
+    known = math.prod(extent for extent in leads if isinstance(extent, int))
     count = rows.rows
     while known % count:
         count //= 2
@@ -120,9 +118,7 @@ def _sharing_blocks(sch: s_tir.Schedule, reduction: Any, rows: Rows) -> Rows:
 
 
 def _short(long: Rows, sizes: list[Any]) -> Rows:
-    length = 1
-    for size in sizes:
-        length *= size
+    length = math.prod(sizes)
     if length > WARP * MAX_HELD:
         return long
     threads = WARP

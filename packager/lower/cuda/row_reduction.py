@@ -12,14 +12,15 @@ from typing import Any
 from tvm import s_tir, sym, tirx
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir import ScheduleError
-from tvm_ffi import structural_walk
 
-from packager.lower.cuda.blocks import (
+from packager.graph.rewrite import nodes_of
+from packager.lower.blocks import (
     blocks,
     extents,
     inline,
     is_reduction,
     is_spatial,
+    kinds,
     loads_of,
     read_index,
     schedule_of,
@@ -86,42 +87,30 @@ def schedule_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _is_cheap(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether to inline: all but values computed once per row and read again, such as softmax's exponentials."""
-    body = sch.get(block).body
-    reduces = [c for c in sch.get_consumers(block) if is_reduction(sch, c)]
-    dear = bool(reduces) and len(list(sch.get_consumers(block))) > 1 and _calls_math(body)
-    return not dear
-
-
-def _calls_math(body: Any) -> bool:
-    found: list[Any] = []
-    structural_walk(body, [(Call, found.append)])
-    return bool(found)
+    consumers = list(sch.get_consumers(block))
+    reduces = any(is_reduction(sch, consumer) for consumer in consumers)
+    return not (reduces and len(consumers) > 1 and nodes_of(sch.get(block).body, Call))
 
 
 def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: Rows) -> None:
     """Raise ScheduleError unless a block iterates over the rows of the first reduction, or over their elements."""
-    loops, model = list(sch.get_loops(block)), list(sch.get_loops(first))
     analyzer = sym.Analyzer()
-    sizes, wanted = extents(sch, loops), extents(sch, model)
+    sizes, wanted = extents(sch, sch.get_loops(block)), extents(sch, sch.get_loops(first))
 
     def same(left: list[Any], right: list[Any]) -> bool:
         return len(left) == len(right) and all(analyzer.can_prove_equal(a, b) for a, b in zip(left, right, strict=True))
 
+    def only_rows() -> bool:
+        return same([e for e in sizes if e != 1], [e for e in wanted[: rows.lead] if e != 1])
+
     full = same(sizes, wanted)
     if is_reduction(sch, block):
-        found = [int(var.iter_type) for var in sch.get(block).iter_vars]
-        if not full or sum(kind == tirx.IterVar.CommReduce for kind in found) != rows.trail:
+        if not full or kinds(sch, block).count(tirx.IterVar.CommReduce) != rows.trail:
             raise ScheduleError("reductions differ in shape")
-    elif not is_spatial(sch, block) or not (full or _only_rows(sch, loops, wanted, rows, analyzer)):
+    elif not is_spatial(sch, block) or not (full or only_rows()):
         raise ScheduleError("a block iterates over another shape than the reduction")
-    if len(sch.get(block).iter_vars) != len(loops):
+    if len(sch.get(block).iter_vars) != len(sizes):
         raise ScheduleError("loops and block variables do not correspond")
-
-
-def _only_rows(sch: s_tir.Schedule, loops: list[Any], wanted: list[Any], rows: Rows, analyzer: Any) -> bool:
-    sizes = [e for e in extents(sch, loops) if e != 1]
-    leads = [e for e in wanted[: rows.lead] if e != 1]
-    return len(sizes) == len(leads) and all(analyzer.can_prove_equal(a, b) for a, b in zip(sizes, leads, strict=True))
 
 
 def _is_full(sch: s_tir.Schedule, block: Any, rows: Rows) -> bool:
@@ -135,7 +124,7 @@ def _bind_last(sch: s_tir.Schedule, block: Any, rows: Rows, *, full: bool) -> An
     outer = loops[: -rows.inner] if full else loops
     outer = outer or [sch.add_unit_loop(loops[0])]
     if not rows.steps and len(outer) > 1 and _is_square(sch, outer[-1], loops[len(outer) :]):
-        # Attention scores: rows are as many as elements in a row, so they fit blockIdx.y. Fused with the outer loops,
+        # Attention scores are square, so their number of rows fits blockIdx.y. Fused with the outer loops,
         # TVM could not prove the bound, and would test it at each element.
         grid = sch.fuse(*outer[:-1]) if len(outer) > 2 else outer[0]
         second, row = sch.split(outer[-1], [None, rows.rows])

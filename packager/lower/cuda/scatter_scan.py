@@ -6,15 +6,17 @@ serial loops run in all threads alike, and statements outside of parallel loops 
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.ir import PrimType, TensorLoad
 from tvm.s_tir import ScheduleError
 from tvm.tirx import stmt as st
-from tvm_ffi import structural_equal, structural_map, structural_walk
+from tvm_ffi import structural_equal, structural_map
 
-from packager.lower.cuda.blocks import blocks, schedule_of
+from packager.graph.rewrite import nodes_of
+from packager.lower.blocks import blocks, schedule_of
 from packager.lower.cuda.elementwise import schedule_elementwise
 
 THREADS = 1024
@@ -30,7 +32,8 @@ def schedule_scatter_scan(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     names = {sch.get(block).name_hint for block in opaque}
     for block in blocks(sch):
         if sch.get(block).name_hint not in names:
-            _inline(sch, block)
+            with contextlib.suppress(ScheduleError):  # opaque consumers do not declare what they read
+                sch.compute_inline(block)
     for block in blocks(sch):
         if sch.get(block).name_hint not in names:
             schedule_elementwise(sch, block)
@@ -40,14 +43,6 @@ def schedule_scatter_scan(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 
     function = sch.mod["main"]
     return function.with_body(structural_map(function.body, (s_tir.SBlockRealize, bind)))
-
-
-def _inline(sch: s_tir.Schedule, block: Any) -> None:
-    """Inline a block if possible; opaque consumers do not declare what they read."""
-    try:
-        sch.compute_inline(block)
-    except ScheduleError:
-        return
 
 
 def _with_root(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -98,8 +93,7 @@ def _distributed(loop: Any, thread: Any) -> Any:
 
 def _is_copy(loop: Any) -> bool:
     """Tell whether a loop only copies elements of a tensor to the same indices of another."""
-    stores: list[Any] = []
-    structural_walk(loop.body, [(st.BufferStore, stores.append)])
+    stores = nodes_of(loop.body, st.BufferStore)
     value = stores[0].value if len(stores) == 1 and stores[0].same_as(loop.body) else None
     return (
         isinstance(value, TensorLoad)
@@ -109,9 +103,7 @@ def _is_copy(loop: Any) -> bool:
 
 
 def _has_parallel(loop: Any) -> bool:
-    found = []
-    structural_walk(loop.body, [(st.For, lambda inner: found.append(int(inner.kind) == st.ForKind.PARALLEL))])
-    return any(found)
+    return any(int(inner.kind) == st.ForKind.PARALLEL for inner in nodes_of(loop.body, st.For))
 
 
 def _barrier() -> Any:

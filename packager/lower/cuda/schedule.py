@@ -14,7 +14,7 @@ from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError, dlight
 
-from packager.lower.cuda.blocks import blocks, inline, is_reduction, is_spatial, kinds, schedule_of
+from packager.lower.blocks import blocks, inline, is_reduction, is_spatial, kinds, schedule_of
 from packager.lower.cuda.column_reduction import schedule_column_reduction
 from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
 from packager.lower.cuda.elementwise import schedule_elementwise
@@ -41,7 +41,7 @@ def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.Pr
                 continue
             if _is_bound(scheduled):
                 return scheduled
-        return _fallback(primfunc)
+        return _dlight(primfunc, dlight.gpu.Fallback())
 
 
 def _spatial(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -79,10 +79,6 @@ def _reduce_by_dlight(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         return _dlight(primfunc, dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
     except Exception as error:  # TVM's rules also fail by assertions and Python errors
         raise ScheduleError("dlight has no schedule for this reduction") from error
-
-
-def _fallback(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    return _dlight(primfunc, dlight.gpu.Fallback())
 
 
 def _dlight(primfunc: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:

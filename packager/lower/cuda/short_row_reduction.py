@@ -13,16 +13,18 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
 from packager.graph.identity import same_objects
-from packager.lower.cuda.blocks import (
+from packager.lower.blocks import (
     VECTOR_BYTES,
     blocks,
     extents,
     inline,
     is_reduction,
     itemsize,
+    kinds,
     loads,
     read_index,
     schedule_of,
+    unroll,
 )
 
 # Rows per block, one per thread.
@@ -56,9 +58,8 @@ def schedule_short_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     sch.bind(thread, "threadIdx.x")
     sch.compute_at(reduction, thread, preserve_unit_loops=True)
     inner = list(sch.get_loops(reduction))[2:]
-    kept = len(operand.shape) - _trail(sch, reduction)
-    for loop in inner:
-        sch.unroll(loop)
+    kept = len(operand.shape) - kinds(sch, reduction).count(tirx.IterVar.CommReduce)
+    unroll(sch, inner)
     sch.decompose_reduction(reduction, inner[kept])
     sch.compute_at(held, grid, preserve_unit_loops=True)
     width = VECTOR_BYTES // itemsize(operand)
@@ -67,10 +68,6 @@ def schedule_short_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     sch.bind(copier, "threadIdx.x")
     sch.vectorize(vector)
     return sch.mod["main"]
-
-
-def _trail(sch: s_tir.Schedule, reduction: Any) -> int:
-    return sum(v.iter_type == tirx.IterVar.CommReduce for v in sch.get(reduction).iter_vars)
 
 
 def _operand(sch: s_tir.Schedule, reduction: Any) -> Any:
@@ -82,7 +79,7 @@ def _operand(sch: s_tir.Schedule, reduction: Any) -> Any:
     if not found or not all(same_objects(load.indices, axes) for load in found):
         raise ScheduleError("the operand is not read in row-major order")
     operand = found[0].source
-    trail = _trail(sch, reduction)
+    trail = kinds(sch, reduction).count(tirx.IterVar.CommReduce)
     sizes = extents(sch, sch.get_loops(reduction))
     if not all(load.source.same_as(operand) for load in found) or len(sizes) != len(axes):
         raise ScheduleError("several operands")

@@ -8,7 +8,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
 from packager.graph.identity import IdentitySet, position
-from packager.lower.cuda.blocks import extents, is_conditional, is_movement, itemsize, loads, read_index
+from packager.lower.blocks import extents, is_conditional, is_movement, itemsize, loads, read_index
 
 # A tile has TILE x TILE elements and TILE x TILE_ROWS threads.
 TILE = 32
@@ -19,15 +19,13 @@ def transpose(sch: s_tir.Schedule, block: Any) -> None:
     """Read tiles along the innermost axis of the operand, write them along the innermost axis of the result."""
     buffer, axis = _transposed(sch, block)
     loops = sch.get_loops(block)
-    if not all(isinstance(e, int) for e in extents(sch, [loops[axis], loops[-1]])):
+    sizes = extents(sch, [loops[axis], loops[-1]])
+    if not all(isinstance(size, int) for size in sizes):
         raise ScheduleError("TVM cannot allocate a tile that a symbolic shape may cut")
-    if any(size < TILE // 4 for size in extents(sch, [loops[axis], loops[-1]])):
+    if min(sizes) < TILE // 4:
         raise ScheduleError("too narrow for tiles")
-    width = _tile_vector(sch, block, buffer, extents(sch, [loops[axis], loops[-1]]))
-    rows, columns = (
-        size if isinstance(size, int) and size <= TILE * width else TILE * width
-        for size in extents(sch, [loops[axis], loops[-1]])
-    )
+    width = _tile_vector(sch, block, buffer, sizes)
+    rows, columns = (min(size, TILE * width) for size in sizes)
     row_outer, row = sch.split(loops[axis], [None, rows])
     column_outer, column = sch.split(loops[-1], [None, columns])
     rest = [loop for index, loop in enumerate(loops[:-1]) if index != axis]
@@ -51,10 +49,9 @@ def _tile_loops(sch: s_tir.Schedule, load: Any, buffer: Any) -> tuple[Any, Any]:
     return wide[0], inner[-1]
 
 
-def _tile_vector(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[Any]) -> int:
+def _tile_vector(sch: s_tir.Schedule, block: Any, buffer: Any, sizes: list[int]) -> int:
     """Return the vector length of a tile row: 2 for 16-bit elements if it divides the row, else 1."""
-    even = all(isinstance(size, int) and size % 2 == 0 for size in sizes)
-    return 2 if even and itemsize(buffer) == 2 and is_movement(sch, block) else 1
+    return 2 if not any(size % 2 for size in sizes) and itemsize(buffer) == 2 and is_movement(sch, block) else 1
 
 
 def _bind_tile(sch: s_tir.Schedule, across: Any, along: Any, width: int) -> None:
@@ -79,9 +76,7 @@ def _transposed(sch: s_tir.Schedule, block: Any) -> tuple[Any, int]:
         *outer, inner = load.indices
         if inner not in IdentitySet(iters[:-1]) or iters[-1] not in IdentitySet(outer):
             continue
-        if (
-            all(isinstance(index, (tirx.Var, tirx.IntImm)) for index in load.indices)
-            and load.source.scope() == "global"
-        ):
+        plain = all(isinstance(index, (tirx.Var, tirx.IntImm)) for index in load.indices)
+        if plain and load.source.scope() == "global":
             return load.source, position(iters, inner)
     raise ScheduleError("no transpose")

@@ -8,7 +8,7 @@ narrow, and only internal buffers of computed values become float32. Casts of th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container
 from typing import Any
 
 import tvm
@@ -16,9 +16,11 @@ from tvm import s_tir, tirx
 from tvm.ir.prim import expr as ex
 from tvm.tirx import stmt as st
 from tvm.tirx.buffer import is_buffer_var
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_map
 
 from packager.graph.identity import IdentityMap, IdentitySet
+from packager.graph.rewrite import nodes_of
+from packager.lower.blocks import blocks, schedule_of
 from packager.lower.cuda.fast_math import FUNCTIONS, WIDE, rounded_function
 
 # 16-bit types and the largest finite value of each, the initial value of TVM's min and max reductions.
@@ -27,14 +29,13 @@ WIDE_LARGEST = 3.4028234663852886e38
 
 
 _STATEMENTS = (st.For, st.BufferStore, st.SeqStmt, s_tir.SBlock, s_tir.SBlockRealize)
-_BINARY = (ex.BinaryOpExpr, ex.CmpExpr)
 
 
 def widen(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a PrimFunc with the same parameters that computes in float32; one with opaque blocks is unchanged."""
-    root = primfunc.body.block if isinstance(primfunc.body, s_tir.SBlockRealize) else None
-    halves = [v for v in _variables(primfunc) if is_buffer_var(v) and str(v.dtype) in HALVES]
-    if root is None or not halves or not _is_plain(primfunc.body):
+    used = (*primfunc.params, *nodes_of(primfunc.body, tirx.Var))
+    has_half = any(is_buffer_var(variable) and str(variable.dtype) in HALVES for variable in used)
+    if not isinstance(primfunc.body, s_tir.SBlockRealize) or not has_half or not _is_plain(primfunc.body):
         return primfunc
     primfunc = _accumulate_apart(_join_functions(primfunc))
     root = primfunc.body.block
@@ -44,32 +45,15 @@ def widen(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     return _Widener(IdentityMap((b, _as_wide(b)) for b in chosen), rounded=not wide).function(primfunc)
 
 
-def _variables(primfunc: tirx.PrimFunc) -> Iterator[Any]:
-    found = IdentitySet(primfunc.params)
-    structural_walk(primfunc.body, [(tirx.Var, found.add)])
-    return iter(found)
-
-
 def _is_plain(body: Any) -> bool:
-    plain = True
-
-    def visit(statement: Any) -> None:
-        nonlocal plain
-        plain = plain and isinstance(statement, _STATEMENTS)
-
-    def visit_block(block: Any) -> None:
-        nonlocal plain
-        plain = plain and not block.match_buffers
-
-    structural_walk(body, [(s_tir.SBlock, visit_block), (st.Stmt, visit)])
-    return plain
+    known = all(isinstance(statement, _STATEMENTS) for statement in nodes_of(body, st.Stmt))
+    return known and not any(block.match_buffers for block in nodes_of(body, s_tir.SBlock))
 
 
 def _join_functions(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """Inline the blocks that TVM splits a math function into: widen, compute, round."""
-    sch = s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
-    blocks = list(sch.get_child_blocks(sch.get_sblock("root", func_name="main")))
-    for block in blocks:
+    sch = schedule_of(primfunc)
+    for block in blocks(sch):
         value: Any = getattr(sch.get(block).body, "value", None)
         consumers = [getattr(sch.get(consumer).body, "value", None) for consumer in sch.get_consumers(block)]
         widens = isinstance(value, tirx.Cast) and _is_half(value.value) and all(map(_is_function, consumers))
@@ -86,9 +70,9 @@ def _is_function(value: Any) -> bool:
 
 def _accumulate_apart(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let reductions that write a 16-bit parameter accumulate in a separate buffer that is copied out."""
-    sch = s_tir.Schedule(tvm.IRModule({"main": primfunc}), error_render_level="none")
+    sch = schedule_of(primfunc)
     parameters = IdentitySet(primfunc.params)
-    for block in list(sch.get_child_blocks(sch.get_sblock("root", func_name="main"))):
+    for block in blocks(sch):
         stored = sch.get(block).writes
         if sch.get(block).init is None or len(stored) != 1 or str(stored[0].source.dtype) not in HALVES:
             continue
@@ -99,8 +83,7 @@ def _accumulate_apart(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _computed(body: Any, inner: IdentitySet) -> IdentitySet:
     """Return the buffers of computed values that 16 bits may not represent exactly."""
-    stores: list[Any] = []
-    structural_walk(body, [(st.BufferStore, stores.append)])
+    stores = nodes_of(body, st.BufferStore)
     chosen = IdentitySet()
     while True:
         more = IdentitySet(s.buffer for s in stores if s.buffer in inner and not _is_exact(s.value, chosen))
@@ -201,18 +184,27 @@ class _Widener:
 
     def _wide(self, expr: Any) -> Any:
         """Return ``expr`` with its 16-bit parts in float32: a 16-bit ``expr`` becomes a float32 one."""
-        for kind, rewrite in self._RULES:
-            if isinstance(expr, kind):
-                return rewrite(self, expr)
+        match expr:
+            case tvm.ir.TensorLoad():
+                return self._load(expr)
+            case tirx.FloatImm() if _is_half(expr):
+                return tirx.FloatImm(WIDE, expr.value)
+            case tirx.Cast():
+                return self._cast(expr)
+            case ex.BinaryOpExpr() | ex.CmpExpr() | ex.And() | ex.Or():
+                return self._binary(expr)
+            case tirx.Not():
+                return tirx.Not(self._wide(expr.a))
+            case tirx.Select():
+                return tirx.Select(*map(self._wide, (expr.condition, expr.true_value, expr.false_value)))
+            case tvm.ir.Call():
+                return self._call(expr)
         return tirx.Cast(WIDE, expr) if _is_half(expr) else expr
 
     def _load(self, expr: Any) -> Any:
         buffer = self.buffers.get(expr.source, expr.source)
         load = tirx.BufferLoad(buffer, [self._wide(i) for i in expr.indices])
         return tirx.Cast(WIDE, load) if _is_half(load) else load
-
-    def _immediate(self, expr: Any) -> Any:
-        return tirx.FloatImm(WIDE, expr.value) if _is_half(expr) else expr
 
     def _cast(self, expr: Any) -> Any:
         if _is_half(expr) and _is_legalized(expr.value):
@@ -230,12 +222,6 @@ class _Widener:
 
     def _is_computed(self, expr: Any) -> bool:
         return isinstance(expr, tvm.ir.TensorLoad) and expr.source not in self.parameters
-
-    def _select(self, expr: Any) -> Any:
-        return tirx.Select(self._wide(expr.condition), self._wide(expr.true_value), self._wide(expr.false_value))
-
-    def _not(self, expr: Any) -> Any:
-        return tirx.Not(self._wide(expr.a))
 
     def _call(self, expr: Any) -> Any:
         if self._may_round(expr) and _is_function(expr):
@@ -258,14 +244,3 @@ class _Widener:
     @staticmethod
     def _rebuilt(call: Any, args: list[Any], ty: Any) -> Any:
         return tvm.ir.Call(call.op, args, call.attrs, call.ty_args, call.span, ty)
-
-    _RULES: tuple[tuple[Any, Callable[[_Widener, Any], Any]], ...] = (
-        (tvm.ir.TensorLoad, _load),
-        (tirx.FloatImm, _immediate),
-        (tirx.Cast, _cast),
-        (_BINARY, _binary),
-        ((ex.And, ex.Or), _binary),
-        (tirx.Not, _not),
-        (tirx.Select, _select),
-        (tvm.ir.Call, _call),
-    )

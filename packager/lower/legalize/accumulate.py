@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -32,23 +33,22 @@ class _Accumulator(PyExprMutator):  # type: ignore[misc]
 
 def legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``softmax``; half precision is computed in float32."""
-    axis, dtype = call.attrs.axis, str(call.ty.dtype)
-
-    def compute(x: Any) -> Any:
-        if dtype not in HALVES:
-            return topi.nn.softmax(x, axis)
-        return topi.cast(topi.nn.softmax(topi.cast(x, FULL), axis), dtype)
-
-    return builder.call_te(compute, call.args[0], primfunc_name_hint="softmax")
+    axis = call.attrs.axis
+    return _in_float32(builder, call, "softmax", lambda x: topi.nn.softmax(x, axis))
 
 
 def legalize_layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``layer_norm``; half precision is computed in float32. TVM has no version for bfloat16."""
-    axes, epsilon, dtype = [int(axis) for axis in call.attrs.axes], call.attrs.epsilon, str(call.ty.dtype)
+    axes, epsilon = [int(axis) for axis in call.attrs.axes], call.attrs.epsilon
+    return _in_float32(builder, call, "layer_norm", lambda *operands: topi.nn.layer_norm(*operands, axes, epsilon))
 
-    def compute(*operands: Any) -> Any:
+
+def _in_float32(builder: relax.BlockBuilder, call: relax.Call, name: str, compute: Callable[..., Any]) -> relax.Expr:
+    dtype = str(call.ty.dtype)
+
+    def cast(*operands: Any) -> Any:
         if dtype not in HALVES:
-            return topi.nn.layer_norm(*operands, axes, epsilon)
-        return topi.cast(topi.nn.layer_norm(*(topi.cast(x, FULL) for x in operands), axes, epsilon), dtype)
+            return compute(*operands)
+        return topi.cast(compute(*(topi.cast(operand, FULL) for operand in operands)), dtype)
 
-    return builder.call_te(compute, *call.args, primfunc_name_hint="layer_norm")
+    return builder.call_te(cast, *call.args, primfunc_name_hint=name)

@@ -12,6 +12,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx, topi
 
+from packager.graph.dataflow import operator_of
+
 
 def _register(combine: Callable[[Any, Any], Any], identity: float) -> None:
     """Register the reducer with TVM, whose cross-thread reductions accept registered ones only.
@@ -37,34 +39,20 @@ _register(tirx.max, -math.inf)
 _register(tirx.min, math.inf)
 
 
-def legalize_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize ``max``."""
-    return _legalize(builder, call, "max", _larger)
+def legalize_min_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize ``max`` or ``min``."""
+    name = operator_of(call)
+    combine, bound, infinity = (
+        (tirx.max, tirx.min_value, -math.inf) if name == "max" else (tirx.min, tirx.max_value, math.inf)
+    )
 
+    def combined(left: Any, right: Any) -> Any:
+        return combine(left, right)
 
-def legalize_min(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize ``min``."""
-    return _legalize(builder, call, "min", _smaller)
-
-
-def _larger(a: Any, b: Any) -> Any:
-    return tirx.max(a, b)
-
-
-def _smaller(a: Any, b: Any) -> Any:
-    return tirx.min(a, b)
-
-
-def _legalize(
-    builder: relax.BlockBuilder, call: relax.Call, name: str, combine: Callable[[Any, Any], Any]
-) -> relax.Expr:
     def identity(ty: Any) -> Any:
-        dtype = str(ty)
-        if "float" in dtype:
-            return tirx.const(-math.inf if name == "max" else math.inf, dtype)
-        return tirx.min_value(dtype) if name == "max" else tirx.max_value(dtype)
+        return tirx.const(infinity, str(ty)) if "float" in str(ty) else bound(str(ty))
 
-    reducer = te.comm_reducer(combine, identity, name=name)
+    reducer = te.comm_reducer(combined, identity, name=name)
 
     def compute(operand: Any) -> Any:
         is_bool = operand.dtype == "bool"

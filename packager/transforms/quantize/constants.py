@@ -13,15 +13,16 @@ from tvm.ir import GenericConst
 from tvm_ffi import structural_map
 
 from packager.bundle.arrays import Array
-from packager.graph.dataflow import static_shape_of
+from packager.graph.dataflow import operator_of, static_shape_of
 from packager.graph.evaluate import evaluate_call
 from packager.graph.identity import IdentityMap
+from packager.graph.rewrite import unique_name
 from packager.ir.model import NamedArray
 from packager.transforms.quantize.values import union
 
 # Larger constants are folded later, with all other weights.
 MAX_ELEMENTS = 1 << 16
-MOVEMENT = frozenset(f"relax.{name}" for name in ("reshape", "permute_dims", "expand_dims", "squeeze"))
+MOVEMENT = ("reshape", "permute_dims", "expand_dims", "squeeze")
 
 
 class Constants:
@@ -52,13 +53,12 @@ class Constants:
     def propagate(self, variable: Any, call: relax.Call) -> None:
         """Evaluate a binding, if the result is small or only reorders a known value."""
         shape = static_shape_of(variable)
-        if shape is None or getattr(call.op, "name", "") == "relax.dequantize":
+        if shape is None or operator_of(call) == "dequantize":
             return
-        size = math.prod(shape)
-        moves = getattr(call.op, "name", "") in MOVEMENT
         operands = [argument for argument in call.args if isinstance(argument, relax.Var)]
-        known = all(operand in self.known for operand in operands)
-        if not known or not operands or not (moves or size <= MAX_ELEMENTS):
+        if not operands or not all(operand in self.known for operand in operands):
+            return
+        if operator_of(call) not in MOVEMENT and math.prod(shape) > MAX_ELEMENTS:
             return
         array = evaluate_call(call, self.known)
         if array is not None:
@@ -69,8 +69,7 @@ class Constants:
         """Return an array as an expression: a new constant derived from ``sources``, or a scalar."""
         if array.ndim == 0:
             return relax.const(array.item(), array.dtype.name)
-        tensor = tvm.runtime.tensor(np.ascontiguousarray(array))
-        constant = relax.const(tensor)
+        constant = relax.const(tvm.runtime.tensor(np.ascontiguousarray(array)))
         self.added[constant.value] = (stem, NamedArray(array, sources))
         return constant
 
@@ -84,10 +83,7 @@ class Constants:
                 return constant
             if constant.value not in lifted:
                 stem, value = self.added[constant.value]
-                name, count = stem, 1
-                while name in values:
-                    count += 1
-                    name = f"{stem}_{count}"
+                name = unique_name(stem, values)
                 values[name] = value
                 lifted[constant.value] = relax.Var(name, relax.TensorType(value.array.shape, value.array.dtype.name))
             return lifted[constant.value]

@@ -1,17 +1,19 @@
-"""Queries on blocks, and inlining, for the CUDA schedules."""
+"""Queries on blocks, and transformations of them, for the schedules of all devices."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
-from tvm_ffi import structural_walk
 
 from packager.graph.identity import IdentitySet, position
+from packager.graph.rewrite import nodes_of
 
+Transform = Callable[[s_tir.Schedule, Any], None]
 # The widest load or store of a thread, in bytes.
 VECTOR_BYTES = 16
 # Bytes of one operand that a thread handles at once if operands differ in element size.
@@ -67,22 +69,17 @@ def itemsize(buffer: Any) -> int:
     """Return the bytes of an element; 4 for bool: bool loads are not vectorized, so they must not limit the others."""
     if buffer.dtype == "bool":
         return 4
-    return (int(tvm.runtime.DataType(buffer.dtype).bits) + 7) // 8
+    return int(tvm.runtime.DataType(buffer.dtype).itemsize)
 
 
 def variables(*exprs: Any) -> IdentitySet:
     """Return the variables in expressions."""
-    found = IdentitySet()
-    for expr in exprs:
-        structural_walk(expr, [(tirx.Var, found.add)])
-    return found
+    return IdentitySet(variable for expr in exprs for variable in nodes_of(expr, tirx.Var))
 
 
 def loads(node: Any) -> list[Any]:
     """Return every load in an expression or statement."""
-    found: list[Any] = []
-    structural_walk(node, [(tvm.ir.TensorLoad, found.append)])
-    return found
+    return nodes_of(node, tvm.ir.TensorLoad)
 
 
 def loads_of(sch: s_tir.Schedule, block: Any, buffer: Any) -> list[Any]:
@@ -97,11 +94,16 @@ def is_condition(expr: Any) -> bool:
 
 def is_conditional(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether loads of a block are guarded by conditions, without which they may be out of bounds."""
-    found: list[Any] = []
-    structural_walk(
-        sch.get(block).body, [(tvm.ir.Call, lambda call: found.append(call) if is_condition(call) else None)]
-    )
-    return bool(found)
+    return any(map(is_condition, nodes_of(sch.get(block).body, tvm.ir.Call)))
+
+
+def factors_of(sch: s_tir.Schedule, block: Any) -> tuple[Any, Any] | None:
+    """Return the factors, if a block adds up products; else None."""
+    value: Any = getattr(sch.get(block).body, "value", None)
+    product = value.b if isinstance(value, tirx.Add) else None
+    while isinstance(product, tirx.Cast):
+        product = product.value
+    return (product.a, product.b) if isinstance(product, tirx.Mul) else None
 
 
 def is_movement(sch: s_tir.Schedule, block: Any) -> bool:
@@ -114,13 +116,13 @@ def is_movement(sch: s_tir.Schedule, block: Any) -> bool:
     return isinstance(value, tvm.ir.TensorLoad)
 
 
-def attempt(sch: s_tir.Schedule, transform: Callable[[s_tir.Schedule, Any], None], block: Any) -> bool:
-    """Apply a transformation to a block; return False, with the schedule unchanged, if a step does not apply."""
+def attempt(sch: s_tir.Schedule, transform: Transform, block: Any, errors: type[Exception] = Exception) -> bool:
+    """Apply a transformation to a block; return False, with the schedule unchanged, if a step raises ``errors``."""
     name = sch.get(block).name_hint
     trial = sch.copy()
     try:
         transform(trial, trial.get_sblock(name, func_name="main"))
-    except Exception:  # TVM's primitives raise errors of many types
+    except errors:
         return False
     transform(sch, block)
     return True
@@ -132,41 +134,23 @@ def inline(sch: s_tir.Schedule, wanted: Callable[[s_tir.Schedule, Any], bool]) -
         if not is_spatial(sch, block) or not sch.get_consumers(block) or not wanted(sch, block):
             continue
         if _nodes_inlined(sch, block) <= MAX_NODES:
-            try:
+            with contextlib.suppress(ScheduleError):  # it writes a parameter, or several elements per iteration
                 sch.compute_inline(block)
-            except ScheduleError:
-                continue  # it writes a parameter, or more than one element per iteration
 
 
-def inline_backwards(sch: s_tir.Schedule, producer: Any) -> None:
-    """Inline elementwise consumers into ``producer``, a copy that ends a computation."""
-    while consumers := list(sch.get_consumers(producer)):
-        if len(consumers) != 1:
-            return
-        try:
-            sch.reverse_compute_inline(consumers[0])
-        except ScheduleError:
-            return
+def unroll(sch: s_tir.Schedule, loops: Iterable[Any]) -> None:
+    """Unroll loops."""
+    for loop in loops:
+        sch.unroll(loop)
 
 
 def _nodes_inlined(sch: s_tir.Schedule, block: Any) -> int:
     """Return the size of the largest consumer of a block after inlining the block."""
-    own = _nodes(sch.get(block).body)
+    own = len(nodes_of(sch.get(block).body, tvm.ir.Expr))
     buffer = sch.get(block).writes[0].source
     sizes = []
     for consumer in sch.get_consumers(block):
         body = sch.get(consumer).body
         uses = sum(1 for load in loads(body) if load.source.same_as(buffer))
-        sizes.append(_nodes(body) + uses * own)
+        sizes.append(len(nodes_of(body, tvm.ir.Expr)) + uses * own)
     return max(sizes)
-
-
-def _nodes(node: Any) -> int:
-    count = 0
-
-    def visit(_expr: Any) -> None:
-        nonlocal count
-        count += 1
-
-    structural_walk(node, [(tvm.ir.Expr, visit)])
-    return count
