@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,8 @@ from packager.bundle.buckets import shown_sizes
 from packager.bundle.dtypes import DTYPES
 from packager.bundle.manifest import Dim, TensorSpec
 from packager.bundle.section import SECTION_HEADER
-from packager.codegen.c_text import c_string, comment_text, dim_expression
+from packager.codegen.c_text import dim_expression
+from packager.codegen.escape import CText, c_string, comment_text, joined
 from packager.codegen.templates import render
 from packager.graph.symbolic import extent_interval
 from packager.ir.call_plan import Call, CallPlan, ConstantSlot, ConstantTable, EntryPlan, fixed_reason
@@ -77,8 +78,7 @@ def render_entrypoint(
         slots=slots,
         forms=forms,
         embedded_constants="pk_constants" if embedded else "0",
-        external="&external_weights" if external else "0",
-        external_weights=_external_text(external),
+        external=_external_view(external),
         states=states,
         state_bytes=plan.state_bytes,
         cuda=_cuda_view(cuda, cuda_modules) if cuda else None,
@@ -240,10 +240,9 @@ def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim], shown: Sequ
         "min_shape": _list(str(low) for low, _ in intervals),
         "max_shape": _list(str(high) for _, high in intervals),
         "dims": _list("0" if isinstance(extent, int) else c_string(extent) for extent in shown),
-        "info": (
-            f"{{ {c_string(spec.name)}, {_dtype(spec.dtype)}, {len(spec.shape)}, "
-            f"{c_name}_shape, {c_name}_min, {c_name}_max, {c_name}_dims }}"
-        ),
+        "name": c_string(spec.name),
+        "dtype": _dtype(spec.dtype),
+        "ndim": len(spec.shape),
     }
 
 
@@ -252,16 +251,16 @@ def _dtype(name: str) -> str:
     return f"{{ {dtype.code}, {dtype.bits}, 1 }}"
 
 
-def _list(items: Any) -> str:
-    return ", ".join(items) or "0"  # C has no empty arrays; ndim is 0, so the element is never read
+def _list(items: Iterable[str]) -> CText:
+    return joined(items) or CText("0")  # C has no empty arrays; ndim is 0, so the element is never read
 
 
-def _external_text(external: ExternalWeights | None) -> str:
+def _external_view(external: ExternalWeights | None) -> dict[str, Any] | None:
     if external is None:
-        return ""
-    data = ", ".join(map(str, external.header))
-    return (
-        f"static const uint8_t external_header[] = {{ {data} }};\n"
-        f"static const pk_external_weights_t external_weights = {{ {c_string(external.file_name)}, "
-        f"UINT64_C({external.file_bytes}), {len(external.header)}, external_header }};"
-    )
+        return None
+    return {
+        "name": c_string(external.file_name),
+        "bytes": external.file_bytes,
+        "header": joined(external.header),
+        "header_bytes": len(external.header),
+    }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 from packager.bundle.manifest import StateSpec, TensorSpec
 from packager.bundle.reader import inspect
-from packager.codegen.c_text import c_string, comment_text, macro
-from packager.codegen.templates import ENVIRONMENT, MARK
+from packager.codegen.escape import CText, c_string, comment_text, joined, macro
+from packager.codegen.templates import MARK, render
 from packager.resources import folder
 
 
@@ -23,15 +24,16 @@ def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: 
         prefix = macro(manifest.model.name)
         comment = "/* dlopen this, and look PACKAGER_ENTRY_SYMBOL up with dlsym. */"
         declaration = f"#define {prefix}_BUNDLE {c_string(bundle_name)}"
-    return ENVIRONMENT.get_template("entrypoint/header.h.j2").render(
+    return render(
+        "entrypoint/header.h.j2",
         name=comment_text(manifest.model.name),
         mark=MARK,
         file_name=comment_text(file_name),
         bundle_name=comment_text(bundle_name),
         guard=macro(file_name) + "_",
-        abi_header=(folder("runtime_stub") / "include" / "packager.h").read_text(),
-        entry_comment=comment,
-        entry_declaration=declaration,
+        abi_header=CText((folder("runtime_stub") / "include" / "packager.h").read_text()),
+        entry_comment=CText(comment),
+        entry_declaration=CText(declaration),
         prefix=prefix,
         inputs=_tensors(manifest.inputs),
         outputs=_tensors(manifest.outputs),
@@ -44,10 +46,15 @@ def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: 
 
 
 def _tensors(specs: Sequence[TensorSpec | StateSpec]) -> list[dict[str, str]]:
-    names = [macro(spec.name) for spec in specs]
+    names: list[str] = [macro(spec.name) for spec in specs]
+    taken = set(names)
     views = []
     for index, (spec, name) in enumerate(zip(specs, names, strict=True)):
-        shape = ", ".join(str(extent) for extent in spec.shape)
-        unique = name if names.count(name) == 1 else f"{name}_{index}"  # "a.b" and "a_b" collide
-        views.append({"macro": unique, "description": f"{comment_text(spec.name)}, {spec.dtype}[{shape}]"})
+        unique: str = name
+        if names.count(name) > 1:  # "a.b" and "a_b"
+            unique = next(text for n in itertools.count(index) if (text := f"{name}_{n}") not in taken)
+            taken.add(unique)
+        views.append(
+            {"macro": unique, "description": CText(f"{comment_text(spec.name)}, {spec.dtype}[{joined(spec.shape)}]")}
+        )
     return views

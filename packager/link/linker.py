@@ -15,6 +15,7 @@ from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_
 from packager.bundle.requirements import CpuLevel
 from packager.bundle.section import SECTION_HEADER
 from packager.codegen.cache import Cache
+from packager.codegen.escape import CText
 from packager.codegen.objects import CONSTRUCTOR_SECTIONS
 from packager.codegen.sysroot import read_system_symbols
 from packager.codegen.templates import render
@@ -124,7 +125,7 @@ class Linker:
             sections.append(DataSection(SELECTION_SECTION, "a", ("pk_selection",), f".byte {chosen}"))
         if golden is not None:
             (self.workdir / "golden.bin").write_bytes(golden)
-            sections.append(DataSection(GOLDEN_SECTION, "", (), '.incbin "golden.bin"'))
+            sections.append(DataSection(GOLDEN_SECTION, "", (), CText('.incbin "golden.bin"')))
         source = self.workdir / "data.S"
         source.write_text(render_data(sections))
         output = self.workdir / "data.o"

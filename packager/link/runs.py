@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from packager.bundle.cpu_levels import level_identifier
-from packager.codegen.c_text import c_string, dim_expression
+from packager.codegen.c_text import dim_expression
+from packager.codegen.escape import c_string
 from packager.ir.call_plan import Call, Copy, EntryPlan, Operand
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.backends.base import API_VERSION, Context, PartitionOptions, Unavailable, attribute
+from packager.codegen.escape import header_name
 from packager.codegen.toolchain import find_toolchain
 from packager.errors import ToolchainError, UsageError
 from packager.ir.preparation import Preparation
@@ -55,11 +56,13 @@ class CCompilerBackend:
     def canonical(self, options: CCompilerOptions, base: Target | None) -> CCompilerOptions:
         """Fill in ``march``, and sort ``operators``. Raises UsageError for invalid values."""
         for text in options.header:
-            if not re.fullmatch(r'[^"<>\\\n]+|<[^"<>\\\n]+>', text):
+            try:
+                header_name(text)
+            except ValueError as reason:
                 raise UsageError(
-                    f"attribute 'header' of Target 'ccompiler' is {text!r}, which cannot stand after #include",
+                    f"attribute 'header' of Target 'ccompiler' {reason}",
                     hint="write -header=/path/to/file.h or -header=<stdint.h>",
-                )
+                ) from reason
         for text in options.march:
             if not re.fullmatch(r"[\w.+=-]+", text):
                 raise UsageError(f"attribute 'march' of Target 'ccompiler' is {text!r}, expected a CPU's name")

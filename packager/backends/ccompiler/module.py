@@ -32,7 +32,8 @@ from packager.backends.ccompiler.ops.elementwise import add_elementwise
 from packager.backends.ccompiler.ops.pool2d import add_pool2d
 from packager.backends.ccompiler.ops.softmax_norm import add_neighbors, add_rows
 from packager.backends.ccompiler.ops.winograd import render_transforms
-from packager.codegen.templates import ENVIRONMENT, MARK
+from packager.codegen.escape import header_name
+from packager.codegen.templates import MARK, render
 from packager.errors import BackendError
 from packager.ir.primitives import BackendOutput, FunctionGroup, Partition, StaticLibrary
 
@@ -144,7 +145,7 @@ def render_module(
     lanes = machine.vector_bytes // 4
     values = {
         "mark": MARK,
-        "headers": [name if name.startswith("<") else f'"{name}"' for name in headers],
+        "headers": [header_name(name) for name in headers],
         "libm": LIBM,
         "integers": INTEGERS,
         "lanes": lanes,
@@ -166,7 +167,7 @@ def render_module(
         "sources": sources,
         "attention": tile_values(machine, sources) if any("pk_attend_" in source for source in sources) else None,
     }
-    return ENVIRONMENT.get_template("ccompiler/common/module.c.j2").render(values), groups, given_back
+    return render("ccompiler/common/module.c.j2", values), groups, given_back
 
 
 def _are_far(functions: Sequence[CFunction]) -> bool:

@@ -17,7 +17,8 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
 from packager.bundle.dtypes import DTYPES
-from packager.codegen.c_text import c_float, c_string, c_type
+from packager.codegen.c_text import c_float, c_type
+from packager.codegen.escape import CText, c_string
 from packager.custom_ops.library import OpLibrary, decode_call
 from packager.custom_ops.rules import Argument, AttributeValue, Given, TensorRule, bind, counts, product, spelled
 from packager.custom_ops.symbolic import SYMBOLIC
@@ -89,7 +90,7 @@ class _Writer:
             "prototype": ", ".join(types),
             "symbol": symbol,
             "parameters": ", ".join(parameters),
-            "statements": tuple(self.statements),
+            "statements": tuple(map(CText, self.statements)),  # their strings are escaped
         }
         shapes = [tuple(p.ty.shape.values) for p in self.partition.function.params]
         function = PrimitiveFunction(symbol, tuple(self.parameters), tuple(self.scalars))

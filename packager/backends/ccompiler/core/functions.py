@@ -13,7 +13,7 @@ from packager.backends.ccompiler.core.operations import CannotRender, Graph, Ten
 from packager.backends.ccompiler.core.program import Program, make_program
 from packager.backends.ccompiler.core.shapes import Extent, c_name, equal, product
 from packager.bundle.dtypes import DTYPES
-from packager.codegen.templates import ENVIRONMENT
+from packager.codegen.templates import render
 from packager.ir.primitives import FunctionGroup, Packing, Parameter, PrimitiveFunction
 
 if TYPE_CHECKING:
@@ -89,17 +89,18 @@ class FunctionDraft:
         weights: Extent = 0,
     ) -> None:
         """Render the body and append the function to its group; iterations of ``extent`` are independent."""
-        body = ENVIRONMENT.get_template(f"ccompiler/{template}.c.j2").render(values)
+        body = render(f"ccompiler/{template}.c.j2", values)
         words = set(re.findall(r"\w+", body))
         scalars = [variable for variable in self.group.graph.variables if c_name(variable) in words]
         parameters = [declaration for declaration, _ in self.pointers.values()]
         ranged = not equal(extent, 1)
         parameters += [f"int64_t {name}" for name in (*map(c_name, scalars), *(("begin", "end") if ranged else ()))]
-        source = ENVIRONMENT.get_template("ccompiler/common/function.c.j2").render(
+        source = render(
+            "ccompiler/common/function.c.j2",
             symbol=self.symbol,
             parameters=", ".join(parameters),
             once="" if ranged else "const int64_t begin = 0, end = 1;",
-            body=body.rstrip("\n"),
+            body=body.trimmed(),
         )
         function = PrimitiveFunction(
             symbol=self.symbol,

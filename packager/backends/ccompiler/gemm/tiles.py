@@ -13,7 +13,7 @@ from typing import Any
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Kind, Machine, Tile
 from packager.backends.ccompiler.core.shapes import Extent
 from packager.backends.ccompiler.gemm.blocks import CHUNK
-from packager.codegen.templates import ENVIRONMENT
+from packager.codegen.templates import render
 
 BAND = 64  # columns of a unit of work, if that makes enough units; a multiple of a panel
 FEW = 6  # rows of a tile that is alone in its block, and prefetches all of the next weights
@@ -109,8 +109,8 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
     values = {"chunk": CHUNK, "bytes": machine.vector_bytes, "fetch": fetch, "few": FEW}
     elements = {"quads": machine.quads, "embedded": EMBEDDED if machine.embeds else ()}
     made = [
-        ENVIRONMENT.get_template("ccompiler/common/gather.h.j2").render(values, kinds=kinds),
-        ENVIRONMENT.get_template("ccompiler/common/elements.h.j2").render(elements, kinds=kinds),
+        render("ccompiler/common/gather.h.j2", values, kinds=kinds),
+        render("ccompiler/common/elements.h.j2", elements, kinds=kinds),
     ]
     for kind in kinds:
         registers = registers_of(machine, kind.name)
@@ -118,7 +118,8 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
         own = sorted(tile for tile in tiles if tile.kind == kind.name)
         for tile in own:
             made.append(
-                ENVIRONMENT.get_template("ccompiler/gemm/tile.c.j2").render(
+                render(
+                    "ccompiler/gemm/tile.c.j2",
                     values,
                     **types,
                     step=COLUMNS * kind.pair,
@@ -131,8 +132,14 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
                 )
             )
         made.append(
-            ENVIRONMENT.get_template("ccompiler/gemm/products.c.j2").render(
-                values, **types, step=COLUMNS * kind.pair, most=registers.rows, widths=registers.widths, tiles=own
+            render(
+                "ccompiler/gemm/products.c.j2",
+                values,
+                **types,
+                step=COLUMNS * kind.pair,
+                most=registers.rows,
+                widths=registers.widths,
+                tiles=own,
             )
         )
-    return [text.strip("\n") for text in made]
+    return [text.trimmed() for text in made]

@@ -19,7 +19,7 @@ from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_blocks, rows_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer
-from packager.codegen.templates import ENVIRONMENT
+from packager.codegen.templates import render
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.core.operations import Window
@@ -122,5 +122,4 @@ def render_transforms(sources: Sequence[str]) -> list[str]:
     """Return the C of the transforms, if one of these functions calls them."""
     if not any("pk_winograd_" in source for source in sources):
         return []
-    template = ENVIRONMENT.get_template("ccompiler/gemm/winograd.h.j2")
-    return [template.render(a=POINTS[0], b=POINTS[1]).strip("\n")]
+    return [render("ccompiler/gemm/winograd.h.j2", a=POINTS[0], b=POINTS[1]).trimmed()]
