@@ -143,6 +143,40 @@ def _needed(data: bytes, pool: bytes) -> Iterator[tuple[int, NeededVersion]]:
         raise BundleError("damaged ELF file: symbol versions are outside their section") from None
 
 
+def misspelled_versions(table: SectionTable) -> Iterator[str]:
+    """Yield the needed versions whose hash, by which the dynamic linker finds them, is not that of their name."""
+    header = only(table, _SHT_VERNEED)
+    if header is None:
+        return
+    data, pool = table.window.read(header[4], header[5], "symbol versions"), linked_strings(table, _SHT_VERNEED)
+    need_at = 0
+    for _ in _needed(data, pool):  # raises BundleError for a table that has a cycle or leaves its section
+        pass
+    while data:
+        version, count, _, aux, following = _VERSION_NEED.unpack_from(data, need_at)
+        if version != 1:
+            yield f"a table of version {version}"
+        aux_at = need_at + aux
+        for _ in range(count):
+            hashed, flags, index, name, step = _VERSION_AUX.unpack_from(data, aux_at)
+            if hashed != _elf_hash(string(pool, name)) or flags not in (0, 2) or not 2 <= index < 0x8000:
+                yield f"{string(pool, name)!r} cannot be found by its hash"
+            aux_at += step
+        if not following:
+            return
+        need_at += following
+
+
+def _elf_hash(name: str) -> int:
+    """Return the hash of a version's name (System V ABI, chapter 5, Hash Table)."""
+    value = 0
+    for byte in name.encode():
+        value = (value << 4) + byte
+        high = value & 0xF0000000
+        value = (value ^ high >> 24) & ~high & 0xFFFFFFFF
+    return value
+
+
 def version_key(version: str) -> tuple[int, ...]:
     """Return the sort key of a version such as ``2.28`` or ``2.2.5``."""
     return tuple(int(part) for part in version.split("."))

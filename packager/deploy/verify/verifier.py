@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from packager.bundle.isa.features import can_read_code
@@ -12,6 +13,7 @@ from packager.deploy.verify.code import code_findings
 from packager.deploy.verify.findings import Check, Finding, VerifyResult
 from packager.deploy.verify.gpus import describe_cuda
 from packager.deploy.verify.integrity import integrity_findings
+from packager.deploy.verify.loading import loading_findings
 from packager.deploy.verify.machine import Machine, machine_findings, read_machine, this_machine
 from packager.deploy.verify.policy import Policy, policy_findings, read_policy
 from packager.deploy.verify.structure import elf_findings, manifest_findings
@@ -44,7 +46,11 @@ def verify(
     target = described or this_machine(gpus=requirements.cuda is not None)
     outcomes = [
         _outcome("integrity", integrity_findings(bundle), f"SHA-256 {manifest.content_sha256[:16]}, constants, golden"),
-        _outcome("elf", elf_findings(bundle), f"exports {', '.join(requirements.exports)}; hardening; dependencies"),
+        _outcome(
+            "elf",
+            chain(elf_findings(bundle), loading_findings(bundle)),
+            f"exports {', '.join(requirements.exports)}; hardening; dependencies",
+        ),
         _outcome("manifest", manifest_findings(bundle), _compared(manifest)),
         _code(bundle),
         _outcome("policy", policy_findings(manifest, accepted), accepted.name),

@@ -1,0 +1,147 @@
+"""Checks what the dynamic linker binds: relocations, dynamic symbols, the hash table and the needed versions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from packager.bundle.cpu_levels import DISPATCHED_SECTION
+from packager.bundle.elf import loader
+from packager.bundle.elf.loader import LoaderView, Relocation
+from packager.bundle.elf.symbols import (
+    DEFAULT,
+    FUNCTION,
+    GLOBAL,
+    IFUNC,
+    LOCAL,
+    NOTYPE,
+    OBJECT,
+    SECTION,
+    SHT_DYNSYM,
+    SHT_SYMTAB,
+    UNDEFINED,
+    Symbol,
+    misspelled_versions,
+    read_symbols,
+)
+from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE
+
+_MOST_SHOWN = 4
+_WEAK, _TLS, _SHN_ABS = 2, 6, 0xFFF1
+# Per machine: relative, those by symbol (absolute, GOT, PLT), of thread-local storage, ifunc.
+_RELOCATIONS = {
+    "x86_64": (8, {1, 6, 7}, {16, 17, 18, 36}, 37),
+    "aarch64": (1027, {257, 1025, 1026}, {1028, 1029, 1030, 1031}, 1032),
+    "riscv64": (3, {2, 5}, {7, 9, 11}, 58),
+}
+
+
+def binding_problems(view: LoaderView, exports: tuple[str, ...], dispatched: bool) -> Iterator[tuple[str, str]]:
+    """Yield (where, what) of everything that the dynamic linker would bind otherwise than it is verified, or refuse.
+
+    ``dispatched`` allows ifuncs in the section of code that checks the CPU itself. Raises BundleError.
+    """
+    symbols = read_symbols(view.table, SHT_DYNSYM)
+    for what in _some(_relocations(view, symbols, dispatched)):
+        yield "relocations", what
+    for what in _some(_symbols(view, symbols)):
+        yield ".dynsym", what
+    for name in exports:
+        found = view.lookup(name)
+        if found is None or found >= len(symbols) or symbols[found].name != name:
+            yield ".gnu.hash", f"the exported {name} cannot be found by its hash"
+    for what in _some(misspelled_versions(view.table)):
+        yield ".gnu.version_r", what
+    for what in _some(_code_symbols(view)):
+        yield ".symtab", what
+
+
+def _some(problems: Iterator[str]) -> Iterator[str]:
+    """Yield the first few: a file that is all wrong has a million."""
+    for count, what in enumerate(problems):
+        if count == _MOST_SHOWN:
+            yield "... and more"
+            return
+        yield what
+
+
+def _relocations(view: LoaderView, symbols: list[Symbol], dispatched: bool) -> Iterator[str]:
+    kinds = _RELOCATIONS.get(view.table.machine)
+    if kinds is None:
+        yield f"of a machine without a list of relocations: {view.table.machine}"
+        return
+    relative, by_symbol, thread_local, ifunc = kinds
+    writable = [s for s in view.table.sections if s.flags & SHF_ALLOC and s.flags & SHF_WRITE and s.name != ".dynamic"]
+    image_end = max(segment.end for segment in view.of_type(loader.PT_LOAD))
+    own = view.table.by_name().get(DISPATCHED_SECTION)
+    count = Counter[int]()
+    last = 0
+    for entry in view.relocations():
+        if not any(s.address <= entry.offset and entry.offset + 8 <= s.address + s.size for s in writable):
+            yield f"one at {entry.offset:#x}, in memory that is not written to"
+        count[entry.offset] += 1
+        if count[entry.offset] > 1:
+            yield f"two at {entry.offset:#x}"
+        if entry.type == relative:
+            if entry.symbol or not 0 <= entry.addend <= image_end:
+                yield f"one at {entry.offset:#x} that points outside the image"
+        elif entry.type in by_symbol:
+            yield from _by_symbol(entry, symbols)
+        elif entry.type in thread_local:
+            if entry.symbol and (entry.symbol >= len(symbols) or symbols[entry.symbol].type != _TLS):
+                yield f"one at {entry.offset:#x} of a symbol that is not thread-local"
+        elif entry.type == ifunc and dispatched and own is not None:
+            if not own.address <= entry.addend < own.address + own.size:
+                yield f"an ifunc at {entry.offset:#x} whose resolver is not in {DISPATCHED_SECTION}"
+        else:
+            yield f"one of type {entry.type} at {entry.offset:#x}"
+        last += entry.type == relative
+    relatives = view.value(loader.DT_RELACOUNT)
+    if relatives is not None and relatives > last:
+        yield f"DT_RELACOUNT is {relatives}, but {last} are relative"
+
+
+def _by_symbol(entry: Relocation, symbols: list[Symbol]) -> Iterator[str]:
+    if not 0 < entry.symbol < len(symbols):
+        yield f"one at {entry.offset:#x} of symbol {entry.symbol}, of {len(symbols)}"
+    elif symbols[entry.symbol].type not in (NOTYPE, OBJECT, FUNCTION):
+        yield f"one at {entry.offset:#x} of a symbol of type {symbols[entry.symbol].type}"
+    elif entry.addend and symbols[entry.symbol].section == UNDEFINED:
+        yield f"one at {entry.offset:#x} that adds {entry.addend} to another library's symbol"
+
+
+def _symbols(view: LoaderView, symbols: list[Symbol]) -> Iterator[str]:
+    sections = view.table.sections
+    if not symbols or any(symbols[0][1:]):
+        yield "the first symbol is not empty"
+    for symbol in symbols[1:]:
+        if symbol.type not in (NOTYPE, OBJECT, FUNCTION) or symbol.binding not in (GLOBAL, _WEAK):
+            yield f"{symbol.name!r} has type {symbol.type} and binding {symbol.binding}"
+        elif symbol.section == UNDEFINED:
+            if symbol.visibility != DEFAULT or symbol.value:
+                yield f"{symbol.name!r} is undefined and has a value or a visibility"
+        elif symbol.section >= len(sections) or not sections[symbol.section].flags & SHF_EXECINSTR:
+            yield f"{symbol.name!r} is exported and not in a section of code"
+        else:
+            yield from _inside(view, symbol)
+    for symbol in symbols[1:]:
+        if symbol.section == UNDEFINED and symbol.binding != _WEAK and not symbol.name:
+            yield "an undefined symbol without a name"
+
+
+def _code_symbols(view: LoaderView) -> Iterator[str]:
+    """Check the symbols that tools and the other checks find code by."""
+    sections = view.table.sections
+    for symbol in read_symbols(view.table, SHT_SYMTAB):
+        if symbol.type in (FUNCTION, IFUNC) and symbol.section not in (UNDEFINED, _SHN_ABS):
+            if symbol.section >= len(sections) or not sections[symbol.section].flags & SHF_EXECINSTR:
+                if symbol.binding != LOCAL or symbol.type != SECTION:
+                    yield f"function {symbol.name!r} is not in a section of code"
+            else:
+                yield from _inside(view, symbol)
+
+
+def _inside(view: LoaderView, symbol: Symbol) -> Iterator[str]:
+    section = view.table.sections[symbol.section]
+    if not section.address <= symbol.value <= symbol.value + symbol.size <= section.address + section.size:
+        yield f"{symbol.name!r} is not inside {section.name!r}"
