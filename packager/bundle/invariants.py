@@ -49,8 +49,6 @@ def contradictions(manifest: Manifest) -> Iterator[tuple[str, str]]:
         if selection.chosen >= len(selection.candidates):
             yield f"{path}.chosen", f"is {selection.chosen}, but there are {len(selection.candidates)} candidates"
     requirements = manifest.requirements
-    if manifest.form == "shared" and requirements.undefined:
-        yield "$.requirements.undefined", "must be empty for a shared library"
     if manifest.form == "static" and (requirements.needed or requirements.glibc):
         yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"
     yield from _of_states(manifest)

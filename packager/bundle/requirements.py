@@ -37,8 +37,9 @@ class CpuLevel:
 
 @dataclass(frozen=True)
 class Requirements:
-    """Requirements on the host and its dynamic linker; ``undefined`` is empty except in static archives, ``cuda`` is
-    null in CPU bundles.
+    """Requirements on the host and its dynamic linker; ``cuda`` is null in CPU bundles.
+
+    ``undefined`` are the symbols that the libraries in ``needed``, or the program that links an archive, must define.
 
     Every session requires ``cpu_features``. ``cpu_levels`` are in increasing order; a session uses the highest that the
     CPU supports; CUDA bundles have none. ``dispatched_features`` are used only behind a run-time check of the CPU.

@@ -38,6 +38,7 @@ LINK_FLAGS = (
     *("-shared", "-nostartfiles", "-static-libgcc", "-Wl,-z,defs", "-Wl,-z,text", "-Wl,-z,now", "-Wl,-z,relro"),
     *("-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,-Bsymbolic", "-Wl,--as-needed"),
     *("-Wl,--strip-debug", "-Wl,--hash-style=gnu", "-Wl,--exclude-libs,ALL", "-Wl,--discard-all"),
+    "-Wl,-z,separate-code",  # verify reads sections of code: nothing else may be mapped as executable
 )
 LIBRARIES = ("-lm",)
 OWN_PREFIXES = ("task_", "dim_", "input_", "output_", "state_", "entry_")  # of the entrypoint's own names

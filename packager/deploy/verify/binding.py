@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from packager.bundle.cpu_levels import DISPATCHED_SECTION
@@ -25,14 +24,16 @@ from packager.bundle.elf.symbols import (
     read_symbols,
 )
 from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE
+from packager.bundle.manifest import CONSTANTS_SECTION, SECTION_NAME, SELECTION_SECTION
+from packager.bundle.section import SECTION_HEADER
 
 _MOST_SHOWN = 4
 _WEAK, _TLS, _SHN_ABS = 2, 6, 0xFFF1
-# Per machine: relative, those by symbol (absolute, GOT, PLT), of thread-local storage, ifunc.
+# Per machine: relative; absolute by symbol; slots of the GOT and PLT; of thread-local storage; ifunc.
 _RELOCATIONS = {
-    "x86_64": (8, {1, 6, 7}, {16, 17, 18, 36}, 37),
-    "aarch64": (1027, {257, 1025, 1026}, {1028, 1029, 1030, 1031}, 1032),
-    "riscv64": (3, {2, 5}, {7, 9, 11}, 58),
+    "x86_64": (8, 1, {6, 7}, {16, 17, 18, 36}, 37),
+    "aarch64": (1027, 257, {1025, 1026}, {1028, 1029, 1030, 1031}, 1032),
+    "riscv64": (3, 2, {5}, {7, 9, 11}, 58),
 }
 
 
@@ -70,23 +71,27 @@ def _relocations(view: LoaderView, symbols: list[Symbol], dispatched: bool) -> I
     if kinds is None:
         yield f"of a machine without a list of relocations: {view.table.machine}"
         return
-    relative, by_symbol, thread_local, ifunc = kinds
+    relative, absolute, slots, thread_local, ifunc = kinds
     writable = [s for s in view.table.sections if s.flags & SHF_ALLOC and s.flags & SHF_WRITE and s.name != ".dynamic"]
-    image_end = max(segment.end for segment in view.of_type(loader.PT_LOAD))
+    mapped = [(s.address, s.address + s.size) for s in view.table.sections if s.flags & SHF_ALLOC and s.size]
+    pointed = set[int]()
     own = view.table.by_name().get(DISPATCHED_SECTION)
-    count = Counter[int]()
-    last = 0
+    offsets, bound, last = set[int](), set[tuple[int, int]](), 0
     for entry in view.relocations():
         if not any(s.address <= entry.offset and entry.offset + 8 <= s.address + s.size for s in writable):
             yield f"one at {entry.offset:#x}, in memory that is not written to"
-        count[entry.offset] += 1
-        if count[entry.offset] > 1:
+        if entry.offset in offsets:
             yield f"two at {entry.offset:#x}"
+        offsets.add(entry.offset)
         if entry.type == relative:
-            if entry.symbol or not 0 <= entry.addend <= image_end:
-                yield f"one at {entry.offset:#x} that points outside the image"
-        elif entry.type in by_symbol:
+            pointed.add(entry.addend)
+            if entry.symbol or not any(start <= entry.addend <= end for start, end in mapped):
+                yield f"one at {entry.offset:#x} that points outside the image's sections"
+        elif entry.type == absolute or entry.type in slots:
             yield from _by_symbol(entry, symbols)
+            if entry.type in slots and (entry.type, entry.symbol) in bound:
+                yield f"two slots of the symbol {entry.symbol}"
+            bound.add((entry.type, entry.symbol))
         elif entry.type in thread_local:
             if entry.symbol and (entry.symbol >= len(symbols) or symbols[entry.symbol].type != _TLS):
                 yield f"one at {entry.offset:#x} of a symbol that is not thread-local"
@@ -96,6 +101,14 @@ def _relocations(view: LoaderView, symbols: list[Symbol], dispatched: bool) -> I
         else:
             yield f"one of type {entry.type} at {entry.offset:#x}"
         last += entry.type == relative
+    for name, skipped in ((SECTION_NAME, SECTION_HEADER.size), (CONSTANTS_SECTION, 0), (SELECTION_SECTION, 0)):
+        section = view.table.by_name().get(name)
+        if section is not None and section.size and section.address + skipped not in pointed:
+            yield f"none points to {name}"
+    used = {symbol for _, symbol in bound}
+    for index, symbol in enumerate(symbols):
+        if index and symbol.section == UNDEFINED and symbol.binding != _WEAK and index not in used:
+            yield f"none binds {symbol.name!r}, which the file needs"
     relatives = view.value(loader.DT_RELACOUNT)
     if relatives is not None and relatives > last:
         yield f"DT_RELACOUNT is {relatives}, but {last} are relative"

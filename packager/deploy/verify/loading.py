@@ -62,8 +62,8 @@ _FIXED_TAGS = {
     loader.DT_FLAGS_1: {1},  # NOW
 }
 _OTHER_TAGS = {loader.DT_NEEDED, loader.DT_PLTGOT, loader.DT_RELACOUNT, loader.DT_VERNEEDNUM}
-# DT_RPATH, DT_RUNPATH, DT_TEXTREL, DT_INIT and the like are refused by checks of ``structure`` with hints of their own.
-_ELSEWHERE = {12, 13, 15, 22, 25, 26, 27, 28, 29, 32, 33}
+# DT_RPATH, DT_RUNPATH, DT_TEXTREL, filters and auditors are refused by checks of ``structure`` with hints of their own.
+_ELSEWHERE = {15, 22, 29, 0x6FFFFEFB, 0x6FFFFEFC, 0x7FFFFFFD, 0x7FFFFFFF}
 
 
 def loading_findings(bundle: BundleFile) -> Iterator[Finding]:

@@ -104,10 +104,9 @@ def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
     libraries = (*elf.needed, *elf.other_libraries)
     why = "the bundle does not load without it"
     yield from _difference("elf.needed", "library", libraries, requirements.needed, ".dynamic", why)
-    if bundle.manifest.form == "static":
-        why = "the program that links it must define it"
-        yield from _difference("elf.undefined", "undefined symbol", elf.undefined, requirements.undefined, where, why)
-    else:
+    why = "the libraries that it needs, or the program that links it, must define it"
+    yield from _difference("elf.undefined", "undefined symbol", elf.undefined, requirements.undefined, where, why)
+    if bundle.manifest.form == "shared":
         yield from _undefined_findings(bundle)
     if bundle.manifest.form == "shared" and elf.glibc != requirements.glibc:
         why = f"the manifest says {_glibc(requirements.glibc)}"
