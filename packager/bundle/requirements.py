@@ -39,7 +39,8 @@ class CpuLevel:
 class Requirements:
     """Requirements on the host and its dynamic linker; ``cuda`` is null in CPU bundles.
 
-    ``undefined`` are the symbols that the libraries in ``needed``, or the program that links an archive, must define.
+    ``undefined`` are the symbols that the libraries in ``needed``, or the program that links an archive, must define,
+    with the versions that they are bound to: ``memcpy@GLIBC_2.14``.
 
     Every session requires ``cpu_features``. ``cpu_levels`` are in increasing order; a session uses the highest that the
     CPU supports; CUDA bundles have none. ``dispatched_features`` are used only behind a run-time check of the CPU.

@@ -52,7 +52,7 @@ def seal(linked: LinkedFile, link_plan: LinkPlan, *, golden: Golden | None) -> M
         glibc=None if link_plan.static else image.glibc,
         cpu_features=linked.cpu_features,
         exports=image.exports,
-        undefined=image.undefined,
+        undefined=image.imports,
         cuda=cuda_requirements(fatbins_of(path, image.sections.get(FATBIN_SECTION)), link_plan),
         cpu_levels=linked.levels,
         dispatched_features=linked.dispatched_features,

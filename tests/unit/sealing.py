@@ -101,7 +101,7 @@ def describe(path: Path, golden: bytes | None, weights: Weights | None) -> Manif
             elf.glibc,
             ("sse2",) if elf.machine == "x86_64" else (),
             ("scale_bundle_v1" if static else "packager_bundle_v1",),
-            elf.undefined if static else (),
+            elf.imports,
         ),
         sizes=Sizes(elf.file_size, elf.code_bytes, size),
         toolchain={"cc": "gcc"},

@@ -66,6 +66,7 @@ class ElfImage:
     functions: frozenset[str]  # the symbols that are functions in executable sections
     section_names: tuple[str, ...]  # by section index
     undefined: tuple[str, ...]
+    imports: tuple[str, ...]  # the same with the versions that they need
     unversioned: tuple[str, ...]  # undefined symbols without a version, and so without a library
     has_textrel: bool
     relro: str  # "full", "partial" or "none"
@@ -104,7 +105,9 @@ def image(table: SectionTable, file_size: int) -> ElfImage:
     static_symbols = read_symbols(table, SHT_SYMTAB)
     linked_symbols = static_symbols if relocatable else read_symbols(table, SHT_DYNSYM)
     defined = [symbol for symbol in static_symbols if symbol.section != UNDEFINED]
-    versions = NeededVersions((), ()) if relocatable else needed_versions(table, linked_symbols)
+    versions = (
+        NeededVersions((), (), _undefined(static_symbols)) if relocatable else needed_versions(table, linked_symbols)
+    )
     glibc, glibc_private = versions.glibc()
     flags, flags_1 = number(_DT_FLAGS), number(_DT_FLAGS_1)
     bind_now = any(tag == _DT_BIND_NOW for tag, _ in dynamic) or flags & 8 or flags_1 & 1
@@ -133,7 +136,8 @@ def image(table: SectionTable, file_size: int) -> ElfImage:
             symbol.name for symbol in defined if symbol.is_function and table.executable(symbol.section)
         ),
         section_names=tuple(section.name for section in table.sections),
-        undefined=tuple(sorted({s.name for s in linked_symbols if s.section == UNDEFINED and s.name})),
+        undefined=_undefined(linked_symbols),
+        imports=versions.imports,
         unversioned=versions.unversioned,
         has_textrel=any(tag == _DT_TEXTREL for tag, _ in dynamic) or bool(flags & 4),
         relro="none" if not has_relro else "full" if bind_now else "partial",
@@ -145,6 +149,10 @@ def image(table: SectionTable, file_size: int) -> ElfImage:
         fini_entries=_entries(table, _FINI_TYPES, number(_DT_FINI_SIZE), number(_DT_FINI)),
         code_bytes=sum(section.size for section in table.sections if section.flags & SHF_EXECINSTR),
     )
+
+
+def _undefined(symbols: list[Symbol]) -> tuple[str, ...]:
+    return tuple(sorted({symbol.name for symbol in symbols if symbol.section == UNDEFINED and symbol.name}))
 
 
 def _entries(table: SectionTable, types: tuple[int, ...], declared: int, function: int) -> int:

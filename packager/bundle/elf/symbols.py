@@ -60,10 +60,14 @@ class NeededVersion(NamedTuple):
 
 @dataclass(frozen=True)
 class NeededVersions:
-    """All versions that a file needs; ``unversioned`` are the undefined symbols that any library may provide."""
+    """All versions that a file needs; ``unversioned`` are the undefined symbols that any library may provide.
+
+    ``imports`` are the undefined symbols, with the versions they need: ``memcpy@GLIBC_2.14``.
+    """
 
     versions: tuple[NeededVersion, ...]
     unversioned: tuple[str, ...]
+    imports: tuple[str, ...]
 
     def glibc(self) -> tuple[str | None, tuple[str, ...]]:
         """Return the highest GLIBC_x.y needed, and the other GLIBC_ versions."""
@@ -103,12 +107,16 @@ def needed_versions(table: SectionTable, dynamic_symbols: list[Symbol]) -> Neede
         data = table.window.read(header[4], header[5], "symbol versions")
         needed = dict(_needed(data, linked_strings(table, _SHT_VERNEED)))
     indexes = _version_indexes(table, len(dynamic_symbols))
-    unversioned = sorted(
-        symbol.name
+    undefined = [
+        (symbol.name, needed.get(index & 0x7FFF))
         for symbol, index in zip(dynamic_symbols, indexes, strict=True)
-        if symbol.section == UNDEFINED and symbol.name and index & 0x7FFF not in needed
+        if symbol.section == UNDEFINED and symbol.name
+    ]
+    return NeededVersions(
+        tuple(needed.values()),
+        tuple(sorted(name for name, version in undefined if version is None)),
+        tuple(sorted({f"{name}@{version.name}" if version else name for name, version in undefined})),
     )
-    return NeededVersions(tuple(needed.values()), tuple(unversioned))
 
 
 def _version_indexes(table: SectionTable, count: int) -> list[int]:

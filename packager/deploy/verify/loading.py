@@ -18,7 +18,6 @@ from packager.bundle.reader import BundleFile
 from packager.deploy.verify.binding import binding_problems
 from packager.deploy.verify.findings import Finding, error
 
-_HINT = "rebuild the bundle with `packager build`, and do not edit, strip or relink it"
 _PAGE = 0x1000
 _LARGEST_ALIGN = 0x10000
 _LARGEST_IMAGE = 1 << 46
@@ -77,7 +76,6 @@ def loading_findings(bundle: BundleFile) -> Iterator[Finding]:
                 what,
                 where=where,
                 why="the dynamic linker would load something else than what is verified, or refuse it",
-                hint=_HINT,
             )
 
 

@@ -105,7 +105,7 @@ def _export_findings(bundle: BundleFile) -> Iterator[Finding]:
     why = "the bundle does not load without it"
     yield from _difference("elf.needed", "library", libraries, requirements.needed, ".dynamic", why)
     why = "the libraries that it needs, or the program that links it, must define it"
-    yield from _difference("elf.undefined", "undefined symbol", elf.undefined, requirements.undefined, where, why)
+    yield from _difference("elf.undefined", "undefined symbol", elf.imports, requirements.undefined, where, why)
     if bundle.manifest.form == "shared":
         yield from _undefined_findings(bundle)
     if bundle.manifest.form == "shared" and elf.glibc != requirements.glibc:
