@@ -1,9 +1,10 @@
-"""For all tests: the session's own build cache, and which cases of a sampled test CI runs."""
+"""For all tests: the session's own build cache, and which slow tests CI runs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,13 +26,17 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow cases of a test that is marked ``sampled(n)`` as thorough, all but every n-th.
+    """Mark what tests/thorough.txt lists as thorough, and slow cases of a ``sampled(n)`` test, all but every n-th.
 
     A case with a parameter value that none of those has stays as well, so CI sees each value at least once, unless the
     test is marked ``sampled(n, every_value=False)``.
     """
     tests: dict[str, list[Any]] = {}
+    lines = (Path(__file__).parent / "thorough.txt").read_text().splitlines()
+    listed = tuple(line for line in lines if line and not line.startswith("#"))
     for item in items:
+        if item.nodeid.startswith(listed):
+            item.add_marker(pytest.mark.thorough)
         if item.get_closest_marker("sampled") and item.get_closest_marker("slow"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in tests.values():

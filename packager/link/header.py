@@ -54,7 +54,6 @@ def _tensors(specs: Sequence[TensorSpec | StateSpec]) -> list[dict[str, str]]:
         if names.count(name) > 1:  # "a.b" and "a_b"
             unique = next(text for n in itertools.count(index) if (text := f"{name}_{n}") not in taken)
             taken.add(unique)
-        views.append(
-            {"macro": unique, "description": CText(f"{comment_text(spec.name)}, {spec.dtype}[{joined(spec.shape)}]")}
-        )
+        description = CText(f"{comment_text(spec.name)}, {spec.dtype}[{joined(spec.shape)}]")
+        views.append({"macro": unique, "description": description})
     return views

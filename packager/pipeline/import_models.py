@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from packager.backends.base import OperatorSource
 from packager.backends.registry import find_backend
 from packager.bundle.buckets import Buckets, Sizes, combinations
-from packager.errors import UsageError
+from packager.errors import ModelError, UsageError
 from packager.frontends.dims import DimRequest
 from packager.pipeline.request import Request, buckets_of
 
@@ -84,12 +84,24 @@ def _finish(request: Request, model: ImportedModel) -> ImportedModel:
     from packager.transforms.half_precision import convert_precision
     from packager.transforms.micro_batch.micro_batch import split_batch
 
+    _check_names(model)
     declared = declare_states(model, request.states, partly=bool(request.more_models))
     converted = convert_precision(with_conditions(declared), request.precision)
     if request.targets.device != "cpu":
         return converted
     options: Any = request.targets.host.options
     return split_batch(converted, options.micro_batch)
+
+
+def _check_names(model: ImportedModel) -> None:
+    """Raise ModelError for a name that C and the manifest cannot hold."""
+    signature = model.signature
+    names = [*(spec.name for spec in signature.inputs), *signature.output_names, *model.own_constants()]
+    if wrong := [name for name in names if not name or "\0" in name]:
+        raise ModelError(
+            f"an input, output or constant is named {wrong[0]!r}",
+            hint="rename it in the model: a name must be a text without zero characters",
+        )
 
 
 def _load(request: Request, path: Path, dims: Mapping[str, DimRequest], name: str) -> ImportedModel:

@@ -80,3 +80,14 @@ def test_a_folder_has_twenty_modules_at_most_and_a_module_three_hundred_lines() 
     assert not {str(folder.relative_to(ROOT)): count for folder, count in folders.items() if count > 20}
     lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in modules}
     assert not {name: count for name, count in lines.items() if count > 300}
+
+
+def test_what_ci_leaves_out_exists() -> None:
+    """A renamed test must not come back into CI, or be lost, in silence."""
+    for line in (ROOT / "tests/thorough.txt").read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        file, *names = line.partition("[")[0].split("::")
+        assert (ROOT / file).is_file(), line
+        sources = [ROOT / file, *(ROOT / "packager" / "testing").glob("*.py")]  # suites inherit tests
+        assert not names or any(f"def {names[-1]}" in path.read_text() for path in sources), line

@@ -1,4 +1,4 @@
-"""What the integration tests share: a cache of their own, the command line as a process, models and bundles."""
+"""What the integration tests share: the command line as a process, models and bundles."""
 
 from __future__ import annotations
 
@@ -11,15 +11,6 @@ from command_line import Cli, run, tree
 from graphs import graph, normal, save
 
 import packager
-
-
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Build into a cache of this session's own: an earlier session's bundle must not stand in for a build."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield folder
 
 
 @pytest.fixture
