@@ -11,13 +11,9 @@ from packager.bundle.elf.symbols import (
     DEFAULT,
     FUNCTION,
     GLOBAL,
-    IFUNC,
-    LOCAL,
     NOTYPE,
     OBJECT,
-    SECTION,
     SHT_DYNSYM,
-    SHT_SYMTAB,
     UNDEFINED,
     Symbol,
     misspelled_versions,
@@ -53,8 +49,6 @@ def binding_problems(view: LoaderView, exports: tuple[str, ...], dispatched: boo
             yield ".gnu.hash", f"the exported {name} cannot be found by its hash"
     for what in _some(misspelled_versions(view.table)):
         yield ".gnu.version_r", what
-    for what in _some(_code_symbols(view)):
-        yield ".symtab", what
 
 
 def _some(problems: Iterator[str]) -> Iterator[str]:
@@ -140,18 +134,6 @@ def _symbols(view: LoaderView, symbols: list[Symbol]) -> Iterator[str]:
     for symbol in symbols[1:]:
         if symbol.section == UNDEFINED and symbol.binding != _WEAK and not symbol.name:
             yield "an undefined symbol without a name"
-
-
-def _code_symbols(view: LoaderView) -> Iterator[str]:
-    """Check the symbols that tools and the other checks find code by."""
-    sections = view.table.sections
-    for symbol in read_symbols(view.table, SHT_SYMTAB):
-        if symbol.type in (FUNCTION, IFUNC) and symbol.section not in (UNDEFINED, _SHN_ABS):
-            if symbol.section >= len(sections) or not sections[symbol.section].flags & SHF_EXECINSTR:
-                if symbol.binding != LOCAL or symbol.type != SECTION:
-                    yield f"function {symbol.name!r} is not in a section of code"
-            else:
-                yield from _inside(view, symbol)
 
 
 def _inside(view: LoaderView, symbol: Symbol) -> Iterator[str]:
