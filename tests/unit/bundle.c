@@ -20,7 +20,9 @@ __attribute__((section(".packager.manifest"), used, aligned(64))) static const u
     0};
 #ifndef NO_CONSTANTS
 __attribute__((section(".packager.constants"), used, aligned(64))) static const float scale[16] = {2.0f};
-#define SCALE (*(const volatile float *)scale)
+/* As an entrypoint does, by a pointer that is relocated. */
+static const volatile float *const volatile constants = scale;
+#define SCALE (*constants)
 #else
 #define SCALE 2.0f
 #endif
