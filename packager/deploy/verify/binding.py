@@ -33,13 +33,13 @@ _RELOCATIONS = {
 }
 
 
-def binding_problems(view: LoaderView, exports: tuple[str, ...], dispatched: bool) -> Iterator[tuple[str, str]]:
+def binding_problems(view: LoaderView, exports: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield (where, what) of everything that the dynamic linker would bind otherwise than it is verified, or refuse.
 
-    ``dispatched`` allows ifuncs in the section of code that checks the CPU itself. Raises BundleError.
+    Ifuncs are allowed in the section of code that checks the CPU itself alone. Raises BundleError.
     """
     symbols = read_symbols(view.table, SHT_DYNSYM)
-    for what in _some(_relocations(view, symbols, dispatched)):
+    for what in _some(_relocations(view, symbols)):
         yield "relocations", what
     for what in _some(_symbols(view, symbols)):
         yield ".dynsym", what
@@ -60,7 +60,7 @@ def _some(problems: Iterator[str]) -> Iterator[str]:
         yield what
 
 
-def _relocations(view: LoaderView, symbols: list[Symbol], dispatched: bool) -> Iterator[str]:
+def _relocations(view: LoaderView, symbols: list[Symbol]) -> Iterator[str]:
     kinds = _RELOCATIONS.get(view.table.machine)
     if kinds is None:
         yield f"of a machine without a list of relocations: {view.table.machine}"
@@ -89,7 +89,7 @@ def _relocations(view: LoaderView, symbols: list[Symbol], dispatched: bool) -> I
         elif entry.type in thread_local:
             if entry.symbol and (entry.symbol >= len(symbols) or symbols[entry.symbol].type != _TLS):
                 yield f"one at {entry.offset:#x} of a symbol that is not thread-local"
-        elif entry.type == ifunc and dispatched and own is not None:
+        elif entry.type == ifunc and own is not None:
             if not own.address <= entry.addend < own.address + own.size:
                 yield f"an ifunc at {entry.offset:#x} whose resolver is not in {DISPATCHED_SECTION}"
         else:

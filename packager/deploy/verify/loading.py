@@ -92,8 +92,7 @@ def _problems(bundle: BundleFile, view: LoaderView) -> Iterator[tuple[str, str]]
         yield from ((where, what) for what in found)
         if found:
             return
-    requirements = bundle.manifest.requirements
-    yield from binding_problems(view, requirements.exports, bool(requirements.dispatched_features))
+    yield from binding_problems(view, bundle.manifest.requirements.exports)
 
 
 def _header(view: LoaderView) -> Iterator[str]:

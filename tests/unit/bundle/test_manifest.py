@@ -142,7 +142,6 @@ def test_states_that_agree(value: dict[str, Any]) -> None:
         ("weights.storage", "none", r"\$\.weights\.storage"),
         ("weights.file", "x.safetensors", r"\$\.weights: file and file_sha256"),
         ("weights.file", "../x", r"\$\.weights\.file: must be a file name without a folder"),
-        ("requirements.undefined", ["malloc"], r"\$\.requirements\.undefined: must be empty"),
         ("requirements.glibc", "2", r"\$\.requirements\.glibc"),
         ("requirements.cpu_levels", [{"name": "v3", "cpu_features": []}], r"cpu_levels\[0\]\.cpu_features: lacks sse2"),
         ("requirements.cpu_levels", [{"name": "v3", "cpu_features": ["avx", "sse2"]}], r"differs from cpu_features"),
