@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packager.bundle.strict_json import shown
-from packager.bundle.suggestions import valid_names
-from packager.errors import UsageError
+from packager.errors import UsageError, valid_names
 
 Value = bool | int | float | str | tuple[str, ...]
 

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from packager.bundle.suggestions import valid_names
-from packager.errors import BackendError, PackagerError, UsageError
+from packager.errors import BackendError, PackagerError, UsageError, valid_names
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

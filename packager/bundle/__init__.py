@@ -8,5 +8,5 @@ Needs neither TVM nor a compiler. Files in reading order:
 - elf/: sections, symbols and versions of ELF files; isa/: CPU features of machine code; fatbin: GPU code
 - dtypes, arrays, shape_expr, buckets: element types, extents and bucketed dims
 - safetensors, golden, tuning_records: the other file formats
-- cpu_levels, gpu_arch: names of CPU levels and GPU architectures; hashing, suggestions
+- cpu_levels, gpu_arch: names of CPU levels and GPU architectures; hashing, staging (temporary files)
 """

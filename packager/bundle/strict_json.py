@@ -16,7 +16,7 @@ import types
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from packager.bundle.suggestions import suggestion
+from packager.errors import suggestion
 
 T = TypeVar("T")
 

@@ -11,16 +11,14 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from packager.bundle.hashing import sha256_of_file
+from packager.bundle.staging import PREFIX, remove_leftovers, temporary_folder
 from packager.errors import UsageError
 
-STALE_SECONDS = 24 * 3600
 HASHES = "hashes.json"
 
 
@@ -60,6 +58,7 @@ class Cache:
         entry = self.folder / kind / key
         if not self.enabled or not entry.is_dir():
             return False
+        self._make_private()
         copies: list[Path] = []
         try:
             expected = json.loads((entry / HASHES).read_text())
@@ -85,20 +84,29 @@ class Cache:
         if not self.enabled:
             return
         parent = self.folder / kind
-        temporary: Path | None = None
-        try:
+        with contextlib.suppress(OSError):
             parent.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
-            for file in files:
-                shutil.copyfile(file, temporary / file.name)
-            hashes = {path.name: sha256_of_file(path) for path in sorted(temporary.iterdir())}
-            (temporary / HASHES).write_text(json.dumps(hashes))
-            temporary.rename(parent / key)  # fails if another build was first; its entry is identical
-        except OSError:
-            return
-        finally:
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
+            self._make_private()
+            with temporary_folder("entry", parent) as temporary:
+                for file in files:
+                    shutil.copyfile(file, temporary / file.name)
+                hashes = {path.name: sha256_of_file(path) for path in sorted(temporary.iterdir())}
+                (temporary / HASHES).write_text(json.dumps(hashes))
+                temporary.rename(parent / key)  # fails if another build was first; its entry is identical
+
+    def _make_private(self) -> None:
+        """Take others' permissions from the folder: who can write to it decides what is linked into bundles.
+
+        Raises UsageError if it belongs to another user.
+        """
+        facts = self.folder.stat()
+        if facts.st_uid != os.geteuid():
+            raise UsageError(
+                f"the cache {self.folder} belongs to another user, who could put code into your bundles",
+                hint="set XDG_CACHE_HOME to a folder of your own, or build with --no-cache",
+            )
+        if facts.st_mode & 0o077:
+            self.folder.chmod(0o700)
 
     def usage(self) -> Usage:
         """Count entries and bytes."""
@@ -112,15 +120,12 @@ class Cache:
         return Usage(self.folder, entries, nbytes)
 
     def clear(self) -> int:
-        """Remove all entries and return their number. Temporary folders are kept unless a day old."""
+        """Remove all entries and return their number, and what killed builds left."""
         count = 0
         for _, entry in self._entries():
             shutil.rmtree(entry, ignore_errors=True)
             count += 1
-        for leftover in self.folder.glob("*/.new-*"):
-            with contextlib.suppress(FileNotFoundError):  # renamed to an entry
-                if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
-                    shutil.rmtree(leftover, ignore_errors=True)
+        remove_leftovers(self.folder.glob(f"*/{PREFIX}*"))
         return count
 
     def _entries(self) -> Iterator[tuple[str, Path]]:

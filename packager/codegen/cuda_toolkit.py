@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packager.bundle.gpu_arch import arch_key
-from packager.bundle.suggestions import valid_names
 from packager.codegen.toolchain import run
-from packager.errors import ToolchainError, UsageError
+from packager.errors import ToolchainError, UsageError, valid_names
 
 PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
 INSTALL = "pip install 'packager[cuda]'"

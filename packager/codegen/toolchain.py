@@ -58,12 +58,10 @@ def run(argv: Sequence[str], *, cwd: Path, temporary: Path | None = None) -> str
     """Run a tool and return its stdout. Raises ToolchainError with argv and stderr if it fails.
 
     The environment has a fixed locale and no variables that change compilers' output, so that equal inputs give equal
-    bytes. ``temporary`` overrides the folder for temporary files.
+    bytes. Its temporary files are in ``temporary``, by default in ``cwd``: a work folder, removed with all it holds.
     """
-    environment = {key: os.environ[key] for key in ("PATH", "HOME", "TMPDIR") if key in os.environ}
-    environment["LC_ALL"] = "C"
-    if temporary is not None:
-        environment["TMPDIR"] = str(temporary)
+    environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    environment |= {"LC_ALL": "C", "TMPDIR": str(temporary or cwd)}
     try:
         with tool_call(argv):
             result = subprocess.run(

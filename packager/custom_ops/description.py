@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from packager.bundle import shape_expr, strict_json
 from packager.bundle.fields import DTypeName, Identifier, Name
 from packager.bundle.strict_json import MismatchError, Pattern, Range, shown
-from packager.bundle.suggestions import suggestion
 from packager.custom_ops import rules
 from packager.custom_ops.domains import CONTRIB_DOMAINS, STANDARD_DOMAINS
 from packager.custom_ops.rules import LIST_TYPES, Argument, AttributeRule, AttributeValue, Operator, TensorRule, spelled
+from packager.errors import suggestion
 
 # The TOML type of an attribute's default, by attribute type.
 _ATTRIBUTE_FORMS: Mapping[str, Any] = {

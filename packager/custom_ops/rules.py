@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from packager.bundle import shape_expr
-from packager.bundle.suggestions import suggestion
-from packager.errors import ModelError
+from packager.errors import ModelError, suggestion
 
 AttributeValue = int | float | str | tuple[int, ...] | tuple[float, ...]
 AttributeType = Literal["int", "float", "string", "ints", "floats"]

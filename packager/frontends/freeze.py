@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from packager.bundle.suggestions import suggestion
-from packager.errors import UsageError
+from packager.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
     import onnx

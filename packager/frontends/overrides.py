@@ -16,8 +16,7 @@ import numpy as np
 from packager.bundle import safetensors
 from packager.bundle.arrays import Array
 from packager.bundle.dtypes import typed
-from packager.bundle.suggestions import suggestion
-from packager.errors import BundleError, UsageError
+from packager.errors import BundleError, UsageError, suggestion
 
 SUFFIXES = (".safetensors", ".npz")
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from packager.bundle.suggestions import valid_names
-from packager.errors import UsageError
+from packager.errors import UsageError, valid_names
 from packager.ir.model import ImportedModel, State
 
 

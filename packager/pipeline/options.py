@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from packager.bundle.suggestions import valid_names
+from packager.errors import valid_names
 
 if TYPE_CHECKING:
     from packager.codegen.timings import Timings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import mmap
 import os
 import shutil
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from packager.bundle.manifest import DATA_SHA256
 from packager.bundle.section import SECTION_MAGIC
+from packager.bundle.staging import lock, remove_leftovers, temporary_folder
 from packager.errors import PackagerError, UsageError
 
 if TYPE_CHECKING:
@@ -76,15 +78,17 @@ class Outputs:
         if weights is not None:
             _keep_foreign(self.weights, "weights file")  # not checked before: large weights become external by default
         pending: list[tuple[Path, Path]] = []
+        locks: list[int | None] = []
         try:
+            locks += [lock(path) for path in (bundle, weights) if path is not None]  # they keep theirs when moved
             if weights is not None:
-                put(weights, _stage(self.weights, pending))
+                put(weights, _stage(self.weights, pending, locks))
             if self.header is not None:
                 from packager.link.header import render_header
 
                 text = render_header(bundle, self.header.name, self.bundle.name, request.entry_symbol)
-                _stage(self.header, pending).write_text(text)
-            put(bundle, _stage(self.bundle, pending))
+                _stage(self.header, pending, locks).write_text(text)
+            put(bundle, _stage(self.bundle, pending, locks))
             while pending:  # the bundle last: if it exists, all outputs do
                 temporary, target = pending[0]
                 temporary.replace(target)
@@ -94,6 +98,8 @@ class Outputs:
         finally:
             for temporary, _ in pending:
                 temporary.unlink(missing_ok=True)
+            for descriptor in filter(None, locks):
+                os.close(descriptor)
 
 
 def results(folder: Path) -> list[Path]:
@@ -143,13 +149,17 @@ def _move(source: Path, target: Path) -> None:
         target.chmod(mode)
 
 
-def _stage(target: Path, pending: list[tuple[Path, Path]]) -> Path:
-    """Create an empty temporary file next to ``target``, with default permissions, and register it in ``pending``.
+def _stage(target: Path, pending: list[tuple[Path, Path]], locks: list[int | None]) -> Path:
+    """Create an empty, locked temporary file next to ``target``, with default permissions.
 
-    Registered before it is filled, so that it is removed on failure.
+    It is registered in ``pending`` before it is filled, so that it is removed on failure. What killed builds of the
+    same target left is removed.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=".new", dir=target.parent)
+    prefix = f".{target.name[:32]}."
+    remove_leftovers(target.parent.glob(f"{glob.escape(prefix)}*.new"))
+    handle, name = tempfile.mkstemp(prefix=prefix, suffix=".new", dir=target.parent)
     pending.append((Path(name), target))
+    locks.append(lock(Path(name)))
     umask = os.umask(0)
     os.umask(umask)
     os.fchmod(handle, 0o666 & ~umask)
@@ -174,8 +184,8 @@ def work_folder(keep: Path | None) -> Iterator[Path]:
             keep.mkdir(parents=True, exist_ok=True)
             yield keep.resolve()
         else:
-            with tempfile.TemporaryDirectory(prefix="packager-", dir=folder) as name:
-                yield Path(name)
+            with temporary_folder("build", folder) as place:
+                yield place
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from packager.backends.attributes import Attribute, Value, attributes_of, from_json, from_text
 from packager.backends.registry import all_backends, find_backend, known_kinds
 from packager.bundle import strict_json
-from packager.bundle.suggestions import valid_names
-from packager.errors import UsageError
+from packager.errors import UsageError, valid_names
 
 if TYPE_CHECKING:
     from packager.backends.base import Backend

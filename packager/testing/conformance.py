@@ -255,7 +255,7 @@ def _definitions(file: Path, _changed: int) -> tuple[tuple[str, ...], frozenset[
 @functools.cache
 def own_cache() -> tempfile.TemporaryDirectory[str]:
     """Return a cache folder that starts empty and is deleted with this process."""
-    return tempfile.TemporaryDirectory(prefix="packager-conformance-")
+    return tempfile.TemporaryDirectory(prefix="conformance-")
 
 
 def snapshot(folders: Any) -> dict[str, tuple[int, int]]:

@@ -261,7 +261,7 @@ def test_candidates_are_measured_in_graphs_of_their_own(several: Path, driver: P
 
 def test_equal_builds_are_equal(layer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are taken from the cache, the bundle that it has is not."""
-    ours, unfinished = Path(os.environ["XDG_CACHE_HOME"], "packager"), shutil.ignore_patterns(".new-*")
+    ours, unfinished = Path(os.environ["XDG_CACHE_HOME"], "packager"), shutil.ignore_patterns("packager-*")
     shutil.copytree(ours / "object", tmp_path / "packager" / "object", ignore=unfinished)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     again = packager.build(

@@ -9,10 +9,9 @@ from packager.bundle.elf import archive
 from packager.bundle.elf.symbols import LOCAL, SHT_SYMTAB, UNDEFINED, Symbol, read_symbols
 from packager.bundle.elf.tables import read_sections
 from packager.bundle.elf.window import Window, open_window
-from packager.bundle.suggestions import suggestion
 from packager.custom_ops.library import OpLibrary
 from packager.custom_ops.rules import Operator
-from packager.errors import BackendError, BundleError
+from packager.errors import BackendError, BundleError, suggestion
 
 _BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 

@@ -12,8 +12,7 @@ import tvm
 
 from packager.bundle.elf.file import read_elf
 from packager.bundle.manifest import License
-from packager.bundle.suggestions import valid_names
-from packager.errors import BackendError, UsageError
+from packager.errors import BackendError, UsageError, valid_names
 from packager.ir.primitives import BackendOutput, Kernel, StaticLibrary
 from packager.lower.cpu.kernels import lower_kernels
 

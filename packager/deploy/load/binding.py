@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from ctypes import POINTER, pointer
 from typing import Any
 
-from packager.bundle.suggestions import suggestion
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import DLTensor, Status, refuse
 from packager.deploy.load.library import TensorInfo
+from packager.errors import suggestion
 
 Tensors = Mapping[str, Any] | Sequence[Any]
 _LEGACY = 1  # CU_STREAM_LEGACY, also DLPack's number; NULL means the session's own stream

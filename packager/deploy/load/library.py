@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from packager.bundle.manifest import ABI_VERSION, ENTRY_SYMBOL, Manifest
-from packager.bundle.suggestions import valid_names
 from packager.deploy.load.abi import (
     HINTS,
     BundleTable,
@@ -23,7 +22,7 @@ from packager.deploy.load.abi import (
     TensorInfoStruct,
     dtype_name,
 )
-from packager.errors import BundleError, RunError, UsageError
+from packager.errors import BundleError, RunError, UsageError, valid_names
 
 MAX_LISTED = 8  # names in a message
 

@@ -11,9 +11,8 @@ from typing import IO
 from packager.bundle.manifest import SELECTION_SECTION, Manifest, Selection
 from packager.bundle.reader import inspect
 from packager.bundle.section import write_manifest
-from packager.bundle.suggestions import valid_names
 from packager.bundle.tuning_records import Records
-from packager.errors import UsageError
+from packager.errors import UsageError, valid_names
 
 
 def choose(manifest: Manifest, wanted: Mapping[str, str]) -> tuple[Selection, ...]:

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from ctypes import POINTER, c_char_p, c_int64, c_uint8, c_void_p, pointer, sizeof
 from typing import Any, NamedTuple
 
-from packager.bundle.suggestions import suggestion
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import GRAPH_MODES, DLTensor, ProfileReport, SessionOptions, Status, refuse
 from packager.deploy.load.binding import Tensors, borrow_all, ordered, pointers, stream_handle
 from packager.deploy.load.library import EntryTable, Library
 from packager.deploy.load.selection import choose
 from packager.deploy.load.states import States
-from packager.errors import UsageError
+from packager.errors import UsageError, suggestion
 
 
 class Step(NamedTuple):

@@ -9,10 +9,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from packager.bundle.suggestions import suggestion
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import Status, refuse
 from packager.deploy.load.library import Library
+from packager.errors import suggestion
 
 # Locks an open session; yields its handle, and the GPU whose tensors it accepts.
 Exclusive = Callable[[], AbstractContextManager[tuple[c_void_p, tensors.Gpu | None]]]

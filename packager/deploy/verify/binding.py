@@ -11,8 +11,10 @@ from packager.bundle.elf.symbols import (
     DEFAULT,
     FUNCTION,
     GLOBAL,
+    LOCAL,
     NOTYPE,
     OBJECT,
+    SECTION,
     SHT_DYNSYM,
     UNDEFINED,
     Symbol,
@@ -122,6 +124,8 @@ def _symbols(view: LoaderView, symbols: list[Symbol]) -> Iterator[str]:
     if not symbols or any(symbols[0][1:]):
         yield "the first symbol is not empty"
     for symbol in symbols[1:]:
+        if symbol.type == SECTION and symbol.binding == LOCAL and not symbol.name:
+            continue  # ld writes them for aarch64; nothing binds to them
         if symbol.type not in (NOTYPE, OBJECT, FUNCTION) or symbol.binding not in (GLOBAL, _WEAK):
             yield f"{symbol.name!r} has type {symbol.type} and binding {symbol.binding}"
         elif symbol.section == UNDEFINED:

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from packager.bundle.arrays import Array
 from packager.bundle.golden import decode_golden
 from packager.bundle.manifest import GOLDEN_SECTION
 from packager.bundle.reader import BundleFile, inspect, read_section
+from packager.bundle.staging import temporary_folder
 from packager.deploy.verify.findings import Finding, error
 from packager.errors import BackendError, PackagerError, RunError
 from packager.resources import PACKAGE
@@ -76,8 +76,8 @@ def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
     def finding(aspect: str, what: str, why: str, hint: str) -> Finding:
         return error(f"run.{aspect}", what, where=str(bundle.path), why=why, hint=hint)
 
-    with tempfile.TemporaryDirectory(prefix="packager-verify-") as folder:
-        result_file = Path(folder) / "result.json"
+    with temporary_folder("verify") as folder:
+        result_file = folder / "result.json"
         try:
             process = _start_apart(["verify", str(bundle.path.absolute()), str(result_file)], timeout)
         except subprocess.TimeoutExpired:
@@ -99,8 +99,8 @@ def run_apart(path: Path, inputs: Mapping[str, Array], entry: str | None = None)
 
     Raises RunError if the bundle refuses the inputs, BackendError if it terminates its process.
     """
-    with tempfile.TemporaryDirectory(prefix="packager-golden-") as folder:
-        result_file, given, computed = (Path(folder) / name for name in ("result.json", "inputs", "outputs"))
+    with temporary_folder("golden") as folder:
+        result_file, given, computed = (folder / name for name in ("result.json", "inputs", "outputs"))
         given.write_bytes(safetensors.encode(inputs))
         arguments = ["compute", str(path.absolute()), str(result_file), str(given), str(computed)]
         process = _start_apart([*arguments, *([] if entry is None else [entry])], None)

@@ -16,9 +16,8 @@ from packager.bundle.elf.symbols import version_key
 from packager.bundle.fields import Count, CudaVersion, GlibcVersion, MachineCode, Name, Ptx, value_text
 from packager.bundle.gpu_arch import arch_key
 from packager.bundle.manifest import Manifest
-from packager.bundle.suggestions import suggestion
 from packager.deploy.verify.findings import Finding, error
-from packager.errors import UsageError
+from packager.errors import UsageError, suggestion
 
 _FOLDER = Path(__file__).parent / "policies"
 

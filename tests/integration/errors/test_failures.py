@@ -308,6 +308,26 @@ def test_a_signal_at_any_moment_leaves_nothing(seed: int, long_build: Path, tmp_
     assert_interrupted(done, tmp_path / "cwd")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 12))])
+@pytest.mark.parametrize("group", [True, False])
+def test_what_killed_builds_leave_is_removed_by_the_next(
+    seed: int, group: bool, long_build: Path, tmp_path: Path
+) -> None:
+    for folder in ("cwd", "tmp"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "cwd" / ".o.so.mine").write_text("the user's")
+    rng = random.Random(seed)
+    for after in (rng.choice(STAGES), STAGES[-1]):
+        interrupt(long_build, tmp_path, signal.SIGKILL, after=after, delay=rng.random() * 0.6, group=group)
+    time.sleep(0 if group else 2)  # the compilers of a build that was killed alone end by themselves
+    out = tmp_path / "cwd"
+    packager_build = command("build", long_build, "-o", out / "o.so", "--weights", "external", "--golden", 1)
+    subprocess.run(packager_build, cwd=out, env=environment({}, tmp_path / "tmp"), capture_output=True, check=True)
+    assert tree(tmp_path / "tmp") == {}
+    assert {path.name for path in out.iterdir()} <= {"o.so", "o.safetensors", "o.h", ".o.so.mine"}
+
+
 def test_an_interrupt_inside_exec_gives_the_documented_code(tmp_path: Path) -> None:
     """CPython would end the process by the signal after a handled KeyboardInterrupt that passed through an exec()."""
     (tmp_path / "inside_exec.py").write_text(
@@ -420,7 +440,7 @@ class TestCache:
             results = list(pool.map(build, range(4)))
         assert [done.returncode for done in results] == [0] * 4, "".join(done.stderr for done in results)
         assert len({(tmp_path / f"{index}.so").read_bytes() for index in range(4)}) == 1
-        assert not list((tmp_path / "cache").rglob(".new-*"))
+        assert not list((tmp_path / "cache").rglob("packager-*"))
         assert not list(tmp_path.glob("*.new"))
         assert not list((tmp_path / "tmp").iterdir())
 

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ from typing import Any
 import pytest
 
 from packager.bundle.hashing import digest, digest_of_folder
+from packager.bundle.staging import temporary_folder
 from packager.codegen.cache import Cache
+from packager.errors import UsageError
 
 CONTENTS = {"a": b"first", "b": b"second"}
 
@@ -131,16 +132,30 @@ def test_usage_and_clear(tmp_path: Path, files: list[Path]) -> None:
     assert fetched(cache, "bundle", "00") is None
 
 
-def test_clear_leaves_entries_that_are_being_made_until_they_are_stale(tmp_path: Path) -> None:
+def test_clear_removes_what_a_killed_build_left_and_nothing_that_is_being_made(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
-    fresh, stale = tmp_path / "bundle" / ".new-fresh", tmp_path / "bundle" / ".new-stale"
-    for folder in (fresh, stale):
-        folder.mkdir(parents=True)
-    old = time.time() - 3 * 24 * 3600
-    os.utime(stale, (old, old))
-    assert cache.clear() == 0
-    assert fresh.exists()
-    assert not stale.exists()
+    (tmp_path / "bundle" / "packager-entry-left").mkdir(parents=True)
+    with temporary_folder("entry", tmp_path / "bundle") as fresh:
+        (tmp_path / "bundle" / "packager-entry-left").mkdir(exist_ok=True)
+        assert cache.clear() == 0
+        assert list((tmp_path / "bundle").iterdir()) == [fresh]
+
+
+def test_others_have_no_access_to_the_folder(tmp_path: Path, files: list[Path]) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.folder.mkdir(mode=0o777)
+    cache.folder.chmod(0o777)
+    cache.add("bundle", "00", files)
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, files: list[Path]) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.add("bundle", "00", files)
+    os.chown(cache.folder, 12345, 12345)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        fetched(cache, "bundle", "00")
 
 
 def _fetch_or_add(folder: Path, place: Path, barrier: Any, results: Any) -> None:

@@ -1,0 +1,89 @@
+"""Temporary folders and files that the next run removes if this one is killed.
+
+Whoever makes one holds a lock on it (flock(2)), which the system drops when the process ends, however it ends. What is
+not locked, and belongs to this user, is left over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+PREFIX = "packager-"
+_ATTEMPTS, _PAUSE = 50, 0.01  # seconds
+
+
+def lock(path: Path) -> int | None:
+    """Lock a file or folder until the returned descriptor is closed; None if another holds it, or it is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), path.lstat()):
+            return descriptor
+    except OSError:
+        pass  # held by another, removed meanwhile, or on a file system without locks: not to be touched
+    os.close(descriptor)
+    return None
+
+
+def remove_leftovers(paths: Iterable[Path]) -> None:
+    """Remove those of this user's files and folders that no process holds."""
+    for path in paths:
+        try:
+            if path.lstat().st_uid != os.geteuid():
+                continue
+        except OSError:
+            continue
+        descriptor = lock(path)
+        if descriptor is None:
+            continue
+        with contextlib.suppress(OSError):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def temporary_folder(purpose: str, parent: str | Path | None = None) -> Iterator[Path]:
+    """Yield a new folder that only this user can enter, and remove it; before, remove leftovers of any purpose.
+
+    Raises OSError if ``parent``, by default the folder for temporary files, cannot be written.
+    """
+    base = Path(parent or tempfile.gettempdir())
+    remove_leftovers(base.glob(f"{PREFIX}*"))
+    folder, descriptor = _locked_folder(f"{PREFIX}{purpose}-", base)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _locked_folder(prefix: str, base: Path) -> tuple[Path, int | None]:
+    """Make a folder and lock it; another process may take it for a leftover between the two.
+
+    On a file system without locks there is none: such a folder is not removed after a kill.
+    """
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        for _ in range(_ATTEMPTS):
+            descriptor = lock(folder)
+            if descriptor is not None:
+                return folder, descriptor
+            if not folder.exists():
+                break
+            time.sleep(_PAUSE)
+        else:
+            return folder, None
