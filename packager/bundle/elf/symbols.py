@@ -165,8 +165,10 @@ def misspelled_versions(table: SectionTable) -> Iterator[str]:
         if version != 1:
             yield f"a table of version {version}"
         aux_at = need_at + aux
-        for _ in range(count):
+        for left in reversed(range(count)):
             hashed, flags, index, name, step = _VERSION_AUX.unpack_from(data, aux_at)
+            if bool(step) != bool(left):  # which the dynamic linker follows, whatever the count
+                yield "a chain of versions is longer or shorter than its count"
             if hashed != _elf_hash(string(pool, name)) or flags not in (0, 2) or not 2 <= index < 0x8000:
                 yield f"{string(pool, name)!r} cannot be found by its hash"
             aux_at += step

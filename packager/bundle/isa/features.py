@@ -11,7 +11,7 @@ from pathlib import Path
 from packager.bundle.cpu_levels import CODE_PREFIX, DISPATCHED_SECTION
 from packager.bundle.elf.file import ElfImage, read_elf
 from packager.bundle.elf.tables import SHF_EXECINSTR
-from packager.errors import BackendError
+from packager.errors import BundleError
 
 # Modules with ``code_features``, imported when needed: each loads a disassembler.
 MACHINES = {"x86_64": "packager.bundle.isa.x86", "aarch64": "packager.bundle.isa.arm64"}
@@ -20,7 +20,7 @@ MACHINES = {"x86_64": "packager.bundle.isa.x86", "aarch64": "packager.bundle.isa
 def cpu_features(path: Path) -> tuple[str, ...]:
     """Return the sorted features used by the executable sections of an ELF file.
 
-    Raises BundleError if the file is not ELF, BackendError for an unknown machine.
+    Raises BundleError if the file is not ELF, BundleError for an unknown machine.
     """
     return tuple(sorted(frozenset().union(*features_by_section(read_elf(path), path).values())))
 
@@ -28,7 +28,7 @@ def cpu_features(path: Path) -> tuple[str, ...]:
 def features_by_section(image: ElfImage, path: Path) -> dict[str, frozenset[str]]:
     """Return the features used by each executable section of the ELF file at ``path``. Raises like ``cpu_features``."""
     if image.machine not in MACHINES:
-        raise BackendError(f"cannot disassemble machine code for {image.machine!r}")
+        raise BundleError(f"cannot disassemble machine code for {image.machine!r}")
     code_features = importlib.import_module(MACHINES[image.machine]).code_features
     found: dict[str, frozenset[str]] = {}
     with path.open("rb") as file:
@@ -54,7 +54,7 @@ def can_read_code() -> bool:
 
 
 def needs_of_code(image: ElfImage, path: Path) -> CodeNeeds:
-    """Disassemble the file at ``path``. Raises BackendError for an unsupported machine."""
+    """Disassemble the file at ``path``. Raises BundleError for an unsupported machine."""
     found = features_by_section(image, path)
     of_levels = {
         name.removeprefix(CODE_PREFIX): features for name, features in found.items() if name.startswith(CODE_PREFIX)

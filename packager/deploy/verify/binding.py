@@ -79,6 +79,8 @@ def _relocations(view: LoaderView, symbols: list[Symbol]) -> Iterator[str]:
         if entry.offset in offsets:
             yield f"two at {entry.offset:#x}"
         offsets.add(entry.offset)
+        if entry.offset % 8:
+            yield f"one at {entry.offset:#x}, which is not aligned"
         if entry.type == relative:
             pointed.add(entry.addend)
             if entry.symbol or not any(start <= entry.addend <= end for start, end in mapped):

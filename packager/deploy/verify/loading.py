@@ -17,6 +17,7 @@ from packager.bundle.elf.window import open_window
 from packager.bundle.reader import BundleFile
 from packager.deploy.verify.binding import binding_problems
 from packager.deploy.verify.findings import Finding, error
+from packager.deploy.verify.interface import interface_problems
 
 _PAGE = 0x1000
 _LARGEST_ALIGN = 0x10000
@@ -92,7 +93,10 @@ def _problems(bundle: BundleFile, view: LoaderView) -> Iterator[tuple[str, str]]
         yield from ((where, what) for what in found)
         if found:
             return
-    yield from binding_problems(view, bundle.manifest.requirements.exports)
+    bound = list(binding_problems(view, bundle.manifest.requirements.exports))
+    yield from bound
+    if not bound:
+        yield from (("entrypoint", what) for what in interface_problems(view, bundle.manifest))
 
 
 def _header(view: LoaderView) -> Iterator[str]:

@@ -19,13 +19,14 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 from sealing import HARDENED, WEIGHT, Patch, build_bundle, golden_image, unchanged
 
+import packager
 from packager.bundle import safetensors
 from packager.bundle.elf.file import read_elf
 from packager.bundle.manifest import DATA_SHA256, Golden, Manifest, Weights
 from packager.deploy.verify.findings import VerifyResult
 from packager.deploy.verify.machine import Machine, this_machine
 from packager.deploy.verify.verifier import verify
-from packager.errors import UsageError
+from packager.errors import BundleError, UsageError
 
 replace = dataclasses.replace
 
@@ -286,7 +287,6 @@ def test_golden_section_that_is_not_the_declared_one(tmp_path: Path) -> None:
         (("WRONG",), 60, "run.golden", r"case 0: output 'y': 1 of 2 elements differ; at \[0, 0\] 1.0 instead of 0.0"),
         (("REFUSE",), 60, "run.refused", "the CPU lacks avx1024"),
         (("ABI=2",), 60, "run.refused", "ABI version 2"),
-        (("ARENA=128",), 60, "run.refused", "manifest does not describe the code"),
     ],
 )
 def test_run(defines: Sequence[str], timeout: float, check: str, message: str, tmp_path: Path) -> None:
@@ -295,6 +295,15 @@ def test_run(defines: Sequence[str], timeout: float, check: str, message: str, t
     result = verify(path, run=True, timeout=timeout)
     assert checks(result) == {check}
     assert re.search(message, result.findings[0].what)
+
+
+def test_code_that_the_manifest_does_not_describe(tmp_path: Path) -> None:
+    """Its tables are read in the file, and again when it is loaded."""
+    path = build_bundle(tmp_path / "fault.so", defines=("ARENA=128",))
+    (found,) = verify(path).findings
+    assert (found.check, found.what) == ("elf.loading", "the arena has 128 bytes, 64 in the manifest")
+    with pytest.raises(BundleError, match="manifest does not describe the code"):
+        packager.load(path)
 
 
 def test_golden_pairs_that_lack_a_tensor(tmp_path: Path) -> None:
