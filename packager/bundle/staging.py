@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 PREFIX = "packager-"
@@ -62,7 +63,7 @@ def temporary_folder(purpose: str, parent: str | Path | None = None) -> Iterator
     """
     base = Path(parent or tempfile.gettempdir())
     remove_leftovers(base.glob(f"{PREFIX}*"))
-    folder, descriptor = _locked_folder(f"{PREFIX}{purpose}-", base)
+    folder, descriptor = _locked(lambda: tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-", dir=base))
     try:
         yield folder
     finally:
@@ -71,19 +72,31 @@ def temporary_folder(purpose: str, parent: str | Path | None = None) -> Iterator
             os.close(descriptor)
 
 
-def _locked_folder(prefix: str, base: Path) -> tuple[Path, int | None]:
-    """Make a folder and lock it; another process may take it for a leftover between the two.
+def temporary_file(prefix: str, suffix: str, parent: Path) -> tuple[Path, int | None]:
+    """Make an empty file and return it with its lock, which the caller closes; before, remove leftovers of its kind."""
+    remove_leftovers(parent.glob(f"{glob.escape(prefix)}*{suffix}"))
 
-    On a file system without locks there is none: such a folder is not removed after a kill.
+    def make() -> str:
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=parent)
+        os.close(handle)
+        return name
+
+    return _locked(make)
+
+
+def _locked(make: Callable[[], str]) -> tuple[Path, int | None]:
+    """Make a file or folder and lock it; another process may take it for a leftover between the two.
+
+    On a file system without locks there is none: what is made there is not removed after a kill.
     """
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        path = Path(make())
         for _ in range(_ATTEMPTS):
-            descriptor = lock(folder)
+            descriptor = lock(path)
             if descriptor is not None:
-                return folder, descriptor
-            if not folder.exists():
+                return path, descriptor
+            if not path.exists():
                 break
             time.sleep(_PAUSE)
         else:
-            return folder, None
+            return path, None

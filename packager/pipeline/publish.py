@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import mmap
 import os
 import shutil
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from packager.bundle.manifest import DATA_SHA256
 from packager.bundle.section import SECTION_MAGIC
-from packager.bundle.staging import lock, remove_leftovers, temporary_folder
+from packager.bundle.staging import lock, temporary_file, temporary_folder
 from packager.errors import PackagerError, UsageError
 
 if TYPE_CHECKING:
@@ -155,16 +154,13 @@ def _stage(target: Path, pending: list[tuple[Path, Path]], locks: list[int | Non
     It is registered in ``pending`` before it is filled, so that it is removed on failure. What killed builds of the
     same target left is removed.
     """
-    prefix = f".{target.name[:32]}."
-    remove_leftovers(target.parent.glob(f"{glob.escape(prefix)}*.new"))
-    handle, name = tempfile.mkstemp(prefix=prefix, suffix=".new", dir=target.parent)
-    pending.append((Path(name), target))
-    locks.append(lock(Path(name)))
+    path, descriptor = temporary_file(f".{target.name[:32]}.", ".new", target.parent)
+    pending.append((path, target))
+    locks.append(descriptor)
     umask = os.umask(0)
     os.umask(umask)
-    os.fchmod(handle, 0o666 & ~umask)
-    os.close(handle)
-    return Path(name)
+    path.chmod(0o666 & ~umask)
+    return path
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ SYMBOL = ((0, 4), (4, 1), (5, 1), (6, 2), (8, 8), (16, 8))
 # Section, size of an entry, its fields.
 TABLES = (
     (".dynamic", 16, ((0, 8), (8, 8))),
-    (".rela.dyn", 24, ((0, 8), (8, 4), (12, 4))),  # but where pointers point to: only a signature can protect that
+    (".rela.dyn", 24, ((8, 4), (12, 4))),  # not where pointers are and point to: only a signature can protect that
     (".rela.plt", 24, ((0, 8), (8, 4), (12, 4), (16, 8))),
     (".dynsym", 24, SYMBOL),
     (".symtab", 24, SYMBOL),

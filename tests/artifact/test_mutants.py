@@ -28,12 +28,13 @@ for path in json.load(open(sys.argv[1])):
 """
 
 
-def run_all(paths: list[Path], folder: Path) -> list[str]:
+def run_all(bundles: dict[Path, str], folder: Path) -> list[str]:
     """Load and run bundles in one process; return what it printed: a path, then its numbers, for each."""
-    (folder / "paths.json").write_text(json.dumps([str(path) for path in paths]))
+    (folder / "paths.json").write_text(json.dumps([str(path) for path in bundles]))
     argv = [sys.executable, "-c", RUN, str(folder / "paths.json")]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout.splitlines()[-1]}: {done.stderr}"
+    last = Path(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("/")))
+    assert done.returncode == 0, f"{bundles[last]}: {done.stderr[-500:]}"
     return done.stdout.splitlines()
 
 
@@ -55,8 +56,8 @@ def test_a_mutant_is_refused_or_can_be_loaded_and_is_the_same(
             accepted[path] = mutant.change
         else:
             path.unlink()
-    expected = run_all([bundle], tmp_path)[1]
-    printed = run_all(list(accepted), tmp_path)
+    expected = run_all({bundle: "the bundle"}, tmp_path)[1]
+    printed = run_all(accepted, tmp_path)
     differing = [
         accepted[Path(path)] for path, numbers in zip(printed[::2], printed[1::2], strict=True) if numbers != expected
     ]

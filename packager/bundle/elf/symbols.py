@@ -151,8 +151,11 @@ def _needed(data: bytes, pool: bytes) -> Iterator[tuple[int, NeededVersion]]:
         raise BundleError("damaged ELF file: symbol versions are outside their section") from None
 
 
-def misspelled_versions(table: SectionTable) -> Iterator[str]:
-    """Yield the needed versions whose hash, by which the dynamic linker finds them, is not that of their name."""
+def misspelled_versions(table: SectionTable, dynamic_symbols: list[Symbol]) -> Iterator[str]:
+    """Yield what keeps the dynamic linker from finding versions: their hashes and chains, and indexes of symbols."""
+    for symbol, index in zip(dynamic_symbols, _version_indexes(table, len(dynamic_symbols)), strict=True):
+        if index & 0x8000 or (symbol.exported and index > 1):
+            yield f"{symbol.name!r} has the version index {index:#x}"
     header = only(table, _SHT_VERNEED)
     if header is None:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from packager.bundle.cpu_levels import DISPATCHED_SECTION
@@ -16,6 +17,7 @@ from packager.bundle.elf.symbols import (
     OBJECT,
     SECTION,
     SHT_DYNSYM,
+    SHT_SYMTAB,
     UNDEFINED,
     Symbol,
     misspelled_versions,
@@ -26,6 +28,7 @@ from packager.bundle.manifest import CONSTANTS_SECTION, SECTION_NAME, SELECTION_
 from packager.bundle.section import SECTION_HEADER
 
 _MOST_SHOWN = 4
+_RESERVED_SLOTS = 3 * 8  # bytes at DT_PLTGOT that belong to the dynamic linker
 _WEAK, _TLS, _SHN_ABS = 2, 6, 0xFFF1
 # Per machine: relative; absolute by symbol; slots of the GOT and PLT; of thread-local storage; ifunc.
 _RELOCATIONS = {
@@ -49,7 +52,7 @@ def binding_problems(view: LoaderView, exports: tuple[str, ...]) -> Iterator[tup
         found = view.lookup(name)
         if found is None or found >= len(symbols) or symbols[found].name != name:
             yield ".gnu.hash", f"the exported {name} cannot be found by its hash"
-    for what in _some(misspelled_versions(view.table)):
+    for what in _some(misspelled_versions(view.table, symbols)):
         yield ".gnu.version_r", what
 
 
@@ -63,33 +66,20 @@ def _some(problems: Iterator[str]) -> Iterator[str]:
 
 
 def _relocations(view: LoaderView, symbols: list[Symbol]) -> Iterator[str]:
-    kinds = _RELOCATIONS.get(view.table.machine)
-    if kinds is None:
+    if view.table.machine not in _RELOCATIONS:
         yield f"of a machine without a list of relocations: {view.table.machine}"
         return
-    relative, absolute, slots, thread_local, ifunc = kinds
-    writable = [s for s in view.table.sections if s.flags & SHF_ALLOC and s.flags & SHF_WRITE and s.name != ".dynamic"]
+    entries = list(view.relocations())
+    yield from _places(view, entries)
+    relative, absolute, slots, thread_local, ifunc = _RELOCATIONS[view.table.machine]
     mapped = [(s.address, s.address + s.size) for s in view.table.sections if s.flags & SHF_ALLOC and s.size]
-    pointed = set[int]()
     own = view.table.by_name().get(DISPATCHED_SECTION)
-    offsets, bound, last = set[int](), set[tuple[int, int]](), 0
-    for entry in view.relocations():
-        if not any(s.address <= entry.offset and entry.offset + 8 <= s.address + s.size for s in writable):
-            yield f"one at {entry.offset:#x}, in memory that is not written to"
-        if entry.offset in offsets:
-            yield f"two at {entry.offset:#x}"
-        offsets.add(entry.offset)
-        if entry.offset % 8:
-            yield f"one at {entry.offset:#x}, which is not aligned"
+    for entry in entries:
         if entry.type == relative:
-            pointed.add(entry.addend)
             if entry.symbol or not any(start <= entry.addend <= end for start, end in mapped):
                 yield f"one at {entry.offset:#x} that points outside the image's sections"
         elif entry.type == absolute or entry.type in slots:
             yield from _by_symbol(entry, symbols)
-            if entry.type in slots and (entry.type, entry.symbol) in bound:
-                yield f"two slots of the symbol {entry.symbol}"
-            bound.add((entry.type, entry.symbol))
         elif entry.type in thread_local:
             if entry.symbol and (entry.symbol >= len(symbols) or symbols[entry.symbol].type != _TLS):
                 yield f"one at {entry.offset:#x} of a symbol that is not thread-local"
@@ -98,18 +88,55 @@ def _relocations(view: LoaderView, symbols: list[Symbol]) -> Iterator[str]:
                 yield f"an ifunc at {entry.offset:#x} whose resolver is not in {DISPATCHED_SECTION}"
         else:
             yield f"one of type {entry.type} at {entry.offset:#x}"
-        last += entry.type == relative
+    yield from _slots(view, [entry for entry in entries if entry.type in slots])
+    yield from _relative(view, [entry for entry in entries if entry.type == relative])
+    used = {entry.symbol for entry in entries if entry.type != relative}
+    for index, symbol in enumerate(symbols):
+        if index and symbol.section == UNDEFINED and symbol.binding != _WEAK and index not in used:
+            yield f"none binds {symbol.name!r}, which the file needs"
+
+
+def _places(view: LoaderView, entries: list[Relocation]) -> Iterator[str]:
+    """Check that each pointer that is written is whole, alone and in memory for data."""
+    writable = [s for s in view.table.sections if s.flags & SHF_ALLOC and s.flags & SHF_WRITE and s.name != ".dynamic"]
+    taken = set[int]()
+    for entry in entries:
+        if not any(s.address <= entry.offset and entry.offset + 8 <= s.address + s.size for s in writable):
+            yield f"one at {entry.offset:#x}, in memory that is not written to"
+        if entry.offset % 8:
+            yield f"one at {entry.offset:#x}, which is not aligned"
+        if entry.offset in taken:
+            yield f"two at {entry.offset:#x}"
+        taken.add(entry.offset)
+
+
+def _slots(view: LoaderView, entries: list[Relocation]) -> Iterator[str]:
+    """Check that each symbol has one slot of a kind, and in the global offset table behind its reserved ones."""
+    tables = [s for s in view.table.sections if s.name in (".got", ".got.plt")]
+    reserved = view.value(loader.DT_PLTGOT) or 0
+    bound = set[tuple[int, int]]()
+    for entry in entries:
+        if (entry.type, entry.symbol) in bound:
+            yield f"two slots of the symbol {entry.symbol}"
+        bound.add((entry.type, entry.symbol))
+        inside = any(table.address <= entry.offset < table.address + table.size for table in tables)
+        if not inside or reserved <= entry.offset < reserved + _RESERVED_SLOTS:
+            yield f"a slot at {entry.offset:#x} that is not in the global offset table"
+
+
+def _relative(view: LoaderView, entries: list[Relocation]) -> Iterator[str]:
+    """Check the order of relative relocations, their count, and that the entrypoint's data are pointed to."""
+    for one, other in itertools.pairwise(entries):
+        if one.offset > other.offset:
+            yield f"one at {other.offset:#x} that is out of order"
+    pointed = {entry.addend for entry in entries}
     for name, skipped in ((SECTION_NAME, SECTION_HEADER.size), (CONSTANTS_SECTION, 0), (SELECTION_SECTION, 0)):
         section = view.table.by_name().get(name)
         if section is not None and section.size and section.address + skipped not in pointed:
             yield f"none points to {name}"
-    used = {symbol for _, symbol in bound}
-    for index, symbol in enumerate(symbols):
-        if index and symbol.section == UNDEFINED and symbol.binding != _WEAK and index not in used:
-            yield f"none binds {symbol.name!r}, which the file needs"
-    relatives = view.value(loader.DT_RELACOUNT)
-    if relatives is not None and relatives > last:
-        yield f"DT_RELACOUNT is {relatives}, but {last} are relative"
+    count = view.value(loader.DT_RELACOUNT)
+    if count is not None and count > len(entries):
+        yield f"DT_RELACOUNT is {count}, but {len(entries)} are relative"
 
 
 def _by_symbol(entry: Relocation, symbols: list[Symbol]) -> Iterator[str]:
@@ -123,6 +150,7 @@ def _by_symbol(entry: Relocation, symbols: list[Symbol]) -> Iterator[str]:
 
 def _symbols(view: LoaderView, symbols: list[Symbol]) -> Iterator[str]:
     sections = view.table.sections
+    static = {symbol.name: symbol for symbol in read_symbols(view.table, SHT_SYMTAB) if symbol.section != UNDEFINED}
     if not symbols or any(symbols[0][1:]):
         yield "the first symbol is not empty"
     for symbol in symbols[1:]:
@@ -135,6 +163,8 @@ def _symbols(view: LoaderView, symbols: list[Symbol]) -> Iterator[str]:
                 yield f"{symbol.name!r} is undefined and has a value or a visibility"
         elif symbol.section >= len(sections) or not sections[symbol.section].flags & SHF_EXECINSTR:
             yield f"{symbol.name!r} is exported and not in a section of code"
+        elif symbol.name in static and static[symbol.name][3:] != symbol[3:]:
+            yield f"{symbol.name!r} is not the symbol of that name in .symtab"
         else:
             yield from _inside(view, symbol)
     for symbol in symbols[1:]:
