@@ -100,7 +100,10 @@ def shown(value: object) -> str:
 
 
 def parse(text: bytes | str) -> Any:
-    """Parse a JSON text. Raises MismatchError, also for duplicate keys, NaN, bad UTF-8 and excessive nesting."""
+    """Parse a JSON text.
+
+    Raises MismatchError, also for duplicate keys, NaN, bad UTF-8, lone surrogates and excessive nesting.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
@@ -112,8 +115,10 @@ def parse(text: bytes | str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        json.dumps(value, ensure_ascii=False).encode()  # fails for a lone surrogate, which an escape may be
+        return value
+    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeErrors are ValueErrors
         raise MismatchError("$", f"not valid JSON: {error}") from None
 
 

@@ -25,6 +25,7 @@ def facts(title: str, *rows: tuple[str, str]) -> Table:
 def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
     """Write tables to a stream (stdout): with rich on a terminal, else as plain text without escapes."""
     stream = stream or sys.stdout
+    tables = [Table(printable(t.title), t.columns, tuple(tuple(map(printable, row)) for row in t.rows)) for t in tables]
     if stream.isatty():
         from rich.console import Console  # slow to import, not needed when piped
         from rich.table import Table as RichTable
@@ -45,6 +46,11 @@ def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
         for line in aligned([*([table.columns] if any(table.columns) else []), *table.rows]):
             print(f"  {line}", file=stream)
         print(file=stream)
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal obeys and does not show: a file's names must neither forge rows nor move the cursor."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -155,6 +155,7 @@ def test_states_that_agree(value: dict[str, Any]) -> None:
         ("backends.0.primitives.0.levels", ["v4"], r"pk_scale has a clone for v4, which is not one of the higher CPU"),
         ("golden.rtol", -1, r"\$\.golden\.rtol"),
         ("golden.cases", 0, r"\$\.golden\.cases"),
+        ("model.name", "a\ud800b", r"not valid JSON: .*surrogates not allowed"),
         ("form", "both", r"\$\.form: expected one of 'shared', 'static'"),
         ("schema_version", 0, r"\$\.schema_version"),
         ("schema_version", True, r"\$\.schema_version"),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import typer
 from sealing import HARDENED, build_bundle
 from typer.testing import CliRunner, Result
 
+from packager.bundle.manifest import Manifest
 from packager.cli.deploy import COMMANDS
 from packager.errors import PackagerError
 
@@ -39,6 +41,14 @@ def test_inspect(good: Path, archive: Path) -> None:
     assert "\x1b" not in text
     assert json.loads(call("inspect", good, "--json").stdout)["model"]["name"] == "scale"
     assert "static" in call("inspect", archive).stdout
+
+
+def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path) -> None:
+    def rename(manifest: Manifest) -> Manifest:
+        return replace(manifest, model=replace(manifest.model, name="net\x1b[2J\nverified\u202e"))
+
+    text = call("inspect", build_bundle(tmp_path / "m.so", patch=rename)).stdout
+    assert r"net\x1b[2J\nverified\u202e (onnx ai.onnx 17)" in text
 
 
 def test_verify(good: Path, tmp_path: Path) -> None:
