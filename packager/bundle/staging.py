@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-PREFIX = "packager-"
+# No name that a user would give: what matches is removed.
+SUFFIX = ".packager-tmp"
+FOLDERS = f"packager-*-????????{SUFFIX}"
 _ATTEMPTS, _PAUSE = 50, 0.01  # seconds
 
 
@@ -62,8 +64,8 @@ def temporary_folder(purpose: str, parent: str | Path | None = None) -> Iterator
     Raises OSError if ``parent``, by default the folder for temporary files, cannot be written.
     """
     base = Path(parent or tempfile.gettempdir())
-    remove_leftovers(base.glob(f"{PREFIX}*"))
-    folder, descriptor = _locked(lambda: tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-", dir=base))
+    remove_leftovers(base.glob(FOLDERS))
+    folder, descriptor = _locked(lambda: tempfile.mkdtemp(prefix=f"packager-{purpose}-", suffix=SUFFIX, dir=base))
     try:
         yield folder
     finally:
@@ -72,12 +74,12 @@ def temporary_folder(purpose: str, parent: str | Path | None = None) -> Iterator
             os.close(descriptor)
 
 
-def temporary_file(prefix: str, suffix: str, parent: Path) -> tuple[Path, int | None]:
+def temporary_file(prefix: str, parent: Path) -> tuple[Path, int | None]:
     """Make an empty file and return it with its lock, which the caller closes; before, remove leftovers of its kind."""
-    remove_leftovers(parent.glob(f"{glob.escape(prefix)}*{suffix}"))
+    remove_leftovers(parent.glob(f"{glob.escape(prefix)}????????{SUFFIX}"))
 
     def make() -> str:
-        handle, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=parent)
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=SUFFIX, dir=parent)
         os.close(handle)
         return name
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packager.bundle.hashing import sha256_of_file
-from packager.bundle.staging import PREFIX, remove_leftovers, temporary_folder
+from packager.bundle.staging import FOLDERS, remove_leftovers, temporary_folder
 from packager.errors import UsageError
 
 HASHES = "hashes.json"
@@ -125,7 +125,7 @@ class Cache:
         for _, entry in self._entries():
             shutil.rmtree(entry, ignore_errors=True)
             count += 1
-        remove_leftovers(self.folder.glob(f"*/{PREFIX}*"))
+        remove_leftovers(self.folder.glob(f"*/{FOLDERS}"))
         return count
 
     def _entries(self) -> Iterator[tuple[str, Path]]:

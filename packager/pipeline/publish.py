@@ -154,7 +154,7 @@ def _stage(target: Path, pending: list[tuple[Path, Path]], locks: list[int | Non
     It is registered in ``pending`` before it is filled, so that it is removed on failure. What killed builds of the
     same target left is removed.
     """
-    path, descriptor = temporary_file(f".{target.name[:32]}.", ".new", target.parent)
+    path, descriptor = temporary_file(f".{target.name[:32]}.", target.parent)
     pending.append((path, target))
     locks.append(descriptor)
     umask = os.umask(0)

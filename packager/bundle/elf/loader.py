@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from packager.bundle.elf.tables import SectionTable, string
+from packager.bundle.elf.tables import SectionTable
 from packager.errors import BundleError
 
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS = 1, 2, 4, 7
@@ -120,10 +120,6 @@ class LoaderView:
 
     def _number(self, address: int, size: int) -> int:
         return int.from_bytes(self.read(address, size, "hash table"), "little")
-
-    def needed(self, pool: bytes) -> tuple[str, ...]:
-        """Return the names of DT_NEEDED, given the string table's content."""
-        return tuple(string(pool, value) for tag, value in self.tags if tag == DT_NEEDED)
 
 
 def read_loader_view(table: SectionTable) -> LoaderView:

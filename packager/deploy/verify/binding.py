@@ -29,7 +29,7 @@ from packager.bundle.section import SECTION_HEADER
 
 _MOST_SHOWN = 4
 _RESERVED_SLOTS = 3 * 8  # bytes at DT_PLTGOT that belong to the dynamic linker
-_WEAK, _TLS, _SHN_ABS = 2, 6, 0xFFF1
+_WEAK, _TLS = 2, 6
 # Per machine: relative; absolute by symbol; slots of the GOT and PLT; of thread-local storage; ifunc.
 _RELOCATIONS = {
     "x86_64": (8, 1, {6, 7}, {16, 17, 18, 36}, 37),

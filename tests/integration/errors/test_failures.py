@@ -317,6 +317,7 @@ def test_what_killed_builds_leave_is_removed_by_the_next(
     for folder in ("cwd", "tmp"):
         (tmp_path / folder).mkdir()
     (tmp_path / "cwd" / ".o.so.mine").write_text("the user's")
+    (tmp_path / "tmp" / "packager-build-notebook").mkdir()
     rng = random.Random(seed)
     for after in (rng.choice(STAGES), STAGES[-1]):
         interrupt(long_build, tmp_path, signal.SIGKILL, after=after, delay=rng.random() * 0.6, group=group)
@@ -324,7 +325,7 @@ def test_what_killed_builds_leave_is_removed_by_the_next(
     out = tmp_path / "cwd"
     packager_build = command("build", long_build, "-o", out / "o.so", "--weights", "external", "--golden", 1)
     subprocess.run(packager_build, cwd=out, env=environment({}, tmp_path / "tmp"), capture_output=True, check=True)
-    assert tree(tmp_path / "tmp") == {}
+    assert tree(tmp_path / "tmp") == {"packager-build-notebook": b""}
     assert {path.name for path in out.iterdir()} <= {"o.so", "o.safetensors", "o.h", ".o.so.mine"}
 
 

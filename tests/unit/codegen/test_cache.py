@@ -134,11 +134,12 @@ def test_usage_and_clear(tmp_path: Path, files: list[Path]) -> None:
 
 def test_clear_removes_what_a_killed_build_left_and_nothing_that_is_being_made(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
-    (tmp_path / "bundle" / "packager-entry-left").mkdir(parents=True)
+    (tmp_path / "bundle" / "packager-entry-abcd1234.packager-tmp").mkdir(parents=True)
+    (tmp_path / "bundle" / "packager-entry-of-mine").mkdir()
     with temporary_folder("entry", tmp_path / "bundle") as fresh:
-        (tmp_path / "bundle" / "packager-entry-left").mkdir(exist_ok=True)
+        (tmp_path / "bundle" / "packager-entry-abcd1234.packager-tmp").mkdir(exist_ok=True)
         assert cache.clear() == 0
-        assert list((tmp_path / "bundle").iterdir()) == [fresh]
+        assert set((tmp_path / "bundle").iterdir()) == {fresh, tmp_path / "bundle" / "packager-entry-of-mine"}
 
 
 def test_others_have_no_access_to_the_folder(tmp_path: Path, files: list[Path]) -> None:
