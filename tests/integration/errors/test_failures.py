@@ -442,7 +442,7 @@ class TestCache:
         assert [done.returncode for done in results] == [0] * 4, "".join(done.stderr for done in results)
         assert len({(tmp_path / f"{index}.so").read_bytes() for index in range(4)}) == 1
         assert not list((tmp_path / "cache").rglob("packager-*"))
-        assert not list(tmp_path.glob("*.new"))
+        assert not list(tmp_path.glob("*.packager-tmp"))
         assert not list((tmp_path / "tmp").iterdir())
 
     @pytest.mark.slow
