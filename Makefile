@@ -69,28 +69,33 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/build.stamp: requirements-build.lock pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-build.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements-build.lock
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# The test lock has all of the build lock: one call installs both.
+# The test lock has all of the build lock. Its pins are complete: nothing is resolved, torch's requirements apart.
 $(VENV)/test.stamp: requirements-test.lock requirements-build.lock pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-test.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements-test.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $(VENV)/build.stamp $@
 
-# Local version labels (torch's "+cpu") are no part of a pin: which build of a version is installed is the machine's
-# choice. The build lock is the part of the test lock that `packager[build]` needs.
+# Every file that an index may serve for a pin is named by its hash; pip refuses others. Except torch: which build of its
+# version is installed (CPU alone, a CUDA version) is the machine's choice, and each has hashes of its own.
 TORCH := torch==2.13.0
 BACKEND := hatchling editables
+HASH := $(WORK)/lock/build/bin/uv pip compile -q --universal --python-version 3.11 --no-deps --no-annotate --no-header
 lock:
 	rm -rf $(WORK)/lock && $(PYTHON) -m venv $(WORK)/lock/test && $(PYTHON) -m venv $(WORK)/lock/build
 	$(WORK)/lock/test/bin/python -m pip install -q $(TORCH) -e '.[build,cutlass,test,samples,dev]'
-	{ echo "# What make test installs. Made by make lock for Python 3.11 on Linux x86-64."; \
-	  $(WORK)/lock/test/bin/python -m pip freeze --exclude-editable | sed 's/+.*//'; } > requirements-test.lock
-	$(WORK)/lock/build/bin/python -m pip install -q -c requirements-test.lock $(BACKEND) -e '.[build]'
+	$(WORK)/lock/test/bin/python -m pip freeze --exclude-editable | sed '/^torch==/d' > $(WORK)/lock/test.txt
+	$(WORK)/lock/build/bin/python -m pip install -q -c $(WORK)/lock/test.txt $(BACKEND) -e '.[build]'
+	$(WORK)/lock/build/bin/python -m pip freeze --exclude-editable > $(WORK)/lock/build.txt
+	$(WORK)/lock/build/bin/python -m pip install -q 'uv>=0.9,<1'
+	{ echo "# What make test installs besides torch. Made by make lock for Python 3.11 on Linux x86-64."; \
+	  $(HASH) --generate-hashes $(WORK)/lock/test.txt; } > requirements-test.lock
 	{ echo "# What make demo installs: part of requirements-test.lock. Made by make lock."; \
-	  $(WORK)/lock/build/bin/python -m pip freeze --exclude-editable; } > requirements-build.lock
+	  $(HASH) --generate-hashes $(WORK)/lock/build.txt; } > requirements-build.lock
 	rm -rf $(WORK)/lock
 
 clean:  # the environment too

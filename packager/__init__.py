@@ -10,6 +10,7 @@ _EXPORTS = {
     "build": "packager.pipeline.build",
     "inspect": "packager.bundle.reader",
     "load": "packager.deploy.load.loader",
+    "sign": "packager.deploy.trust.sign",
     "verify": "packager.deploy.verify.verifier",
     "Buckets": "packager.bundle.buckets",
     "Bundle": "packager.deploy.load.loader",
@@ -17,12 +18,13 @@ _EXPORTS = {
     "PackagerError": "packager.errors",
 }
 
-__all__ = ["Buckets", "Bundle", "PackagerError", "Session", "__version__", "build", "inspect", "load", "verify"]
+__all__ = ["Buckets", "Bundle", "PackagerError", "Session", "__version__", "build", "inspect", "load", "sign", "verify"]
 
 if TYPE_CHECKING:
     from packager.bundle.buckets import Buckets
     from packager.bundle.reader import inspect
     from packager.deploy.load.loader import Bundle, Session, load
+    from packager.deploy.trust.sign import sign
     from packager.deploy.verify.verifier import verify
     from packager.errors import PackagerError
     from packager.pipeline.build import build

@@ -66,13 +66,23 @@ def all_backends() -> list[Registered]:
     found = []
     for kind, origin in [
         *((kind, "packager") for kind in BUILT_IN),
-        *((kind, _origin(point)) for kind, claims in sorted(_third_party().items()) for point in claims),
+        *third_parties(),
     ]:
         try:
             found.append(Registered(kind, origin, find_backend(kind), None))
         except PackagerError as problem:
             found.append(Registered(kind, origin, None, problem))
     return found
+
+
+def own_backends() -> list[Backend]:
+    """Return packager's own backends. Where nobody has asked for a third party's, its code is not imported."""
+    return [_load_built_in(kind) for kind in BUILT_IN]
+
+
+def third_parties() -> list[tuple[str, str]]:
+    """Return (kind, distribution and version) of all backends of third parties. Imports none."""
+    return [(kind, _origin(point)) for kind, claims in sorted(_third_party().items()) for point in claims]
 
 
 def distribution(kind: str) -> str | None:

@@ -200,10 +200,37 @@ class Golden:
 
 
 @dataclass(frozen=True)
+class BuildInput:
+    """A file that a build read, or the value of an input that it froze.
+
+    ``role`` is ``model`` (with its external data), ``constants``, ``golden``, ``frozen``, or the kind of the backend
+    that read the file. ``name`` is a file's without its folder, but for external data relative to the model's.
+    """
+
+    role: Name
+    name: Name
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a bundle was made of and with, as far as the rest of the manifest does not say it.
+
+    ``options`` are those of the build that were given; ``packages`` the Python packages that take part in builds, by
+    name, with their versions.
+    """
+
+    inputs: tuple[BuildInput, ...]
+    options: dict[str, str]
+    packages: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Describes a bundle completely, without executing it.
 
     ``dims``, ``inputs`` and ``outputs`` repeat those of the first entry; ``entries`` is empty in a bundle of one model.
+    ``provenance`` is null in bundles of before 0.1.0.
     """
 
     schema_version: Literal[1]
@@ -228,6 +255,7 @@ class Manifest:
     licenses: tuple[License, ...]
     selection: Annotated[tuple[Selection, ...], Unique("symbol")]
     golden: Golden | None
+    provenance: Provenance | None = None
 
     def to_json(self) -> bytes:
         """Return the canonical JSON text, without padding."""

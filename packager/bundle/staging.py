@@ -86,6 +86,25 @@ def temporary_file(prefix: str, parent: Path) -> tuple[Path, int | None]:
     return _locked(make)
 
 
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield an empty file beside ``target`` to fill, and rename it to ``target``, which is so never half there.
+
+    After an exception nothing is renamed. Raises OSError.
+    """
+    path, descriptor = temporary_file(f".{target.name[:32]}.", target.parent)
+    try:
+        yield path
+        umask = os.umask(0)
+        os.umask(umask)
+        path.chmod(0o666 & ~umask)
+        path.replace(target)
+    finally:
+        path.unlink(missing_ok=True)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
 def _locked(make: Callable[[], str]) -> tuple[Path, int | None]:
     """Make a file or folder and lock it; another process may take it for a leftover between the two.
 

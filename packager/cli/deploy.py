@@ -1,8 +1,7 @@
-"""The commands of the deploy side, which need neither TVM nor a compiler: parse, call the API, print."""
+"""The commands that run and measure bundles, which need neither TVM nor a compiler: parse, call the API, print."""
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,60 +9,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from packager.cli.files import read_inputs, write_json, write_whole
-from packager.cli.reports.tables import Table, facts, print_tables
+from packager.cli.files import print_json, read_inputs, write_json, write_whole
+from packager.cli.release import BundlePath, Json
+from packager.cli.reports.tables import Table, print_tables
 from packager.errors import UsageError
 
-BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.so or libNAME.a, made by packager build.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[int, typer.Option(help="Index of the GPU that a CUDA bundle runs on.", min=0)]
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=2)
-    print()
-
-
-def inspect(bundle: BundlePath, as_json: Json = False) -> None:
-    """Describe a bundle, without executing it. --json prints its manifest."""
-    from packager.bundle.reader import inspect as inspect_bundle
-
-    found = inspect_bundle(bundle)
-    if as_json:
-        _print_json(json.loads(found.manifest.to_json()))
-        return
-    from packager.cli.reports.bundle import inspect_tables
-
-    print_tables(inspect_tables(found))
-
-
-def verify(
-    bundle: BundlePath,
-    *,
-    policy: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="default, hermetic, or a TOML file (packager schema policy).")
-    ] = "default",
-    machine: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A machine, from packager machine --json; else this one.")
-    ] = None,
-    run: Annotated[
-        bool, typer.Option("--run", help="Also compute the golden pairs, in a process of their own.")
-    ] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that --run may take.", min=0.1)] = 300.0,
-    as_json: Json = False,
-) -> None:
-    """Check integrity, structure, policy, and whether the bundle runs on a machine. Exit code 1: findings."""
-    from packager.deploy.verify.verifier import verify as verify_bundle
-
-    result = verify_bundle(bundle, policy=policy, machine=machine, run=run, timeout=timeout)
-    if as_json:
-        _print_json(result.to_json())
-    else:
-        from packager.cli.reports.bundle import verify_tables
-
-        print_tables(verify_tables(result))
-    if not result.ok:
-        raise typer.Exit(1)
 
 
 def run(
@@ -99,7 +50,7 @@ def run(
         write_whole(output, lambda stream: np.savez(stream, allow_pickle=False, **outputs))
     rows = [_summary(name, array) for name, array in outputs.items()]
     if as_json:
-        _print_json({"schema_version": 1, "outputs": rows})
+        print_json({"schema_version": 1, "outputs": rows})
     elif not output:
         columns = ("name", "dtype", "shape", "min", "max", "mean", "non-finite")
         cells = tuple(tuple(_cell(value) for value in row.values()) for row in rows)
@@ -169,41 +120,11 @@ def bench(
         if trace:
             write_json(trace, result.profile.trace_events(result.model, result.cuda.name if result.cuda else "CPU"))
     if as_json:
-        _print_json(result.to_json())
+        print_json(result.to_json())
         return
     from packager.cli.reports.measure import bench_tables
 
     print_tables(bench_tables(result))
-
-
-def machine(as_json: Json = False) -> None:
-    """Describe this machine; verify --machine reads what --json prints."""
-    from packager.deploy.verify.gpus import describe_cuda
-    from packager.deploy.verify.machine import this_machine
-
-    found = this_machine()
-    if as_json:
-        _print_json(found.to_json())
-        return
-    table = facts(
-        "This machine",
-        ("machine", f"{found.machine}, {found.os}"),
-        ("glibc", found.glibc or "none"),
-        ("CPU", found.cpu or "unknown"),
-        ("CPU features", " ".join(found.cpu_features) or "unknown"),
-        ("GPUs", describe_cuda(found.cuda)),
-    )
-    print_tables([table])
-
-
-def schema(
-    what: Annotated[Literal["manifest", "policy"], typer.Argument(help="The format to describe.")],
-) -> None:
-    """Print the JSON Schema (2020-12) of the manifest or of policy files."""
-    from packager.bundle.manifest import manifest_schema
-    from packager.deploy.verify.policy import policy_schema
-
-    _print_json(manifest_schema() if what == "manifest" else policy_schema())
 
 
 def tune(
@@ -253,11 +174,11 @@ def tune(
             text = result.records.to_json()
             write_whole(output, lambda stream: stream.write(text))
         if as_json:
-            _print_json(result.to_json())
+            print_json(result.to_json())
         else:
             print_tables(tune_tables(result))
     if bind is not None:
         write_whole(bind, lambda stream: write_selected(bundle, stream, selection))
 
 
-COMMANDS = (inspect, verify, run, bench, machine, schema, tune)
+COMMANDS = (run, bench, tune)

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from packager.bundle.staging import replacing
 from packager.errors import UsageError
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Have ``write`` fill a file beside ``path`` and rename it, so that it is never half there. Raises UsageError."""
-    temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
-            temporary = Path(stream.name)
+        with replacing(path) as temporary, temporary.open("wb") as stream:
             write(stream)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-        temporary = None
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        if temporary:
-            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON value, indented. Raises UsageError."""
     write_whole(path, lambda stream: stream.write((json.dumps(value, indent=2) + "\n").encode()))
+
+
+def print_json(value: Any) -> None:
+    """Print a JSON value, indented."""
+    json.dump(value, sys.stdout, indent=2)
+    print()
 
 
 def read_inputs(single: list[str], archive: Path | None) -> dict[str, Any]:

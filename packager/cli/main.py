@@ -7,7 +7,7 @@ import traceback
 
 import typer
 
-from packager.cli import build, deploy, hide_torch, interruption
+from packager.cli import build, deploy, hide_torch, interruption, release
 from packager.errors import PackagerError
 
 app = typer.Typer(
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (*build.COMMANDS, *deploy.COMMANDS):
+for command in (*build.COMMANDS, *release.COMMANDS, *deploy.COMMANDS):
     app.command()(command)
 
 

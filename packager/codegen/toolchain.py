@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packager.codegen import sandbox
 from packager.codegen.timings import tool_call
 from packager.errors import ToolchainError
 
+_HINTS = {
+    "No space left on device": "free some disk space",
+    "Permission denied": f"if the compiler needs a file that it may not read here, set {sandbox.VARIABLE}=off",
+}
 DEBIAN_PACKAGES = {"x86_64": "gcc-x86-64-linux-gnu", "aarch64": "gcc-aarch64-linux-gnu"}
 
 
@@ -54,29 +58,31 @@ def _first_line(tool: str) -> str:
     return lines[0].strip()
 
 
-def run(argv: Sequence[str], *, cwd: Path, temporary: Path | None = None) -> str:
+def run(argv: Sequence[str], *, cwd: Path, temporary: Path | None = None, reads: Sequence[Path] = ()) -> str:
     """Run a tool and return its stdout. Raises ToolchainError with argv and stderr if it fails.
 
     The environment has a fixed locale and no variables that change compilers' output, so that equal inputs give equal
-    bytes. Its temporary files are in ``temporary``, by default in ``cwd``: a work folder, removed with all it holds.
+    bytes. Its temporary files are in ``temporary``, by default in ``cwd``: a work folder, removed with all it holds. It
+    writes nowhere else, reads no more than ``sandbox.access`` says of its arguments and ``reads``, and has no network.
     """
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     environment |= {"LC_ALL": "C", "TMPDIR": str(temporary or cwd)}
     try:
-        with tool_call(argv):
-            result = subprocess.run(
-                argv, cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", check=False
-            )
+        allowed = sandbox.access([*argv, *map(str, reads)], [cwd, temporary or cwd])
+        with tool_call(argv), sandbox.start(argv, allowed, cwd=cwd, environment=environment) as process:
+            try:
+                output, errors = process.communicate()
+            except BaseException:
+                process.kill()
+                raise
     except OSError as error:
         raise ToolchainError(f"{argv[0]} cannot be run: {error}", argv=argv) from None
-    if result.returncode != 0:
-        full = "No space left on device" in result.stderr
-        code = result.returncode
+    if code := process.returncode:
         how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
         raise ToolchainError(
             f"{Path(argv[0]).name} {how}",
             argv=argv,
-            stderr=result.stderr,
-            hint="free some disk space" if full else None,
+            stderr=errors,
+            hint=next((hint for text, hint in _HINTS.items() if text in errors), None),
         )
-    return result.stdout
+    return output

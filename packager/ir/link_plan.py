@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.bundle.cpu_levels import clone_symbol
-from packager.bundle.manifest import StaticLibrary, Weights
+from packager.bundle.manifest import Provenance, StaticLibrary, Weights
 from packager.bundle.requirements import CpuLevel
 from packager.ir.call_plan import CallPlan
 from packager.ir.primitives import BackendOutput, CudaModule
@@ -87,3 +87,4 @@ class LinkPlan:
     manifest_room: int  # capacity of the manifest section in bytes
     cpu_levels: tuple[CpuLevel, ...] = ()  # from the backends' libraries; empty in a CUDA bundle
     cuda: CudaCode | None = None  # None: a CPU bundle
+    provenance: Provenance | None = None

@@ -187,4 +187,5 @@ def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, gol
         ),
         selection=plan.selection,
         golden=golden,
+        provenance=link_plan.provenance,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import mmap
@@ -43,7 +44,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
                 digest_of_folder(folder("runtime_stub"), "*.[ch]"),
             ],
             "python": platform.python_version(),
-            "distributions": {name: _version(name) for name in DISTRIBUTIONS},
+            "distributions": package_versions(),
             "toolchain": dict(toolchain.versions),
             "machine": this_machine().to_json() if native else None,
             "request": {
@@ -69,8 +70,8 @@ def _targets(request: Request) -> list[Any]:
 
 # The contribution of each field of a request to the key.
 PARTS: Mapping[str, Callable[[Request], Any]] = {
-    "model": lambda request: _model_files(request.model),
-    "more_models": lambda request: [[path.stem, _model_files(path)] for path in request.more_models],
+    "model": lambda request: model_files(request.model),
+    "more_models": lambda request: [[path.stem, model_files(path)] for path in request.more_models],
     "output": _weights_name,
     "targets": _targets,
     "dims": lambda request: {name: dataclasses.asdict(dim) for name, dim in request.dims.items()},
@@ -122,14 +123,16 @@ def _file(path: Path) -> str:
     return sha256_of_file(path) if path.is_file() else f"missing: {path}"
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def package_versions() -> dict[str, str]:
+    """Return the versions of the packages that affect results, of those that are installed."""
+    versions = {}
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
-def _model_files(path: Path) -> dict[str, Any]:
+def model_files(path: Path) -> dict[str, Any]:
     """Return the hashes of a model file and of its external data files."""
     return {
         str(file.relative_to(path.parent)): sha256_of_file(file) if file.is_file() else "missing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING
 
+from packager.codegen import sandbox
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
 from packager.errors import ToolchainError
@@ -22,7 +23,7 @@ def examine() -> list[Probe]:
     findings += [probe_package(name, "pip install 'packager[build]'", required=True) for name in BUILD_PACKAGES]
     findings.append(probe_package("torch", "for .pt2 models: pip install 'packager[torch]'", required=False))
     findings += [_compiler(machine) for machine in MACHINES]
-    findings.append(_cuda_toolkit())
+    findings += [_sandbox(), _cuda_toolkit()]
     if all(finding.ok for finding in findings if finding.required):
         findings += _backends()
     return findings
@@ -37,6 +38,17 @@ def _compiler(machine: str) -> Probe:
     return Probe(what, True, toolchain.versions["cc"], None, required)
 
 
+def _sandbox() -> Probe:
+    """Probe what keeps compilers from files that they do not need, and from the network."""
+    what, found = "sandbox for compilers", sandbox.support()
+    parts = [f"files by Landlock {found.landlock}"] * bool(found.landlock) + ["network by seccomp"] * found.seccomp
+    missing = [name for name, there in (("Landlock", found.landlock), ("seccomp", found.seccomp)) if not there]
+    if not missing:
+        return Probe(what, True, ", ".join(parts), None, False)
+    hint = f"compilers run with your rights: use a kernel with it (5.13 on), and no {sandbox.VARIABLE}=off"
+    return Probe(what, False, f"no {' and no '.join(missing)}", hint, False)
+
+
 def _cuda_toolkit() -> Probe:
     """Probe the default CUDA toolkit, which a Target may override."""
     what = "CUDA toolkit"
@@ -48,7 +60,7 @@ def _cuda_toolkit() -> Probe:
 
 
 def _backends() -> list[Probe]:
-    from packager.backends.registry import all_backends
+    from packager.backends.registry import own_backends, third_parties
     from packager.targets.target_list import parse_targets, unavailable
 
     findings = []
@@ -56,10 +68,15 @@ def _backends() -> list[Probe]:
         target = parse_targets({"kind": "llvm", "mtriple": f"{machine}-linux-gnu"}).host
         what, good = f"backend llvm for {machine}", f"default -mcpu={','.join(target.cpus)}"
         findings.append(_backend(what, unavailable(target), good, required=machine == platform.machine()))
-    for found in all_backends():
+    for found in own_backends():
         if found.kind != "llvm":
-            reason = availability(found.kind)
-            findings.append(_backend(f"backend {found.kind}", reason, f"from {found.origin}", required=False))
+            findings.append(
+                _backend(f"backend {found.kind}", availability(found.kind), "from packager", required=False)
+            )
+    for kind, origin in third_parties():  # installed is not asked for: their code is not imported here
+        findings.append(
+            Probe(f"backend {kind}", True, f"from {origin}; packager targets {kind} checks it", None, False)
+        )
     return findings
 
 

@@ -12,6 +12,7 @@ from packager.link.libraries.cpu_levels import cpu_levels
 from packager.link.linker import Linker
 from packager.link.seal import manifest_room
 from packager.link.weights import describe_weights
+from packager.pipeline.provenance import provenance_of
 from packager.pipeline.request import Request
 
 
@@ -44,6 +45,7 @@ def plan_link(
         weights=weights,
         weights_file=weights_file,
         toolchain=toolchain,
+        provenance=provenance_of(request),
         manifest_room=0,
         cpu_levels=cpu_levels(libraries, request.targets.host.cpus) if request.targets.device == "cpu" else (),
         cuda=_cuda_code(request, toolchain),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from packager.backends.attributes import Attribute, Value, attributes_of, from_json, from_text
-from packager.backends.registry import all_backends, find_backend, known_kinds
+from packager.backends.registry import find_backend, known_kinds, own_backends, third_parties
 from packager.bundle import strict_json
 from packager.errors import UsageError, valid_names
 
@@ -142,7 +142,7 @@ def _specialized(written: Written, base: Backend, compiler: str) -> Parsed:
             hint=f"write '{base.kind}' alone, or '{DEFAULT_BASE.get(base.device, 'BASE')} -compiler={base.kind}'",
         )
     if compiler not in known_kinds() or is_base(find_backend(compiler)):
-        takers = [found.kind for found in all_backends() if found.backend and not is_base(found.backend)]
+        takers = [found.kind for found in own_backends() if not is_base(found)] + [kind for kind, _ in third_parties()]
         raise UsageError(
             f"attribute 'compiler' of Target {base.kind!r} is {compiler!r}, which is not a backend that specializes it",
             hint=valid_names(compiler, sorted(takers), "values"),

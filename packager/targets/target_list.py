@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from packager.backends.attributes import Value, attributes_of, has_type, quoted
 from packager.backends.base import Target
-from packager.backends.registry import all_backends, blamed, find_backend
+from packager.backends.registry import blamed, find_backend, own_backends
 from packager.errors import UsageError
 from packager.targets.parsed import DEFAULT_BASE, HOST_DEVICE, Parsed, is_base, parse, read_written
 
@@ -179,8 +179,7 @@ def _two_bases(device: str, given: Sequence[Parsed]) -> UsageError:
 
 
 def _no_base(device: str, specialized: Parsed) -> UsageError:
-    bases = [found.kind for found in all_backends() if found.backend and is_base(found.backend)]
-    fitting = [kind for kind in bases if find_backend(kind).device == device]
+    fitting = [found.kind for found in own_backends() if is_base(found) and found.device == device]
     return UsageError(
         f"Target {specialized.kind!r} is for device {device!r}, but no base Target for that device is given",
         hint=f"add -t {' or -t '.join(fitting)}" if fitting else f"no installed backend generates code for {device!r}",

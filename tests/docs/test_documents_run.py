@@ -10,7 +10,7 @@ from markdown_blocks import DOCUMENTS, ROOT, blocks
 from workplace import Workplace
 
 RUNNABLE = {"sh", "console", "python", "c", "yaml", "toml"}
-MAIN = ("README.md", "docs/abi.md", "docs/verify.md")
+MAIN = ("README.md", "docs/abi.md", "docs/trust.md", "docs/verify.md")
 
 
 def runnable() -> list[object]:

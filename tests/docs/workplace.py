@@ -121,10 +121,12 @@ class Workplace:
             self._execute(block, command)
 
     def _toml(self, block: Block) -> None:
-        """Keep the description of an operator library under the name in its first line; the others are policies."""
-        match = re.match(r"# (\w+\.toml)\n\[library\]", block.text)
+        """Keep a file under the name in its first line, and use it if it says who is trusted; others are policies."""
+        match = re.match(r"# (\w+\.toml)\n", block.text)
         if match:
             (self.folder / match[1]).write_text(block.text)
+            if match[1] == "trust.toml":
+                self._execute(block, "packager verify model.so --trust trust.toml")
         else:
             self._policy(block)
 

@@ -58,10 +58,11 @@ def compile_module(source: Path, target: Path, march: str, options: Any, context
     toolchain = context.toolchain
     argv = [toolchain.cc, *FLAGS, *TUNING, *QUIET, f"-O{options.opt_level}", cpu_flag(march, toolchain.machine)]
     argv += ["-ffast-math"] if options.fast_math else []
+    headers = [Path(name) for name in options.header if not name.startswith("<")]
     try:
-        run([*argv, "-c", source.name, "-o", str(target)], cwd=source.parent)
+        run([*argv, "-c", source.name, "-o", str(target)], cwd=source.parent, reads=headers)
     except ToolchainError as error:
-        if error.hint:  # a full disk: not the fault of what is compiled
+        if error.hint:  # a full disk, the sandbox: not the fault of what is compiled
             raise
         missing = "No such file or directory" in error.stderr and bool(options.header)
         raise BackendError(

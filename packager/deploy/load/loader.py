@@ -13,20 +13,32 @@ from packager.bundle.reader import inspect, read_manifest
 from packager.deploy.load.binding import Tensors
 from packager.deploy.load.library import ConstantInfo, EntryInfo, Library, TensorInfo, on_cuda
 from packager.deploy.load.session import Session
+from packager.deploy.trust.check import require_trusted
+from packager.deploy.trust.trust import Trust
 from packager.errors import UsageError
 
 __all__ = ["Bundle", "Session", "load"]
 
 
-def load(path: str | Path, threads: int = 0, verify: bool = False, device: int = 0) -> Bundle:
+def load(
+    path: str | Path,
+    threads: int = 0,
+    verify: bool = False,
+    device: int = 0,
+    *,
+    trust: Trust | str | Path | None = None,
+    signature: str | Path | None = None,
+) -> Bundle:
     """Load a bundle into this process.
 
     The manifest is checked before dlopen; ``verify`` also hashes the whole file, in time proportional to its size.
     ``threads`` includes the calling thread; 0 keeps the bundle's current number (initially 1). ``device`` is the
     default GPU index of sessions of a CUDA bundle, in the driver's order. The driver is first used by the first
-    session.
+    session. ``trust`` says whose signature the bundle must have, as for ``packager.verify``: it is checked before
+    anything of the file is interpreted, and the external weights by the signed manifest.
 
-    Raises BundleError if the file is not a bundle, is damaged, is newer than this packager, or fails to link;
+    Raises BundleError if the file is not a bundle, is not signed by a trusted one, is damaged, is newer than this
+    packager, or fails to link;
     UsageError if it cannot be opened or is a static archive, or for a ``device`` with a CPU bundle.
     """
     path = Path(path).absolute()  # dlopen searches the library path for a name without a slash
@@ -34,6 +46,8 @@ def load(path: str | Path, threads: int = 0, verify: bool = False, device: int =
         raise UsageError(f"threads must not be negative, is {threads}")
     if device < 0:
         raise UsageError(f"device must not be negative, is {device}")
+    if trust is not None:
+        require_trusted(path, trust, signature)
     if verify:
         inspect(path)
     manifest, text = read_manifest(path)

@@ -50,6 +50,7 @@ class Policy:
     require_golden: bool = False
     allow_external_weights: bool = True
     allowed_licenses: tuple[Name, ...] | None = None
+    require_signature: bool = False
 
 
 def policy_schema() -> dict[str, Any]:
@@ -81,8 +82,19 @@ def read_policy(name_or_path: str) -> Policy:
     return policy
 
 
-def policy_findings(manifest: Manifest, policy: Policy) -> Iterator[Finding]:
-    """Check a bundle's manifest against a policy. Other checks compare the manifest with the file."""
+def policy_findings(manifest: Manifest, policy: Policy, *, signed: bool = False) -> Iterator[Finding]:
+    """Check a bundle's manifest against a policy. Other checks compare the manifest with the file.
+
+    ``signed``: someone whom the caller trusts has signed the bundle.
+    """
+    if policy.require_signature and not signed:
+        yield error(
+            "policy.require_signature",
+            "no trusted signature was asked for",
+            where="$",
+            why=f"policy {policy.name!r}: require_signature",
+            hint="name who is trusted: packager verify --trust FILE",
+        )
     for violations in (
         _requirement_violations,
         _gpu_violations,

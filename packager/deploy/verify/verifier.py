@@ -8,8 +8,10 @@ from pathlib import Path
 from packager.bundle.isa.features import can_read_code
 from packager.bundle.manifest import Manifest
 from packager.bundle.reader import BundleFile, inspect
+from packager.deploy.trust.check import refusal
+from packager.deploy.trust.trust import Trust, read_trust
 from packager.deploy.verify.code import code_findings
-from packager.deploy.verify.findings import Check, Finding, VerifyResult
+from packager.deploy.verify.findings import Check, Finding, VerifyResult, error
 from packager.deploy.verify.gpus import describe_cuda
 from packager.deploy.verify.integrity import integrity_findings
 from packager.deploy.verify.loading import loading_findings
@@ -28,33 +30,60 @@ def verify(
     machine: Machine | str | Path | None = None,
     run: bool = False,
     timeout: float = DEFAULT_TIMEOUT,
+    trust: Trust | str | Path | None = None,
+    signature: str | Path | None = None,
 ) -> VerifyResult:
     """Verify a bundle; unless ``run``, none of it is executed.
 
     ``policy`` is a Policy, the name of a built-in one, or the path of a TOML file. ``machine`` is a description, or the
     path of one; None means this machine. ``run`` runs the golden pairs in a subprocess; ``timeout`` is in seconds.
+    ``trust`` says whose signature the bundle must have, in the file ``signature``, by default beside it with ``.sig``
+    appended; without a trusted one nothing of the bundle is interpreted.
 
     Problems are reported as findings. Raises BundleError if the file is not a bundle or is damaged, because its
     manifest cannot be trusted then; UsageError for a policy or machine that cannot be read.
     """
     accepted = policy if isinstance(policy, Policy) else read_policy(policy)
     described = read_machine(Path(machine)) if isinstance(machine, (str, Path)) else machine
+    signed = [] if trust is None else [_signature(Path(path), trust, signature)]
+    if any(findings for _, findings in signed):
+        return _result(path, signed)
     bundle = inspect(path)
     manifest = bundle.manifest
     requirements = manifest.requirements
     target = described or this_machine(gpus=requirements.cuda is not None)
     outcomes = [
+        *signed,
         _outcome("integrity", integrity_findings(bundle), f"SHA-256 {manifest.content_sha256[:16]}, constants, golden"),
         _outcome("elf", _elf(bundle), f"exports {', '.join(requirements.exports)}; hardening; dependencies"),
         _outcome("manifest", manifest_findings(bundle), _compared(manifest)),
         _code(bundle),
-        _outcome("policy", policy_findings(manifest, accepted), accepted.name),
+        _outcome("policy", policy_findings(manifest, accepted, signed=bool(signed)), accepted.name),
         _outcome("machine", machine_findings(manifest, target), _runs(manifest, target, described is not None)),
     ]
     outcomes.append(_run(bundle, [found for _, group in outcomes for found in group], run, timeout))
+    return _result(path, outcomes)
+
+
+def _result(path: str | Path, outcomes: list[tuple[Check, list[Finding]]]) -> VerifyResult:
     return VerifyResult(
         str(path), tuple(check for check, _ in outcomes), tuple(finding for _, group in outcomes for finding in group)
     )
+
+
+def _signature(path: Path, trust: Trust | str | Path, signature: str | Path | None) -> tuple[Check, list[Finding]]:
+    trusted = trust if isinstance(trust, Trust) else read_trust(Path(trust))
+    refused = refusal(path, trusted, None if signature is None else Path(signature))
+    if refused is None:
+        return Check("signature", "passed", trusted.name), []
+    found = error(
+        f"signature.{refused.aspect}",
+        refused.what,
+        where=refused.where,
+        why="who made these bytes is unknown: nothing else of the file was looked at",
+        hint=refused.hint,
+    )
+    return Check("signature", "failed", trusted.name), [found]
 
 
 def _elf(bundle: BundleFile) -> list[Finding]:

@@ -16,7 +16,7 @@ from sealing import HARDENED, build_bundle
 from typer.testing import CliRunner, Result
 
 from packager.bundle.manifest import Manifest
-from packager.cli.deploy import COMMANDS
+from packager.cli import deploy, release
 from packager.errors import PackagerError
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 def call(*arguments: str | Path, fails: type[PackagerError] | None = None) -> Result:
     app = typer.Typer()
-    for command in COMMANDS:
+    for command in (*release.COMMANDS, *deploy.COMMANDS):
         app.command()(command)
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if fails:
@@ -123,7 +123,7 @@ def test_bench_machine_and_schema(good: Path) -> None:
         ("import packager", {"tvm", "numpy", "elftools", "typer", "rich", "ctypes"}),
         ("import packager; packager.verify; packager.inspect", {"tvm", "numpy", "elftools", "typer", "rich"}),
         ("import packager; packager.load", {"tvm", "elftools", "typer", "rich", "onnx", "torch", "ml_dtypes"}),
-        ("import packager.cli.deploy", {"tvm", "numpy", "elftools", "onnx", "torch"}),
+        ("import packager.cli.deploy, packager.cli.release", {"tvm", "numpy", "elftools", "onnx", "torch"}),
         ("import packager.pipeline.build", {"tvm", "numpy", "onnx", "jinja2", "torch"}),  # as far as a cached build
     ],
 )

@@ -259,7 +259,7 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
             "wrong device: 'llvm' is for device 'cpu', and 'warp' for device 'cuda'",
             "'warp' alone",
         ),
-        ("warp", "Target 'warp' is for device 'cuda', but no base Target", "add -t cuda or -t cudagen"),
+        ("warp", "Target 'warp' is for device 'cuda', but no base Target", "add -t cuda"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -1,0 +1,139 @@
+"""The commands that show, check and sign bundles, which need neither TVM nor a compiler: parse, call the API, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from packager.cli.files import print_json
+from packager.cli.reports.tables import facts, print_tables
+from packager.errors import UsageError
+
+BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.so or libNAME.a, made by packager build.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def inspect(
+    bundle: BundlePath,
+    *,
+    as_json: Json = False,
+    sbom: Annotated[bool, typer.Option("--sbom", help="Print what is in it as CycloneDX 1.6.")] = False,
+    provenance: Annotated[
+        bool, typer.Option("--provenance", help="Print what it was made of as SLSA provenance 1.0.")
+    ] = False,
+) -> None:
+    """Describe a bundle, without executing it. --json prints its manifest."""
+    from packager.bundle.reader import inspect as inspect_bundle
+
+    if as_json + sbom + provenance > 1:
+        raise UsageError("--json, --sbom and --provenance exclude each other")
+    found = inspect_bundle(bundle)
+    if sbom or provenance:
+        from packager.deploy.trust.sbom import bill_of_materials
+        from packager.deploy.trust.statement import provenance_statement
+
+        print_json(bill_of_materials(found) if sbom else provenance_statement(found))
+        return
+    if as_json:
+        print_json(json.loads(found.manifest.to_json()))
+        return
+    from packager.cli.reports.bundle import inspect_tables
+
+    print_tables(inspect_tables(found))
+
+
+def verify(
+    bundle: BundlePath,
+    *,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="default, hermetic, or a TOML file (packager schema policy).")
+    ] = "default",
+    machine: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A machine, from packager machine --json; else this one.")
+    ] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Also compute the golden pairs, in a process of their own.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that --run may take.", min=0.1)] = 300.0,
+    trust: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Whose signature it must have: a key, certificates, or TOML.")
+    ] = None,
+    signature: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The signature; default: the bundle's path with .sig appended.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check integrity, structure, policy, and whether the bundle runs on a machine. Exit code 1: findings."""
+    from packager.deploy.verify.verifier import verify as verify_bundle
+
+    if signature is not None and trust is None:
+        raise UsageError("--signature requires --trust", hint="name who is trusted: --trust FILE")
+    result = verify_bundle(
+        bundle, policy=policy, machine=machine, run=run, timeout=timeout, trust=trust, signature=signature
+    )
+    if as_json:
+        print_json(result.to_json())
+    else:
+        from packager.cli.reports.bundle import verify_tables
+
+        print_tables(verify_tables(result))
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def sign(
+    bundle: BundlePath,
+    *,
+    key: Annotated[Path, typer.Option(metavar="FILE.pem", help="Private elliptic curve key, without password.")],
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE.pem", help="The key's certificate, to be put into the signature.")
+    ] = None,
+    chain: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE.pem", help="Certificates of its issuers; repeatable.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The signature; default: the bundle's path with .sig appended."),
+    ] = None,
+) -> None:
+    """Sign a bundle and its external weights, for verify --trust. Prints the signature's path."""
+    from packager.deploy.trust.sign import sign as sign_bundle
+
+    print(sign_bundle(bundle, key=key, certificate=certificate, chain=chain or (), output=output))
+
+
+def machine(as_json: Json = False) -> None:
+    """Describe this machine; verify --machine reads what --json prints."""
+    from packager.deploy.verify.gpus import describe_cuda
+    from packager.deploy.verify.machine import this_machine
+
+    found = this_machine()
+    if as_json:
+        print_json(found.to_json())
+        return
+    table = facts(
+        "This machine",
+        ("machine", f"{found.machine}, {found.os}"),
+        ("glibc", found.glibc or "none"),
+        ("CPU", found.cpu or "unknown"),
+        ("CPU features", " ".join(found.cpu_features) or "unknown"),
+        ("GPUs", describe_cuda(found.cuda)),
+    )
+    print_tables([table])
+
+
+def schema(
+    what: Annotated[Literal["manifest", "policy", "trust"], typer.Argument(help="The format to describe.")],
+) -> None:
+    """Print the JSON Schema (2020-12) of the manifest, of policy files or of trust files."""
+    from packager.bundle.manifest import manifest_schema
+    from packager.deploy.trust.trust import trust_schema
+    from packager.deploy.verify.policy import policy_schema
+
+    print_json({"manifest": manifest_schema, "policy": policy_schema, "trust": trust_schema}[what]())
+
+
+COMMANDS = (inspect, verify, sign, machine, schema)
