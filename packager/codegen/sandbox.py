@@ -80,7 +80,7 @@ def access(argv: Sequence[str], writable: Iterable[Path]) -> Access:
 
 def _within_home(path: Path, folder: Path) -> str:
     """Return ``folder`` which ``path`` is in; ``path`` alone if the folder is a user's home, or has it below."""
-    home = Path.home()
+    home = Path(os.environ.get("HOME") or "/root")
     return str(path if folder in (home, *home.parents) else folder)
 
 

@@ -60,10 +60,17 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer, extended to map variables to nodes, inline small constants, call custom operators, and evaluate
     symbolic shape arithmetic."""
 
-    def __init__(self, custom: Mapping[str, CustomNode], dims: Sequence[Dim], arrays: Callable[[str], Array]) -> None:
+    def __init__(
+        self,
+        custom: Mapping[str, CustomNode],
+        dims: Sequence[Dim],
+        arrays: Callable[[str], Array],
+        types: Mapping[str, int],
+    ) -> None:
         super().__init__(None, "float32", keep_params_in_input=True)
         self._params = Parameters(arrays)
         self.custom = custom
+        self.types = types  # element type of each value, where inferred
         self.bounds = {dim.name: dim for dim in dims}
         self.analyzer = Analyzer()  # bound to the ranges of the input dims
         self.relations = Relations(self.analyzer)
@@ -105,13 +112,19 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             attributes = self._parse_attr(node.attribute)
             attributes["tvm_custom"] = {
                 **{"name": node.name, "num_outputs": len(node.output)},
+                **{"types": [self._element_type(name) for name in node.output]},
                 **{"opset": self.opset, "params": self._params, "analyzer": self.analyzer},
             }
             inputs = onnx_frontend.onnx_input([self._nodes[name] if name else None for name in node.input])
             outputs = self._convert_node(node, inputs, attributes)
             for name, value in zip(node.output, outputs, strict=False):
                 is_shape = name in results and onnx_shapes.is_symbolic(value)
-                self._nodes[name] = onnx_shapes.as_tensor(self.bb, value) if is_shape else value
+                self._nodes[name] = onnx_shapes.as_tensor(self.bb, value, self._element_type(name)) if is_shape else value
+
+    def _element_type(self, name: str) -> str:
+        """Return the element type of a shape or of an extent, which is int64 unless the model casts it."""
+        found = self.types.get(name, onnx.TensorProto.UNDEFINED)
+        return str(onnx.helper.tensor_dtype_to_np_dtype(found).name) if found else "int64"
 
     def _convert_node(self, node: onnx.NodeProto, inputs: list[Any], attributes: dict[str, Any]) -> Sequence[Any]:
         operator = node.op_type
@@ -123,7 +136,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         taken = onnx_shapes.SHAPE_INPUTS.get(operator, ())
         for place, value in enumerate(inputs):
             if place not in taken and onnx_shapes.is_symbolic(value):
-                inputs[place] = onnx_shapes.as_tensor(self.bb, value)
+                inputs[place] = onnx_shapes.as_tensor(self.bb, value, self._element_type(node.input[place]))
         agreed = agree(self.bb, self.relations, self.current_node, operator, inputs, attributes)
         inputs = onnx_frontend.onnx_input(agreed)
         result = self._convert_operator(operator, inputs, attributes, self.opset)

@@ -66,7 +66,7 @@ def load(
     bound_sizes(graph, inferred, constants)
     narrow = store_narrow(graph, inferred.types, constants)
     _check_operators(graph, custom)
-    importer = Importer(custom, resolved, constants.array)
+    importer = Importer(custom, resolved, constants.array, inferred.types)
     module = run_importer(importer, graph, _opset(model))
     _check_outputs(graph, module["main"])
     _check_extents(module["main"], importer.node_of_variable)
