@@ -119,7 +119,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             outputs = self._convert_node(node, inputs, attributes)
             for name, value in zip(node.output, outputs, strict=False):
                 is_shape = name in results and onnx_shapes.is_symbolic(value)
-                self._nodes[name] = onnx_shapes.as_tensor(self.bb, value, self._element_type(name)) if is_shape else value
+                self._nodes[name] = (
+                    onnx_shapes.as_tensor(self.bb, value, self._element_type(name)) if is_shape else value
+                )
 
     def _element_type(self, name: str) -> str:
         """Return the element type of a shape or of an extent, which is int64 unless the model casts it."""

@@ -21,8 +21,9 @@ from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shap
 from packager.graph.identity import IdentityMap
 
 MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
-# Stand-ins for symbolic extents: distinct primes, so that no two extents are equal by chance.
-PRIMES = (5, 7, 11, 13, 17)
+# Stand-ins for symbolic extents: distinct primes, so that no two extents are equal by chance; greater than what models
+# divide extents by, such as the strides of audio frontends.
+PRIMES = (10007, 10009, 10037, 10039, 10061)
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int]
         return tuple(_number(extent, numbers, shift) for extent in extents)
 
     shape = known(shape_of(operand.source) or ())
+    if any(extent < 0 for extent in shape):  # of large divisors: these primes say nothing of it
+        return None
     array = as_strided(np.zeros(1, np.int8), shape, [math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
     start = array.__array_interface__["data"][0]
     pending: list[NDArray[Any]] = []

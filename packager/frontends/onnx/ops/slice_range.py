@@ -18,14 +18,16 @@ from packager.frontends.onnx.ops.shape_arithmetic import as_tensor, is_symbolic,
 
 
 def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Slice-13. Raises ValueError for a symbolic bound that may be negative, thus relative to the end."""
-    if "starts" in attributes and all(isinstance(extent, int) for extent in extents(inputs[0])):  # before version 10
+    """Slice-13. Raises ValueError for a symbolic bound that is relative to the end for some sizes only."""
+    data, shape = inputs[0], extents(inputs[0])
+    before = "starts" in attributes  # before version 10
+    static = all(isinstance(extent, int) for extent in shape)
+    if before and static:
         starts, ends = attributes["starts"], attributes["ends"]
         axes = attributes.get("axes", range(len(starts)))
         return relax.op.strided_slice(inputs[0], list(axes), list(starts), list(ends), [1] * len(starts))
-    if not any(is_symbolic(value) for value in inputs[1:]):
+    if not any(is_symbolic(value) for value in inputs[1:]) and (before or static or not _forward(inputs, attributes)):
         return convert("Slice", list(inputs), attributes)
-    data, shape = inputs[0], extents(inputs[0])
     values = [None if value is None else known(value, attributes) for value in inputs[1:]]
     starts, stops, given, steps = (optional(values, index) for index in range(4))
     unknown = [value is not None and found is None for value, found in zip(inputs[1:], values, strict=True)]
@@ -42,13 +44,27 @@ def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
 
 
 def _within(analyzer: Any, bound: Any, extent: Any) -> Any:
-    """Clamp a bound to [0, extent]."""
-    if isinstance(bound, int) and bound < 0:
-        bound = extent + bound
-    if (bound if isinstance(bound, int) else analyzer.const_int_bound(bound).min_value) < 0:
+    """Clamp a bound to [0, extent]; negative ones are relative to the end."""
+    limits = (bound, bound)
+    if not isinstance(bound, int):
+        found = analyzer.const_int_bound(bound)
+        limits = (found.min_value, found.max_value)
+    if limits[0] < 0 <= limits[1]:
         raise ValueError(f"the bound {bound} may be negative for some sizes")
+    if limits[1] < 0:
+        bound = extent + bound
+        bound = max(bound, 0) if isinstance(bound, int) else analyzer.simplify(tirx.max(bound, 0))
     # The upper bounds of dims are known, so a larger bound simplifies to the extent.
     return _min(analyzer, bound, extent)
+
+
+def _forward(inputs: Sequence[Any], attributes: dict[str, Any]) -> bool:
+    """Whether all bounds are known, and all steps positive."""
+    values = [known(value, attributes) for value in inputs[1:] if value is not None]
+    steps = optional(inputs, 4)
+    return all(value is not None for value in values) and (
+        steps is None or all(step > 0 for step in known(steps, attributes))
+    )
 
 
 def _min(analyzer: Any, bound: Any, other: Any) -> Any:
