@@ -109,7 +109,7 @@ def check_registers(function: tirx.PrimFunc) -> None:
 def plain_names(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
     """Rename variables to identifiers of C++ that mean nothing else: the code generator writes any name as it is."""
     scalars = IdentitySet(parameter for parameter in function.params if isinstance(parameter.ty, PrimType))
-    renamed = IdentityMap[Any, Any]()
+    renamed = IdentityMap[Any]()
 
     def plain(variable: Any) -> Any:
         if variable not in renamed:

@@ -419,7 +419,9 @@ def test_parameters_may_have_any_names(name: str) -> None:
     body = structural_map(plain.body, (tirx.Var, lambda var: new if var.same_as(old) else var))
     named = tirx.PrimFunc([new, plain.params[1]], body).with_attrs(dict(plain.attrs))
     sources = [lower(schedule_cuda(primfunc, TARGET))[0] for primfunc in (plain, named)]
-    expected, found = (re.split(r"\w+_local_ptr", source[source.rindex("__global__") :], flags=re.A) for source in sources)
+    expected, found = (
+        re.split(r"\w+_local_ptr", source[source.rindex("__global__") :], flags=re.A) for source in sources
+    )
     assert len(found) > 1
     assert found == expected
 
