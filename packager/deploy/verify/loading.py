@@ -156,6 +156,8 @@ def _segments(view: LoaderView) -> Iterator[str]:
 def _sections(view: LoaderView) -> Iterator[str]:
     """Check that every section is of a known kind, and mapped as it says, and special segments are sections."""
     table, loads = view.table, view.of_type(loader.PT_LOAD)
+    if any(header[6] >= len(table.headers) for header in table.headers):
+        yield "one refers to a section that does not exist"
     for section in table.sections:
         if section.type not in _SECTION_TYPES or section.flags & ~_SECTION_FLAGS:
             yield f"{section.name!r} has type {section.type:#x} and flags {section.flags:#x}"

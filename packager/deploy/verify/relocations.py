@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from packager.bundle.elf.relocations import ABSOLUTE, Relocation
 from packager.bundle.elf.symbols import SECTION, UNDEFINED
-from packager.bundle.elf.tables import SHF_EXECINSTR, SHF_MERGE, SHF_TLS, SHF_WRITE, SectionTable
+from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_MERGE, SHF_TLS, SHF_WRITE, SectionTable
 from packager.bundle.fatbin import FATBIN_SECTION
 from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
 
@@ -75,6 +75,8 @@ def relocation_problems(table: SectionTable, relocations: Sequence[Relocation]) 
             yield from _arm_code(code, own) if table.machine == "aarch64" else _x86_code(code, own)
         else:
             yield from _data(table, own)
+        if section.name == ".eh_frame":
+            yield from _unwinding(table, table.content(section), own)
 
 
 def _target_fault(table: SectionTable, entry: Relocation) -> str | None:
@@ -88,6 +90,8 @@ def _target_fault(table: SectionTable, entry: Relocation) -> str | None:
     if symbol.section >= len(table.sections):
         return f"reaches for the section {symbol.section:#x}"
     section = table.sections[symbol.section]
+    if not section.flags & SHF_ALLOC:
+        return f"reaches into {section.name!r}, which is not loaded"
     if bool(section.flags & SHF_TLS) != (entry.type in _THREAD_LOCAL[machine]):
         return f"of type {entry.type} reaches into {section.name!r}"
     target = symbol.value + entry.addend
@@ -113,6 +117,33 @@ def _data(table: SectionTable, own: Sequence[Relocation]) -> Iterator[str]:
         if entry.offset < end or entry.offset + size > section.size:
             yield f"one at {entry.offset:#x} of {section.name!r} overlaps another, or the end"
         end = entry.offset + size
+
+
+def _unwinding(table: SectionTable, data: bytes, own: Sequence[Relocation]) -> Iterator[str]:
+    """Check that each record that tells how to unwind a function is of a function of its own: linkers sort them."""
+    begins = {entry.offset: entry for entry in own}
+    ranges: list[tuple[int, int, int]] = []
+    at = 0
+    while at + 4 <= len(data) and (size := int.from_bytes(data[at : at + 4], "little")):
+        end = at + 4 + size
+        if size < 12 or end > len(data):
+            yield f"the record at {at:#x} of '.eh_frame' has {size} bytes"
+            return
+        if any(data[at + 4 : at + 8]):  # of a function; zero is what several have in common
+            entry = begins.pop(at + 8, None)
+            if entry is None or entry.symbol.section >= len(table.sections):
+                yield f"the record at {at:#x} of '.eh_frame' is of no function"
+                return
+            start = entry.symbol.value + entry.addend
+            ranges.append((entry.symbol.section, start, start + int.from_bytes(data[at + 12 : at + 16], "little")))
+        at = end
+    for number, start, following in ranges:
+        section = table.sections[number]
+        if not section.flags & SHF_EXECINSTR or not 0 <= start <= following <= section.size:
+            yield f"a record of '.eh_frame' is of {start:#x} to {following:#x} of {section.name!r}"
+    for (number, _, end), (other, start, _) in pairwise(sorted(ranges)):
+        if number == other and start < end:
+            yield f"two records of '.eh_frame' are of {start:#x} of {table.sections[number].name!r}"
 
 
 def _arm_code(code: bytes, own: Sequence[Relocation]) -> Iterator[str]:
