@@ -14,6 +14,7 @@ from packager.bundle.elf.tables import SHF_ALLOC, SHT_NOBITS, Section, SectionTa
 from packager.errors import BundleError
 
 SHT_RELA = 4
+_MAX_RELOCATIONS = 1 << 19
 _RELOCATION = struct.Struct("<QQq")
 ABSOLUTE = {"x86_64": 1, "aarch64": 257}
 """By machine, the type of a pointer: R_X86_64_64, R_AARCH64_ABS64."""
@@ -32,10 +33,14 @@ class Relocation(NamedTuple):
 
 def read_relocations(table: SectionTable, symbols: Sequence[Symbol]) -> Iterator[Relocation]:
     """Yield the relocations of the sections that are loaded. Raises BundleError."""
+    left = _MAX_RELOCATIONS
     for header in table.headers:
         target = header[7]
         if header[1] != SHT_RELA or target >= len(table.sections) or not table.sections[target].flags & SHF_ALLOC:
             continue
+        left -= header[5] // _RELOCATION.size
+        if left < 0:
+            raise BundleError(f"the ELF file has more than {_MAX_RELOCATIONS} relocations")
         for offset, info, addend in entries(table.window, _RELOCATION, header[4], header[5], "relocations"):
             if info >> 32 >= len(symbols):
                 raise BundleError("damaged ELF file: a relocation refers to a missing symbol")

@@ -23,7 +23,7 @@ from packager.deploy.verify.padding import gaps, overlaps
 _PAGE = 0x1000
 _LARGEST_ALIGN = 0x10000
 _LARGEST_IMAGE = 1 << 46
-_MOST_SEGMENTS = 16
+_MOST_SEGMENTS, _MOST_SECTIONS = 16, 256
 _HEADER_BYTES = 64
 
 _SHT_NOTE = 7
@@ -156,6 +156,9 @@ def _segments(view: LoaderView) -> Iterator[str]:
 def _sections(view: LoaderView) -> Iterator[str]:
     """Check that every section is of a known kind, and mapped as it says, and special segments are sections."""
     table, loads = view.table, view.of_type(loader.PT_LOAD)
+    if len(table.sections) > _MOST_SECTIONS:
+        yield f"{len(table.sections)} sections, more than {_MOST_SECTIONS}"
+        return
     if any(header[6] >= len(table.headers) for header in table.headers):
         yield "one refers to a section that does not exist"
     for section in table.sections:

@@ -157,7 +157,7 @@ def code(name: Name, folder: Path, targets: list[str]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("targets", [["llvm", "ccompiler"], ["llvm"]], ids=" ".join)
+@pytest.mark.parametrize("targets", [["llvm", "ccompiler"], ["llvm"], ["cuda -arch=sm_80"]], ids=" ".join)
 @pytest.mark.parametrize(
     ("seed", "count"), [(0, 3), *(pytest.param(seed, 100, marks=pytest.mark.thorough) for seed in range(1, 6))]
 )
