@@ -31,6 +31,7 @@ _SHT_NOTE = 7
 # X86_64_UNWIND. Arrays of constructors are refused by another check, with a hint of its own.
 _SECTION_TYPES = {0, 1, 2, 3, 4, 6, 7, 8, 11, 14, 15, 16, 0x6FFFFFF6, 0x6FFFFFFE, 0x6FFFFFFF, 0x70000001}
 _SECTION_FLAGS = 0x1 | 0x2 | 0x4 | 0x10 | 0x20 | 0x40 | SHF_TLS | 0x200000  # W A X M S I T, and retain
+_ENTRY_BYTES = {2: 24, 4: 24, 6: 16, 11: 24, 0x6FFFFFFF: 2}  # SYMTAB, RELA, DYNAMIC, DYNSYM, GNU_versym
 _SEGMENT_TYPES = {
     loader.PT_LOAD: "LOAD",
     loader.PT_DYNAMIC: "DYNAMIC",
@@ -161,6 +162,8 @@ def _sections(view: LoaderView) -> Iterator[str]:
         return
     if any(header[6] >= len(table.headers) for header in table.headers):
         yield "one refers to a section that does not exist"
+    if any(header[9] != _ENTRY_BYTES.get(header[1], header[9]) for header in table.headers):
+        yield "one has entries of an unknown size"
     for section in table.sections:
         if section.type not in _SECTION_TYPES or section.flags & ~_SECTION_FLAGS:
             yield f"{section.name!r} has type {section.type:#x} and flags {section.flags:#x}"
