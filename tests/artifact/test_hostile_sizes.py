@@ -148,6 +148,7 @@ def test_a_sparse_file(gigabytes: int, build: Build, mlp: Model, tmp_path: Path)
     assert limited("verify", path) in (1, 6)
 
 
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.parametrize("field", [8, 16, 56])
 @pytest.mark.parametrize("size", [1 << 32, 1 << 60, (1 << 64) - 1])
 def test_a_fatbin_with_hostile_sizes(field: int, size: int, digits: Model, tmp_path: Path) -> None:

@@ -52,6 +52,9 @@ _ARM_CODE = {
     569: (0xFFFFFC1F, 0xD63F0000),  # BLR
 }
 
+# Loads and stores by scaled offsets of aarch64: bytes.
+_ALIGNED = {284: 2, 285: 4, 286: 8, 299: 16}
+
 
 def relocation_problems(table: SectionTable, relocations: Sequence[Relocation]) -> Iterator[str]:
     """Yield what is wrong with the relocations of an object. Raises BundleError."""
@@ -97,6 +100,9 @@ def _target_fault(table: SectionTable, entry: Relocation) -> str | None:
     target = symbol.value + entry.addend
     if not -_FARTHEST <= target <= section.size + _FARTHEST:
         return f"reaches {target:#x} bytes into {section.name!r}"
+    aligned = _ALIGNED.get(entry.type, 1) if machine == "aarch64" else 1
+    if target % aligned or table.headers[symbol.section][8] < aligned:
+        return f"reaches {target:#x} of {section.name!r}, which is not aligned to {aligned}"
     if symbol.type == SECTION and section.flags & SHF_MERGE and not 0 <= target < section.size:
         return f"reaches {target:#x} bytes into {section.name!r}, which is merged"
     branch = {"x86_64": (_PLT32,), "aarch64": (282, 283)}[machine]
