@@ -12,7 +12,7 @@ from packager.bundle.elf.tables import SHF_COMPRESSED, Section, SectionTable, re
 from packager.bundle.elf.window import open_window
 from packager.bundle.invariants import parse_manifest
 from packager.bundle.manifest import SECTION_NAME, Manifest
-from packager.bundle.section import content_sha256, decode_section
+from packager.bundle.section import LARGEST_TEXT, SECTION_HEADER, content_sha256, decode_section
 from packager.errors import BundleError
 
 
@@ -59,12 +59,19 @@ def read_section(bundle: BundleFile, name: str) -> bytes:
 
 
 def check_content(bundle: BundleFile) -> None:
-    """Hash the whole file. Raises BundleError if the hash is not the sealed one."""
+    """Hash the whole file, if it has the sealed size. Raises BundleError if the hash is not the sealed one."""
+    hint = "copy the bundle again, or rebuild it; do not strip or edit a bundle"
+    if bundle.elf.file_size != bundle.manifest.sizes.file:
+        raise BundleError(
+            f"{bundle.path}: the file is damaged: it has {bundle.elf.file_size} bytes, and was sealed with"
+            f" {bundle.manifest.sizes.file}",
+            hint=hint,
+        )
     actual = content_sha256(bundle.path, bundle.section.offset, bundle.section.size)
     if actual != bundle.manifest.content_sha256:
         raise BundleError(
             f"{bundle.path}: the file is damaged: its SHA-256 is not the one it was sealed with",
-            hint="copy the bundle again, or rebuild it; do not strip or edit a bundle",
+            hint=hint,
             detail=f"sealed with {bundle.manifest.content_sha256}\nfound       {actual}",
         )
 
@@ -95,4 +102,6 @@ def _manifest_text(table: SectionTable) -> tuple[bytes, Section]:
         )
     if section.type != 1 or section.flags & SHF_COMPRESSED:
         raise BundleError(f"the section {SECTION_NAME} is compressed or has no bytes in the file")
+    if section.size > SECTION_HEADER.size + LARGEST_TEXT:
+        raise BundleError(f"the manifest has {section.size} bytes, more than {LARGEST_TEXT}")
     return decode_section(table.content(section)), section

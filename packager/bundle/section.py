@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SECTION_HEADER = struct.Struct("<8sQ32s16s")
 SECTION_MAGIC = b"PKGRMAN1"
+LARGEST_TEXT = 1 << 24
+"""Bytes of a manifest: as Python's values, hostile JSON takes thirty times as much memory."""
 
 
 def encode_section(manifest_json: bytes, capacity: int) -> bytes:

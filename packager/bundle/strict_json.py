@@ -12,6 +12,7 @@ import functools
 import json
 import math
 import re
+import reprlib
 import types
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -95,7 +96,7 @@ class Unique:
 
 def shown(value: object) -> str:
     """Format ``value`` for a message, truncated."""
-    text = repr(value)
+    text = reprlib.repr(value) if isinstance(value, (list, dict)) else repr(value)  # no text of a million values
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -115,8 +116,10 @@ def parse(text: bytes | str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
     try:
-        value = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
-        json.dumps(value, ensure_ascii=False).encode()  # fails for a lone surrogate, which an escape may be
+        decoded = text.decode() if isinstance(text, bytes) else text.encode().decode()  # fails for lone surrogates
+        value = json.loads(decoded, object_pairs_hook=unique, parse_constant=refuse)
+        if "\\u" in decoded:  # an escape may be one
+            json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeErrors are ValueErrors
         raise MismatchError("$", f"not valid JSON: {error}") from None

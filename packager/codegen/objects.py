@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from packager.bundle.elf import archive
+from packager.bundle.elf.relocations import Relocation, read_relocations
 from packager.bundle.elf.symbols import GLOBAL, SECTION, SHT_SYMTAB, SYMBOL, UNDEFINED, UNIQUE, Symbol, read_symbols
 from packager.bundle.elf.tables import (
-    SHF_ALLOC,
     SHF_EXECINSTR,
     SHF_WRITE,
     Section,
-    SectionTable,
     entries,
     only,
     read_sections,
@@ -23,8 +20,6 @@ from packager.bundle.elf.tables import (
 from packager.bundle.elf.window import Window, open_window
 from packager.errors import BundleError
 
-_SHT_RELA = 4
-_RELOCATION = struct.Struct("<QQq")
 _ARRAYS = (14, 15, 16)  # SHT_INIT_ARRAY, SHT_FINI_ARRAY, SHT_PREINIT_ARRAY
 _OLD_ARRAYS = (".ctors", ".dtors")
 _FUNCTIONS = (".init", ".fini")
@@ -39,15 +34,6 @@ _WIDE = {"x86_64": 1, "aarch64": 257}  # R_X86_64_64, R_AARCH64_ABS64
 _RELATIVE = {"x86_64": {2, 24}, "aarch64": {260, 261, 262, *range(273, 279)}}  # R_X86_64_PC32, R_AARCH64_PREL64, ...
 # The local-exec TLS model, which only executables may use.
 _LOCAL_EXEC = {"x86_64": {18, 23}, "aarch64": set(range(544, 560))}  # R_X86_64_TPOFF64, R_AARCH64_TLSLE_...
-
-
-class Relocation(NamedTuple):
-    """A relocation in ``section``: the address of ``symbol`` plus ``addend``."""
-
-    section: Section
-    type: int
-    symbol: Symbol
-    addend: int
 
 
 @dataclass(frozen=True)
@@ -149,18 +135,7 @@ def _read(path: Path, member: str | None, window: Window) -> ObjectFile:
     if table.type != "relocatable":
         raise BundleError(f"not an object file but {table.type}")
     symbols = tuple(read_symbols(table, SHT_SYMTAB))
-    return ObjectFile(path, member, table.machine, table.sections, symbols, tuple(_relocations(table, symbols)))
-
-
-def _relocations(table: SectionTable, symbols: Sequence[Symbol]) -> Iterator[Relocation]:
-    for header in table.headers:
-        target = header[7]
-        if header[1] != _SHT_RELA or target >= len(table.sections) or not table.sections[target].flags & SHF_ALLOC:
-            continue
-        for _, info, addend in entries(table.window, _RELOCATION, header[4], header[5], "relocations"):
-            if info >> 32 >= len(symbols):
-                raise BundleError("damaged ELF file: a relocation refers to a missing symbol")
-            yield Relocation(table.sections[target], info & 0xFFFFFFFF, symbols[info >> 32], addend)
+    return ObjectFile(path, member, table.machine, table.sections, symbols, tuple(read_relocations(table, symbols)))
 
 
 def code_sections(path: Path) -> tuple[str, ...]:

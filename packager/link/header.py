@@ -6,16 +6,25 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from packager.bundle.manifest import StateSpec, TensorSpec
+from packager.bundle.manifest import Manifest, StateSpec, TensorSpec
 from packager.bundle.reader import inspect
 from packager.codegen.escape import CText, c_string, comment_text, joined, macro
 from packager.codegen.templates import MARK, render
+from packager.link.plain_names import check_names_are_data
 from packager.resources import folder
 
 
 def render_header(bundle: Path, file_name: str, bundle_name: str, entry_symbol: str) -> str:
-    """Return the header of a sealed bundle. Raises BundleError."""
+    """Return the header of a sealed bundle. Raises BundleError; ValueError if a name of the model would change it."""
     manifest = inspect(bundle).manifest
+
+    def render_as(manifest: Manifest) -> str:
+        return _render(manifest, file_name, bundle_name, entry_symbol)
+
+    return check_names_are_data(render_as(manifest), manifest, render_as, macros=True)
+
+
+def _render(manifest: Manifest, file_name: str, bundle_name: str, entry_symbol: str) -> str:
     if manifest.form == "static":
         prefix = macro(entry_symbol.removesuffix("_bundle_v1"))  # programs may link several models with the same name
         comment = "/* Linked in with the archive. */"

@@ -22,9 +22,11 @@ from packager.codegen.templates import render
 from packager.codegen.timings import workers
 from packager.codegen.toolchain import Toolchain, run
 from packager.errors import BackendError
-from packager.ir.link_plan import LinkedFile, LinkPlan
+from packager.ir.call_plan import CallPlan
+from packager.ir.link_plan import ExternalWeights, LinkedFile, LinkPlan
 from packager.link.constant_segment import append_constants
 from packager.link.entrypoint import DataSection, render_data, render_entrypoint
+from packager.link.plain_names import check_names_are_data
 from packager.link.runs import EntryLevel
 from packager.resources import folder
 
@@ -92,23 +94,11 @@ class Linker:
 
         Raises BackendError if a library defines a name of the runtime.
         """
-        plan = link_plan.plan
         _check_names(link_plan)
         every = [library for library in link_plan.libraries if not library.level]
         features = sorted({feature for library in every for feature in library.cpu_features})
         entry_source = self.workdir / "entrypoint.c"
-        entry_source.write_text(
-            render_entrypoint(
-                plan,
-                entry_symbol=link_plan.entry_symbol,
-                manifest_bytes=link_plan.manifest_room - SECTION_HEADER.size,
-                cpu_features=features,
-                levels=entry_levels(link_plan),
-                external=link_plan.weights_file,
-                cuda=link_plan.cuda,
-                cuda_modules=[module for library in link_plan.libraries for module in library.cuda_modules],
-            )
-        )
+        entry_source.write_text(_entrypoint(link_plan, features))
         entry = self.workdir / "entrypoint.o"
         self._compile(entry_source, entry, C_FLAGS)
         data = self._assemble_data(link_plan, golden)
@@ -174,6 +164,26 @@ class Linker:
         output.unlink(missing_ok=True)
         run([self.toolchain.ar, "rcsD", output.name, combined.name], cwd=self.workdir)
         return output
+
+
+def _entrypoint(link_plan: LinkPlan, features: Sequence[str]) -> str:
+    """Render the entrypoint. Raises ValueError if a name of the model would change its code."""
+
+    def render(values: tuple[CallPlan, ExternalWeights | None]) -> str:
+        plan, external = values
+        return render_entrypoint(
+            plan,
+            entry_symbol=link_plan.entry_symbol,
+            manifest_bytes=link_plan.manifest_room - SECTION_HEADER.size,
+            cpu_features=features,
+            levels=entry_levels(link_plan),
+            external=external,
+            cuda=link_plan.cuda,
+            cuda_modules=[module for library in link_plan.libraries for module in library.cuda_modules],
+        )
+
+    values = (link_plan.plan, link_plan.weights_file)
+    return check_names_are_data(render(values), values, render)
 
 
 def entry_levels(link_plan: LinkPlan) -> tuple[EntryLevel, ...]:

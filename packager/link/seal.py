@@ -21,9 +21,9 @@ from packager.bundle.manifest import (
     Sizes,
 )
 from packager.bundle.requirements import CudaRequirements, Requirements
-from packager.bundle.section import write_manifest
+from packager.bundle.section import LARGEST_TEXT, write_manifest
 from packager.codegen.sysroot import C_LIBRARY
-from packager.errors import BackendError
+from packager.errors import BackendError, ModelError
 from packager.ir.link_plan import LinkedFile, LinkPlan
 from packager.version import __version__
 
@@ -33,9 +33,12 @@ RUNTIME_LICENSE = License("packager runtime", "Apache-2.0")
 
 
 def manifest_room(link_plan: LinkPlan) -> int:
-    """Return the capacity in bytes to reserve for the manifest section."""
+    """Return the capacity in bytes to reserve for the manifest section. Raises ModelError if it would be too large."""
     draft = _manifest(link_plan, _nothing_read(link_plan), Sizes(0, 0, 0), None)
-    return -(-(len(draft.to_json()) + MANIFEST_SLACK) // 64) * 64
+    size = -(-(len(draft.to_json()) + MANIFEST_SLACK) // 64) * 64
+    if size > LARGEST_TEXT:
+        raise ModelError(f"the model's names and constants take a manifest of {size} bytes, more than {LARGEST_TEXT}")
+    return size
 
 
 def seal(linked: LinkedFile, link_plan: LinkPlan, *, golden: Golden | None) -> Manifest:

@@ -58,7 +58,7 @@ def make_group(name: str, primfunc: tirx.PrimFunc, device: str = "cpu") -> Funct
 
 
 def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name)
+    return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 def _used_buffers(nest: Any) -> IdentitySet:

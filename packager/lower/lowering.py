@@ -20,7 +20,6 @@ from packager.ir.primitives import CallSite, FunctionGroup, Kernel
 from packager.lower.cpu.kernels import lower_kernels
 from packager.lower.cpu.pack_weights import pack_weights
 from packager.lower.cpu.schedule import schedule as schedule_cpu
-from packager.lower.cuda.codegen_workarounds import name_parameters
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.kernels import make_group
@@ -80,7 +79,7 @@ class Device:
 
 def _one_element_per_thread(primfunc: Any) -> Any:
     with TRIAL_GPU:
-        module = tvm.IRModule({"main": name_parameters(primfunc)})
+        module = tvm.IRModule({"main": primfunc})
         return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(module)["main"]
 
 
@@ -94,7 +93,7 @@ DEVICES = {
     "cuda": Device(
         "cuda",
         lambda module, _num_inputs: to_channels_last(accumulate_in_float32(module)),
-        (lambda primfunc: schedule_cuda(name_parameters(primfunc), TRIAL_GPU), _one_element_per_thread),
+        (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_per_thread),
         lambda kernels: lower_cuda_kernels(kernels, TRIAL_GPU),
     ),
 }

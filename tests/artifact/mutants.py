@@ -1,6 +1,7 @@
 """Structured mutants of a bundle, with its hashes made anew, as an attacker would who has no key.
 
-Each changes a field of a header or table, a byte of a section, or a value of the manifest's JSON.
+Each changes a field of a header or table, a byte of a section, or a value of the manifest's JSON. Bundles are shared
+libraries or archives; where an archive's object starts, its ELF header is.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ TABLES = (
     (".shstrtab", 1, ((0, 1),)),
     (".comment", 1, ((0, 1),)),
 )
+RELOCATION = ((0, 8), (8, 4), (12, 4), (16, 8))
+MEMBER = ((0, 16), (16, 12), (28, 6), (34, 6), (40, 8), (48, 10), (58, 2))
 TAGS = (1, 4, 12, 13, 14, 15, 22, 24, 25, 26, 27, 28, 29, 30, 32, 33, 35, 36, 37, 0x6FFFFEF9, 0x6FFFFEFA, 0x6FFFFEFB,
         0x6FFFFEFC, 0x6FFFFDF8, 0x7FFFFFFD, 0x7FFFFFFF, 0x6FFFFFFB, 0x6FFFFFF0, 21)  # fmt: skip
 NUMBERS = (
@@ -71,46 +74,60 @@ class Mutant:
     change: str
 
 
+def resealed(
+    data: bytes | bytearray, section: Section, change: Callable[[dict[str, Any]], object] | None = None
+) -> bytes:
+    """Return a bundle with its hashes made anew, and with another manifest. One that is no JSON is sealed as it is."""
+    at, size = section.offset, section.size
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        digest = content_sha256(Path(file.name), at, size)
+    content = bytearray(data)
+    try:
+        manifest = json.loads(bytes(data[at + SECTION_HEADER.size : at + size]))
+        if change:
+            change(manifest)
+        text = json.dumps(manifest | {"content_sha256": digest}, separators=(",", ":")).encode()
+        content[at : at + size] = encode_section(text, size)
+    except (ValueError, TypeError):
+        pass
+    return bytes(content)
+
+
 class Mutator:
-    """Makes mutants of a shared bundle."""
+    """Makes mutants of a bundle."""
 
     def __init__(self, bundle: Path, seed: int) -> None:
         self.original = bundle.read_bytes()
         self.rng = random.Random(seed)
         with open_window(bundle) as window:
             table = read_sections(window)
+        self.base = table.window.base
         self.sections: dict[str, Section] = table.by_name()
         self.counts = (len(table.segments), len(table.headers))
-        self.headers_at = struct.unpack_from("<Q", self.original, 40)[0]
+        self.headers_at = self.base + struct.unpack_from("<Q", self.original, self.base + 40)[0]
         self.manifest = self.sections[SECTION_NAME]
+        self.tables = [row for row in TABLES if row[0] in self.sections]
+        if self.base:
+            relocated = [name for name in self.sections if name.startswith(".rela.")]
+            self.tables = [row for row in self.tables if row[0] != ".symtab"] + [(".symtab", 24, SYMBOL)] * 3
+            self.relocated = [(name, 24, RELOCATION) for name in relocated]
 
     def mutants(self, count: int) -> Iterator[Mutant]:
         """Yield mutants that differ from the original."""
         changes: list[Callable[[bytearray], str]] = [
-            *[self._header, self._segment, self._segment, self._section, self._section, self._swap, self._tag],
+            *[self._header, self._section, self._section],
             *[self._manifest] * 3,
-            *[self._entry] * 12,
-        ]
+            *([self._section] * 4 + [self._entry, self._relocation] * 5 + [self._member] * 3 if self.base else
+              [self._segment, self._segment, self._swap, self._tag, *[self._entry] * 12]),
+        ]  # fmt: skip
         while count:
             data = bytearray(self.original)
             what = [self.rng.choice(changes)(data) for _ in range(1 + (self.rng.random() < 0.15))]
             if bytes(data) != self.original:
                 count -= 1
-                yield Mutant(self._resealed(data), " and ".join(what))
-
-    def _resealed(self, data: bytearray) -> bytes:
-        at, size = self.manifest.offset, self.manifest.size
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(data)
-            file.flush()
-            digest = content_sha256(Path(file.name), at, size)
-        try:
-            manifest = json.loads(bytes(data[at + SECTION_HEADER.size : at + size]))
-            text = json.dumps(manifest | {"content_sha256": digest}, separators=(",", ":")).encode()
-            data[at : at + size] = encode_section(text, size)
-        except (ValueError, TypeError):
-            pass  # a manifest that is no JSON, or has no room: sealed as it is
-        return bytes(data)
+                yield Mutant(resealed(data, self.manifest), " and ".join(what))
 
     def _put(self, data: bytearray, at: int, size: int) -> str:
         old = int.from_bytes(data[at : at + size], "little")
@@ -123,7 +140,8 @@ class Mutator:
         return f"{old:#x} to {new:#x} at {at:#x}"
 
     def _header(self, data: bytearray) -> str:
-        return "ELF header: " + self._put(data, *self.rng.choice(HEADER))
+        at, size = self.rng.choice(HEADER)
+        return "ELF header: " + self._put(data, self.base + at, size)
 
     def _segment(self, data: bytearray) -> str:
         at, size = self.rng.choice(SEGMENT)
@@ -149,12 +167,23 @@ class Mutator:
         return f"dynamic tag {tag:#x} with {value:#x} at {at:#x}"
 
     def _entry(self, data: bytearray) -> str:
-        name, entry, fields = self.rng.choice([row for row in TABLES if row[0] in self.sections])
+        return self._change(data, *self.rng.choice(self.tables))
+
+    def _relocation(self, data: bytearray) -> str:
+        return self._change(data, *self.rng.choice(self.relocated))
+
+    def _change(self, data: bytearray, name: str, entry: int, fields: tuple[tuple[int, int], ...]) -> str:
         section = self.sections[name]
         at, size = self.rng.choice(fields)
-        return f"{name}: " + self._put(
-            data, section.offset + entry * self.rng.randrange(section.size // entry) + at, size
-        )
+        place = section.offset + entry * self.rng.randrange(section.size // entry) + at
+        return f"{name}+{at}: " + self._put(data, place, size)
+
+    def _member(self, data: bytearray) -> str:
+        """Change a byte before the archive's object, or of its member's header."""
+        at, size = self.rng.choice(MEMBER)
+        place = self.rng.choice((self.rng.randrange(self.base), self.base - 60 + at + self.rng.randrange(size)))
+        data[place] = self.rng.choice((data[place] ^ 1 << self.rng.randrange(8), 0, 32, 48, 57))
+        return f"archive: {data[place]:#x} at {place:#x}"
 
     def _manifest(self, data: bytearray) -> str:
         at, size = self.manifest.offset + SECTION_HEADER.size, self.manifest.size - SECTION_HEADER.size

@@ -38,6 +38,7 @@ from packager.errors import BundleError
 _DYNAMIC = struct.Struct("<qQ")
 _PT_DYNAMIC, _PT_GNU_STACK, _PT_GNU_RELRO = 2, 0x6474E551, 0x6474E552
 _PF_X, _PF_W = 1, 2
+_MAX_TAGS = 4096
 _SHT_DYNAMIC = 6
 _INIT_TYPES, _FINI_TYPES = (14, 16), (15,)
 _CODE_OR_DATA = (NOTYPE, OBJECT, FUNCTION, IFUNC)
@@ -175,6 +176,8 @@ def _dynamic(table: SectionTable) -> list[tuple[int, int]]:
         return []
     if header is None or len(segments) != 1 or (segments[0][2], segments[0][5]) != (header[4], header[5]):
         raise BundleError("damaged ELF file: program headers and section headers disagree on the dynamic section")
+    if header[5] > _MAX_TAGS * _DYNAMIC.size:
+        raise BundleError(f"damaged ELF file: a dynamic section of {header[5]} bytes")
     tags = []
     for tag, value in entries(table.window, _DYNAMIC, header[4], header[5], "dynamic section"):
         if tag == 0:

@@ -26,7 +26,7 @@ DT_FLAGS_1, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFB, 0x6FFFFFFE, 0x6FFFFFFF
 _TAG = struct.Struct("<QQ")
 _RELOCATION = struct.Struct("<QQq")
 _HASH_HEADER = struct.Struct("<IIII")
-_MAX_TAGS, _MAX_RELOCATIONS = 256, 1 << 22
+MAX_TAGS, _MAX_RELOCATIONS = 256, 1 << 18
 
 
 class Segment(NamedTuple):
@@ -86,7 +86,7 @@ class LoaderView:
             if address is None:
                 continue
             if nbytes % _RELOCATION.size or nbytes > _MAX_RELOCATIONS * _RELOCATION.size:
-                raise BundleError("damaged ELF file: relocations are not whole entries, or more than four million")
+                raise BundleError("damaged ELF file: relocations are not whole entries, or too many")
             for offset, info, addend in _RELOCATION.iter_unpack(self.read(address, nbytes, "relocations")):
                 yield Relocation(offset, info & 0xFFFFFFFF, info >> 32, addend)
 
@@ -130,7 +130,7 @@ def read_loader_view(table: SectionTable) -> LoaderView:
     if len(dynamic) != 1:
         raise BundleError(f"damaged ELF file: {len(dynamic)} dynamic segments")
     size = dynamic[0].memory_size
-    if size % _TAG.size or size > _MAX_TAGS * _TAG.size:
+    if size % _TAG.size or size > MAX_TAGS * _TAG.size:
         raise BundleError("damaged ELF file: the dynamic table is not whole entries, or longer than 256")
     tags: list[tuple[int, int]] = []
     for tag, value in _TAG.iter_unpack(view.read(dynamic[0].address, size, "dynamic table")):

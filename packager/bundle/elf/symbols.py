@@ -20,7 +20,7 @@ SYMBOL = struct.Struct("<IBBHQQ")
 _VERSION = struct.Struct("<H")
 _VERSION_NEED = struct.Struct("<HHIII")
 _VERSION_AUX = struct.Struct("<IHHII")
-_MAX_SYMBOLS = 1 << 20
+_MAX_SYMBOLS, _MAX_NAMES, _MAX_VERSIONS = 1 << 18, 1 << 26, 1 << 16  # count, bytes, bytes
 
 LOCAL, GLOBAL, UNIQUE = 0, 1, 10  # bindings
 DEFAULT, INTERNAL, HIDDEN, PROTECTED = 0, 1, 2, 3  # visibilities
@@ -90,19 +90,25 @@ def read_symbols(table: SectionTable, type_: int) -> list[Symbol]:
     if header is None:
         return []
     if header[5] > _MAX_SYMBOLS * SYMBOL.size:
-        raise BundleError("the ELF file has more than a million symbols")
+        raise BundleError(f"the ELF file has more than {_MAX_SYMBOLS} symbols")
     pool = linked_strings(table, type_)
-    rows = entries(table.window, SYMBOL, header[4], header[5], "symbol table")
-    return [
-        Symbol(string(pool, name), info >> 4, other & 3, info & 15, index, value, size)
-        for name, info, other, index, value, size in rows
-    ]
+    symbols = []
+    left = _MAX_NAMES
+    for name, info, other, index, value, size in entries(table.window, SYMBOL, header[4], header[5], "symbol table"):
+        text = string(pool, name)
+        left -= len(text)
+        if left < 0:
+            raise BundleError(f"the names of the ELF file's symbols have more than {_MAX_NAMES} bytes")
+        symbols.append(Symbol(text, info >> 4, other & 3, info & 15, index, value, size))
+    return symbols
 
 
 def needed_versions(table: SectionTable, dynamic_symbols: list[Symbol]) -> NeededVersions:
     """Return the symbol versions that a shared library needs. Raises BundleError."""
     header = only(table, _SHT_VERNEED)
     needed: dict[int, NeededVersion] = {}
+    if header is not None and header[5] > _MAX_VERSIONS:
+        raise BundleError(f"the ELF file's symbol versions have more than {_MAX_VERSIONS} bytes")
     if header is not None:
         data = table.window.read(header[4], header[5], "symbol versions")
         needed = dict(_needed(data, linked_strings(table, _SHT_VERNEED)))

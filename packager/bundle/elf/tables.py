@@ -22,8 +22,8 @@ SEGMENT = struct.Struct("<IIQQQQQQ")
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _TYPES = {1: "relocatable", 2: "executable", 3: "shared"}
 PT_LOAD = 1
-_SHT_STRTAB, _SHT_NOBITS = 3, 8
-SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_COMPRESSED = 1, 2, 4, 0x800
+SHT_STRTAB, SHT_NOBITS = 3, 8
+SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_MERGE, SHF_TLS, SHF_COMPRESSED = 1, 2, 4, 0x10, 0x400, 0x800
 _MAX_NAME = 4096
 
 
@@ -95,7 +95,7 @@ def read_sections(file: Window) -> SectionTable:
     names = strings(window, headers[names_index])
     sections = []
     for name, type_, flags, address, offset, size, *_ in headers:
-        if type_ not in (0, _SHT_NOBITS):
+        if type_ not in (0, SHT_NOBITS):
             window.part(offset, size, "section")
         sections.append(Section(string(names, name), type_, flags, address, window.base + offset, size))
     return SectionTable(
@@ -112,7 +112,7 @@ def entries(window: Window, entry: struct.Struct, offset: int, size: int, what: 
 
 def strings(window: Window, header: tuple[int, ...]) -> bytes:
     """Return the content of the string table with this section header. Raises BundleError."""
-    if header[1] != _SHT_STRTAB:
+    if header[1] != SHT_STRTAB:
         raise BundleError("damaged ELF file: not a string table")
     return window.read(header[4], header[5], "string table")
 

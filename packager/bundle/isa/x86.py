@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iced_x86 import Code, CpuidFeature, Decoder, Instruction
+from iced_x86 import Code, CpuidFeature, Decoder, Instruction, OpKind
 
 # iced-x86's feature names -> the kernel's, beyond the baseline. Omits features for operating systems, or used only
 # behind a CPUID check: XSAVE (the runtime uses xgetbv), RTM, PKU.
@@ -29,6 +29,7 @@ _NAMES = {number: KERNEL_NAMES[name] for name, number in vars(CpuidFeature).item
 # In 64-bit code this byte only starts EVEX instructions: an unknown one requires AVX-512 at least. Other unknown bytes
 # are data between functions.
 _EVEX = 0x62
+_BRANCHES = (OpKind.NEAR_BRANCH32, OpKind.NEAR_BRANCH64)
 
 
 def code_features(code: bytes) -> set[str]:
@@ -46,3 +47,23 @@ def code_features(code: bytes) -> set[str]:
             seen.add(kind)
             found.update(_NAMES[feature] for feature in instruction.cpuid_features() if feature in _NAMES)
     return found
+
+
+def operand_places(code: bytes) -> tuple[set[int], set[int]]:
+    """Return the offsets of 32-bit operands: of those relative to the next instruction, and of the others."""
+    relative: set[int] = set()
+    others: set[int] = set()
+    decoder, instruction = Decoder(64, code), Instruction()
+    while decoder.can_decode:
+        start = decoder.position
+        decoder.decode_out(instruction)
+        if instruction.len < 5 or instruction.code == Code.INVALID:
+            continue
+        places = decoder.get_constant_offsets(instruction)
+        if places.displacement_size == 4:
+            found = relative if instruction.is_ip_rel_memory_operand else others
+            found.add(start + places.displacement_offset)
+        if places.immediate_size == 4:
+            found = relative if instruction.op0_kind in _BRANCHES else others
+            found.add(start + places.immediate_offset)
+    return relative, others

@@ -26,8 +26,8 @@ from packager.bundle.elf.symbols import (
 from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE
 from packager.bundle.manifest import CONSTANTS_SECTION, SECTION_NAME, SELECTION_SECTION
 from packager.bundle.section import SECTION_HEADER
+from packager.deploy.verify.findings import some
 
-_MOST_SHOWN = 4
 _RESERVED_SLOTS = 3 * 8  # bytes at DT_PLTGOT that belong to the dynamic linker
 _WEAK, _TLS = 2, 6
 # Per machine: relative; absolute by symbol; slots of the GOT and PLT; of thread-local storage; ifunc.
@@ -44,25 +44,16 @@ def binding_problems(view: LoaderView, exports: tuple[str, ...]) -> Iterator[tup
     Ifuncs are allowed in the section of code that checks the CPU itself alone. Raises BundleError.
     """
     symbols = read_symbols(view.table, SHT_DYNSYM)
-    for what in _some(_relocations(view, symbols)):
+    for what in some(_relocations(view, symbols)):
         yield "relocations", what
-    for what in _some(_symbols(view, symbols)):
+    for what in some(_symbols(view, symbols)):
         yield ".dynsym", what
     for name in exports:
         found = view.lookup(name)
         if found is None or found >= len(symbols) or symbols[found].name != name:
             yield ".gnu.hash", f"the exported {name} cannot be found by its hash"
-    for what in _some(misspelled_versions(view.table, symbols)):
+    for what in some(misspelled_versions(view.table, symbols)):
         yield ".gnu.version_r", what
-
-
-def _some(problems: Iterator[str]) -> Iterator[str]:
-    """Yield the first few: a file that is all wrong has a million."""
-    for count, what in enumerate(problems):
-        if count == _MOST_SHOWN:
-            yield "... and more"
-            return
-        yield what
 
 
 def _relocations(view: LoaderView, symbols: list[Symbol]) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
+_MOST_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -65,3 +67,12 @@ def error(
 ) -> Finding:
     """Return a finding that fails the verification; by default the file was changed after it was sealed."""
     return Finding(check, "error", what, where, why, hint)
+
+
+def some(problems: Iterator[str]) -> Iterator[str]:
+    """Yield the first few: a file that is all wrong has a million."""
+    for count, what in enumerate(problems):
+        if count == _MOST_SHOWN:
+            yield "... and more"
+            return
+        yield what

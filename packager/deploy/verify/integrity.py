@@ -9,6 +9,7 @@ from packager.bundle.elf.window import open_window
 from packager.bundle.hashing import sha256
 from packager.bundle.manifest import CONSTANTS_SECTION, DATA_SHA256, GOLDEN_SECTION, SELECTION_SECTION
 from packager.bundle.reader import BundleFile, read_section
+from packager.bundle.section import LARGEST_TEXT
 from packager.deploy.verify.findings import Finding, error
 from packager.errors import PackagerError
 
@@ -76,6 +77,9 @@ def _file_findings(bundle: BundleFile, path: Path) -> Iterator[Finding]:
         with open_window(path) as window:
             start = window.read(0, min(8, window.size), "weights file")
             data_offset = safetensors.header_size(start, window.size)
+            if data_offset > LARGEST_TEXT:  # its names are in the manifest too
+                yield finding("header", f"its header has {data_offset} bytes", "no bundle has one as large")
+                return
             expected = data_offset + manifest.weights.bytes
             if window.size != expected:
                 what = f"the weights file has {window.size} bytes, not {expected}"

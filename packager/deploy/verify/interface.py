@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from packager.bundle.elf.loader import LoaderView
+from packager.bundle.elf.relocations import ObjectView
 from packager.bundle.manifest import SECTION_NAME, Manifest
 from packager.bundle.section import SECTION_HEADER
 from packager.deploy.load.abi import BundleTable, TensorInfoStruct, dtype_name
@@ -24,7 +25,7 @@ _CHUNK = 256
 Tensor = tuple[str, str, tuple[str, ...]]
 
 
-def interface_problems(view: LoaderView, manifest: Manifest) -> Iterator[str]:
+def interface_problems(view: LoaderView | ObjectView, manifest: Manifest) -> Iterator[str]:
     """Yield how the tables differ from the manifest. Raises BundleError for pointers that lead nowhere."""
     tables = _Tables(view)
     first = tables.find()
@@ -48,7 +49,7 @@ def interface_problems(view: LoaderView, manifest: Manifest) -> Iterator[str]:
 class _Tables:
     """The relocated memory of the file, read by address."""
 
-    def __init__(self, view: LoaderView) -> None:
+    def __init__(self, view: LoaderView | ObjectView) -> None:
         self.view = view
         self.pointers = {entry.offset: entry.addend for entry in view.relocations() if not entry.symbol}
 

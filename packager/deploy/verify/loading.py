@@ -12,25 +12,26 @@ from collections.abc import Iterator
 
 from packager.bundle.elf import loader
 from packager.bundle.elf.loader import LoaderView, Segment, read_loader_view
-from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, read_sections
+from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_TLS, SHF_WRITE, SHT_NOBITS, read_sections
 from packager.bundle.elf.window import open_window
 from packager.bundle.reader import BundleFile
 from packager.deploy.verify.binding import binding_problems
 from packager.deploy.verify.findings import Finding, error
 from packager.deploy.verify.interface import interface_problems
+from packager.deploy.verify.padding import gaps, overlaps
 
 _PAGE = 0x1000
 _LARGEST_ALIGN = 0x10000
 _LARGEST_IMAGE = 1 << 46
-_MOST_SEGMENTS = 16
-_HEADER_BYTES, _SEGMENT_BYTES, _SECTION_BYTES = 64, 56, 64
+_MOST_SEGMENTS, _MOST_SECTIONS = 16, 256
+_HEADER_BYTES = 64
 
-_SHT_NOTE, _SHT_NOBITS = 7, 8
+_SHT_NOTE = 7
 # NULL, PROGBITS, SYMTAB, STRTAB, RELA, DYNAMIC, NOTE, NOBITS, DYNSYM, GNU_HASH, GNU_verneed, GNU_versym,
 # X86_64_UNWIND. Arrays of constructors are refused by another check, with a hint of its own.
 _SECTION_TYPES = {0, 1, 2, 3, 4, 6, 7, 8, 11, 14, 15, 16, 0x6FFFFFF6, 0x6FFFFFFE, 0x6FFFFFFF, 0x70000001}
-_SHF_TLS = 0x400
-_SECTION_FLAGS = 0x1 | 0x2 | 0x4 | 0x10 | 0x20 | 0x40 | _SHF_TLS | 0x200000  # W A X M S I T, and retain
+_SECTION_FLAGS = 0x1 | 0x2 | 0x4 | 0x10 | 0x20 | 0x40 | SHF_TLS | 0x200000  # W A X M S I T, and retain
+_ENTRY_BYTES = {2: 24, 4: 24, 6: 16, 11: 24, 0x6FFFFFFF: 2}  # SYMTAB, RELA, DYNAMIC, DYNSYM, GNU_versym
 _SEGMENT_TYPES = {
     loader.PT_LOAD: "LOAD",
     loader.PT_DYNAMIC: "DYNAMIC",
@@ -86,7 +87,7 @@ def _problems(bundle: BundleFile, view: LoaderView) -> Iterator[tuple[str, str]]
         ("ELF header", _header(view)),
         ("program headers", _segments(view)),
         ("section headers", _sections(view)),
-        ("bytes between sections", _gaps(view)),
+        ("bytes between sections", gaps(view.table)),
         ("dynamic table", _tags(view)),
     ):
         found = list(problems)
@@ -156,22 +157,29 @@ def _segments(view: LoaderView) -> Iterator[str]:
 def _sections(view: LoaderView) -> Iterator[str]:
     """Check that every section is of a known kind, and mapped as it says, and special segments are sections."""
     table, loads = view.table, view.of_type(loader.PT_LOAD)
+    if len(table.sections) > _MOST_SECTIONS:
+        yield f"{len(table.sections)} sections, more than {_MOST_SECTIONS}"
+        return
+    if any(header[6] >= len(table.headers) for header in table.headers):
+        yield "one refers to a section that does not exist"
+    if any(header[9] != _ENTRY_BYTES.get(header[1], header[9]) for header in table.headers):
+        yield "one has entries of an unknown size"
     for section in table.sections:
         if section.type not in _SECTION_TYPES or section.flags & ~_SECTION_FLAGS:
             yield f"{section.name!r} has type {section.type:#x} and flags {section.flags:#x}"
         elif not section.flags & SHF_ALLOC:
             if section.address or section.flags & (SHF_WRITE | SHF_EXECINSTR):
                 yield f"{section.name!r} has an address or permissions, and is not mapped"
-        elif section.flags & _SHF_TLS and section.type == _SHT_NOBITS:
+        elif section.flags & SHF_TLS and section.type == SHT_NOBITS:
             continue  # takes no memory of the image
         elif section.size and not any(
-            _maps(load, section.address, section.offset, section.size, section.type == _SHT_NOBITS)
+            _maps(load, section.address, section.offset, section.size, section.type == SHT_NOBITS)
             and bool(load.flags & loader.PF_X) == bool(section.flags & SHF_EXECINSTR)
             and bool(load.flags & loader.PF_W) == bool(section.flags & SHF_WRITE)
             for load in loads
         ):
             yield f"{section.name!r} is not mapped where and as its header says"
-    yield from _overlaps(view)
+    yield from overlaps(table)
     yield from _special(view)
 
 
@@ -185,21 +193,12 @@ def _maps(load: Segment, address: int, offset: int, size: int, zeroed: bool) -> 
     )
 
 
-def _overlaps(view: LoaderView) -> Iterator[str]:
-    stored = sorted(
-        (s.offset, s.offset + s.size, s.name) for s in view.table.sections if s.type not in (0, _SHT_NOBITS) and s.size
-    )
-    for (_, end, name), (start, _, following) in itertools.pairwise(stored):
-        if start < end:
-            yield f"{following!r} overlaps {name!r}"
-
-
 def _special(view: LoaderView) -> Iterator[str]:
     """Check that the segments that are no LOAD cover exactly the sections that they are made for."""
     sections = view.table.sections
     for type_, chosen in (
         (loader.PT_DYNAMIC, [s for s in sections if s.name == ".dynamic"]),
-        (loader.PT_TLS, [s for s in sections if s.flags & _SHF_TLS]),
+        (loader.PT_TLS, [s for s in sections if s.flags & SHF_TLS]),
         (loader.PT_GNU_EH_FRAME, [s for s in sections if s.name == ".eh_frame_hdr"]),
         (loader.PT_GNU_PROPERTY, [s for s in sections if s.name == ".note.gnu.property"]),
     ):
@@ -214,26 +213,6 @@ def _special(view: LoaderView) -> Iterator[str]:
         notes = [s for s in sections if s.type == _SHT_NOTE and s.flags & SHF_ALLOC]
         if not any(s.address == segment.address for s in notes) or segment.file_size > sum(s.size + 8 for s in notes):
             yield "NOTE is not the notes' sections"
-
-
-def _gaps(view: LoaderView) -> Iterator[str]:
-    """Check that bytes of the file that no header, table or section holds are zero padding."""
-    table = view.table
-    window = table.window
-    headers_at = int.from_bytes(window.read(40, 8, "ELF header"), "little")
-    parts = [(0, _HEADER_BYTES + _SEGMENT_BYTES * len(view.segments))]
-    parts += [(headers_at, headers_at + _SECTION_BYTES * len(table.headers))]
-    parts += [(s.offset, s.offset + s.size) for s in table.sections if s.type not in (0, _SHT_NOBITS) and s.size]
-    at = 0
-    for start, end in [*sorted(parts), (window.size, window.size)]:
-        if start < at:
-            yield f"headers or sections overlap at offset {start:#x}"
-            return
-        if start - at > 2 * _LARGEST_ALIGN:
-            yield f"{start - at} bytes at offset {at:#x} belong to no section"
-        elif any(window.read(at, start - at, "padding")):
-            yield f"the padding at offset {at:#x} is not zero"
-        at = end
 
 
 def _tags(view: LoaderView) -> Iterator[str]:

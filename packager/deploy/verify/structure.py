@@ -163,7 +163,6 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
     golden_bytes = manifest.golden.bytes if manifest.golden else 0
     embedded = manifest.weights.bytes if manifest.weights.storage == "embedded" else 0
     for check, what, actual, declared in (
-        ("manifest.file_size", "bytes of the file", elf.file_size, manifest.sizes.file),
         ("manifest.code_size", "bytes of code", elf.code_bytes, manifest.sizes.code),
         ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), manifest.sizes.constants),
         ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), embedded),

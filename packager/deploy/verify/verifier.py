@@ -10,6 +10,7 @@ from packager.bundle.manifest import Manifest
 from packager.bundle.reader import BundleFile, inspect
 from packager.deploy.trust.check import refusal
 from packager.deploy.trust.trust import Trust, read_trust
+from packager.deploy.verify.archive import archive_findings
 from packager.deploy.verify.code import code_findings
 from packager.deploy.verify.findings import Check, Finding, VerifyResult, error
 from packager.deploy.verify.gpus import describe_cuda
@@ -87,8 +88,9 @@ def _signature(path: Path, trust: Trust | str | Path, signature: str | Path | No
 
 
 def _elf(bundle: BundleFile) -> list[Finding]:
-    """Check the image by its section headers, and if nothing is wrong, as the dynamic linker sees it."""
-    return list(elf_findings(bundle)) or list(loading_findings(bundle))
+    """Check the image by its section headers, and if nothing is wrong, as the linker sees it that gets the bundle."""
+    linker = archive_findings if bundle.manifest.form == "static" else loading_findings
+    return list(elf_findings(bundle)) or list(linker(bundle))
 
 
 def _compared(manifest: Manifest) -> str:

@@ -4,12 +4,14 @@
   condition of a vector ``Select`` is declared with the type of its values, which nvcc rejects. Both are unrolled.
 - Vectors of more than four indices are packed into half as many registers and filled one by one: unrolled too.
 - Infinities of bfloat16 are written as names that CUDA does not have: cast from float32.
-- Local copies are named after parameters, thus after the model's tensors, whose names may begin with a digit: renamed.
+- Variables are named after the model's tensors and dims, and their names are written as they are: whoever named them
+  would write the kernel. They are renamed, last of all.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,17 +19,17 @@ from tvm import tirx
 from tvm.ir import PrimType, TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import stmt as st
-from tvm.tirx.buffer import is_buffer_var
 from tvm_ffi import structural_map
 
 from packager.errors import BackendError
-from packager.graph.identity import IdentitySet
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import nodes_of
 from packager.lower.blocks import variables
 
 _BFLOAT16 = PrimType("bfloat16")
 # The longest vector of indices.
 MAX_INDICES = 4
+_IDENTIFIER = re.compile(r"[A-Za-z]")
 _CONDITIONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not, tirx.Select)
 
 
@@ -103,25 +105,18 @@ def check_registers(function: tirx.PrimFunc) -> None:
             raise BackendError(f"threads exchange {buffer.name!r} through registers")
 
 
-def name_parameters(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function with parameters renamed to valid C++ identifiers."""
-    renamed = {
-        parameter: tirx.decl_buffer(
-            parameter.shape,
-            parameter.dtype,
-            f"_{parameter.name}",
-            elem_offset=parameter.elem_offset,
-            scope=parameter.scope(),
-            layout=parameter.layout,
-        )
-        for parameter in primfunc.params
-        if is_buffer_var(parameter) and parameter.name[:1].isdigit()
-    }
-    if not renamed:
-        return primfunc
+@tirx.transform.prim_func_pass(opt_level=0, name="PlainNames")  # type: ignore[untyped-decorator]
+def plain_names(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    """Rename variables to identifiers of C++ that mean nothing else: the code generator writes any name as it is."""
+    scalars = IdentitySet(parameter for parameter in function.params if isinstance(parameter.ty, PrimType))
+    renamed = IdentityMap[Any]()
 
-    def replace(variable: Any) -> Any:
-        return renamed.get(variable, variable)
+    def plain(variable: Any) -> Any:
+        if variable not in renamed:
+            name = re.sub(r"[^\w.]", "_", variable.name, flags=re.ASCII)  # threadIdx.x has a meaning
+            name = f"dim_{name}" if variable in scalars else name if _IDENTIFIER.match(name) else f"_{name}"
+            renamed[variable] = variable if name == variable.name else tirx.Var(name, variable.ty)
+        return renamed[variable]
 
-    body = structural_map(primfunc.body, (tirx.Var, replace))
-    return tirx.PrimFunc([replace(p) for p in primfunc.params], body).with_attrs(dict(primfunc.attrs or {}))
+    body = structural_map(function.body, (tirx.Var, plain))
+    return tirx.PrimFunc([plain(p) for p in function.params], body).with_attrs(dict(function.attrs or {}))

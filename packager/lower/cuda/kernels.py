@@ -19,7 +19,12 @@ from tvm.tirx import stmt as st
 from packager.errors import BackendError
 from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Kernel
-from packager.lower.cuda.codegen_workarounds import cast_infinities, check_registers, unroll_unsupported_vectors
+from packager.lower.cuda.codegen_workarounds import (
+    cast_infinities,
+    check_registers,
+    plain_names,
+    unroll_unsupported_vectors,
+)
 from packager.lower.kernels import take_pointers
 
 AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -96,6 +101,7 @@ FINISH = [
     _T.StmtSimplify(),
     _T.LowerIntrin(),
     cast_infinities,
+    plain_names,
 ]
 
 

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import packager
 from packager.bundle.elf.file import read_elf
 from packager.bundle.elf.tables import SHF_EXECINSTR
+from packager.bundle.fatbin import FATBIN_SECTION
 
 pytestmark = pytest.mark.slow
 # What means something to C, its preprocessor, assemblers, linkers, jinja, printf, shells, or to nobody.
@@ -127,7 +128,7 @@ def model(name: Name) -> onnx.ModelProto:
 
 
 def code(name: Name, folder: Path, targets: list[str]) -> dict[str, str]:
-    """Build, and return the hashes of the machine code in all objects that are linked."""
+    """Build, and return the hashes of the machine code, for CPU and GPU, in all objects that are linked."""
     folder.mkdir()
     (folder / "model.onnx").write_bytes(model(name).SerializeToString())
     with pytest.raises(packager.PackagerError, match="no bounds") as caught:
@@ -142,17 +143,21 @@ def code(name: Name, folder: Path, targets: list[str]) -> dict[str, str]:
         keep_workdir=work,
         header=folder / "o.h",
     )
-    assert packager.verify(bundle).ok
+    assert {finding.check for finding in packager.verify(bundle).findings} <= {"machine.cuda_driver"}
     found = {}
     for path in sorted(work.rglob("*.o")):
         image, data = read_elf(path), path.read_bytes()
-        text = [data[s.offset : s.offset + s.size] for s in image.sections.values() if s.flags & SHF_EXECINSTR]
+        text = [
+            data[s.offset : s.offset + s.size]
+            for s in image.sections.values()
+            if s.flags & SHF_EXECINSTR or s.name == FATBIN_SECTION
+        ]
         found[re.sub(r"[0-9a-f]{16,}", "", str(path.relative_to(work)))] = hashlib.sha256(b"".join(text)).hexdigest()
     assert found
     return found
 
 
-@pytest.mark.parametrize("targets", [["llvm", "ccompiler"], ["llvm"]], ids=" ".join)
+@pytest.mark.parametrize("targets", [["llvm", "ccompiler"], ["llvm"], ["cuda -arch=sm_80"]], ids=" ".join)
 @pytest.mark.parametrize(
     ("seed", "count"), [(0, 3), *(pytest.param(seed, 100, marks=pytest.mark.thorough) for seed in range(1, 6))]
 )

@@ -109,7 +109,6 @@ FAULTS: list[tuple[str, Sequence[str], Sequence[str], Patch, set[str]]] = [
     ("undefined symbol of no library", ("STRANGER",), (), unchanged, {"elf.undefined"}),
     ("constructor", ("CONSTRUCTORS",), (), unchanged, {"elf.constructors"}),
     ("start files", (), ("-Wl,-init=packager_bundle_v1",), unchanged, {"elf.constructors"}),
-    ("file size", (), (), size(file=1), {"manifest.file_size"}),
     ("code size", (), (), size(code=1), {"manifest.code_size"}),
     ("constants size", (), (), size(constants=128), {"manifest.constants"}),
     ("constant's hash", (), (), constant(sha256="0" * 64), {"integrity.constants"}),

@@ -23,7 +23,6 @@ from tvm_ffi import structural_map, structural_walk
 from packager.errors import BackendError
 from packager.graph.rewrite import apply
 from packager.ir.primitives import Kernel
-from packager.lower.cuda.codegen_workarounds import name_parameters
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.schedule import schedule_cuda
@@ -274,7 +273,7 @@ def test_rows_of_a_length_known_at_run_time_have_a_warp_each() -> None:
     (launch,) = launches.values()
     assert int(launch.extents["threadIdx.x"]) == 32
     assert "__syncthreads" not in source[source.rindex("__global__") :]
-    assert "< (n >> (int64_t)7)" in source
+    assert "< (dim_n >> (int64_t)7)" in source
 
 
 def test_rows_that_do_not_fill_a_warp_evenly_stay_in_registers() -> None:
@@ -411,14 +410,20 @@ def test_a_maximum_starts_at_infinity(shape: Shape) -> None:
     assert "3.402" not in kernel
 
 
-def test_parameters_may_be_named_by_numbers() -> None:
-    (primfunc,) = functions(R.nn.relu, ((8,), F))
-    old = primfunc.params[0]
-    new = tirx.decl_buffer(old.shape, old.dtype, "1", elem_offset=old.elem_offset)
-    body = structural_map(primfunc.body, (tirx.Var, lambda var: new if var.same_as(old) else var))
-    primfunc = name_parameters(tirx.PrimFunc([new, primfunc.params[1]], body).with_attrs(dict(primfunc.attrs)))
-    source, _ = lower(schedule_cuda(primfunc, TARGET))
-    assert "_1_local" in source
+@pytest.mark.parametrize("name", ["1", "a\nb", 'x; asm("trap;"); float y', "é", "*/", "int"])
+def test_parameters_may_have_any_names(name: str) -> None:
+    """Variables of the kernel are named after tensors of the model, and TVM writes their names as they are."""
+    (plain,) = functions(R.nn.relu, ((8,), F))
+    old = plain.params[0]
+    new = tirx.decl_buffer(old.shape, old.dtype, name, elem_offset=old.elem_offset)
+    body = structural_map(plain.body, (tirx.Var, lambda var: new if var.same_as(old) else var))
+    named = tirx.PrimFunc([new, plain.params[1]], body).with_attrs(dict(plain.attrs))
+    sources = [lower(schedule_cuda(primfunc, TARGET))[0] for primfunc in (plain, named)]
+    expected, found = (
+        re.split(r"\w+_local_ptr", source[source.rindex("__global__") :], flags=re.A) for source in sources
+    )
+    assert len(found) > 1
+    assert found == expected
 
 
 def test_threads_exchange_nothing_by_their_registers() -> None:
