@@ -15,14 +15,15 @@ from packager.pipeline.request import Request
 
 
 def provenance_of(request: Request) -> Provenance:
-    """Return the provenance of a bundle; equal requests with equal files have equal ones, in any folder."""
+    """Return the provenance of a bundle; equal requests with equal files have equal ones, in any folder.
+
+    The rest of the manifest says where the weights are, and the prefix: with the default given or left out.
+    """
     options = {
         "dims": strict_json.canonical(PARTS["dims"](request)).decode() if request.dims else None,
         "entry": request.entry,
         "golden": None if request.golden is None or isinstance(request.golden, Path) else str(request.golden),
         "precision": request.precision,
-        "prefix": request.prefix,
-        "weights": request.weights,
     }
     return Provenance(
         inputs=tuple(dict.fromkeys(_inputs(request))),

@@ -60,11 +60,10 @@ def _within(analyzer: Any, bound: Any, extent: Any) -> Any:
 
 def _forward(inputs: Sequence[Any], attributes: dict[str, Any]) -> bool:
     """Whether all bounds are known, and all steps positive."""
-    values = [known(value, attributes) for value in inputs[1:] if value is not None]
-    steps = optional(inputs, 4)
-    return all(value is not None for value in values) and (
-        steps is None or all(step > 0 for step in known(steps, attributes))
-    )
+    values = [None if value is None else known(value, attributes) for value in inputs[1:]]
+    unknown = any(found is None and value is not None for found, value in zip(values, inputs[1:], strict=True))
+    steps = optional(values, 3)
+    return not unknown and (steps is None or all(step > 0 for step in steps))
 
 
 def _min(analyzer: Any, bound: Any, other: Any) -> Any:
