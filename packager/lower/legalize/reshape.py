@@ -21,12 +21,14 @@ from packager.graph.rewrite import with_main
 
 
 def legalize_reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Keep a reshape whose element counts are equal only by a run-time condition.
+    """Keep a reshape whose element counts are equal only by a run-time condition, or with extents such as ``h // 4``.
 
     As a kernel it would not be recognized as a reshape, and LLVM spends minutes on its chains of divisions.
     """
     before, after = extents_of(call.args[0]), extents_of(call)
     if before is not None and after is not None:
+        if not all(isinstance(extent, tirx.IntImm | tirx.Var) for extent in (*before, *after)):
+            return call
         counts = [reduce(operator.mul, extents, tirx.IntImm("int64", 1)) for extents in (before, after)]
         if not Analyzer().can_prove_equal(*counts):
             return call
