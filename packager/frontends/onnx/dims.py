@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import re
 from collections.abc import Mapping
 
 import onnx
 
+from packager.bundle import shape_expr
 from packager.errors import ModelError
+from packager.frontends.dims import DimRequest
 
 # The manifest limits the length of shape expressions, which contain dim names.
 MAX_DIM_NAME = 64
+MAX_EXPRESSION_DIMS = 8
 
 
-def name_dims(graph: onnx.GraphProto) -> dict[str, str]:
-    """Rename every symbolic dim of the inputs to an identifier; return name -> first occurrence."""
+def name_dims(graph: onnx.GraphProto) -> tuple[dict[str, str], dict[str, str]]:
+    """Rename every symbolic dim of the inputs to an identifier.
+
+    Returns name -> first occurrence, and name -> expression over other dims for those that the file names so, as
+    exporters do: ``past_sequence_length + sequence_length``.
+    """
     found: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     names: dict[object, str] = {}  # name in the file, or position if unnamed -> identifier
     for value in graph.input:
         kind = value.type.WhichOneof("value")
@@ -31,9 +40,38 @@ def name_dims(graph: onnx.GraphProto) -> dict[str, str]:
             key = dim.dim_param or (value.name, axis)
             if key not in names:
                 names[key] = _identifier(dim.dim_param or f"{value.name}_{axis}", set(names.values()))
+            spelled[names[key]] = dim.dim_param
             dim.dim_param = names[key]
             found.setdefault(dim.dim_param, f"input {value.name!r}, axis {axis}")
-    return found
+    return found, {name: text for name, text in spelled.items() if name != text and _is_expression(text, found)}
+
+
+def _is_expression(text: str, dims: Mapping[str, str]) -> bool:
+    try:
+        inside = shape_expr.names(text)
+    except shape_expr.ShapeExpressionError:
+        return False
+    return bool(inside) and inside <= dims.keys()
+
+
+def bound_expressions(requests: Mapping[str, DimRequest], expressions: Mapping[str, str]) -> dict[str, DimRequest]:
+    """Return the requests, and the bounds that follow from them for dims which are expressions over others.
+
+    Expressions are monotone in each dim (sums, products, quotients), so the bounds are among their values at bounds.
+    """
+    bounds = dict(requests)
+    for name, text in expressions.items():
+        inside = sorted(shape_expr.names(text))
+        if name in bounds or len(inside) > MAX_EXPRESSION_DIMS or not all(dim in bounds for dim in inside):
+            continue
+        corners = itertools.product(*((bounds[dim].min, bounds[dim].max) for dim in inside))
+        try:
+            sizes = [shape_expr.evaluate(text, dict(zip(inside, corner, strict=True))) for corner in corners]
+        except shape_expr.ShapeExpressionError:
+            continue
+        if min(sizes) >= 1:
+            bounds[name] = DimRequest(min(sizes), max(sizes))
+    return bounds
 
 
 def _identifier(spelled: str, taken: set[str]) -> str:

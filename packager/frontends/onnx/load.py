@@ -21,7 +21,7 @@ from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.freeze import freeze_inputs
 from packager.frontends.node_names import tag_bindings
-from packager.frontends.onnx.dims import fix_dims, name_dims
+from packager.frontends.onnx.dims import bound_expressions, fix_dims, name_dims
 from packager.frontends.onnx.graph.bounded_sizes import bound_sizes
 from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx.graph.external_data import all_tensors, detach_large, is_declared, read_external
@@ -58,7 +58,8 @@ def load(
     _override(graph, overrides, arrays)
     _refuse_strings(graph)
     freeze_inputs(graph, frozen or {})
-    found = name_dims(graph)
+    found, expressions = name_dims(graph)
+    dims = bound_expressions(dims, expressions)
     resolved = resolve_dims(found, dims)
     fix_dims(graph, {dim: request.min for dim, request in dims.items() if request.fixed})
     custom = take_custom_nodes(model, op_libraries)
