@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packager.errors import UsageError
+from packager.errors import ModelError, PackagerError, UsageError, last_line
 from packager.frontends.dims import DimRequest
 from packager.ir.model import ImportedModel
 
@@ -45,7 +47,8 @@ def load_model(
     if path.suffix == ".onnx":
         from packager.frontends.onnx import load as onnx_file
 
-        return onnx_file.load(path, dims, name, op_libraries, overrides, frozen or {})
+        with _blamed(path):
+            return onnx_file.load(path, dims, name, op_libraries, overrides, frozen or {})
     if frozen:
         raise UsageError(
             f"{path}: --freeze is for inputs of ONNX models, but this is not one",
@@ -59,10 +62,27 @@ def load_model(
     if path.suffix == ".pt2":
         from packager.frontends.torch import load as torch_export
 
-        return torch_export.load(path, dims, name, overrides)
+        with _blamed(path):
+            return torch_export.load(path, dims, name, overrides)
     from packager.frontends import relax as relax_json
 
     return relax_json.load(path, dims, name, entry or relax_json.MAIN, overrides)
+
+
+@contextmanager
+def _blamed(path: Path) -> Iterator[None]:
+    """Turn what an importer raises about a file that it did not expect into a ModelError."""
+    try:
+        yield
+    except PackagerError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise ModelError(
+            f"{path}: cannot be imported: {type(error).__name__}: {last_line(error)}",
+            detail=f"at {Path(frame.filename).name}:{frame.lineno}, in {frame.name}",
+            hint="if other runtimes read this file, please report it",
+        ) from error
 
 
 def check_suffix(path: Path) -> None:

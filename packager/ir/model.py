@@ -84,7 +84,7 @@ class ImportedModel:
 
     ``weights`` are in parameter order. ``nodes`` maps names of Relax variables to the source graph's nodes. ``module``
     is a ``tvm.IRModule``. ``sources`` maps weights computed at import to the ``originals`` they derive from; all others
-    are unchanged constants of the model.
+    are unchanged constants of the model. ``warnings`` say what is odd about the file.
     """
 
     signature: ModelSignature
@@ -93,6 +93,7 @@ class ImportedModel:
     nodes: Mapping[str, str]
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     originals: Mapping[str, Array] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def constants(self) -> dict[str, NamedArray]:
         """Return the weights, in order, with the model's constants that each derives from."""

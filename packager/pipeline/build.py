@@ -117,7 +117,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     with report.stage("import", "importing the model"):
         imported = import_model(request)
     dump.imported(imported, workdir, request.keep_workdir)
-    _report_micro_batches(imported, report.say)
+    _report_import(imported, report.say)
     specialized, device = request.targets.specialized, request.targets.device
     with report.stage("prepare", "preparing the model"):
         prepared = prepare(imported, preparation_for(specialized), device)
@@ -180,7 +180,9 @@ def _reference(request: Request, workdir: Path) -> Path | None:
     return reference
 
 
-def _report_micro_batches(model: ImportedModel, progress: Progress) -> None:
+def _report_import(model: ImportedModel, progress: Progress) -> None:
+    for warning in model.warnings:
+        progress(f"warning: {warning}")
     for entry in model.signature.every_entry():
         if entry.batches.count != 1:
             progress(f"a run is {entry.batches.count} micro-batches")

@@ -42,6 +42,7 @@ def merge_models(variants: Sequence[ImportedModel], name: str) -> ImportedModel:
         nodes=merger.nodes,
         sources=merger.sources,
         originals=merger.originals,
+        warnings=tuple(dict.fromkeys(text for model in variants for text in model.warnings)),
     )
 
 

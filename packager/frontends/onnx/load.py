@@ -21,10 +21,11 @@ from packager.errors import ModelError, UnsupportedOperatorsError
 from packager.frontends.dims import DimRequest, resolve_dims
 from packager.frontends.freeze import freeze_inputs
 from packager.frontends.node_names import tag_bindings
+from packager.frontends.onnx.check import check
 from packager.frontends.onnx.dims import bound_expressions, fix_dims, name_dims
 from packager.frontends.onnx.graph.bounded_sizes import bound_sizes
 from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
-from packager.frontends.onnx.graph.external_data import all_tensors, detach_large, is_declared, read_external
+from packager.frontends.onnx.graph.external_data import detach_large, read_external
 from packager.frontends.onnx.graph.narrow_types import store_narrow
 from packager.frontends.onnx.graph.nodes import is_standard, replace_all, standard_version, title_of
 from packager.frontends.onnx.graph.simplify import simplify
@@ -50,7 +51,7 @@ def load(
     frozen: Mapping[str, Array] | None = None,
 ) -> ImportedModel:
     """Read an ``.onnx`` file and its external data. Raises ModelError, UnsupportedOperatorsError and UsageError."""
-    model, arrays = _read(path)
+    model, arrays, warnings = _read(path)
     model = inline_functions(model, op_libraries)
     sha256 = sha256_of_file(path)
     graph = model.graph
@@ -96,11 +97,12 @@ def load(
         nodes=nodes,
         sources=sources,
         originals={source: constants.array(source) for names in sources.values() for source in names},
+        warnings=warnings,
     )
 
 
-def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """Return the model, and the large initializers, whose data are removed from it. Raises ModelError."""
+def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Array], tuple[str, ...]]:
+    """Return the model, the large initializers, whose data are removed from it, and warnings. Raises ModelError."""
     try:
         model = onnx.load(path, load_external_data=False)
     except (DecodeError, ValueError, OSError) as error:
@@ -115,7 +117,7 @@ def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Array]]:
         model, large = onnx.ModelProto(), model
         model.CopyFrom(large)
         del large
-    _check(path, model)
+    warnings = check(path, model)
     try:
         arrays |= read_external(model, path.parent, arrays)
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
@@ -124,24 +126,7 @@ def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Array]]:
             detail=str(error),
             hint="external data files must be in the model's folder, under the names used in the model",
         ) from None
-    return model, arrays
-
-
-def _check(path: Path, model: onnx.ModelProto) -> None:
-    """Raise ModelError unless the model is valid. External data is not read yet, so not checked."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    # The checker requires a shape for every output, which shape inference makes unnecessary.
-    for value in bare.graph.output:
-        if value.type.HasField("tensor_type"):
-            value.type.tensor_type.shape.SetInParent()
-    # It also opens external data, relative to the current folder: replaced by an empty tensor.
-    for tensor in filter(is_declared, all_tensors(bare)):
-        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
-    try:
-        onnx.checker.check_model(bare)
-    except (onnx.checker.ValidationError, ValueError) as error:
-        raise ModelError(f"{path}: is not a valid ONNX model", detail=str(error)) from None
+    return model, arrays, warnings
 
 
 def _drop_initializer_inputs(graph: onnx.GraphProto) -> None:

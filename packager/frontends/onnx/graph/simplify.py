@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto
 
 from packager.bundle.arrays import Array
+from packager.frontends.onnx.graph.contrib.expand import expand_contributed
 from packager.frontends.onnx.graph.custom_ops import CustomNode
 from packager.frontends.onnx.graph.expand_functions import expand_functions, inline_branches
 from packager.frontends.onnx.graph.fold_constants import Constants, fold_constants
@@ -50,7 +51,8 @@ def simplify(
         _rewrite(model.graph, inferred, constants)
         _split_to_slices(model, inferred, constants)
         folded = _replace_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
-        changed = inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
+        changed = expand_contributed(model, inferred, constants)
+        changed |= inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
         if not (changed | unroll_loops(model, inferred, constants)) and not folded:
             break
     _fold_batch_norms(model.graph, constants)

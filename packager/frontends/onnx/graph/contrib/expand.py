@@ -1,0 +1,54 @@
+"""The pass that expands onnxruntime's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from packager.custom_ops.domains import STANDARD_DOMAINS
+from packager.errors import ModelError
+from packager.frontends.onnx.graph.contrib import activations, attention, blocks, normalization, quantized
+from packager.frontends.onnx.graph.contrib.body import Body, NotYetError, Rule
+from packager.frontends.onnx.graph.fold_constants import Constants
+from packager.frontends.onnx.graph.infer_shapes import Inferred
+from packager.frontends.onnx.graph.nodes import rewrite_nodes, standard_version, title_of
+
+DOMAIN = "com.microsoft"
+RULES: Mapping[str, Rule] = {
+    name: rule
+    for family in (activations, attention, blocks, normalization, quantized)
+    for name, rule in family.RULES.items()
+}
+# Those that onnxruntime registers in the standard domain.
+IN_STANDARD_DOMAIN = ("SimplifiedLayerNormalization",)
+
+
+def expand_contributed(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> bool:
+    """Replace the nodes that have a rule; return whether there were any.
+
+    A node is kept while the types of its inputs are unknown. Raises ModelError for a use that is not supported.
+    """
+    opset = standard_version(model) or 1
+
+    def expanded(index: int, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        standard = node.domain in STANDARD_DOMAINS and node.op_type in IN_STANDARD_DOMAIN
+        if not (standard or (node.domain == DOMAIN and node.op_type in RULES)):
+            return None
+        body = Body(node, inferred, constants, f"{title_of(node)}.{index}.", opset)
+        try:
+            results = RULES[node.op_type](body)
+        except NotYetError:
+            return None
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ModelError(
+                f"node {title_of(node)!r} of operator {DOMAIN}::{node.op_type} cannot be imported",
+                detail=str(error),
+                hint="save the model at a lower optimization level, or without this operator",
+            ) from error
+        for name, result in zip(node.output, results, strict=False):
+            if name and result:
+                body.nodes.append(onnx.helper.make_node("Identity", [result], [name], name=title_of(node)))
+        return body.nodes
+
+    return rewrite_nodes(model.graph, expanded)
