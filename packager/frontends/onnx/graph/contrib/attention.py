@@ -42,7 +42,7 @@ def _attend(b: Body, q: str, k: str, v: str, bias: str, past: tuple[str, str], *
 def _attention(b: Body) -> list[str]:
     """Inputs: x [batch, rows, width], weights of q, k and v side by side, their bias, mask, past, added bias."""
     x, weights, bias, mask, past, added = (b.input(index) for index in range(6))
-    heads = b.flag("num_heads")
+    heads = b.required("num_heads")
     if b.flag("do_rotary") or b.flag("past_present_share_buffer"):
         raise ValueError("rotary embeddings inside, and shared buffers, are not supported")
     whole = b.extents(weights)[1]
@@ -64,7 +64,7 @@ def _attention(b: Body) -> list[str]:
 def _multi_head(b: Body) -> list[str]:
     """Inputs: q, k, v [batch, rows, width] (k and v may have heads apart), bias, mask, added bias, past key, value."""
     q, k, v, bias, mask, added, past_key, past_value = (b.input(index) for index in range(8))
-    heads = b.flag("num_heads")
+    heads = b.required("num_heads")
     ranks = [len(b.extents(name)) for name in (q, k, v) if name]
     if len(ranks) != 3 or ranks[0] != 3:
         raise ValueError("packed queries, keys and values are not supported")

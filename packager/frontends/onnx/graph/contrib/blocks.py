@@ -40,8 +40,8 @@ def dequantized_rows(b: Body, rows: int, depth: int, bits: int, block: int) -> A
 def _matmul(b: Body) -> list[str]:
     if b.input(4):
         raise ValueError("its input g_idx is not supported")
-    rows, depth = b.flag("N"), b.flag("K")
-    weight = dequantized_rows(b, rows, depth, b.flag("bits", 4), b.flag("block_size"))
+    rows, depth = b.required("N"), b.required("K")
+    weight = dequantized_rows(b, rows, depth, b.flag("bits", 4), b.required("block_size"))
     kind = helper.tensor_dtype_to_np_dtype(b.type_of(b.input(0)))
     product = b("MatMul", b.input(0), b.array(weight.T, kind))
     return [b("Add", product, b.input(5)) if b.input(5) else product]

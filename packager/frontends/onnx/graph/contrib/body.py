@@ -62,6 +62,12 @@ class Body:
         value = self.attributes.get(name, default)
         return value.decode() if isinstance(value, bytes) else value
 
+    def required(self, name: str) -> Any:
+        """Return an attribute. Raises ValueError if the node lacks it."""
+        if name not in self.attributes:
+            raise ValueError(f"it lacks the attribute {name}")
+        return self.attributes[name]
+
     def __call__(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Write a node with one output; return the output's name."""
         return self.several(operator, inputs, 1, **attributes)[0]

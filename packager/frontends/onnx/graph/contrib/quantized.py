@@ -51,7 +51,7 @@ def _pool(operator: str) -> Rule:
 def _concat(b: Body) -> list[str]:
     """Inputs: the result's scale and zero point, then (tensor, scale, zero point) of each part."""
     parts = [dequantized(b, index) for index in range(2, len(b.node.input), 3)]
-    return [quantized(b, b("Concat", *parts, axis=b.flag("axis")), 0)]
+    return [quantized(b, b("Concat", *parts, axis=b.required("axis")), 0)]
 
 
 def _softmax(b: Body) -> list[str]:
