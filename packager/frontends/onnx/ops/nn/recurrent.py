@@ -1,7 +1,7 @@
 """Converters of recurrent networks, unrolled over time: one matmul of all inputs, then the steps.
 
 ONNX operators RNN, LSTM and GRU (version 22): both directions, sequence lengths, peepholes, clipping, both layouts and
-all activations. The number of steps must be static.
+all activations. A symbolic number of steps is unrolled to its maximum; steps beyond it leave the state alone.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tvm import relax
+from tvm import relax, te, tirx
 
 from packager.frontends.onnx.ops.nn import activations
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, optional, text
+from packager.frontends.onnx.ops.shape_arithmetic import as_tensor
 
 MAX_STEPS = 2048
+# Each run computes the maximum of a symbolic number.
+MAX_SYMBOLIC_STEPS = 512
 # Number of gates. In the weights they are ordered input, output, forget, cell (LSTM); update, reset, hidden (GRU).
 GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 DEFAULTS = {"RNN": ["Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
@@ -166,8 +169,11 @@ def _unroll(kind: str, builder: Any, inputs: Sequence[Any], attributes: dict[str
     steps, batch, _ = extents(x)
     directions, rows, _ = extents(w)
     hidden, dtype = rows // GATES[kind], dtype_of(x)
-    if not isinstance(steps, int) or not 0 < steps <= MAX_STEPS:
-        raise ValueError(f"{kind} over {steps} steps: must be a static number up to {MAX_STEPS} (--dim)")
+    asked = steps
+    if not isinstance(steps, int):
+        x, lengths, steps = _padded(builder, kind, x, lengths, attributes["tvm_custom"]["analyzer"])
+    if not 0 < steps <= MAX_STEPS:
+        raise ValueError(f"{kind} over {steps} steps: there can be up to {MAX_STEPS}")
     if text(attributes, "direction", "forward") not in ("forward", "reverse", "bidirectional"):
         raise ValueError(f"{kind} has no such direction")
     outputs: list[list[Any]] = []
@@ -207,14 +213,38 @@ def _unroll(kind: str, builder: Any, inputs: Sequence[Any], attributes: dict[str
             state = new
         outputs.append(made)
         finals.append(state)
-    return _results(builder, outputs, finals, batch_first=batch_first)
+    return _results(builder, outputs, finals, asked, batch_first=batch_first)
 
 
-def _results(builder: Any, outputs: list[list[Any]], finals: list[list[Any]], *, batch_first: bool) -> Any:
-    """Return the outputs of all steps, [steps, directions, batch, hidden], and the final states by direction."""
+def _padded(builder: Any, kind: str, x: Any, lengths: Any, analyzer: Any) -> tuple[Any, Any, int]:
+    """Return x with zeros up to the maximum number of steps, the lengths of its sequences, and that maximum."""
+    steps, batch, _ = extents(x)
+    most = int(analyzer.const_int_bound(steps).max_value)
+    if most > MAX_SYMBOLIC_STEPS:
+        raise ValueError(
+            f"{kind} over {steps} steps, up to {most}: a symbolic number can be up to {MAX_SYMBOLIC_STEPS} (--dim)"
+        )
+
+    def extended(given: Any) -> Any:
+        def element(t: Any, n: Any, i: Any) -> Any:
+            return tirx.if_then_else(t < given.shape[0], given(t, n, i), tirx.const(0, given.dtype))
+
+        return te.compute((most, *given.shape[1:]), element, name="padded_steps")
+
+    x = builder.emit_te(extended, x, primfunc_name_hint="padded_steps")
+    if lengths is None:
+        length = as_tensor(builder, relax.ShapeExpr([steps]), "int32")
+        lengths = builder.emit(relax.op.broadcast_to(length, [batch]))
+    return x, lengths, most
+
+
+def _results(builder: Any, outputs: list[list[Any]], finals: list[list[Any]], steps: Any, *, batch_first: bool) -> Any:
+    """Return the outputs of ``steps``, [steps, directions, batch, hidden], and the final states by direction."""
     emit, op = builder.emit, relax.op
     stacked = [emit(op.stack(made, axis=0)) for made in outputs]
     whole = emit(op.stack(stacked, axis=1))
+    if not isinstance(steps, int):
+        whole = emit(op.strided_slice(whole, [0], [0], [steps], assume_inbound=True))
     states = [emit(op.stack(list(group), axis=0)) for group in zip(*finals, strict=True)]
     if batch_first:
         whole = emit(op.permute_dims(whole, [2, 0, 1, 3]))
