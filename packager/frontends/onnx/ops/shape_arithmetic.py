@@ -2,7 +2,7 @@
 
 A value is known if it is a small constant, a ``relax.ShapeExpr`` (rank 1) or an integer expression (rank 0). A node
 with known inputs evaluates to a known value, if its operator is Shape (version 25), Size or one of ``FUNCTIONS``. Known
-values have no element type of their own: exporters compute shapes in int32 too, and cast them there and back.
+values are integers, whatever their element type: exporters cast shapes to int32 and to floats, and back.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def compute(
     function = FUNCTIONS.get(op_type)
     if function is None:
         return None
-    operands = [None if value is None else known(value, attributes) for value in inputs]
+    floats = any(is_symbolic(value) for value in inputs)  # others are no shapes
+    operands = [None if value is None else known(value, attributes, floats=floats) for value in inputs]
     if any(value is not None and operand is None for value, operand in zip(inputs, operands, strict=True)):
         return None
     try:
@@ -77,14 +78,20 @@ def _shape_of(value: Any) -> Known | None:
     return None if shape is None else objects(shape)
 
 
-def known(value: Any, attributes: Mapping[str, Any]) -> Known | None:
-    """Return the elements of a shape, an extent or a small integer constant; None for other values."""
+def known(value: Any, attributes: Mapping[str, Any], *, floats: bool = False) -> Known | None:
+    """Return the elements of a shape, an extent or a small constant of integers; None for other values.
+
+    With ``floats`` the constant may be of floats that are integers.
+    """
     if isinstance(value, relax.ShapeExpr):
         return objects(value.values)
     array = None if tvm.ir.is_prim_expr(value) and not isinstance(value, GenericConst) else constant(value, attributes)
     if array is not None:
-        fits = array.dtype.kind in "iub" and array.size <= MAX_ELEMENTS
-        return array.astype(object) if fits else None
+        if array.size > MAX_ELEMENTS:
+            return None
+        if floats and array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.rint(array)).all():
+            array = array.astype(np.int64)
+        return array.astype(object) if array.dtype.kind in "iub" else None
     return objects([value]).reshape(()) if tvm.ir.is_prim_expr(value) else None
 
 

@@ -22,7 +22,7 @@ from tvm.sym import Analyzer
 Known = NDArray[Any]
 # Larger tensors are not shapes.
 MAX_ELEMENTS = 64
-_INTEGERS = (TensorProto.INT64, TensorProto.INT32)
+_TYPES = (TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 def objects(values: Sequence[Any]) -> Known:
@@ -53,12 +53,19 @@ _min, _max = _integers_or(min, tirx.min), _integers_or(max, tirx.max)
 
 
 def _division(function: Callable[[Any, Any], Any]) -> Callable[..., Known]:
-    """Return a rule for Div or Mod, which truncate: as floordiv and floormod for nonnegative operands, other raise."""
+    """Return a rule for Div or Mod, which truncate: as floordiv and floormod for nonnegative operands, other raise.
+
+    A quotient of floats must be an integer.
+    """
 
     def apply(operands: list[Known], attributes: Mapping[str, Any], analyzer: Analyzer) -> Known:
         for operand, least in zip(operands, (0, 1), strict=True):
             for expr in operand.reshape(-1):
                 if (expr if isinstance(expr, int) else analyzer.const_int_bound(expr).min_value) < least:
+                    raise NotExactError
+        if "float" in attributes["tvm_custom"]["types"][0]:
+            for rest in _elementwise(operator.mod)(operands, attributes, analyzer).reshape(-1):
+                if not (rest == 0 if isinstance(rest, int) else analyzer.can_prove(rest == 0)):
                     raise NotExactError
         return _elementwise(function)(operands, attributes, analyzer)
 
@@ -66,7 +73,7 @@ def _division(function: Callable[[Any, Any], Any]) -> Callable[..., Known]:
 
 
 def _cast(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Analyzer) -> Known:
-    if attributes["to"] not in _INTEGERS:
+    if attributes["to"] not in _TYPES:
         raise NotExactError
     return np.asarray(np.frompyfunc(lambda e: int(e) if isinstance(e, bool) else e, 1, 1)(operands[0]), dtype=object)
 
@@ -185,6 +192,7 @@ def _reduce(function: Callable[[Any, Any], Any], start: int | None) -> Callable[
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Identity": lambda operands, _attributes, _analyzer: operands[0],
     "Cast": _cast,
+    **dict.fromkeys(("Floor", "Ceil", "Round"), lambda operands, _attributes, _analyzer: operands[0]),
     "Add": _elementwise(operator.add),
     "Sub": _elementwise(operator.sub),
     "Mul": _elementwise(operator.mul),

@@ -76,17 +76,20 @@ def _min(analyzer: Any, bound: Any, other: Any) -> Any:
 
 
 def _range(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Range-11, int64 if a bound is symbolic. Raises ValueError for a step that is not a positive number."""
+    """Range-11. Raises ValueError for a step that is not a positive number, if a bound is symbolic."""
     if not any(is_symbolic(value) for value in inputs):
         return convert("Range", list(inputs), attributes)
-    numbers = [value.item() for value in (known(value, attributes) for value in inputs) if value is not None]
+    dtype = attributes["tvm_custom"]["types"][0]
+    found = [known(value, attributes, floats=True) for value in inputs]
+    numbers = [value.item() for value in found if value is not None]
     if len(numbers) < len(inputs):
-        tensors = [as_tensor(builder, value) if is_symbolic(value) else value for value in inputs]
+        tensors = [as_tensor(builder, value, dtype) if is_symbolic(value) else value for value in inputs]
         return convert("Range", tensors, attributes)
     start, limit, step = numbers
     if not isinstance(step, int) or step < 1:
         raise ValueError("the step of Range is not a positive number, and a bound is symbolic")
-    return relax.op.arange(_min(attributes["tvm_custom"]["analyzer"], start, limit), limit, step, "int64")
+    whole = relax.op.arange(_min(attributes["tvm_custom"]["analyzer"], start, limit), limit, step, "int64")
+    return whole if dtype == "int64" else relax.op.astype(builder.emit(whole), dtype)
 
 
 def _expand(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
