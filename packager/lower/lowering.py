@@ -48,6 +48,7 @@ TIDY = [
     _R.FoldConstant(),
     _R.DeadCodeElimination(),
     _R.CanonicalizeBindings(),  # removes aliases: FuseTIR would drop them, and the source nodes with them
+    _R.DeadCodeElimination(),  # of the tuples whose fields were folded
 ]
 LEGALIZE = [_R.LegalizeOps(LEGALIZERS), *TIDY]
 FUSE = [_R.FuseOps()]

@@ -13,8 +13,11 @@ from tvm.ir import GenericConst
 from packager.frontends.onnx.ops import (
     cumulative,
     data_dependent,
+    elementwise,
     fourier,
     gather_pad,
+    reductions,
+    scatter,
     sequences,
     slice_range,
     tfidf,
@@ -34,7 +37,8 @@ from packager.frontends.onnx.ops.operands import Convert, Converter
 from packager.frontends.onnx.ops.quantization import integer_math, narrow_types, quantization
 
 FAMILIES = (
-    *(cumulative, data_dependent, fourier, gather_pad, sequences, slice_range, tfidf, topk, tree_ensemble),
+    *(cumulative, data_dependent, elementwise, fourier, gather_pad, reductions, scatter, sequences, slice_range),
+    *(tfidf, topk, tree_ensemble),
     *(activations, attention, deform_conv, normalization, pooling, recurrent, resize),
     *(integer_math, narrow_types, quantization),
 )
