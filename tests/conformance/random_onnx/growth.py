@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from tests.conformance.random_onnx.registry import schema
 from tests.conformance.random_onnx.session import CARRIED, RejectedError, evaluate, onnx_type
-from tests.conformance.random_onnx.values import FLOATS, few_bits, is_defined, numbers, tame
+from tests.conformance.random_onnx.values import COARSE, FLOATS, few_bits, is_defined, numbers, tame
 
 __all__ = ["Growth", "RejectedError", "Value"]
 T = TypeVar("T")
@@ -29,6 +29,7 @@ class Value:
     array: np.ndarray[Any, Any]
     exact: bool
     constant: bool = False
+    coarse: float = 0.0  # what it may be off by, for the types that it came through
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -224,7 +225,8 @@ class Growth:
             if array.size > MAX_ELEMENTS or array.ndim > 6 or (not self.special and not tame(array, dtype)):
                 raise RejectedError(f"{operator}: too large")
             still = dtype not in FLOATS or few_bits(array, dtype)
-            made.append(Value(out, dtype, array, exact and still))
+            coarse = max([COARSE.get(dtype, 0.0), *(value.coarse for value in given)])
+            made.append(Value(out, dtype, array, exact and still, coarse=coarse))
         self.nodes.append(node)
         self.values += made
         return made

@@ -22,7 +22,7 @@ def _make(request: dict[str, Any]) -> dict[str, Any]:
     made = random_model(request["seed"], request["attempt"])
     (folder / "model.onnx").write_bytes(made.model.SerializeToString())
     (folder / "inputs.pickle").write_bytes(pickle.dumps(made.inputs))
-    (folder / "expected.pickle").write_bytes(pickle.dumps(made.outputs))
+    (folder / "expected.pickle").write_bytes(pickle.dumps((made.outputs, made.coarse)))
     return {"status": "made", "message": ""}
 
 

@@ -35,6 +35,7 @@ class RandomModel:
     model: onnx.ModelProto
     inputs: dict[str, np.ndarray[Any, Any]]
     outputs: tuple[np.ndarray[Any, Any], ...]
+    coarse: tuple[float, ...]  # what each output may be off by
 
 
 def random_model(seed: int, attempt: int = 0) -> RandomModel:
@@ -88,7 +89,9 @@ def finish(g: Growth) -> RandomModel:
         ir_version=session.ir_version(g.opset),
     )
     inputs = {v.name: v.array for v in g.inputs}
-    return RandomModel(model, inputs, tuple(session.run(session.session(model), inputs)))
+    return RandomModel(
+        model, inputs, tuple(session.run(session.session(model), inputs)), tuple(v.coarse for v in outputs)
+    )
 
 
 def _info(value: Value) -> onnx.ValueInfoProto:

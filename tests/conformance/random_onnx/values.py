@@ -10,6 +10,7 @@ Array = np.ndarray[Any, Any]
 FLOATS = ("float32", "float64", "float16", "bfloat16", "float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz")
 # Values whose sums and products are exact: multiples of 1/first, below second.
 FEW_BITS = {"float32": (64, 4096), "float64": (64, 4096), "float16": (8, 64), "bfloat16": (2, 32)}
+COARSE = {"float16": 1e-2, "bfloat16": 4e-2}  # of the greatest magnitude in a tensor
 LARGEST = {"float32": 1e4, "float64": 1e4}
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40)
 

@@ -1,7 +1,7 @@
 """Converters of operators on elements for the element types and ranks that TVM's importer lacks.
 
-ONNX operators Sign (version 13), Shrink (9), Equal (19), Celu (28), trigonometric and hyperbolic functions (22), all of
-whose versions compute the same.
+ONNX operators Cast (version 25), Sign (13), Shrink (9), Equal (19), Celu (28), LRN (13), IsNaN (20), trigonometric and
+hyperbolic functions (22).
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm import relax
+from onnx import TensorProto
+from tvm import relax, tirx
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of
+from packager.frontends.onnx.ops.quantization.integer_math import elementwise
 
 HALVES = ("float16", "bfloat16")
 # LLVM has no half-precision versions of these.
@@ -71,11 +73,30 @@ def _celu(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _conv
     return relax.op.astype(emit(result), given) if dtype != given else result
 
 
+def _cast(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Cast-25; bfloat16 is rounded here, since a fused kernel of TVM keeps such values in float32."""
+    data = inputs[0]
+    source = str(getattr(getattr(data, "ty", None), "dtype", ""))  # "" of a shape that is known at build time
+    if attributes.get("to") != TensorProto.BFLOAT16 or source in ("", "bfloat16"):
+        return convert("Cast", list(inputs), attributes)
+    if source != "float32":
+        data = builder.emit(relax.op.astype(data, "float32"))
+
+    def rounded(value: Any) -> Any:
+        bits = tirx.reinterpret("uint32", value)
+        odd = (bits >> tirx.const(16, "uint32")) & tirx.const(1, "uint32")
+        nearest = (bits + tirx.const(0x7FFF, "uint32") + odd) & tirx.const(0xFFFF0000, "uint32")
+        return tirx.Select(value == value, tirx.reinterpret("float32", nearest), value)  # noqa: PLR0124  (NaN)
+
+    return relax.op.astype(builder.emit(elementwise(builder, [data], rounded, "round_to_bfloat16")), "bfloat16")
+
+
 CONVERTERS: Mapping[str, Converter] = {
     **{name: _in_float32(name) for name in SINGLE_PRECISION},
     "Sign": _sign,
     "Shrink": _shrink,
     "Equal": _equal,
+    "Cast": _cast,
     "Celu": _celu,
     "LRN": _in_float32("LRN"),
 }
