@@ -1,4 +1,4 @@
-"""Uses of ONNX operators that TVM's importer, onnx's functions or onnx's reference compute otherwise than the standard."""
+"""Uses of ONNX operators that TVM's importer, or onnx's functions or reference, compute otherwise than the standard."""
 
 from __future__ import annotations
 
@@ -129,18 +129,20 @@ def test_infinities_have_a_place_and_a_logarithm(tmp_path: Path) -> None:
     assert made["sum"].ravel().tolist() == [-np.inf, np.inf]
 
 
-def test_what_is_not_known_is_infinite_in_bfloat16(tmp_path: Path) -> None:
+def test_bfloat16_is_rounded_and_asked(tmp_path: Path) -> None:
     model = graph(
-        """g (float[4] x) => (bool[4] a, bool[4] b) {
+        """g (float[4] x) => (bool[4] a, bool[4] b, float[4] c) {
             h = Cast <to=16> (x)
             a = IsNaN (h)
             b = IsInf (h)
+            c = Cast <to=1> (h)
         }""",
         opset=20,
     )
     onnx.checker.check_model(model)
     path = packager.build(save(model, tmp_path / "model.onnx"), tmp_path / "model.so", targets=targets_here())
     with packager.load(path) as bundle:
-        made = bundle.run({"x": np.array([np.nan, 1, np.inf, -np.inf], np.float32)})
+        made = bundle.run({"x": np.array([np.nan, 1.007, np.inf, -np.inf], np.float32)})
     assert made["a"].tolist() == [True, False, False, False]
     assert made["b"].tolist() == [False, False, True, True]
+    assert made["c"][1] == 1.0078125
