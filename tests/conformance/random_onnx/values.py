@@ -67,7 +67,7 @@ NUMBERS = {
 # and those of integers whose steps may leave the type.
 SMALL = {
     *("ReduceMean", "ReduceSum", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"),
-    *("Mean", "Pow", "QLinearConv", "Shrink"),
+    *("Mean", "Pow", "Mod", "QLinearConv", "Shrink"),
 }
 
 

@@ -39,7 +39,7 @@ DOMAINS = {
 def partial(g: Growth, op: str) -> None:
     """Functions that are not defined everywhere: beyond it in models with special values only."""
     fits, make = (None, None) if g.special else DOMAINS[op]
-    g.node(op, [g.value(g.types(op), where=fits, make=make)])
+    g.node(op, [g.value(g.types(op), where=fits, make=make, exact=g.special)], steps=g.special)
 
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
