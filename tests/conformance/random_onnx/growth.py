@@ -222,6 +222,8 @@ class Growth:
         node = helper.make_node(operator, taken, names, name=name, **attributes)
         made = []
         for out, (dtype, array) in zip(filter(None, names), evaluate(node, given, self.opset), strict=True):
+            if not is_defined(operator, array, result=True):
+                raise RejectedError(f"{operator}: beyond the type")
             if array.size > MAX_ELEMENTS or array.ndim > 6 or (not self.special and not tame(array, dtype)):
                 raise RejectedError(f"{operator}: too large")
             still = dtype not in FLOATS or few_bits(array, dtype)

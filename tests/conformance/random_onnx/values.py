@@ -71,10 +71,12 @@ SMALL = {
 }
 
 
-def is_defined(operator: str, array: Array) -> bool:
-    """Return whether the standard says what an operator makes of these values."""
+def is_defined(operator: str, array: Array, result: bool = False) -> bool:
+    """Return whether the standard says what an operator makes of these values, or how it comes to them."""
     if array.dtype.kind in "iu":
         return operator not in SMALL or bool(np.all(np.abs(array.astype(np.float64)) < 1e6))
+    if result:
+        return True
     if operator in FINITE:
         return bool(np.all(np.isfinite(array)))
     return operator not in NUMBERS or not bool(np.any(np.isnan(array)))

@@ -99,6 +99,12 @@ USES: dict[str, tuple[int, str, Arrays]] = {
         "g (float[1,2,3] x) => (float[1,2,3,2] y) { y = AffineGrid (x, s) }",
         {"s": np.array([1, 1, 2, 3])},
     ),
+    "places beyond a constant picture": (
+        22,
+        "g (float[4,1,1,2] w, float[1,4,6,7] o) => (float[1,4,6,7] y) { y = DeformConv <group=2> (x, w, o) }",
+        {"x": np.arange(96, dtype=np.float32).reshape(1, 2, 6, 8)},
+    ),
+    "the least of their type": (13, "g (uint8[2,3] x) => (int64[1,3] y) { z = Sub (x, x)\n y = ArgMax (z) }", {}),
     "small regions": (
         16,
         """g (float[1,2,4,4] x) => (float[2,2,2,1] y) {

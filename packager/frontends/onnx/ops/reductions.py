@@ -69,12 +69,10 @@ def _log_sum_exp(emit: Callable[[Any], Any], data: Any, axes: list[int] | None, 
 
 
 def _arg(operator: str) -> Converter:
-    """Return a converter of ArgMax or ArgMin; where all elements are infinite TVM's index is -1."""
+    """Return a converter of ArgMax or ArgMin; where all elements are the least of their type TVM's index is -1."""
 
     def converted(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
         result = convert(operator, list(inputs), attributes)
-        if not dtype_of(inputs[0]).startswith(("float", "bfloat")):
-            return result
         return relax.op.maximum(builder.emit(result), relax.const(0, "int64"))
 
     return converted

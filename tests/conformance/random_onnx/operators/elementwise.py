@@ -55,7 +55,8 @@ def with_parameters(g: Growth, op: str) -> None:
     """Activations with attributes, some of them left to their defaults."""
     steps = op in ("ThresholdedRelu", "Shrink")
     attributes = {name: g.real(0.25, 2) for name in PARAMETERS[op] if g.chance(0.7)}
-    g.node(op, [g.value(g.types(op), exact=steps)], steps=steps, **attributes)
+    types = [t for t in g.types(op) if not t.startswith("uint")]  # Shrink leads below zero
+    g.node(op, [g.value(types, exact=steps)], steps=steps, **attributes)
 
 
 @writes("Gelu")
