@@ -64,6 +64,11 @@ USES: dict[str, tuple[int, str, Arrays]] = {
         "g (double[3,4] x) => (double[3,4] y) { y = LayerNormalization (x, s, b) }",
         {"s": np.arange(4.0), "b": np.ones(4)},
     ),
+    "numbers that are none": (
+        13,
+        "g (float[2,3] x) => (float[2,3] y) { y = Add (x, n) }",
+        {"n": np.array(np.nan, np.float32)},
+    ),
     "no axes at all": (12, "g (float x) => (float a, float b) { a = Celu <alpha=1.5> (x)\n b = PRelu (x, x) }", {}),
     "constants of an odd kind": (
         16,
@@ -104,7 +109,7 @@ USES: dict[str, tuple[int, str, Arrays]] = {
         "g (float[4,1,1,2] w, float[1,4,6,7] o) => (float[1,4,6,7] y) { y = DeformConv <group=2> (x, w, o) }",
         {"x": np.arange(96, dtype=np.float32).reshape(1, 2, 6, 8)},
     ),
-    "the least of their type": (13, "g (uint8[2,3] x) => (int64[1,3] y) { z = Sub (x, x)\n y = ArgMax (z) }", {}),
+    "the least of their type": (14, "g (uint8[2,3] x) => (int64[1,3] y) { z = Sub (x, x)\n y = ArgMax (z) }", {}),
     "small regions": (
         16,
         """g (float[1,2,4,4] x) => (float[2,2,2,1] y) {
