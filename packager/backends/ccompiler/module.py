@@ -196,7 +196,5 @@ def _adder(anchor: Operation) -> Adder:
     layout = getattr(anchor.attributes, "data_layout", getattr(anchor.attributes, "layout", "NHWC"))
     if anchor.name in ("nn.conv2d", *POOLS) and layout != "NHWC":
         raise CannotRender(f"{anchor.name} over {layout}")
-    if len(anchor.uses) < len(anchor.operands):
-        raise CannotRender(f"{anchor.name} with a number as operand")
     is_depthwise_conv = anchor.name == "nn.conv2d" and is_depthwise(anchor)
     return add_depthwise if is_depthwise_conv else ADDERS[anchor.name]

@@ -109,7 +109,25 @@ USES: dict[str, tuple[int, str, Arrays]] = {
         "g (float[4,1,1,2] w, float[1,4,6,7] o) => (float[1,4,6,7] y) { y = DeformConv <group=2> (x, w, o) }",
         {"x": np.arange(96, dtype=np.float32).reshape(1, 2, 6, 8)},
     ),
-    "the least of their type": (14, "g (uint8[2,3] x) => (int64[1,3] y) { z = Sub (x, x)\n y = ArgMax (z) }", {}),
+    "the least of their type": (
+        14,
+        """g (uint8[2,3] x) => (int64[1,3] y, int64[1,3] l) {
+            z = Sub (x, x)
+            y = ArgMax (z)
+            l = ArgMin <select_last_index=1> (m)
+        }""",
+        {"m": np.full((2, 3), 127, np.int8)},
+    ),
+    "folded as the version says": (
+        10,
+        "g (float[2] x) => (float[2] y, float[2,2,3] s) { y = Relu (x)\n s = Softmax <axis=1> (c) }",
+        {"c": np.arange(12, dtype=np.float32).reshape(2, 2, 3)},
+    ),
+    "the share of one": (
+        13,
+        "g (float[3] x) => (float[3] y) { s = Softmax (c)\n y = Add (s, x) }",
+        {"c": np.full(1, 3, np.float32)},
+    ),
     "small regions": (
         16,
         """g (float[1,2,4,4] x) => (float[2,2,2,1] y) {

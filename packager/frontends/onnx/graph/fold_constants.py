@@ -27,7 +27,9 @@ NOT_FOLDABLE = {
 REFERENCE_DIFFERS = {
     *("RNN", "LSTM", "GRU", "LpNormalization", "LRN", "Hardmax", "TopK", "Shrink", "Upsample", "Resize", "GridSample"),
     *("RoiAlign", "MaxRoiPool", "Conv", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "LpPool", "MaxUnpool"),
-    *("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool", "MeanVarianceNormalization"),
+    *("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool", "MeanVarianceNormalization", "BatchNormalization"),
+    *("InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax"),
+    *("Attention", "RotaryEmbedding", "QLinearConv", "QLinearMatMul", "ConvInteger", "AffineGrid"),
 }
 # Larger results, such as a ConstantOfShape of gigabytes, are not folded.
 MAX_FOLDED_BYTES = 1 << 28

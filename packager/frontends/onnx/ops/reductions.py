@@ -1,8 +1,7 @@
 """Converters of reductions that TVM's importer lacks or computes differently.
 
 Without axes and with ``noop_with_empty_axes`` a reduction applies to each element: ReduceL1 is |x|, ReduceLogSum log x.
-Integers have means, norms and logarithms too, which are truncated. ONNX operators ReduceL1 and the like (version 18),
-ArgMax and ArgMin (13).
+Integers have means, norms and logarithms too, which are truncated. ONNX operators ReduceL1 and the like (version 18).
 """
 
 from __future__ import annotations
@@ -68,17 +67,6 @@ def _log_sum_exp(emit: Callable[[Any], Any], data: Any, axes: list[int] | None, 
     return result if keepdims else relax.op.squeeze(result, axes or list(range(data.ty.ndim)))
 
 
-def _arg(operator: str) -> Converter:
-    """Return a converter of ArgMax or ArgMin; where all elements are the least of their type TVM's index is -1."""
-
-    def converted(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-        result = convert(operator, list(inputs), attributes)
-        return relax.op.maximum(builder.emit(result), relax.const(0, "int64"))
-
-    return converted
-
-
 CONVERTERS: Mapping[str, Converter] = {
     **{name: _reduction(name) for name in dict.fromkeys((*OF_ONE, *FRACTIONS))},
-    **{name: _arg(name) for name in ("ArgMax", "ArgMin")},
 }
