@@ -158,6 +158,14 @@ def test_infinities_have_a_place_and_a_logarithm(tmp_path: Path) -> None:
     assert made["sum"].ravel().tolist() == [-np.inf, np.inf]
 
 
+def test_bounds_of_old_clips_are_finite(tmp_path: Path) -> None:
+    model = graph("g (float[3] x) => (float[3] y) { y = Clip <min=-1.0> (x) }", opset=10)
+    path = packager.build(save(model, tmp_path / "model.onnx"), tmp_path / "model.so", targets=targets_here())
+    with packager.load(path) as bundle:
+        made = bundle.run({"x": np.array([np.inf, -np.inf, 2], np.float32)})
+    assert made["y"].tolist() == [float(np.finfo(np.float32).max), -1, 2]
+
+
 def test_bfloat16_is_rounded_and_asked(tmp_path: Path) -> None:
     model = graph(
         """g (float[4] x) => (bool[4] a, bool[4] b, float[4] c) {
