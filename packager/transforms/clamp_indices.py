@@ -29,7 +29,18 @@ def clamp_indices(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         indices = _clamped(store.indices, store.buffer)
         return st.BufferStore(store.buffer, store.value, indices) if indices else store
 
-    body = structural_map(primfunc.body, [(tvm.ir.TensorLoad, clamp_load), (st.BufferStore, clamp_store)])
+    def guard(select: Any) -> Any:
+        """Let a branch with such an index be evaluated only if it is taken.
+
+        TVM simplifies it by the condition: under ``0 <= i``, ``x[max(i, 0)]`` becomes ``x[i]``.
+        """
+        loads = [load for part in (select.true_value, select.false_value) for load in nodes_of(part, tvm.ir.TensorLoad)]
+        dependent = any(nodes_of(index, tvm.ir.TensorLoad) for load in loads for index in load.indices)
+        values = select.condition, select.true_value, select.false_value
+        return tirx.if_then_else(*values) if dependent else select
+
+    rules = [(tvm.ir.TensorLoad, clamp_load), (st.BufferStore, clamp_store), (tirx.Select, guard)]
+    body = structural_map(primfunc.body, rules)
     return primfunc.with_body(body)
 
 

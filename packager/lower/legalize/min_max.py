@@ -1,5 +1,7 @@
-"""Use +-inf as the identity of float max/min. TVM uses the largest finite value, which is wrong for rows that are all
--inf (masks)."""
+"""Use +-inf as the identity of float max/min, and index 0 as that of argmax/argmin.
+
+TVM uses the largest finite value, which is wrong for rows that are all -inf (masks), and -1.
+"""
 
 from __future__ import annotations
 
@@ -76,3 +78,14 @@ def legalize_min_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
         return topi.cast(result, "bool") if is_bool else result
 
     return builder.call_te(compute, call.args[0], primfunc_name_hint=name)
+
+
+def legalize_arg(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize ``argmax`` or ``argmin``. Where all elements are the least of their type TVM's index is -1."""
+    find = topi.argmax if operator_of(call) == "argmax" else topi.argmin
+
+    def compute(operand: Any) -> Any:
+        found = find(operand, call.attrs.axis, call.attrs.keepdims)
+        return te.compute(found.shape, lambda *i: tirx.max(found(*i), tirx.const(0, found.dtype)), name="index")
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint=operator_of(call))

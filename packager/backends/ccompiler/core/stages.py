@@ -85,6 +85,8 @@ class _Fuser:
     def fuse(self) -> list[_Draft]:
         for operation in self.graph.operations:
             if operation.name in ANCHORS:
+                if len(operation.uses) < len(operation.operands):
+                    raise CannotRender(f"{operation.name} of a number")
                 self._place_free(operation)
                 self._start(operation)
                 continue

@@ -23,8 +23,8 @@ PLACES = 256
 
 def add_move(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
-    if len(anchor.uses) < len(anchor.operands) or not isinstance(stage.inner, int):
-        raise CannotRender(f"{anchor.name} of numbers, or of rows of unknown length")
+    if not isinstance(stage.inner, int):
+        raise CannotRender(f"{anchor.name} of rows of unknown length")
     if anchor.name == "permute_dims" and len(anchor.attributes.axes) == 4 and anchor.uses[0].shape[1] == stage.inner:
         _add_planes(stage, anchor, group)
         return

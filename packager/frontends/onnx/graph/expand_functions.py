@@ -20,7 +20,7 @@ EXPANDED = {
     *("AffineGrid", "CenterCropPad", "BlackmanWindow", "HannWindow", "HammingWindow"),
     *("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
     *("CausalConvWithState", "LinearAttention", "FlexAttention"),
-    *("Swish", "SwiGLU", "Celu", "MeanVarianceNormalization"),
+    *("Swish", "SwiGLU"),
 }
 PREVIEW_DOMAINS = ("ai.onnx.preview",)
 
@@ -69,9 +69,20 @@ def _function_of(node: onnx.NodeProto, versions: Mapping[str, int], inferred: In
     else:
         return None
     body.ParseFromString(text)
+    if node.op_type == "AffineGrid":
+        _squeeze_one_axis(body.node)
     del body.attribute_proto[:]
     node.CopyFrom(complete)
     return body if body.node else None
+
+
+def _squeeze_one_axis(nodes: Sequence[onnx.NodeProto]) -> None:
+    """Let AffineGrid-20 drop axis 1 of its rows of theta: its function would drop a batch of extent 1 with it."""
+    for node in nodes:
+        if node.op_type == "Squeeze" and len(node.input) == 1:
+            node.input.append("one_1d")
+        for attribute in node.attribute:
+            _squeeze_one_axis(attribute.g.node)
 
 
 def _inlined(node: onnx.NodeProto, body: onnx.FunctionProto, prefix: str) -> Iterator[onnx.NodeProto]:

@@ -22,6 +22,15 @@ NOT_FOLDABLE = {
     # Keeps weights at 8 bits for ``packager.transforms.quantize.quantize``.
     "DequantizeLinear",
 }
+# Operators that onnx's reference computes otherwise than the standard says, for some attributes, ranks or types. They
+# are folded only if an input has no elements.
+REFERENCE_DIFFERS = {
+    *("RNN", "LSTM", "GRU", "LpNormalization", "LRN", "Hardmax", "TopK", "Shrink", "Upsample", "Resize", "GridSample"),
+    *("RoiAlign", "MaxRoiPool", "Conv", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "LpPool", "MaxUnpool"),
+    *("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool", "MeanVarianceNormalization", "BatchNormalization"),
+    *("InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax"),
+    *("Attention", "RotaryEmbedding", "QLinearConv", "QLinearMatMul", "ConvInteger", "AffineGrid"),
+}
 # Larger results, such as a ConstantOfShape of gigabytes, are not folded.
 MAX_FOLDED_BYTES = 1 << 28
 
@@ -92,7 +101,7 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
                         remaining.append(onnx.helper.make_node("Identity", [node.output[index]], [name]))
         elif (known := _shape_value(node, extents, shapes_of, constants)) is not None:
             values = [known]
-        elif node.op_type not in NOT_FOLDABLE and all(not name or name in constants for name in node.input):
+        elif node.op_type not in NOT_FOLDABLE and _is_constant(node, constants):
             values = _evaluate(model, node, {name: constants.array(name) for name in node.input if name})
             if values is not None and node.op_type == "Gather":
                 values = [_gather(node, constants.array(node.input[0]), constants.array(node.input[1]), values[0])]
@@ -106,6 +115,14 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
                 constants.add(name, value, None if node.op_type == "Constant" else inputs)
     replace_all(graph.node, remaining)
     return folded
+
+
+def _is_constant(node: onnx.NodeProto, constants: Constants) -> bool:
+    """Tell whether all inputs of a node are constant, and onnx's reference computes it as the standard says."""
+    names = [name for name in node.input if name]
+    if not all(name in constants for name in names):
+        return False
+    return node.op_type not in REFERENCE_DIFFERS or any(constants.array(name).size == 0 for name in names)
 
 
 def _must_fold(node: onnx.NodeProto, constants: Constants) -> bool:

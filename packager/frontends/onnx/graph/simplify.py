@@ -48,10 +48,10 @@ def simplify(
     constants = Constants(model.graph, arrays)
     for _ in range(MAX_ROUNDS):
         inferred = infer(model, custom)
-        _rewrite(model.graph, inferred, constants)
+        bounded = _rewrite(model.graph, inferred, constants)
         _split_to_slices(model, inferred, constants)
         folded = _replace_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
-        changed = expand_contributed(model, inferred, constants)
+        changed = bounded | expand_contributed(model, inferred, constants)
         changed |= inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
         if not (changed | unroll_loops(model, inferred, constants)) and not folded:
             break
@@ -61,8 +61,10 @@ def simplify(
     return inferred, constants
 
 
-def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> None:
-    """Replace nodes by simpler ones, by the known types and values of their inputs."""
+def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> bool:
+    """Replace nodes by simpler ones, by the known types and values of their inputs; return whether shapes may be known
+    now that were not."""
+    bounded = False
     for node in graph.node:
         if not is_standard(node):
             continue
@@ -73,6 +75,8 @@ def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -
             del node.input[1:]
         elif node.op_type == "Concat":
             _drop_empty(node, inferred)
+        elif node.op_type == "Slice" and len(node.input) == 1:
+            bounded |= _bound_slice(node, inferred)
         elif node.op_type == "OptionalHasElement" and not any(node.input):
             node.op_type = "Constant"  # an empty optional
             del node.input[:]
@@ -80,6 +84,28 @@ def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -
             node.attribute.append(onnx.helper.make_attribute("value", value))
         elif node.op_type == "Dropout" and len(node.input) > 1 and _is_zero(node.input[1], constants):
             del node.input[1:]  # ratio 0: a no-op in training mode too
+    return bounded
+
+
+def _bound_slice(node: onnx.NodeProto, inferred: Inferred) -> bool:
+    """Bring the bounds of a Slice before version 10 into the known extents, in the order of the axes.
+
+    Otherwise onnx infers no shape if it is empty, or if the axes are in another order. Returns whether it did.
+    """
+    attributes = attributes_of(node)
+    extents = inferred.extents.get(node.input[0])
+    axes = [int(axis) for axis in attributes.get("axes", range(len(attributes["starts"])))]
+    known = None not in inferred.extents.get(node.output[0], (None,))
+    if known or extents is None or any(extents[axis] is None for axis in axes):
+        return False
+    parts = []
+    for axis, begin, end in sorted(zip(axes, attributes["starts"], attributes["ends"], strict=True)):
+        start, stop, _ = slice(begin, end).indices(extents[axis] or 0)
+        parts.append((start, max(start, stop), axis))
+    del node.attribute[:]
+    for name, values in zip(("starts", "ends", "axes"), zip(*parts, strict=True), strict=True):
+        node.attribute.append(onnx.helper.make_attribute(name, values))
+    return True
 
 
 def _split_to_slices(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> None:
@@ -95,15 +121,20 @@ def _split_to_slices(model: onnx.ModelProto, inferred: Inferred, constants: Cons
             return None
         nodes, start = [], 0
         for name, size in zip(node.output, sizes, strict=True):
+            bounds = (start, start + (size or 0), axis)
+            start += size or 0
+            if by_attributes:
+                given = {key: [value] for key, value in zip(("starts", "ends", "axes"), bounds, strict=True)}
+                nodes.append(onnx.helper.make_node("Slice", node.input[:1], [name], name=node.name, **given))
+                continue
             operands = [f"{name}.{what}" for what in ("start", "end", "axis")]
-            for operand, value in zip(operands, (start, start + (size or 0), axis), strict=True):
+            for operand, value in zip(operands, bounds, strict=True):
                 constants.add(operand, np.array([value], np.int64), None)
             nodes.append(onnx.helper.make_node("Slice", [node.input[0], *operands], [name], name=node.name))
-            start += size or 0
         return nodes
 
-    if (standard_version(model) or 0) >= FIRST_SLICE:
-        rewrite_nodes(model.graph, sliced)
+    by_attributes = (standard_version(model) or 0) < FIRST_SLICE
+    rewrite_nodes(model.graph, sliced)
 
 
 def _replace_empty(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> bool:
@@ -161,10 +192,10 @@ def _is_zero(name: str, constants: Constants) -> bool:
 
 
 def _drop_empty(node: onnx.NodeProto, inferred: Inferred) -> None:
-    """Remove the empty operands of a Concat, keeping at least one operand."""
+    """Remove the empty operands of a Concat, unless all are."""
     filled = [name for name in node.input if 0 not in inferred.extents.get(name, ())]
-    if len(filled) < len(node.input):
-        node.input[:] = filled or node.input[:1]
+    if filled and len(filled) < len(node.input):
+        node.input[:] = filled
     if len(node.input) == 1:
         node.op_type = "Identity"
         del node.attribute[:]

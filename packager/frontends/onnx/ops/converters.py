@@ -13,8 +13,11 @@ from tvm.ir import GenericConst
 from packager.frontends.onnx.ops import (
     cumulative,
     data_dependent,
+    elementwise,
     fourier,
     gather_pad,
+    reductions,
+    scatter,
     sequences,
     slice_range,
     tfidf,
@@ -30,14 +33,19 @@ from packager.frontends.onnx.ops.nn import (
     recurrent,
     resize,
 )
-from packager.frontends.onnx.ops.operands import Convert, Converter
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, opset
 from packager.frontends.onnx.ops.quantization import integer_math, narrow_types, quantization
 
 FAMILIES = (
-    *(cumulative, data_dependent, fourier, gather_pad, sequences, slice_range, tfidf, topk, tree_ensemble),
+    *(cumulative, data_dependent, elementwise, fourier, gather_pad, reductions, scatter, sequences, slice_range),
+    *(tfidf, topk, tree_ensemble),
     *(activations, attention, deform_conv, normalization, pooling, recurrent, resize),
     *(integer_math, narrow_types, quantization),
 )
+
+
+CLIP_OF_INPUTS = 11  # before, bounds are attributes whose defaults are the largest finite numbers: infinities are cut
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def _clip(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -50,6 +58,8 @@ def _clip(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conve
         numbers = [None if bound is None else bound.value.numpy().reshape(()).item() for bound in (low, high)]
     else:
         numbers = [attributes.get("min"), attributes.get("max")]
+        if opset(attributes) < CLIP_OF_INPUTS and dtype_of(data) in ("float32", "float64"):
+            numbers = [side * LARGEST if n is None else n for side, n in zip((-1, 1), numbers, strict=True)]
     operators = zip(numbers, (relax.op.maximum, relax.op.minimum), strict=True)
     for number, operator in operators:
         if number is not None and not np.isnan(number):

@@ -118,9 +118,11 @@ def _columns_to_image(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     return builder.call_te(compute, inputs[0], primfunc_name_hint="columns_to_image")
 
 
-def _is_infinite(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+def _is_infinite(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     signs = [attributes.get("detect_negative", 1), attributes.get("detect_positive", 1)]
     if all(signs):
+        if dtype_of(inputs[0]) == "bfloat16":
+            return convert("IsInf", [builder.emit(relax.op.astype(inputs[0], "float32"))], attributes)
         return convert("IsInf", list(inputs), attributes)
     dtype = dtype_of(inputs[0])
     if not any(signs):

@@ -24,8 +24,10 @@ def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
     static = all(isinstance(extent, int) for extent in shape)
     if before and static:
         starts, ends = attributes["starts"], attributes["ends"]
-        axes = attributes.get("axes", range(len(starts)))
-        return relax.op.strided_slice(inputs[0], list(axes), list(starts), list(ends), [1] * len(starts))
+        along = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(starts)))]
+        bounds = [slice(*b).indices(shape[axis]) for *b, axis in zip(starts, ends, along, strict=True)]
+        low, high = [begin for begin, _, _ in bounds], [max(begin, stop) for begin, stop, _ in bounds]
+        return relax.op.strided_slice(data, along, low, high, [1] * len(along))
     if not any(is_symbolic(value) for value in inputs[1:]) and (before or static or not _forward(inputs, attributes)):
         return convert("Slice", list(inputs), attributes)
     values = [None if value is None else known(value, attributes) for value in inputs[1:]]

@@ -136,17 +136,19 @@ def _space_to_depth(builder: Any, inputs: Sequence[Any], attributes: dict[str, A
     return relax.op.reshape(moved, [batch, channels * size * size, height // size, width // size])
 
 
-def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """RoiAlign with mode=max: the maximum over the weighted neighbors of all samples, as in onnx's reference."""
-    if text(attributes, "mode", "avg") != "max":
-        return convert("RoiAlign", list(inputs), attributes)
+def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """RoiAlign: the mean of all samples, or, as in onnx's reference, the maximum over their weighted neighbors.
+
+    TVM's makes small regions larger where the standard does so for ``output_half_pixel`` only.
+    """
+    mean = text(attributes, "mode", "avg") != "max"
     data, rois, batches = inputs
     channels, height, width = static_extents(data, "the image of RoiAlign", 1)
     rows, columns = attributes.get("output_height", 1), attributes.get("output_width", 1)
     ratio, scale = attributes.get("sampling_ratio", 0), attributes.get("spatial_scale", 1.0)
     dtype = dtype_of(data)
     if ratio <= 0:
-        raise ValueError("RoiAlign with mode=max and an adaptive number of samples (sampling_ratio=0)")
+        raise ValueError("RoiAlign with an adaptive number of samples (sampling_ratio=0)")
     old = (
         opset(attributes) < 16
         or text(attributes, "coordinate_transformation_mode", "half_pixel") == "output_half_pixel"
@@ -181,11 +183,15 @@ def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
             down, right = corner // 2, corner % 2
             value = x(batch(r), c, tirx.min(y + down, last_y), tirx.min(z + right, last_x))
             weight = tirx.Select(down == 1, fy, number(1.0) - fy) * tirx.Select(right == 1, fx, number(1.0) - fx)
-            return te.max(tirx.Select(tirx.all(in_y, in_x), weight * value, number(0.0)), axis=[sy, sx, corner])
+            part = tirx.Select(tirx.all(in_y, in_x), weight * value, number(0.0))
+            return (te.sum if mean else te.max)(part, axis=[sy, sx, corner])
 
-        return te.compute((roi.shape[0], channels, rows, columns), element, name="roi_align_max")
+        result = te.compute((roi.shape[0], channels, rows, columns), element, name="samples")
+        if not mean:
+            return result
+        return te.compute(result.shape, lambda *i: result(*i) / number(float(ratio * ratio)), name="roi_align")
 
-    return builder.call_te(compute, data, rois, batches, primfunc_name_hint="roi_align_max")
+    return builder.call_te(compute, data, rois, batches, primfunc_name_hint="roi_align")
 
 
 def _conv_transpose(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:

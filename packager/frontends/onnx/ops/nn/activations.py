@@ -51,6 +51,9 @@ def _prelu(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conv
     data, slope = inputs
     if opset(attributes) < 7 and slope.ty.ndim == 1 and data.ty.ndim > 2 and extents(slope) != [1]:
         slope = builder.emit(relax.op.reshape(slope, [-1] + [1] * (data.ty.ndim - 2)))
+    if data.ty.ndim == 0:
+        below = builder.emit(relax.op.less(data, relax.const(0, dtype_of(data))))
+        return relax.op.where(below, builder.emit(relax.op.multiply(slope, data)), data)
     return convert("PRelu", [data, slope], attributes)
 
 

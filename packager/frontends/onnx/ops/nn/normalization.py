@@ -1,7 +1,7 @@
 """Converters of normalizations, EyeLike and Dropout that TVM's importer lacks or supports only in part.
 
-ONNX operators LayerNormalization (version 17), RMSNormalization (version 23), LpNormalization (version 22), EyeLike
-(version 22) and Dropout (version 22).
+ONNX operators LayerNormalization (version 17), RMSNormalization (23), MeanVarianceNormalization (13), LpNormalization
+(22), EyeLike (22) and Dropout (22).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import get_type
 
-from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, output_count
+from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, optional, output_count
 
 
 def _layer_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -21,16 +21,23 @@ def _layer_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[s
     data = inputs[0]
     rank, axis, count = data.ty.ndim, attributes.get("axis", -1), output_count(attributes)
     axes = list(range(axis % rank, rank))
-    normalized = convert("LayerNormalization", list(inputs), {**attributes, "axis": axes[0] - rank})[0]
-    if count == 1:
-        return normalized
-    stash = get_type(attributes.get("stash_type", 1))
+    is_double = dtype_of(data) == "float64"
+    normalized = None
+    if not is_double:
+        normalized = convert("LayerNormalization", list(inputs), {**attributes, "axis": axes[0] - rank})[0]
+        if count == 1:
+            return normalized
+    stash = "float64" if is_double else get_type(attributes.get("stash_type", 1))
     wide = data if dtype_of(data) == stash else emit(relax.op.astype(data, stash))
     mean = emit(relax.op.mean(wide, axes, keepdims=True))
     off = emit(relax.op.subtract(wide, mean))
     variance = emit(relax.op.mean(emit(relax.op.multiply(off, off)), axes, keepdims=True))
     shifted = emit(relax.op.add(variance, relax.const(attributes.get("epsilon", 1e-5), stash)))
     deviation = emit(relax.op.divide(relax.const(1, stash), emit(relax.op.sqrt(shifted))))
+    if normalized is None:  # TVM has no layer_norm of float64
+        normalized = relax.op.multiply(emit(relax.op.multiply(off, deviation)), inputs[1])
+        if optional(inputs, 2) is not None:
+            normalized = relax.op.add(emit(normalized), inputs[2])
     return relax.Tuple([emit(normalized), mean, deviation][:count])
 
 
@@ -44,6 +51,20 @@ def _rms_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str
     data = builder.emit(relax.op.expand_dims(data, axis=0))
     result = builder.emit(convert("RMSNormalization", [data, scale], {**attributes, "axis": 1}))
     return relax.op.reshape(result, shape)
+
+
+def _mean_variance(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """MeanVarianceNormalization-13: (x - mean) / (deviation + 1e-9); half precision is computed in float32."""
+    emit = builder.emit
+    given = dtype_of(inputs[0])
+    dtype = given if given in ("float32", "float64") else "float32"
+    data = inputs[0] if dtype == given else emit(relax.op.astype(inputs[0], dtype))
+    axes = list(attributes.get("axes", (0, 2, 3)))
+    off = emit(relax.op.subtract(data, emit(relax.op.mean(data, axes, keepdims=True))))
+    variance = emit(relax.op.mean(emit(relax.op.multiply(off, off)), axes, keepdims=True))
+    deviation = emit(relax.op.add(emit(relax.op.sqrt(variance)), relax.const(1e-9, dtype)))
+    result = relax.op.divide(off, deviation)
+    return result if dtype == given else relax.op.astype(emit(result), given)
 
 
 def _lp_normalization(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -83,6 +104,7 @@ def _dropout(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
 CONVERTERS: Mapping[str, Converter] = {
     "LayerNormalization": _layer_normalization,
     "RMSNormalization": _rms_normalization,
+    "MeanVarianceNormalization": _mean_variance,
     "LpNormalization": _lp_normalization,
     "EyeLike": _eye_like,
     "Dropout": _dropout,

@@ -1,0 +1,1 @@
+"""How each operator is written, a file per family."""
