@@ -212,3 +212,19 @@ def test_a_use_that_is_not_supported_names_the_node(wrong: Case, why: str, tmp_p
         packager.build(tmp_path / "m.onnx", tmp_path / "m.so")
     assert why in (caught.value.detail or "")
     assert not (tmp_path / "m.so").exists()
+
+
+@pytest.mark.slow
+def test_group_norm_with_silu(tmp_path: Path) -> None:
+    """Against numpy: onnxruntime has it on GPUs only."""
+    model, inputs, _ = model_of([case("GroupNorm", x(f(2, 4, 5, 8)), c(f(8)), c(f(8)), groups=2, activation=1)])
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y0_0", onnx.TensorProto.FLOAT, [2, 4, 5, 8]))
+    onnx.save(model, tmp_path / "m.onnx")
+    scale, bias = (numpy_helper.to_array(tensor).astype(np.float64) for tensor in model.graph.initializer)
+    (data,) = (array.astype(np.float64) for array in inputs.values())
+    groups = data.reshape(2, 20, 2, 4)
+    normal = groups - groups.mean((1, 3), keepdims=True)
+    normal = (normal / np.sqrt(groups.var((1, 3), keepdims=True) + 1e-5)).reshape(data.shape) * scale + bias
+    with packager.load(packager.build(tmp_path / "m.onnx", tmp_path / "m.so")) as bundle:
+        (found,) = bundle.run(inputs).values()
+    np.testing.assert_allclose(found, normal / (1 + np.exp(-normal)), rtol=1e-4, atol=1e-5)
