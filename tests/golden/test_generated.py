@@ -146,6 +146,7 @@ def generate(name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     model.write_bytes(model_of(case))
     record_tools(tmp_path / "bin", tmp_path / "commands")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PACKAGER_SANDBOX", "off")  # the tools that record write beside the work folder
     work = tmp_path / "work"
     suffix = "a" if case.options.get("static") else "so"
     options: dict[str, Any] = {"jobs": 1, **case.options}
