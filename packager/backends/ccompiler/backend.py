@@ -44,7 +44,7 @@ class CCompilerOptions(PartitionOptions):
 
 
 class CCompilerBackend:
-    """Compiles elementwise chains, dense, conv2d, pooling, softmax, layer norm, attention and trees, with their epilogues."""
+    """Compiles elementwise chains, dense, conv2d, pooling, softmax, layer norm, attention and trees, and epilogues."""
 
     api_version = API_VERSION
     kind = "ccompiler"

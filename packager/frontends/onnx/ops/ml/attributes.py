@@ -11,7 +11,6 @@ from tvm import relax
 
 from packager.bundle.arrays import Array
 from packager.frontends.onnx.ops.operands import dtype_of, extents, static_extents
-
 from packager.graph.lift_constants import stays_inline
 
 

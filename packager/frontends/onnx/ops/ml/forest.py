@@ -57,14 +57,14 @@ def check(forest: Forest, features: int, targets: int) -> None:
     count, inner = len(forest.mode), forest.mode != LEAF
     for name in ("yes", "no"):
         children = getattr(forest, name)[inner]
-        if children.size and not (0 <= children.min() and children.max() < count):
+        if children.size and not (children.min() >= 0 and children.max() < count):
             raise ValueError("a child is a node that does not exist")
     used = forest.feature[inner]
-    if used.size and not (0 <= used.min() and used.max() < features):
+    if used.size and not (used.min() >= 0 and used.max() < features):
         raise ValueError(f"a node tests feature {used.min() if used.min() < 0 else used.max()} of {features}")
     if np.isnan(forest.threshold[inner & (forest.mode != MEMBER)]).any():
         raise ValueError("a threshold is NaN")
-    if forest.target.size and not (0 <= forest.target.min() and forest.target.max() < targets):
+    if forest.target.size and not (forest.target.min() >= 0 and forest.target.max() < targets):
         raise ValueError(f"a leaf has a weight for target {forest.target.max()} of {targets}")
     if not len(forest.roots):
         raise ValueError("there are no trees")

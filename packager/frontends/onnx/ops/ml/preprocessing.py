@@ -61,7 +61,7 @@ def _imputer(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
         raise ValueError(f"Imputer of {dtype_of(data)} without imputed_value_{name}")
     missing = attributes.get(f"replaced_value_{marker}", 0)
     is_missing = (
-        relax.op.isnan(data) if missing != missing else relax.op.equal(data, relax.const(missing, dtype_of(data)))
+        relax.op.isnan(data) if np.isnan(missing) else relax.op.equal(data, relax.const(missing, dtype_of(data)))
     )
     return relax.op.where(
         builder.emit(is_missing), _per_feature(attributes, data, f"imputed_value_{name}", values), data

@@ -14,7 +14,7 @@ from packager.frontends.onnx.ops.operands import dtype_of
 
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")  # as TreeEnsemble numbers them
 # onnxruntime's approximation of the inverse error function, and the magnitude up to which a score is zero.
-PROBIT_A, PROBIT_PI = 0.147, 3.14159
+PROBIT_A, PROBIT_PI = np.float32(0.147), np.float32(3.14159)
 NEARLY_ZERO = 1e-7
 
 
@@ -45,8 +45,8 @@ def _probit(builder: Any, scores: Any) -> Any:
     product = emit(op.multiply(emit(op.subtract(number(1.0), x)), emit(op.add(number(1.0), x))))
     log = emit(op.log(product))
     half = emit(op.multiply(log, number(0.5)))
-    v = emit(op.add(half, number(2 / (PROBIT_PI * PROBIT_A))))
-    v2 = emit(op.multiply(log, number(1 / PROBIT_A)))
+    v = emit(op.add(half, number(float(np.float32(2) / (PROBIT_PI * PROBIT_A)))))
+    v2 = emit(op.multiply(log, number(float(np.float32(1) / PROBIT_A))))
     root = emit(op.sqrt(emit(op.subtract(emit(op.multiply(v, v)), v2))))
     size = emit(op.sqrt(emit(op.subtract(root, v))))
     sign = emit(op.where(emit(op.less(x, number(0.0))), number(-(2**0.5)), number(2**0.5)))
@@ -74,7 +74,7 @@ def labels_of(builder: Any, index: Any, labels: Array) -> Any:
     """Return the labels of classes; none are looked up if they are the indices."""
     if np.array_equal(labels, np.arange(len(labels))):
         return index
-    return builder.emit(relax.op.take(relax.const(labels.astype(np.int64)), index, axis=0))
+    return builder.emit(relax.op.take(relax.const(labels, "int64"), index, axis=0))
 
 
 def choose(builder: Any, positive: Any, labels: Array) -> Any:
@@ -97,12 +97,12 @@ def column(builder: Any, scores: Any, index: int) -> Any:
 def second_class(builder: Any, score: Any, kind: str, *, complement: bool) -> Any:
     """Return the scores of two classes from that of the second, [rows, 1].
 
-    ``complement``: they are probabilities, 1 - p and p; else opposites, of which LOGISTIC makes probabilities.
+    ``complement``: they are probabilities, 1 - p and p, unless LOGISTIC makes probabilities of opposites.
     """
     emit, op = builder.emit, relax.op
     if kind == "PROBIT":
         raise ValueError("PROBIT of one score for two classes")
-    if complement:
+    if complement and kind != "LOGISTIC":
         return both(builder, emit(op.subtract(relax.const(1.0, dtype_of(score)), score)), score)
     pair = both(builder, emit(op.negative(score)), score)
     return transform(builder, pair, kind if kind == "LOGISTIC" else "NONE")
@@ -132,6 +132,8 @@ def binary(
     bound = 0.5 if one_class and all_positive else 0.0
     chosen = emit(op.greater(positive, relax.const(bound, dtype)))
     label = choose(builder, chosen, labels if one_class else np.asarray([0, 1]))
-    if has_second or base.size == 2:
+    if has_second or base.size == 2:  # a class without weights has the score 0, whatever its base value
+        none = emit(op.zeros_like(first))
+        first, second = first if 0 in classes else none, second if has_second else none
         return label, transform(builder, both(builder, first, second), kind)
     return label, second_class(builder, first, kind, complement=one_class and all_positive)

@@ -99,7 +99,7 @@ def _classifier(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
         shares = _probabilities(builder, attributes, scores, len(labels), pairs, sigmoid)
         return relax.Tuple([label, transform(builder, shares, kind)])
     if len(pairs) == 1:
-        return relax.Tuple([label, second_class(builder, scores, "NONE", complement=kind != "NONE")])
+        return relax.Tuple([label, second_class(builder, scores, kind, complement=kind != "NONE")])
     return relax.Tuple([label, transform(builder, scores, kind)])
 
 

@@ -171,14 +171,14 @@ def _read_5(attributes: Mapping[str, Any], dtype: str) -> Forest:
         require_length(f"nodes_{name}", found, len(feature))
     target, weights = array(attributes, "leaf_targetids", np.int64), array(attributes, "leaf_weights").astype(dtype)
     require_length("leaf_targetids", target, len(weights))
-    if mode.size and not (0 <= mode.min() and mode.max() < len(MODES_5)):
+    if mode.size and not (mode.min() >= 0 and mode.max() < len(MODES_5)):
         raise ValueError(f"a node has the mode {mode.max()}")
     count, leaves = len(feature), len(weights)
     for child, is_leaf in ((yes, yes_leaf), (no, no_leaf)):
         if ((child < 0) | (child >= np.where(is_leaf != 0, leaves, count))).any():
             raise ValueError("a child is a node or leaf that does not exist")
     roots = array(attributes, "tree_roots", np.int64)
-    if roots.size and not (0 <= roots.min() and roots.max() < count):
+    if roots.size and not (roots.min() >= 0 and roots.max() < count):
         raise ValueError(f"a tree begins at node {roots.max()} of {count}")
     mode = np.asarray(MODES_5, np.int64)[mode]
     members = _member_sets(mode, array(attributes, "membership_values").astype(dtype))
