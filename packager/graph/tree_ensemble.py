@@ -1,9 +1,9 @@
 """The Relax operator ``packager.tree_ensemble``: all trees of an ensemble on all rows, summed up (or min, max).
 
-Trees are tables. A node is two integers: the key of its threshold, and a link: its first child, counted from the root of
-the tree, shifted left by ``feature_bits``, and the feature. The second child follows the first. A row goes to the second
-child if its feature's key is greater than the node's. A leaf has the greatest key and is its own first child, so that
-rows may go on for any number of levels.
+Trees are tables. A node is two integers: the key of its threshold, and a link, which is its first child, counted from
+the root of the tree, shifted left by ``feature_bits``, and the feature. The second child follows the first. A row goes
+to the second child if its feature's key is greater than the node's. A leaf has the greatest key and is its own first
+child, so that rows may go on for any number of levels.
 
 Keys are integers in the order of the floats (``keys``). A NaN is greater than all; where a tree sends NaN to the first
 child, the node reads feature ``i + width``, in whose keys a NaN is less than all.

@@ -60,9 +60,9 @@ def _level(data: Any, place: Any, nodes: Any, trees: Any, bits: int) -> Any:
 
 def _total(place: Any, trees: Any, leaves: Any, weights: Any, attributes: TreeAttributes) -> Any:
     dtype = str(weights.dtype)
-    combine = {"sum": lambda a, b: a + b, "min": tirx.min, "max": tirx.max}[attributes.aggregate]
+    combine = {"sum": lambda a, b: a + b, "min": lambda a, b: tirx.min(a, b), "max": lambda a, b: tirx.max(a, b)}
     first = tirx.const({"sum": 0.0, "min": math.inf, "max": -math.inf}[attributes.aggregate], dtype)
-    reducer = te.comm_reducer(combine, lambda _ty: first, name=f"tree_{attributes.aggregate}")
+    reducer = te.comm_reducer(combine[attributes.aggregate], lambda _ty: first, name=f"tree_{attributes.aggregate}")
     tree = te.reduce_axis((0, trees.shape[0]), name="tree")
 
     def element(row: Any, target: Any) -> Any:

@@ -22,7 +22,7 @@ LABELS = (TensorProto.INT64, TensorProto.FLOAT)
 # Rows of a block and more, so that whole blocks, the rest of one, and single rows are computed.
 SIZES = (1, 7, 33, 64)
 # onnxruntime's PROBIT of scores near a half loses digits.
-PROBIT_TOLERANCE = 5e-4
+PROBIT_TOLERANCE = 2e-3
 
 
 @pytest.fixture(params=["llvm", "default"])
@@ -87,7 +87,7 @@ def test_classifiers(tmp_path: Path, targets: Sequence[str]) -> None:
 def test_version_5(tmp_path: Path, targets: Sequence[str]) -> None:
     """Leaves are apart, modes are numbers, and a node may test a set."""
     rng, made = np.random.default_rng(2), ManyNodes()
-    sets = [1.0, 2.0, np.nan, np.nan, -1.0, np.nan]  # of nodes 0, 1 and 3; the second is empty
+    sets = [1.0, 2.0, np.nan, 0.5, np.nan, -1.0, 0.0, 2.0, np.nan]  # of nodes 0, 1 and 3
     for aggregate, kind in itertools.product(range(4), range(4)):
         facts = {"aggregate_function": aggregate, "post_transform": kind, "n_targets": 2}
         made.add(

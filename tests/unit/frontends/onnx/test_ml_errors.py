@@ -74,7 +74,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("Scaler", {"offset": [0.0], "scale": [1.0]}, {"scale": [1.0, 2.0]}, "scale has 2 elements, expected 4"),
     ("Imputer", {"imputed_value_floats": [0.0]}, {"imputed_value_floats": [0.0] * 3}, "has 3 elements, expected 4"),
     ("Normalizer", {}, {"norm": "L3"}, "'L3'"),
-    ("LabelEncoder", {"keys_floats": [1.0], "values_floats": [2.0]}, {"values_floats": [1.0, 2.0]}, "values has 2 elements"),
+    (
+        "LabelEncoder",
+        {"keys_floats": [1.0], "values_floats": [2.0]},
+        {"values_floats": [1.0, 2.0]},
+        "values has 2 elements",
+    ),
     ("DictVectorizer", {}, {"int64_vocabulary": [1]}, ""),
     ("OneHotEncoder", {"cats_strings": ["a"]}, {}, "strings"),
 ]

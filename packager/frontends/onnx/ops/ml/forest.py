@@ -165,13 +165,12 @@ def _member_tests(forest: Forest, node: int, values: list[float], first: int, no
     for number, bound in enumerate(bounds):
         after = no if number == len(bounds) - 1 else first + 2 * number + 1
         made += [(bound, first + 2 * number, after, tracks), (bound - 1, no, yes, False)]
-    if not made:
-        made = [(bounds.dtype.type(0), yes if tracks else no, no, False)]
-        made[0] = (np.iinfo(bounds.dtype).min, yes, no, tracks)  # no number is less: only NaN may be true
     head, *rest = made
     nodes.bound[node], nodes.left[node], nodes.right[node], nodes.nan_left[node] = head
-    columns = [np.asarray([row[i] for row in rest], dtype) for i, dtype in enumerate((bounds.dtype, int, int, bool))]
-    return _Decisions(np.zeros(len(rest), bool), np.full(len(rest), feature), *columns)
+    bound = np.asarray([row[0] for row in rest], bounds.dtype)
+    left, right = (np.asarray([row[place] for row in rest], np.int64) for place in (1, 2))
+    nan_left = np.asarray([row[3] for row in rest], np.bool_)
+    return _Decisions(np.zeros(len(rest), bool), np.full(len(rest), feature), bound, left, right, nan_left)
 
 
 def _children(decisions: _Decisions, nodes: Array) -> Array:

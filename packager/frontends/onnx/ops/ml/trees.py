@@ -135,8 +135,9 @@ def _read_3(attributes: Mapping[str, Any], entries: str, dtype: str) -> Forest:
         require_length(f"{entries}_{name}", part, len(weights))
     owner = place(parts[0], parts[1])
     _, roots = np.unique(tree, return_index=True)
-    ids = (feature, threshold, *children)
-    return Forest(mode, *ids, tracks != 0, np.sort(roots), owner, parts[2], weights, {})
+    return Forest(
+        mode, feature, threshold, children[0], children[1], tracks != 0, np.sort(roots), owner, parts[2], weights, {}
+    )
 
 
 def _text(value: Any) -> str:
@@ -186,12 +187,19 @@ def _read_5(attributes: Mapping[str, Any], dtype: str) -> Forest:
     def with_leaves(own: Array, filler: Any) -> Array:
         return np.concatenate([own, np.full(leaves, filler, own.dtype)])
 
-    children = [
-        with_leaves(child + np.where(leaf != 0, count, 0), 0) for child, leaf in ((yes, yes_leaf), (no, no_leaf))
-    ]
-    parts = (with_leaves(feature, 0), with_leaves(threshold, 0), *children, with_leaves(tracks != 0, False))
-    owner = count + np.arange(leaves)
-    return Forest(with_leaves(mode, LEAF), *parts, roots, owner, target, weights, members)
+    return Forest(
+        mode=with_leaves(mode, LEAF),
+        feature=with_leaves(feature, 0),
+        threshold=with_leaves(threshold, 0),
+        yes=with_leaves(yes + np.where(yes_leaf != 0, count, 0), 0),
+        no=with_leaves(no + np.where(no_leaf != 0, count, 0), 0),
+        tracks=with_leaves(tracks != 0, False),
+        roots=roots,
+        owner=count + np.arange(leaves),
+        target=target,
+        weight=weights,
+        members=members,
+    )
 
 
 def _member_sets(modes: Array, values: Array) -> dict[int, list[float]]:
@@ -204,6 +212,8 @@ def _member_sets(modes: Array, values: Array) -> dict[int, list[float]]:
             if np.isnan(value):
                 break
             sets[node].append(value)
+        if not sets[node]:
+            raise ValueError(f"node {node} tests membership of an empty set")
     return sets
 
 
