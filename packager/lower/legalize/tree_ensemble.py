@@ -37,7 +37,9 @@ def _keys(data: Any, splits_nan: bool) -> Any:
     def key(row: Any, column: Any) -> Any:
         value = data(row, tirx.Select(column < width, column, column - width))
         bits = tirx.reinterpret(dtype, value)
-        ordered = tirx.Select(bits < 0, tirx.Select(bits == least, tirx.const(0, dtype), bits ^ most), bits)
+        # -0 is found as a float: TVM rewrites a comparison with the least integer into one that overflows.
+        is_zero = value == tirx.const(0.0, str(data.dtype))
+        ordered = tirx.Select(is_zero, tirx.const(0, dtype), tirx.Select(bits < 0, bits ^ most, bits))
         return tirx.Select(tirx.isnan(value), tirx.Select(column < width, most, least), ordered)
 
     return te.compute((data.shape[0], width * (2 if splits_nan else 1)), key, name="tree_keys")

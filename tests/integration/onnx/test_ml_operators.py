@@ -14,7 +14,7 @@ from one_cpu import targets_here
 from onnx import TensorProto, helper, numpy_helper
 
 import packager
-from tests.onnx_forests import FEATURES, MODES, ManyNodes, random_nodes, rows, weights_of
+from tests.onnx_forests import FEATURES, GRID, MODES, ManyNodes, random_nodes, rows, weights_of
 
 pytestmark = pytest.mark.slow
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -84,30 +84,70 @@ def test_classifiers(tmp_path: Path, targets: Sequence[str]) -> None:
     compare(made, made.model(), rows(rng, max(SIZES)), tmp_path, targets)
 
 
+# Two trees of version 5: children that are leaves are counted apart.
+SHAPE = {
+    "tree_roots": [0, 3],
+    "nodes_featureids": [0, 1, 2, 3, 1],
+    "nodes_truenodeids": [1, 0, 2, 4, 5],
+    "nodes_trueleafs": [0, 1, 1, 0, 1],
+    "nodes_falsenodeids": [2, 1, 3, 4, 6],
+    "nodes_falseleafs": [0, 1, 1, 1, 1],
+    "leaf_targetids": [0, 1, 0, 1, 0, 1, 0],
+    "n_targets": 2,
+}
+SETS = ((1.0, 2.0), (0.5,), (-1.0, 0.0, 2.0), (-np.inf, 1.0))
+
+
 def test_version_5(tmp_path: Path, targets: Sequence[str]) -> None:
-    """Leaves are apart, modes are numbers, and a node may test a set."""
+    """Leaves are apart, and modes are numbers."""
     rng, made = np.random.default_rng(2), ManyNodes()
-    sets = [1.0, 2.0, np.nan, 0.5, np.nan, -1.0, 0.0, 2.0, np.nan]  # of nodes 0, 1 and 3
     for aggregate, kind in itertools.product(range(4), range(4)):
-        facts = {"aggregate_function": aggregate, "post_transform": kind, "n_targets": 2}
+        facts = {"aggregate_function": aggregate, "post_transform": kind}
         made.add(
             "TreeEnsemble",
             facts,
-            tree_roots=[0, 3],
-            nodes_modes=tensor(np.array([6, 6, int(rng.integers(6)), 6, 0], np.uint8)),
-            nodes_featureids=[0, 1, 2, 3, 1],
-            nodes_splits=tensor(np.array([0, 0, 0.5, 0, -1], np.float32)),
-            nodes_truenodeids=[1, 0, 2, 4, 5],
-            nodes_trueleafs=[0, 1, 1, 0, 1],
-            nodes_falsenodeids=[2, 1, 3, 4, 6],
-            nodes_falseleafs=[0, 1, 1, 1, 1],
+            nodes_modes=tensor(rng.integers(0, 6, 5).astype(np.uint8)),
+            nodes_splits=tensor(rng.choice(GRID[1:-1], 5)),
             nodes_missing_value_tracks_true=rng.integers(0, 2, 5).tolist(),
-            membership_values=tensor(np.array(sets, np.float32)),
-            leaf_targetids=[0, 1, 0, 1, 0, 1, 0],
             leaf_weights=tensor(rng.normal(size=7).astype(np.float32)),
+            **SHAPE,
             **facts,
         )
     compare(made, made.model(5), rows(rng, max(SIZES)), tmp_path, targets)
+
+
+@pytest.mark.parametrize("tracks", [0, 1])
+def test_sets(tracks: int, tmp_path: Path) -> None:
+    """A node may test a set. Expected is what the definition says: onnxruntime 1.31 and onnx's reference differ."""
+    rng, made = np.random.default_rng(4), ManyNodes()
+    weights = rng.normal(size=7).astype(np.float32)
+    made.add(
+        "TreeEnsemble",
+        "sets",
+        nodes_modes=tensor(np.array([6, 6, 6, 6, 0], np.uint8)),
+        nodes_splits=tensor(np.array([0, 0, 0, 0, -1], np.float32)),
+        nodes_missing_value_tracks_true=[tracks] * 5,
+        membership_values=tensor(np.array([value for own in SETS for value in (*own, np.nan)], np.float32)),
+        leaf_weights=tensor(weights),
+        **SHAPE,
+    )
+
+    def leaf(row: np.ndarray, node: int) -> int:
+        value = row[SHAPE["nodes_featureids"][node]]
+        holds = (value in SETS[node] if node < len(SETS) else value <= -1) or (tracks and np.isnan(value))
+        child = SHAPE["nodes_truenodeids" if holds else "nodes_falsenodeids"][node]
+        return child if SHAPE["nodes_trueleafs" if holds else "nodes_falseleafs"][node] else leaf(row, child)
+
+    x = rows(rng, max(SIZES))
+    want = np.zeros((len(x), 2), np.float32)
+    for number, row in enumerate(x):
+        for root in SHAPE["tree_roots"]:
+            found = leaf(row, root)
+            want[number, SHAPE["leaf_targetids"][found]] += weights[found]
+    (tmp_path / "model.onnx").write_bytes(made.model(5).SerializeToString())
+    packager.build(tmp_path / "model.onnx", tmp_path / "model.so", dims={"N": (1, len(x))}, targets=targets_here())
+    with packager.load(tmp_path / "model.so") as bundle:
+        np.testing.assert_allclose(bundle.run({"x": x})["o0_0"], want, 1e-5, 1e-5)
 
 
 def tensor(array: np.ndarray) -> onnx.TensorProto:
