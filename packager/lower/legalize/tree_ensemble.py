@@ -15,6 +15,22 @@ from tvm import relax, te, tirx
 from packager.graph.tree_ensemble import KEYS, TreeAttributes, attributes_of_call
 
 
+def _sum(left: Any, right: Any) -> Any:
+    return left + right
+
+
+def _least(left: Any, right: Any) -> Any:
+    return tirx.min(left, right)
+
+
+def _greatest(left: Any, right: Any) -> Any:
+    return tirx.max(left, right)
+
+
+# Python functions of two parameters, as reducers must be.
+COMBINE = {"sum": _sum, "min": _least, "max": _greatest}
+
+
 def legalize_tree_ensemble(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``packager.tree_ensemble``."""
     attributes = attributes_of_call(call.attrs)
@@ -62,9 +78,8 @@ def _level(data: Any, place: Any, nodes: Any, trees: Any, bits: int) -> Any:
 
 def _total(place: Any, trees: Any, leaves: Any, weights: Any, attributes: TreeAttributes) -> Any:
     dtype = str(weights.dtype)
-    combine = {"sum": lambda a, b: a + b, "min": lambda a, b: tirx.min(a, b), "max": lambda a, b: tirx.max(a, b)}
     first = tirx.const({"sum": 0.0, "min": math.inf, "max": -math.inf}[attributes.aggregate], dtype)
-    reducer = te.comm_reducer(combine[attributes.aggregate], lambda _ty: first, name=f"tree_{attributes.aggregate}")
+    reducer = te.comm_reducer(COMBINE[attributes.aggregate], lambda _ty: first, name=f"tree_{attributes.aggregate}")
     tree = te.reduce_axis((0, trees.shape[0]), name="tree")
 
     def element(row: Any, target: Any) -> Any:
