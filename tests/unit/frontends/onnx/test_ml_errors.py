@@ -56,6 +56,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("TreeEnsembleRegressor", TREE, {"nodes_missing_value_tracks_true": [1]}, "expected 3"),
     ("TreeEnsembleRegressor", TREE, {"target_nodeids": [1, 7]}, "tree 0 has no node 7"),
     ("TreeEnsembleRegressor", TREE, {"target_ids": [0, 1]}, "target 1 of 1"),
+    ("TreeEnsembleRegressor", TREE, {"n_targets": 0}, "0 targets"),
+    ("TreeEnsembleRegressor", TREE, {"n_targets": 1 << 40}, "targets"),
     ("TreeEnsembleRegressor", TREE, {"aggregate_function": "MEAN"}, "'MEAN'"),
     ("TreeEnsembleRegressor", TREE, {"post_transform": "COSINE", "n_targets": 2}, "'COSINE'"),
     ("TreeEnsembleRegressor", TREE, {"base_values": [1.0, 2.0]}, "base_values has 2 elements, expected 1"),

@@ -17,6 +17,8 @@ MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, LEAF = range(len(MODES))
 # A link holds a child and a feature.
 LINK_BITS = 31
+# The most weights of leaves: larger tables are a mistake, or an attack on memory.
+MOST_WEIGHTS = 1 << 28
 FIRST = {"sum": 0.0, "min": np.inf, "max": -np.inf}
 
 
@@ -55,6 +57,8 @@ class _Decisions:
 def check(forest: Forest, features: int, targets: int) -> None:
     """Raise ValueError unless nodes, features and targets exist, and thresholds are numbers."""
     count, inner = len(forest.mode), forest.mode != LEAF
+    if not 1 <= targets <= MOST_WEIGHTS:
+        raise ValueError(f"there are {targets} targets")
     for name in ("yes", "no"):
         children = getattr(forest, name)[inner]
         if children.size and not (children.min() >= 0 and children.max() < count):
@@ -119,6 +123,8 @@ def _with_weights(
         trees[:, 2] = [max(int(own.max(initial=0)), 0) for own in per_tree]
         return replace(tables, trees=trees, leaves=np.zeros(1, np.int32), weights=of_node[everywhere]), False
     row_of = np.cumsum(is_leaf) - 1
+    if int(is_leaf.sum()) * targets > MOST_WEIGHTS:
+        raise ValueError(f"{int(is_leaf.sum())} leaves with weights for {targets} targets")
     rows = np.full((int(is_leaf.sum()), targets), FIRST[aggregate], weight.dtype)
     places = (row_of[owner], target)
     rows[places] = 0.0
