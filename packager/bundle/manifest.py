@@ -52,11 +52,16 @@ class Dim:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A model input or output; each extent is an integer, a dim, or (outputs only) an expression over dims."""
+    """A model input or output; each extent is an integer, a dim, or (outputs only) an expression over dims.
+
+    ``labels`` are names of classes, for outputs only: element ``i`` names the class ``i`` of an output of integers, and
+    column ``i`` of a matrix of scores.
+    """
 
     name: Name
     dtype: DTypeName
     shape: tuple[Count | str, ...]
+    labels: tuple[str, ...] = ()
 
     def extents(self, dims: dict[str, int]) -> tuple[int, ...]:
         """Evaluate the shape for these values of the dims. Raises ShapeExpressionError."""

@@ -7,5 +7,10 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 # And those that packager imports by itself.
 CONTRIB_DOMAINS = {
     "com.microsoft": {"FastGelu", "BiasGelu", "SkipLayerNormalization", "EmbedLayerNormalization"},
-    "ai.onnx.ml": {"TreeEnsemble", "Binarizer", "ArrayFeatureExtractor", "LabelEncoder"},
+    "ai.onnx.ml": {
+        *("TreeEnsemble", "TreeEnsembleRegressor", "TreeEnsembleClassifier"),
+        *("LinearRegressor", "LinearClassifier", "SVMRegressor", "SVMClassifier"),
+        *("Scaler", "Normalizer", "Imputer", "Binarizer", "OneHotEncoder", "LabelEncoder"),
+        *("ArrayFeatureExtractor", "FeatureVectorizer"),
+    },
 }

@@ -11,7 +11,7 @@ from tvm import relax, s_tir, tirx
 from tvm.tirx import stmt as st
 
 from packager.bundle.manifest import Dim
-from packager.graph import symbolic
+from packager.graph import symbolic, tree_ensemble
 from packager.graph.dataflow import bindings_of
 from packager.ir.primitives import Cost, Kernel
 from packager.ir.shapes import Extent
@@ -56,6 +56,8 @@ def estimate_function(function: Any, names: Mapping[Any, Extent], dims: Mapping[
             continue
         written = elements(binding.var.ty)
         products = written * _multiplications(call, names, dims)
+        if getattr(call.op, "name", "") == tree_ensemble.NAME:
+            products = written * tree_ensemble.comparisons(call)
         if not products and str(getattr(binding.var.ty, "dtype", "")).startswith(_FLOATING):
             products = max([written, *(elements(a.ty) for a in call.args if isinstance(a.ty, relax.TensorType))])
         flops += products

@@ -53,7 +53,8 @@ class ModelSignature:
 
     ``states`` name inputs and outputs that the session keeps; until the plan stage these are among the others.
     ``output_dtypes`` are the element types of outputs that hold the bytes of a narrow type, None for others; empty if
-    there are none. A merged model has its models' signatures as ``entries``; its inputs and outputs are their
+    there are none. ``output_labels`` are names of classes (see TensorSpec).
+    A merged model has its models' signatures as ``entries``; its inputs and outputs are their
     concatenation. ``sizes`` are those of an entry's bucketed dims: entries with the same name are variants of a model.
     """
 
@@ -64,6 +65,7 @@ class ModelSignature:
     states: tuple[State, ...] = ()
     conditions: tuple[Condition, ...] = ()
     output_dtypes: tuple[str | None, ...] = ()
+    output_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     batches: MicroBatches = WHOLE
     sizes: Sizes = field(default_factory=dict)
     entries: tuple[ModelSignature, ...] = ()

@@ -13,6 +13,7 @@ from tvm.s_tir import ScheduleError, dlight
 
 from packager.custom_ops.library import called_operator
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
+from packager.graph import tree_ensemble
 from packager.graph.dataflow import bindings_of, called_function
 from packager.graph.rewrite import apply
 from packager.ir.model import CallSource, LoweredModel, PartitionedModel
@@ -27,6 +28,7 @@ from packager.lower.legalize.accumulate import accumulate_in_float32, legalize_l
 from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.reshape import legalize_reshape, rewrite_reshapes
+from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
 from packager.transforms.clamp_indices import clamp_folded_indices, clamp_indices, legalize_take
 from packager.transforms.fold_weights import fold_weights
 from packager.transforms.layout.channels_last import to_channels_last
@@ -43,6 +45,7 @@ LEGALIZERS = {
     "relax.nn.softmax": legalize_softmax,
     "relax.reshape": legalize_reshape,
     "relax.nn.layer_norm": legalize_layer_norm,
+    tree_ensemble.NAME: legalize_tree_ensemble,
 }
 TIDY = [
     _R.AnnotateTIROpPattern(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -236,7 +237,7 @@ class _Planner:
         written = {state.output: state for state in entry.states}
         nexts, outputs, specs = [], [], []
         for name, tensor in results.items():
-            spec = self._spec(name, tensor)
+            spec = replace(self._spec(name, tensor), labels=entry.output_labels.get(name, ()))
             if name in written:
                 state = written[name]
                 before = states.get(state.name)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from packager.backends.base import Pattern, Search, Target
     from packager.ir.primitives import BackendOutput, Partition
 
-OPERATORS = ("elementwise", "dense", "conv2d", "pool2d", "softmax", "layer_norm", "attention")
+OPERATORS = ("elementwise", "dense", "conv2d", "pool2d", "softmax", "layer_norm", "attention", "trees")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class CCompilerOptions(PartitionOptions):
 
 
 class CCompilerBackend:
-    """Compiles elementwise chains, dense, conv2d, pooling, softmax, layer norm and attention, with their epilogues."""
+    """Compiles elementwise chains, dense, conv2d, pooling, softmax, layer norm, attention and trees, and epilogues."""
 
     api_version = API_VERSION
     kind = "ccompiler"

@@ -31,6 +31,7 @@ from packager.backends.ccompiler.ops.depthwise import add_depthwise, is_depthwis
 from packager.backends.ccompiler.ops.elementwise import add_elementwise
 from packager.backends.ccompiler.ops.pool2d import add_pool2d
 from packager.backends.ccompiler.ops.softmax_norm import add_neighbors, add_rows
+from packager.backends.ccompiler.ops.trees import add_trees, gather_of
 from packager.backends.ccompiler.ops.winograd import render_transforms
 from packager.codegen.escape import header_name
 from packager.codegen.templates import MARK, render
@@ -55,6 +56,7 @@ ADDERS: dict[str, Adder] = {
     "attention": add_attention,
     "nn.conv2d": add_conv2d,
     "matmul": add_dense,
+    "packager.tree_ensemble": add_trees,
 }
 
 
@@ -165,6 +167,8 @@ def render_module(
             *render_transforms(sources),
         ],
         "sources": sources,
+        "gather": gather_of(machine.name),
+        "trees": any("pk_child" in source for source in sources),
         "attention": tile_values(machine, sources) if any("pk_attend_" in source for source in sources) else None,
     }
     return render("ccompiler/common/module.c.j2", values), groups, given_back

@@ -17,6 +17,7 @@ from packager.backends.ccompiler.core.expressions import ARITIES, CTYPES
 from packager.backends.ccompiler.core.operations import VIEWS
 from packager.backends.ccompiler.core.problems import FLOATS, find_attention, read_layer_norm, read_sum
 from packager.graph.dataflow import scalar_of, shape_of
+from packager.graph.tree_ensemble import NAME as TREES
 
 # Element types of anchors.
 NUMBERS = (*FLOATS, "int8", "int32")
@@ -36,6 +37,7 @@ def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
         ],
         "layer_norm": _layer_norm,
         "attention": lambda: [Search("ccompiler.attention", "nn.softmax", find_attention, anchor=True)],
+        "trees": lambda: [_anchor("trees", is_op(TREES)(*(wildcard() for _ in range(5))), _is_tree_ensemble)],
     }
     return [pattern for group in groups for pattern in makers[group]()]
 
@@ -239,6 +241,12 @@ def _is_softmax(match: Match) -> bool:
     if not shape or not _dtypes(call) <= set(FLOATS):
         return False
     return all(isinstance(extent, int) and extent == 1 for extent in shape[int(call.attrs.axis) % len(shape) + 1 :])
+
+
+def _is_tree_ensemble(match: Match) -> bool:
+    """Whether data and weights are float32."""
+    (call,) = match.calls
+    return {str(call.args[0].ty.dtype), str(call.ty.dtype)} == {"float32"}
 
 
 def _is_layer_norm(match: Match) -> bool:

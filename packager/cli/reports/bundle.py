@@ -40,7 +40,10 @@ def _model_rows(manifest: Manifest) -> list[tuple[str, ...]]:
     for entry in manifest.every_entry():
         of = f"{entry.name}: " if manifest.entries else ""
         for kind, specs in (("input", entry.inputs), ("output", entry.outputs)):
-            rows += [(f"{of}{kind}", spec.name, *_tensor_cells(spec)) for spec in specs]
+            for spec in specs:
+                rows.append((f"{of}{kind}", spec.name, *_tensor_cells(spec)))
+                if spec.labels:
+                    rows.append(("", f"classes: {', '.join(spec.labels)}", "", ""))
     return rows + [("state", state.name, *_tensor_cells(state)) for state in manifest.states]
 
 

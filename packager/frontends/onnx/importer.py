@@ -41,12 +41,25 @@ class Parameters(dict[str, tuple[relax.Var, Any]]):
 
     def __init__(self, arrays: Callable[[str], Array]) -> None:
         super().__init__()
-        self.array = arrays
+        self._arrays = arrays
+        self.made: dict[str, Array] = {}
         self._unread = tvm.runtime.tensor(np.empty(0, np.uint8))
+
+    def array(self, name: str) -> Array:
+        """Return the value of a constant."""
+        return self.made[name] if name in self.made else self._arrays(name)
 
     def add(self, name: str, variable: relax.Var) -> None:
         """Add a constant with its variable."""
         self[name] = (variable, self._unread)
+
+    def make(self, name: str, array: Array) -> relax.Var:
+        """Add a constant that a converter has made; return its variable."""
+        while name in self:
+            name += "_"
+        self.made[name] = np.ascontiguousarray(array)
+        self.add(name, relax.Var(name, relax.TensorType(array.shape, array.dtype.name)))
+        return self.variable(name)
 
     def variable(self, name: str) -> relax.Var:
         """Return the variable of a constant."""
@@ -191,10 +204,19 @@ def run_importer(importer: Importer, graph: onnx.GraphProto, opset: int) -> tvm.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return importer.from_onnx(graph, opset)
+            module = importer.from_onnx(graph, opset)
         except ModelError:
             raise
         except Exception as error:  # TVM raises errors of many types
             raise ModelError(
                 f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
             ) from error
+    return _with_parameters(module, [importer._params.variable(name) for name in importer._params.made])
+
+
+def _with_parameters(module: tvm.IRModule, added: Sequence[relax.Var]) -> tvm.IRModule:
+    """Append parameters to ``main``: constants that converters have made."""
+    if added:
+        main = module["main"]
+        module["main"] = relax.Function([*main.params, *added], main.body, main.ret_ty, main.is_pure, main.attrs)
+    return module

@@ -24,6 +24,7 @@ from packager.frontends.node_names import tag_bindings
 from packager.frontends.onnx.check import check
 from packager.frontends.onnx.dims import bound_expressions, fix_dims, name_dims
 from packager.frontends.onnx.graph.bounded_sizes import bound_sizes
+from packager.frontends.onnx.graph.class_names import number_classes
 from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx.graph.external_data import detach_large, read_external
 from packager.frontends.onnx.graph.narrow_types import store_narrow
@@ -57,6 +58,7 @@ def load(
     graph = model.graph
     _drop_initializer_inputs(graph)
     _override(graph, overrides, arrays)
+    labels = number_classes(graph)
     _refuse_strings(graph)
     freeze_inputs(graph, frozen or {})
     found, expressions = name_dims(graph)
@@ -72,7 +74,7 @@ def load(
     module = run_importer(importer, graph, _opset(model))
     _check_outputs(graph, module["main"])
     _check_extents(module["main"], importer.node_of_variable)
-    weights = {name: constants.array(name) for name in importer._params}
+    weights = {name: importer._params.array(name) for name in importer._params}
     module["main"] = module["main"].without_attr("params") if weights else module["main"]
     sources = {name: constants.sources[name] for name in weights if name in constants.sources}
     module, nodes = tag_bindings(module, importer.node_of_variable)
@@ -91,6 +93,7 @@ def load(
             dims=resolved,
             conditions=tuple(importer.relations.found.values()),
             output_dtypes=tuple(narrow.get(value.name) for value in graph.output),
+            output_labels=labels,
         ),
         module=module,
         weights=weights,
@@ -187,6 +190,8 @@ def _is_training(node: onnx.NodeProto, scalars: Mapping[str, Array]) -> bool:
 def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
     """Raise ModelError if an output's imported type differs from the declared one: TVM's importer silently ignores some
     uses of operators (training mode, secondary outputs)."""
+    # Converters of classical models declare wrong shapes often; onnxruntime warns of them.
+    has_wrong_shapes = any(node.domain == "ai.onnx.ml" for node in graph.node)
     types = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     for value, ty in zip(graph.output, types, strict=True):
         if value.type.WhichOneof("value") != "tensor_type":
@@ -198,9 +203,12 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
         extents = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
         known = extents_of(ty)
         found = extents if known is None else known
-        fits = len(found) == len(extents) and all(
-            want is None or not isinstance(have, tvm.tirx.IntImm) or int(have) == want
-            for want, have in zip(extents, found, strict=True)
+        fits = has_wrong_shapes or (
+            len(found) == len(extents)
+            and all(
+                want is None or not isinstance(have, tvm.tirx.IntImm) or int(have) == want
+                for want, have in zip(extents, found, strict=True)
+            )
         )
         if str(ty.dtype) != declared or (tensor.HasField("shape") and not fits):
             raise ModelError(

@@ -20,7 +20,7 @@ ROW_ANCHORS = frozenset({"nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer
 MOVES = frozenset({"concat", "permute_dims"})
 POOLS = frozenset({"nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean"})
 # Operators with a loop nest of their own.
-ANCHORS = frozenset({"matmul", "nn.conv2d", "attention"}) | ROW_ANCHORS | POOLS | MOVES
+ANCHORS = frozenset({"matmul", "nn.conv2d", "attention", "packager.tree_ensemble"}) | ROW_ANCHORS | POOLS | MOVES
 OPERATORS = frozenset({"sum", "stack"}) | ANCHORS | ARITIES.keys()
 # Operators that leave every element where it is.
 VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})

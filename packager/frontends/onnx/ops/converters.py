@@ -22,8 +22,8 @@ from packager.frontends.onnx.ops import (
     slice_range,
     tfidf,
     topk,
-    tree_ensemble,
 )
+from packager.frontends.onnx.ops.ml import linear, preprocessing, svm, trees
 from packager.frontends.onnx.ops.nn import (
     activations,
     attention,
@@ -38,7 +38,8 @@ from packager.frontends.onnx.ops.quantization import integer_math, narrow_types,
 
 FAMILIES = (
     *(cumulative, data_dependent, elementwise, fourier, gather_pad, reductions, scatter, sequences, slice_range),
-    *(tfidf, topk, tree_ensemble),
+    *(tfidf, topk),
+    *(linear, preprocessing, svm, trees),
     *(activations, attention, deform_conv, normalization, pooling, recurrent, resize),
     *(integer_math, narrow_types, quantization),
 )
