@@ -44,17 +44,30 @@ def check_names_are_data(source: str, values: T, render: Callable[[T], str], *, 
     Raises ValueError if it would not: a fault of packager, whatever the model holds. With ``macros``, names of macros
     may differ.
     """
-    difference = first_difference(source, render(_Plain().copy(values)), macros=macros)
+    difference = first_difference(source, render(renamed(values, _plain())), macros=macros)
     if difference:
         raise ValueError(f"a name in the model changes rendered code: {difference}")
     return source
 
 
-class _Plain:
-    """Copies values with plain names: equal ones for equal names, others for others."""
+def _plain() -> Callable[[str], str]:
+    """Return a function that gives plain names: equal ones for equal names, others for others."""
+    names: dict[str, str] = {}
+    return lambda old: names.setdefault(old, f"name_{len(names)}")
 
-    def __init__(self) -> None:
-        self.names: dict[str, str] = {}
+
+def renamed(values: T, name: Callable[[str], str]) -> T:
+    """Return a copy of dataclasses in which each name of the model's is what ``name`` gives for it.
+
+    Raises ValueError if an identifier is none.
+    """
+    copied: T = _Renaming(name).copy(values)
+    return copied
+
+
+class _Renaming:
+    def __init__(self, name: Callable[[str], str]) -> None:
+        self.name = name
 
     def copy(self, value: Any) -> Any:
         if isinstance(value, tuple):
@@ -77,4 +90,4 @@ class _Plain:
     def _renamed(self, value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(self._renamed(item) for item in value)
-        return value if value is None else self.names.setdefault(value, f"name_{len(self.names)}")
+        return value if value is None else self.name(value)

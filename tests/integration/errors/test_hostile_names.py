@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,9 +16,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import packager
+from packager import resources
 from packager.bundle.elf.file import read_elf
 from packager.bundle.elf.tables import SHF_EXECINSTR
 from packager.bundle.fatbin import FATBIN_SECTION
+from packager.codegen.c_tokens import first_difference
+from packager.link import linker
+from packager.link.plain_names import renamed
 
 pytestmark = pytest.mark.slow
 # What means something to C, its preprocessor, assemblers, linkers, jinja, printf, shells, or to nobody.
@@ -166,6 +172,44 @@ def test_names_do_not_reach_the_code(seed: int, count: int, targets: list[str], 
     for number in range(count):
         names = Names(seed * 1000 + number)
         assert code(names, tmp_path / str(number), targets) == expected, names.names
+
+
+@pytest.mark.parametrize("targets", [["llvm", "ccompiler"], ["llvm"], ["cuda -arch=sm_80"]], ids=" ".join)
+@pytest.mark.parametrize("count", [20, pytest.param(10_000, marks=pytest.mark.thorough)])
+def test_the_entrypoint_is_the_same_code_with_any_names(
+    targets: list[str], count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are compiled once; the entrypoint, the one source with names, is rendered for each set of names.
+
+    Its tokens must be those with plain names; of ten sets, the machine code too.
+    """
+    rendered: list[tuple[str, Any, Callable[[Any], str]]] = []
+
+    def record(source: str, values: Any, render: Callable[[Any], str]) -> str:
+        rendered.append((source, values, render))
+        return source
+
+    monkeypatch.setattr(linker, "check_names_are_data", record)
+    (tmp_path / "model.onnx").write_bytes(model(lambda part: part.replace(" ", "_")).SerializeToString())
+    packager.build(tmp_path / "model.onnx", tmp_path / "o.so", targets=targets, dims={"dim": (1, 8)}, cache=False)
+    ((plain, values, render),) = rendered
+    expected = machine_code(plain, tmp_path)
+    for seed in range(count):
+        names = Names(seed)
+        source = render(renamed(values, names))
+        assert first_difference(plain, source) is None, names.names
+        if seed % (count // 10) == 0:
+            assert machine_code(source, tmp_path) == expected, names.names
+
+
+def machine_code(source: str, folder: Path) -> bytes:
+    """Compile an entrypoint, and return its code: names are data beside it."""
+    (folder / "entrypoint.c").write_text(source)
+    include = resources.folder("runtime_stub")
+    flags = ["-std=gnu11", "-O2", "-fPIC", f"-I{include / 'include'}", f"-I{include / 'src'}"]
+    subprocess.run(["gcc", *flags, "-c", "entrypoint.c", "-o", "e.o"], cwd=folder, check=True)
+    sections, data = read_elf(folder / "e.o").sections.values(), (folder / "e.o").read_bytes()
+    return b"".join(data[s.offset : s.offset + s.size] for s in sections if s.flags & SHF_EXECINSTR)
 
 
 @pytest.mark.parametrize("part", ["x", "y", "w"])
