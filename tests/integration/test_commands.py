@@ -93,7 +93,7 @@ def test_inspect(cli: Cli, batched: Path) -> None:
     manifest = json.loads(done.stdout)
     assert manifest["model"]["name"] == "batched"
     assert manifest["dims"] == [{"name": "n", "min": 1, "max": 8, "buckets": []}]
-    assert manifest["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["n", 4]}]
+    assert manifest["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["n", 4], "labels": []}]
     table = cli("inspect", batched)
     assert (table.returncode, table.stderr) == (0, "")
     assert "batched" in table.stdout
