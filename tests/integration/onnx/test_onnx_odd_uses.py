@@ -64,6 +64,21 @@ USES: dict[str, tuple[int, str, Arrays]] = {
         "g (double[3,4] x) => (double[3,4] y) { y = LayerNormalization (x, s, b) }",
         {"s": np.arange(4.0), "b": np.ones(4)},
     ),
+    "small integers that are no shapes": (
+        14,
+        """g (float[2] x) => (float[2] y, uint32[2] a, uint32[1,2] r, int32[2] b) {
+            y = Relu (x)
+            a = Add (m, m)
+            r = Reshape (n, z)
+            b = Add (i, i)
+        }""",
+        {
+            "m": np.array([2**32 - 1, 3], np.uint32),
+            "n": np.array([[1, 2]], np.uint32),
+            "z": np.array([0, -1]),
+            "i": np.array([2**31 - 1, -3], np.int32),
+        },
+    ),
     "numbers that are none": (
         13,
         "g (float[2,3] x) => (float[2,3] y) { y = Add (x, n) }",

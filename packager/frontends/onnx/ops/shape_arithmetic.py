@@ -35,6 +35,10 @@ SHAPE_INPUTS: Mapping[str, tuple[int, ...]] = {
 }
 
 
+TYPES = ("int64", "int32", "bool")  # that shapes, and what is computed of them, have
+BOUNDS = {name: np.iinfo(name) for name in ("int64", "int32")}
+
+
 def is_symbolic(value: Any) -> bool:
     """Tell whether a value is a shape or an extent rather than a tensor."""
     return value is not None and (isinstance(value, relax.ShapeExpr) or tvm.ir.is_prim_expr(value))
@@ -91,18 +95,20 @@ def known(value: Any, attributes: Mapping[str, Any], *, floats: bool = False) ->
             return None
         if floats and array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.rint(array)).all():
             array = array.astype(np.int64)
-        return array.astype(object) if array.dtype.kind in "iub" else None
+        return array.astype(object) if array.dtype.name in TYPES else None
     return objects([value]).reshape(()) if tvm.ir.is_prim_expr(value) else None
 
 
 def wrap(array: Known, analyzer: Analyzer, dtype: str = "int64") -> Any:
     """Return elements as a constant of ``dtype`` if all are numbers, else as a shape or an extent.
 
-    None if they are no shape: of several dimensions, or too many.
+    None if they are no shape: of several dimensions, too many, or beyond the type.
     """
     simplified = [e if isinstance(e, int) else analyzer.simplify(e) for e in array.reshape(-1)]
     elements = objects(simplified)
     if all(isinstance(element, int) for element in elements):
+        if dtype in BOUNDS and not all(BOUNDS[dtype].min <= element <= BOUNDS[dtype].max for element in elements):
+            return None  # computed as integers without end, where the model's wrap around
         return relax.const(elements.astype(dtype).reshape(array.shape), dtype)
     if array.ndim > 1 or array.size > MAX_ELEMENTS:
         return None

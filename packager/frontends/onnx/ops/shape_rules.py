@@ -166,8 +166,11 @@ def _slice(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Anal
     return taken
 
 
-def _reshape(operands: list[Known], _attributes: Mapping[str, Any], _analyzer: Analyzer) -> Known:
-    return operands[0].reshape(_numbers(operands[1]))
+def _reshape(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Analyzer) -> Known:
+    shape = _numbers(operands[1])
+    if not attributes.get("allowzero", 0):  # 0 keeps an extent
+        shape = [operands[0].shape[i] if extent == 0 else extent for i, extent in enumerate(shape)]
+    return operands[0].reshape(shape)
 
 
 def _split(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Analyzer) -> list[Known]:
