@@ -93,6 +93,19 @@ FLAT = """g (float[b, 4, h, w] x) => (float[b, 4, n] z, float[b, 4, h2, w2] y) {
   y0 = Reshape(z, inner)
   y = Relu(y0)
 }"""
+POOLED = """g (float[b, 4, h, w] x) => (float[b, 4, h, w] y) {
+  mean = GlobalAveragePool(x)
+  shape = Shape(x)
+  start = Constant<value = int64[1] {2}>()
+  end = Constant<value = int64[1] {4}>()
+  zero = Constant<value = int64[1] {0}>()
+  image = Slice(shape, start, end)
+  small = Shape(mean)
+  head = Slice(small, zero, start)
+  sizes = Concat<axis = 0>(head, image)
+  wide = Resize<mode = "linear", coordinate_transformation_mode = "half_pixel">(mean, , , sizes)
+  y = Add(wide, x)
+}"""
 IMAGES = [{"b": 1, "h": 8, "w": 21}, {"b": 2, "h": 15, "w": 12}]
 SIZES = [{"b": 1, "s": 3}, {"b": 2, "s": 5}, {"b": 4, "s": 9}]
 
@@ -105,6 +118,7 @@ SIZES = [{"b": 1, "s": 3}, {"b": 2, "s": 5}, {"b": 4, "s": 9}]
         pytest.param(INT32, {"b": (1, 4), "s": (1, 9)}, SIZES, id="shapes in int32"),
         pytest.param(ENDS, {"b": (1, 4), "s": (3, 9)}, SIZES, id="slices from the end"),
         pytest.param(NUMBERS, {"b": (1, 4), "s": (1, 9)}, SIZES, id="Range and comparisons"),
+        pytest.param(POOLED, {"b": (1, 2), "h": (8, 21), "w": (8, 21)}, IMAGES, id="a pooled map resized"),
         pytest.param(FLAT, {"b": (1, 2), "h": (8, 21), "w": (8, 21)}, IMAGES,
                      id="flattened images"),
     ],

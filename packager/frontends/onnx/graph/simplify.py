@@ -19,7 +19,6 @@ from packager.frontends.onnx.graph.custom_ops import CustomNode
 from packager.frontends.onnx.graph.expand_functions import expand_functions, inline_branches
 from packager.frontends.onnx.graph.fold_constants import Constants, fold_constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred, infer
-from packager.frontends.onnx.graph.integer_ranges import integer_ranges
 from packager.frontends.onnx.graph.nodes import (
     NodeWriter,
     attributes_of,
@@ -52,7 +51,6 @@ def simplify(
         bounded = _rewrite(model.graph, inferred, constants)
         _split_to_slices(model, inferred, constants)
         folded = _replace_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
-        folded |= integer_ranges(model.graph, inferred, constants)
         changed = bounded | expand_contributed(model, inferred, constants)
         changed |= inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
         if not (changed | unroll_loops(model, inferred, constants)) and not folded:

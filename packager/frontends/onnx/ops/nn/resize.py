@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from tvm import te, tirx
+from tvm_ffi import structural_equal
 
 from packager.bundle.arrays import Array
 from packager.frontends.onnx.ops.nn.resize_symbolic import resize_symbolic
@@ -32,6 +33,7 @@ from packager.frontends.onnx.ops.operands import (
     text,
 )
 from packager.frontends.onnx.ops.shape_arithmetic import is_symbolic
+from packager.frontends.onnx.ops.shape_rules import objects
 
 # Up to this product of taps over all axes one loop nest computes the sum; beyond it, one per axis.
 MAX_TAPS = 16
@@ -81,7 +83,13 @@ def _is_symbolic(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> bool:
     if scales is not None and scales.size:
         changing = [axis for axis, scale in zip(axes, scales.tolist(), strict=True) if scale != 1.0]
         return not all(isinstance(shape[axis], int) for axis in changing)
-    return is_symbolic(optional(inputs, 3)) and not all(isinstance(extent, int) for extent in shape[2:])
+    wanted = optional(inputs, 3)
+    if wanted is None or not is_symbolic(wanted):
+        return False
+    sizes = objects(wanted.values)
+    pairs = [(shape[axis], size) for axis, size in zip(axes, sizes, strict=True)]
+    same = [isinstance(old, int) == isinstance(new, int) and structural_equal(old, new) for old, new in pairs]
+    return not all(equal or all(isinstance(e, int) for e in pair) for equal, pair in zip(same, pairs, strict=True))
 
 
 def _upsample(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
