@@ -106,6 +106,12 @@ POOLED = """g (float[b, 4, h, w] x) => (float[b, 4, h, w] y) {
   wide = Resize<mode = "linear", coordinate_transformation_mode = "half_pixel">(mean, , , sizes)
   y = Add(wide, x)
 }"""
+FRAMES = """g (float[b, s] x) => (float[b, f, 5, 2] y) {
+  step = Constant<value = int64 {3}>()
+  length = Constant<value = int64 {8}>()
+  window = Constant<value = float[8] {0.1, 0.2, 0.3, 0.4, 0.4, 0.3, 0.2, 0.1}>()
+  y = STFT<onesided = 1>(x, step, window, length)
+}"""
 IMAGES = [{"b": 1, "h": 8, "w": 21}, {"b": 2, "h": 15, "w": 12}]
 SIZES = [{"b": 1, "s": 3}, {"b": 2, "s": 5}, {"b": 4, "s": 9}]
 
@@ -119,6 +125,7 @@ SIZES = [{"b": 1, "s": 3}, {"b": 2, "s": 5}, {"b": 4, "s": 9}]
         pytest.param(ENDS, {"b": (1, 4), "s": (3, 9)}, SIZES, id="slices from the end"),
         pytest.param(NUMBERS, {"b": (1, 4), "s": (1, 9)}, SIZES, id="Range and comparisons"),
         pytest.param(POOLED, {"b": (1, 2), "h": (8, 21), "w": (8, 21)}, IMAGES, id="a pooled map resized"),
+        pytest.param(FRAMES, {"b": (1, 2), "s": (8, 40)}, [{"b": 1, "s": 8}, {"b": 2, "s": 39}], id="STFT"),
         pytest.param(FLAT, {"b": (1, 2), "h": (8, 21), "w": (8, 21)}, IMAGES,
                      id="flattened images"),
     ],

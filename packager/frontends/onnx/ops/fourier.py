@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te
 
 from packager.bundle.arrays import Array
 from packager.frontends.onnx.ops.operands import (
@@ -92,18 +92,23 @@ def _stft(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _conv
     step = int(known(inputs[1], attributes, "the step of STFT").item())
     if signal.ty.ndim == 2:
         signal = emit(op.expand_dims(signal, -1))
-    batch, samples, parts = extents(signal)
-    if not isinstance(samples, int) or parts not in (1, 2):
-        raise ValueError("STFT of a signal of symbolic length: fix it with --dim")
+    _, samples, parts = extents(signal)
+    if parts not in (1, 2):
+        raise ValueError("a signal has one part, or two: real and imaginary")
     length = samples if window is None else extents(window)[0]
     if optional(inputs, 3) is not None:
         length = int(known(inputs[3], attributes, "the frame length of STFT").item())
-    frames = (samples - length) // step + 1
-    if not isinstance(length, int) or length < 1 or step < 1 or frames < 1:
-        raise ValueError(f"STFT of {samples} samples in frames of {length} every {step}")
-    indices = (np.arange(frames)[:, None] * step + np.arange(length)).reshape(-1)
-    taken = emit(op.take(signal, tensor_constant(indices), axis=1))
-    framed = emit(op.reshape(taken, [batch, frames, length, parts]))
+    least = samples
+    if not isinstance(samples, int):
+        least = int(attributes["tvm_custom"]["analyzer"].const_int_bound(samples).min_value)
+    if not isinstance(length, int) or length < 1 or step < 1 or least < length:
+        raise ValueError(f"STFT of {samples} samples, of at least {least}, in frames of {length} every {step}")
+
+    def frame(x: Any) -> Any:
+        count = (x.shape[1] - length) // step + 1
+        return te.compute((x.shape[0], count, length, parts), lambda n, f, i, p: x(n, f * step + i, p), name="frames")
+
+    framed = builder.emit_te(frame, signal, primfunc_name_hint="frames")
     if window is not None:
         framed = emit(op.multiply(framed, emit(op.reshape(window, [1, 1, length, 1]))))
     matrix = _matrix(length, parts, length, inverse=False, onesided=bool(attributes.get("onesided", 1)))
