@@ -14,6 +14,7 @@ from packager.graph.identity import IdentitySet, position
 from packager.graph.rewrite import nodes_of
 
 Transform = Callable[[s_tir.Schedule, Any], None]
+Errors = type[Exception] | tuple[type[Exception], ...]
 # The widest load or store of a thread, in bytes.
 VECTOR_BYTES = 16
 # Bytes of one operand that a thread handles at once if operands differ in element size.
@@ -116,7 +117,7 @@ def is_movement(sch: s_tir.Schedule, block: Any) -> bool:
     return isinstance(value, tvm.ir.TensorLoad)
 
 
-def attempt(sch: s_tir.Schedule, transform: Transform, block: Any, errors: type[Exception] = Exception) -> bool:
+def attempt(sch: s_tir.Schedule, transform: Transform, block: Any, errors: Errors = Exception) -> bool:
     """Apply a transformation to a block; return False, with the schedule unchanged, if a step raises ``errors``."""
     name = sch.get(block).name_hint
     trial = sch.copy()

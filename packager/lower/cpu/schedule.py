@@ -7,6 +7,7 @@ apply to a function is skipped; the result is the same either way.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tvm
@@ -24,6 +25,8 @@ MIN_VECTOR = 4
 PACKED_ROWS = (6, 5, 4, 7, 3, 2)
 MIN_ROWS = 4
 GUARDED_ROWS = (6, 5, 7)
+# TVM fails to simplify the indices of loops that are fused over extents such as ``n // 16 - 3``.
+ERRORS = (ScheduleError, tvm.error.InternalError)
 
 
 def schedule(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -32,10 +35,10 @@ def schedule(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     _inline(sch)
     for block in blocks(sch):
         if is_reduction(sch, block):
-            attempt(sch, _tile_reduction, block, ScheduleError)
+            attempt(sch, _tile_reduction, block, ERRORS)
     for block in blocks(sch):
-        if not _is_scheduled(sch, block):
-            attempt(sch, _vectorize, block, ScheduleError)
+        if not _is_scheduled(sch, block) and not attempt(sch, _vectorize, block, ERRORS):
+            attempt(sch, partial(_vectorize, fused=False), block, ERRORS)
     return sch.mod["main"]
 
 
@@ -70,8 +73,8 @@ def _divisor(extent: int | None, most: int) -> int:
     return next(size for size in range(min(most, extent), 0, -1) if extent % size == 0)
 
 
-def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
-    """Parallelize the fused outer loops of a spatial nest and vectorize its innermost loop."""
+def _vectorize(sch: s_tir.Schedule, block: Any, *, fused: bool = True) -> None:
+    """Parallelize the outer loops of a spatial nest, ``fused`` or the first alone, and vectorize its innermost loop."""
     loops = list(sch.get_loops(block))
     spatial = is_spatial(sch, block)
     if not spatial:
@@ -86,7 +89,7 @@ def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
             loops[-1:] = [last]
         outer = loops
     if outer:
-        sch.parallel(sch.fuse(*outer) if len(outer) > 1 else outer[0])
+        sch.parallel(sch.fuse(*outer) if fused and len(outer) > 1 else outer[0])
 
 
 @dataclass(frozen=True)
