@@ -155,7 +155,7 @@ def _make_kernels(name: str, primfunc: Any, device: Device) -> FunctionGroup:
     for schedule in device.schedules:
         try:
             scheduled = schedule(primfunc)
-        except ScheduleError as error:  # the schedule does not apply; any other exception is a bug in it
+        except (ScheduleError, tvm.error.InternalError) as error:  # it does not apply, or TVM fails at the extents
             failure = failure or last_line(error)
             continue
         try:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.sym import Analyzer
 
+from packager.bundle import shape_expr
 from packager.bundle.arrays import Array
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
@@ -30,6 +31,12 @@ from packager.graph.lift_constants import stays_inline
 WHOLE_TUPLES = {
     *("Optional", "OptionalGetElement", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
     *("ConcatFromSequence", "SplitToSequence"),
+}
+
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    **shape_expr.OPERATORS,
+    **{"//": tirx.floordiv, "%": tirx.floormod, "min": tirx.min, "max": tirx.max},
 }
 
 
@@ -79,11 +86,15 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         dims: Sequence[Dim],
         arrays: Callable[[str], Array],
         types: Mapping[str, int],
+        expressions: Mapping[str, str],
+        fixed: Mapping[str, int],
     ) -> None:
         super().__init__(None, "float32", keep_params_in_input=True)
         self._params = Parameters(arrays)
         self.custom = custom
         self.types = types  # element type of each value, where inferred
+        self.expressions = expressions  # dims that the file names by expressions over others
+        self.fixed = fixed
         self.bounds = {dim.name: dim for dim in dims}
         self.analyzer = Analyzer()  # bound to the ranges of the input dims
         self.relations = Relations(self.analyzer)
@@ -119,6 +130,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             self._params.add(tensor.name, variable)
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        self._unify_extents()
         results = {value.name for value in graph.output}
         for node in graph.node:
             self.current_node = title_of(node)
@@ -135,6 +147,27 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
                 self._nodes[name] = (
                     onnx_shapes.as_tensor(self.bb, value, self._element_type(name)) if is_shape else value
                 )
+
+    def _unify_extents(self) -> None:
+        """Give inputs with a dim such as ``past + new`` that extent in place of a variable: each run checks it."""
+        variables = {
+            extent.name: extent
+            for parameter in self._inputs.values()
+            for extent in parameter.ty.shape.values
+            if isinstance(extent, tirx.Var)
+        }
+        known = variables | {name: tirx.IntImm("int64", size) for name, size in self.fixed.items()}
+        meant: dict[str, Any] = {}
+        for name, text in self.expressions.items():
+            if name in variables and shape_expr.names(text) <= known.keys():
+                meant[name] = shape_expr.fold(
+                    text, lambda n: tirx.IntImm("int64", n), known.__getitem__, lambda op, a, b: _OPERATORS[op](a, b)
+                )
+                self.relations.require(variables[name], "==", meant[name], f"dim {name}")
+        for name, parameter in self._inputs.items():
+            extents = [meant.get(getattr(e, "name", ""), e) for e in parameter.ty.shape.values]
+            if any(extent is not old for extent, old in zip(extents, parameter.ty.shape.values, strict=True)) and meant:
+                self._nodes[name] = self.bb.emit(relax.op.reshape(parameter, extents))
 
     def _element_type(self, name: str) -> str:
         """Return the element type of a shape or of an extent, which is int64 unless the model casts it."""

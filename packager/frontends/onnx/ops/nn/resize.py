@@ -86,6 +86,8 @@ def _is_symbolic(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> bool:
     wanted = optional(inputs, 3)
     if wanted is None or not is_symbolic(wanted):
         return False
+    if not all(isinstance(extent, int) for extent in shape[2:]):
+        return True
     sizes = objects(wanted.values)
     pairs = [(shape[axis], size) for axis, size in zip(axes, sizes, strict=True)]
     same = [isinstance(old, int) == isinstance(new, int) and structural_equal(old, new) for old, new in pairs]
