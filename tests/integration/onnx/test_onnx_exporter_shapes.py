@@ -104,7 +104,8 @@ POOLED = """g (float[b, 4, h, w] x) => (float[b, 4, h, w] y) {
   head = Slice(small, zero, start)
   sizes = Concat<axis = 0>(head, image)
   wide = Resize<mode = "linear", coordinate_transformation_mode = "half_pixel">(mean, , , sizes)
-  y = Add(wide, x)
+  same = Resize<mode = "linear", coordinate_transformation_mode = "half_pixel">(x, , , shape)
+  y = Add(wide, same)
 }"""
 FRAMES = """g (float[b, s] x) => (float[b, f, 5, 2] y) {
   step = Constant<value = int64 {3}>()
