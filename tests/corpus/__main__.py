@@ -26,11 +26,14 @@ def chosen(patterns: Sequence[str]) -> list[Case]:
 
 
 def run_all(cases: Sequence[Case], folder: Path, targets: Sequence[str] = ()) -> Iterator[Outcome]:
-    """Yield the outcome of each case, which has a process of its own: exporters leave a lot of memory behind."""
-    context = multiprocessing.get_context("fork")
+    """Yield the outcome of each case, which has a process of its own: exporters leave a lot of memory behind.
+
+    It is not forked: torch's threads, if this process has any, would be missing in it, and waited for.
+    """
+    context = multiprocessing.get_context("spawn")
     for case in cases:
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_child, args=(case, folder, targets, theirs))
+        process = context.Process(target=_child, args=(case.name, folder, targets, theirs))
         process.start()
         theirs.close()
         outcome = Outcome(case.name, "crashed", f"no answer in {LIMIT} s")
@@ -46,8 +49,8 @@ def run_all(cases: Sequence[Case], folder: Path, targets: Sequence[str] = ()) ->
         yield outcome
 
 
-def _child(case: Case, folder: Path, targets: Sequence[str], answer: Connection) -> None:
-    answer.send(run(case, folder, targets))
+def _child(name: str, folder: Path, targets: Sequence[str], answer: Connection) -> None:
+    answer.send(run(CASES[name], folder, targets))
 
 
 def main() -> None:
