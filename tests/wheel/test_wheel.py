@@ -22,8 +22,9 @@ DEPLOY_DEPENDENCIES = {"numpy", "rich", "typer"}
 def builder(tmp_path_factory: pytest.TempPathFactory, wheel: Path, execute: Execute) -> Path:
     """The Python of an environment with the wheel and what the build side needs, as locked."""
     python = make_environment(tmp_path_factory.mktemp("builder") / "venv")
-    locked = ["-r", ROOT / "requirements-build.lock"]
-    execute([python, "-m", "pip", "install", "-q", *locked, f"{wheel}[build]"], python.parent)
+    install = [python, "-m", "pip", "install", "-q"]
+    execute([*install, "--no-deps", "--require-hashes", "-r", ROOT / "requirements-build.lock"], python.parent)
+    execute([*install, f"{wheel}[build]"], python.parent)
     return python
 
 
@@ -31,8 +32,11 @@ def builder(tmp_path_factory: pytest.TempPathFactory, wheel: Path, execute: Exec
 def deployer(tmp_path_factory: pytest.TempPathFactory, wheel: Path, execute: Execute) -> Path:
     """The Python of an environment with the wheel and nothing but its own dependencies."""
     python = make_environment(tmp_path_factory.mktemp("deployer") / "venv")
-    constraints = ["-c", ROOT / "requirements-build.lock"]
-    execute([python, "-m", "pip", "install", "-q", *constraints, wheel], python.parent)
+    # The wheel has no hash in the lock, and pip wants one of all that it installs if it has one of any.
+    pins = re.findall(r"^[\w.-]+==[\w.]+", (ROOT / "requirements-build.lock").read_text(), re.MULTILINE)
+    constraints = python.parent / "constraints.txt"
+    constraints.write_text("\n".join(pins))
+    execute([python, "-m", "pip", "install", "-q", "-c", constraints, wheel], python.parent)
     return python
 
 
