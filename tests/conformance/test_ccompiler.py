@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 class TestCCompiler(FewAlone, PartitionConformance):
     kind = "ccompiler"
+    elsewhere = frozenset({"ccompiler.trees"})  # tests/integration/onnx/test_ml_*.py
     values = {
         "operators": ["conv2d", "softmax"],
         "header": ["<stdint.h>"],

@@ -21,9 +21,9 @@ from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shap
 from packager.graph.identity import IdentityMap
 
 MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
-# Stand-ins for symbolic extents: distinct primes, so that no two extents are equal by chance; greater than what models
-# divide extents by, such as the strides of audio frontends.
-PRIMES = (10007, 10009, 10037, 10039, 10061)
+# Stand-ins for symbolic extents: distinct primes, so that no two extents are equal by chance. Small ones: a reshape
+# that is no view makes numpy copy what lies behind the one element.
+PRIMES = (5, 7, 11, 13, 17)
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,11 @@ def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int]
         elif len(shape_of(view) or ()) == 3 and view.same_as(operand.views[-1]):
             continue  # fuses batch and heads, which need no constant stride
         else:
-            array = array.view()
+            array, wanted = array.view(), known(shape_of(view) or ())
+            if any(extent < 0 for extent in wanted):
+                return None
             try:
-                array.shape = known(shape_of(view) or ())
+                array.shape = wanted
             except AttributeError:
                 return None
     if operand.swapped:

@@ -105,7 +105,8 @@ CASES = {
           y = Sigmoid(l) }""",
         {"g": normal(1), "b": normal(1)},
         **batches(),
-        composites=frozenset({"ccompiler.elementwise+ccompiler.layer_norm"}),
+        composites=frozenset(),  # a row of one number is given back
+        left=True,
     ),
     "half precision": Case(
         """g (float16[n,3,6,6] x) => (float16[n,9] y) {
@@ -136,7 +137,7 @@ def test_models(name: str, tmp_path: Path) -> None:
     by_backend: dict[str, set[str]] = {}
     for backend, primitive in manifest.primitives():
         by_backend.setdefault(backend, set()).add(str(primitive.composite))
-    assert case.composites <= by_backend["ccompiler"]
+    assert case.composites <= by_backend.get("ccompiler", set())
     assert case.left == ("llvm" in by_backend)
 
 
