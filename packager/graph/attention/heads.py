@@ -1,17 +1,15 @@
 """Computes the offset and strides of an operand's heads in its source tensor.
 
-Replays the reshapes, transposes and slices between them on a numpy array without memory, and reads its strides.
+Replays the reshapes, transposes and slices between them on a numpy array of zeros, and reads its strides.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.sym import Analyzer
@@ -21,8 +19,7 @@ from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shap
 from packager.graph.identity import IdentityMap
 
 MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
-# Stand-ins for symbolic extents: distinct primes, so that no two extents are equal by chance. Small ones: a reshape
-# that is no view makes numpy copy what lies behind the one element.
+# Stand-ins for symbolic extents: distinct primes, so that no two extents are equal by chance.
 PRIMES = (5, 7, 11, 13, 17)
 
 
@@ -116,13 +113,14 @@ def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int]
     """Return the offset and the strides of rows and heads for one choice of the symbolic extents."""
     numbers: IdentityMap[int] = IdentityMap()
 
-    def known(extents: Sequence[Any]) -> tuple[int, ...]:
-        return tuple(_number(extent, numbers, shift) for extent in extents)
+    def known(extents: Sequence[Any]) -> tuple[int, ...] | None:
+        sizes = tuple(_number(extent, numbers, shift) for extent in extents)
+        return None if any(size < 0 for size in sizes) else sizes  # of large divisors: these primes say nothing of it
 
     shape = known(shape_of(operand.source) or ())
-    if any(extent < 0 for extent in shape):  # of large divisors: these primes say nothing of it
+    if shape is None:
         return None
-    array = as_strided(np.zeros(1, np.int8), shape, [math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
+    array: NDArray[Any] = np.zeros(shape, np.int8)  # with all its elements: a reshape that is no view copies them
     start = array.__array_interface__["data"][0]
     pending: list[NDArray[Any]] = []
     for view in operand.views:
@@ -140,7 +138,7 @@ def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int]
             continue  # fuses batch and heads, which need no constant stride
         else:
             array, wanted = array.view(), known(shape_of(view) or ())
-            if any(extent < 0 for extent in wanted):
+            if wanted is None:
                 return None
             try:
                 array.shape = wanted
