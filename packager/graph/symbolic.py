@@ -55,6 +55,21 @@ def to_extent(expr: Any, names: Mapping[Any, Extent]) -> Extent:
     raise ModelError(f"a shape is computed by {expr}, which is not supported")
 
 
+def to_expr(extent: Extent, names: Mapping[str, Any]) -> Any:
+    """Convert an integer, or text over the dims, to an int64 expression: the opposite of ``to_extent``.
+
+    ``names`` maps dims to expressions. Raises ShapeExpressionError.
+    """
+    functions = {"//": tirx.floordiv, "%": tirx.floormod, "min": tirx.min, "max": tirx.max}
+    return shape_expr.fold(
+        str(extent),
+        lambda number: tirx.IntImm("int64", number),
+        names.__getitem__,
+        lambda operator, a, b: functions.get(operator, shape_expr.OPERATORS[operator])(a, b),
+        limited=False,
+    )
+
+
 def _pick(function: str, left: Extent, right: Extent) -> Extent:
     """Return the minimum or maximum, simplified if one operand always wins."""
     a, b = extent_interval(left, _ANY_DIMS), extent_interval(right, _ANY_DIMS)

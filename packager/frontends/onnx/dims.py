@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import keyword
 import re
 from collections.abc import Mapping
@@ -10,12 +9,13 @@ from collections.abc import Mapping
 import onnx
 
 from packager.bundle import shape_expr
+from packager.bundle.manifest import Dim
 from packager.errors import ModelError
 from packager.frontends.dims import DimRequest
+from packager.graph.symbolic import extent_interval
 
 # The manifest limits the length of shape expressions, which contain dim names.
 MAX_DIM_NAME = 64
-MAX_EXPRESSION_DIMS = 8
 
 
 def name_dims(graph: onnx.GraphProto) -> tuple[dict[str, str], dict[str, str]]:
@@ -55,22 +55,19 @@ def _is_expression(text: str, dims: Mapping[str, str]) -> bool:
 
 
 def bound_expressions(requests: Mapping[str, DimRequest], expressions: Mapping[str, str]) -> dict[str, DimRequest]:
-    """Return the requests, and the bounds that follow from them for dims which are expressions over others.
-
-    Expressions are monotone in each dim (sums, products, quotients), so the bounds are among their values at bounds.
-    """
+    """Return the requests, and the bounds that follow from them for dims which are expressions over others."""
     bounds = dict(requests)
     for name, text in expressions.items():
-        inside = sorted(shape_expr.names(text))
-        if name in bounds or len(inside) > MAX_EXPRESSION_DIMS or not all(dim in bounds for dim in inside):
+        inside = shape_expr.names(text)
+        if name in bounds or not inside <= bounds.keys():
             continue
-        corners = itertools.product(*((bounds[dim].min, bounds[dim].max) for dim in inside))
+        dims = {dim: Dim(dim, bounds[dim].min, bounds[dim].max) for dim in inside}
         try:
-            sizes = [shape_expr.evaluate(text, dict(zip(inside, corner, strict=True))) for corner in corners]
-        except shape_expr.ShapeExpressionError:
+            low, high = extent_interval(text, dims)
+        except ModelError:  # a division by what can be zero
             continue
-        if min(sizes) >= 1:
-            bounds[name] = DimRequest(min(sizes), max(sizes))
+        if low >= 1:
+            bounds[name] = DimRequest(low, high)
     return bounds
 
 

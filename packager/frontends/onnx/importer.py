@@ -26,17 +26,12 @@ from packager.frontends.onnx.ops.broadcast import agree
 from packager.frontends.onnx.ops.converters import CONVERTERS
 from packager.graph.conditions import Relations
 from packager.graph.lift_constants import stays_inline
+from packager.graph.symbolic import to_expr
 
 # Operators whose single output is a sequence or optional, represented as a Relax tuple.
 WHOLE_TUPLES = {
     *("Optional", "OptionalGetElement", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
     *("ConcatFromSequence", "SplitToSequence"),
-}
-
-
-_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
-    **shape_expr.OPERATORS,
-    **{"//": tirx.floordiv, "%": tirx.floormod, "min": tirx.min, "max": tirx.max},
 }
 
 
@@ -160,13 +155,11 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         meant: dict[str, Any] = {}
         for name, text in self.expressions.items():
             if name in variables and shape_expr.names(text) <= known.keys():
-                meant[name] = shape_expr.fold(
-                    text, lambda n: tirx.IntImm("int64", n), known.__getitem__, lambda op, a, b: _OPERATORS[op](a, b)
-                )
+                meant[name] = to_expr(text, known)
                 self.relations.require(variables[name], "==", meant[name], f"dim {name}")
         for name, parameter in self._inputs.items():
             extents = [meant.get(getattr(e, "name", ""), e) for e in parameter.ty.shape.values]
-            if any(extent is not old for extent, old in zip(extents, parameter.ty.shape.values, strict=True)) and meant:
+            if any(extent is not old for extent, old in zip(extents, parameter.ty.shape.values, strict=True)):
                 self._nodes[name] = self.bb.emit(relax.op.reshape(parameter, extents))
 
     def _element_type(self, name: str) -> str:
