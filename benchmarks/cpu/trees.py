@@ -80,7 +80,7 @@ def calls_of_onnxruntime(path: Path, batches: list[np.ndarray], threads: int) ->
         binding.bind_cpu_input(session.get_inputs()[0].name, x)
         for output in session.get_outputs():
             binding.bind_output(output.name)
-        calls.append(lambda binding=binding: session.run_with_iobinding(binding))  # type: ignore[misc]
+        calls.append(lambda binding=binding: session.run_with_iobinding(binding))
     return calls
 
 
@@ -90,7 +90,7 @@ def calls_of_tl2cgen(library: Path, batches: list[np.ndarray], threads: int) -> 
 
     predictor = tl2cgen.Predictor(str(library), nthread=threads)
     matrices = [tl2cgen.DMatrix(x) for x in batches]
-    return [lambda matrix=matrix: predictor.predict(matrix) for matrix in matrices]  # type: ignore[misc]
+    return [lambda matrix=matrix: predictor.predict(matrix) for matrix in matrices]
 
 
 def measure(engines: dict[str, list[Call]], rounds: int) -> dict[str, Spread]:

@@ -75,7 +75,10 @@ def temporary_folder(purpose: str, parent: str | Path | None = None) -> Iterator
 
 
 def temporary_file(prefix: str, parent: Path) -> tuple[Path, int | None]:
-    """Make an empty file and return it with its lock, which the caller closes; before, remove leftovers of its kind."""
+    """Make an empty file with default permissions, and return it with its lock, which the caller closes.
+
+    Before, remove leftovers of its kind.
+    """
     remove_leftovers(parent.glob(f"{glob.escape(prefix)}????????{SUFFIX}"))
 
     def make() -> str:
@@ -83,7 +86,11 @@ def temporary_file(prefix: str, parent: Path) -> tuple[Path, int | None]:
         os.close(handle)
         return name
 
-    return _locked(make)
+    path, descriptor = _locked(make)
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
+    return path, descriptor
 
 
 @contextlib.contextmanager
@@ -95,9 +102,6 @@ def replacing(target: Path) -> Iterator[Path]:
     path, descriptor = temporary_file(f".{target.name[:32]}.", target.parent)
     try:
         yield path
-        umask = os.umask(0)
-        os.umask(umask)
-        path.chmod(0o666 & ~umask)
         path.replace(target)
     finally:
         path.unlink(missing_ok=True)

@@ -157,9 +157,6 @@ def _stage(target: Path, pending: list[tuple[Path, Path]], locks: list[int | Non
     path, descriptor = temporary_file(f".{target.name[:32]}.", target.parent)
     pending.append((path, target))
     locks.append(descriptor)
-    umask = os.umask(0)
-    os.umask(umask)
-    path.chmod(0o666 & ~umask)
     return path
 
 

@@ -25,13 +25,13 @@ def export(model: Model, exporter: str, path: Path) -> None:
     # The exporter prints a whole graph where it knows no symbol for an operator.
     with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # exporters warn of their own deprecated calls
+        names = {"input_names": list(model.inputs), "output_names": list(model.outputs)}
         if exporter == "torchscript":
             torch.onnx.export(
                 module,
                 inputs,
                 str(path),
-                input_names=list(model.inputs),
-                output_names=list(model.outputs),
+                **names,
                 dynamic_axes={name: dict(axes) for name, axes in {**model.axes, **model.outputs}.items() if axes},
                 opset_version=model.opset,
                 dynamo=False,
@@ -42,8 +42,7 @@ def export(model: Model, exporter: str, path: Path) -> None:
             module,
             inputs,
             str(path),
-            input_names=list(model.inputs),
-            output_names=list(model.outputs),
+            **names,
             dynamic_shapes=(shapes,) if any(shapes) else None,  # of *tensors, the arguments of Call
             dynamo=True,
             external_data=False,

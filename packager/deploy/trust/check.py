@@ -52,15 +52,15 @@ def refusal(path: Path, trust: Trust, signature: Path | None = None) -> Refusal 
     except Exception as failure:  # whatever a damaged file leads the readers of JSON, base64 and DER to
         what = f"the signature cannot be read: {type(failure).__name__} in {place.name}"
         return Refusal("damaged", what, str(place), _SIGN_AGAIN)
-    try:
-        actual = sha256_of_file(path)
-    except OSError as failure:
-        raise UsageError(f"cannot read {path}: {failure.strerror}") from None
-    if signed != actual:
-        what = f"the bundle is not the file that was signed: its SHA-256 is {actual[:16]}, not {signed[:16]}"
-        return Refusal("changed", what, str(path), "take bundle and signature from the same release")
     reasons = list(_untrusted(path.resolve(), place, trust, bool(certificates)))
     if reasons:
+        try:
+            actual = sha256_of_file(path)
+        except OSError as failure:
+            raise UsageError(f"cannot read {path}: {failure.strerror}") from None
+        if signed != actual:
+            what = f"the bundle is not the file that was signed: its SHA-256 is {actual[:16]}, not {signed[:16]}"
+            return Refusal("changed", what, str(path), "take bundle and signature from the same release")
         what = f"no one whom {trust.name} trusts made the signature: {'; '.join(dict.fromkeys(reasons))}"
         return Refusal("untrusted", what, str(place), "have it signed with a trusted key, or trust its signer")
     return _certificate_refusal(certificates, trust, place)

@@ -16,8 +16,8 @@ from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of
 from packager.frontends.onnx.ops.quantization.integer_math import elementwise
 
 HALVES = ("float16", "bfloat16")
-# LLVM has no half-precision versions of these.
 QUESTIONS = ("IsNaN",)  # their results are truth values
+# LLVM has no half-precision versions of these.
 SINGLE_PRECISION = (*QUESTIONS, "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan")
 
 

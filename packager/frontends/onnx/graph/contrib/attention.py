@@ -54,7 +54,8 @@ def _attention(b: Body) -> list[str]:
     q, k, v = b.split(product, sizes)
     pasts = ("", "")
     if past:
-        pasts = tuple(b("Gather", past, b.array(index, np.int64), axis=0) for index in range(2))  # type: ignore[assignment]
+        key, value = (b("Gather", past, b.array(index, np.int64), axis=0) for index in range(2))
+        pasts = (key, value)
     total = _bias(b, mask, added, x)
     result, *present = _attend(b, q, k, v, total, pasts, q_num_heads=heads, kv_num_heads=heads)
     stacked = b("Concat", *(b.unsqueezed(part, 0) for part in present), axis=0) if b.wants(1) else ""
