@@ -47,11 +47,13 @@ def name_dims(graph: onnx.GraphProto) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _is_expression(text: str, dims: Mapping[str, str]) -> bool:
+    """Whether a name computes something from dims; another spelling of one dim, such as ``(n)``, does not."""
     try:
         inside = shape_expr.names(text)
+        computes = shape_expr.fold(text, lambda _: False, lambda _: False, lambda *_: True)
     except shape_expr.ShapeExpressionError:
         return False
-    return bool(inside) and inside <= dims.keys()
+    return computes and bool(inside) and inside <= dims.keys()
 
 
 def bound_expressions(requests: Mapping[str, DimRequest], expressions: Mapping[str, str]) -> dict[str, DimRequest]:
