@@ -76,7 +76,7 @@ _KINDS: tuple[tuple[str, set[int], set[int]], ...] = (
 _MERGED = re.compile(r"\.rodata.*\.(?P<kind>cst|str)(?P<bytes>[1-9][0-9]?)(\.[0-9]+)?|\.comment")
 _LARGEST_ALIGN = 0x10000
 _MOST_ZEROED = 1 << 30
-_WEAK, _FILE, _TLS = 2, 4, 6
+_WEAK, _FILE, _TLS, _IFUNC = 2, 4, 6, 10
 _ABSOLUTE = 0xFFF1  # SHN_ABS
 
 
@@ -237,7 +237,9 @@ def _fault(table: SectionTable, symbol: Symbol, exports: tuple[str, ...]) -> str
     if symbol.section >= len(table.sections):
         return f"is in section {symbol.section:#x}"
     section = table.sections[symbol.section]
-    if symbol.type not in (NOTYPE, OBJECT, FUNCTION, SECTION, _TLS):
+    if symbol.type == _IFUNC and (symbol.binding != LOCAL or section.name != DISPATCHED_SECTION):
+        return f"is an ifunc whose resolver is not local in {DISPATCHED_SECTION}"  # as in a shared library
+    if symbol.type not in (NOTYPE, OBJECT, FUNCTION, SECTION, _TLS, _IFUNC):
         return f"has type {symbol.type}"
     if bool(section.flags & SHF_TLS) != (symbol.type == _TLS) and symbol.type != SECTION:
         return f"has type {symbol.type} in {section.name!r}"
