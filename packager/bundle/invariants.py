@@ -57,7 +57,14 @@ def contradictions(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _of_tensors(model: Manifest | Entry, where: str) -> Iterator[tuple[str, str]]:
-    dims = {dim.name: dim.max for dim in model.dims}
+    known = {dim.name for dim in model.dims}
+    for index, computed in enumerate(model.extents):
+        path = f"{where}.extents[{index}]"
+        if computed.name in known:
+            yield f"{path}.name", f"{strict_json.shown(computed.name)} is a dim, too"
+        yield from _of_extent(computed.bound, known, f"{path}.bound")
+        known.add(computed.name)
+    dims = {dim.name for dim in model.dims}
     for index, dim in enumerate(model.dims):
         if dim.min > dim.max:
             yield f"{where}.dims[{index}]", f"min {dim.min} is greater than max {dim.max}"
@@ -68,24 +75,27 @@ def _of_tensors(model: Manifest | Entry, where: str) -> Iterator[tuple[str, str]
         for index, tensor in enumerate(tensors):
             for axis, extent in enumerate(tensor.shape):
                 path = f"{where}.{kind}[{index}].shape[{axis}]"
-                if isinstance(extent, int):
-                    continue
-                if kind == "inputs" and extent not in dims:
+                if kind == "inputs" and not isinstance(extent, int) and extent not in dims:
                     yield path, f"{strict_json.shown(extent)} is not one of the dims"
-                try:
-                    unknown = sorted(shape_expr.names(extent) - dims.keys())
-                except shape_expr.ShapeExpressionError as error:
-                    yield path, str(error)
-                    continue
-                if unknown:
-                    yield path, f"unknown dims: {', '.join(unknown)}"
+                yield from _of_extent(extent, known, path)
+
+
+def _of_extent(extent: int | str, known: set[str], path: str) -> Iterator[tuple[str, str]]:
+    """Yield the problem of an extent that does not parse, or that names other than ``known`` dims and extents."""
+    try:
+        unknown = set() if isinstance(extent, int) else shape_expr.names(extent) - known
+    except shape_expr.ShapeExpressionError as error:
+        yield path, str(error)
+        return
+    if unknown:
+        yield path, f"unknown dims: {', '.join(sorted(unknown))}"
 
 
 def _of_entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     if not manifest.entries:
         return
     first = manifest.entries[0]
-    for key in ("dims", "inputs", "outputs"):
+    for key in ("dims", "inputs", "outputs", "extents"):
         if getattr(manifest, key) != getattr(first, key):
             yield f"$.entries[0].{key}", f"differs from the manifest's {key}"
     states = {state.name for state in manifest.states}

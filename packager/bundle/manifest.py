@@ -51,6 +51,26 @@ class Dim:
 
 
 @dataclass(frozen=True)
+class RunTimeExtent:
+    """An extent that a run computes from data: between 0 and ``bound``, an integer or an expression over the dims and
+    the run-time extents before it. ``node`` is the source graph's node whose result has it."""
+
+    name: Identifier
+    bound: Count | str
+    node: str
+
+    @property
+    def parameter(self) -> str:
+        """Name of main's parameter that has the extent as its shape; it is removed by the planner."""
+        return f"{self.name}.run_time"
+
+    @property
+    def result(self) -> str:
+        """Name of main's result that holds the extent's value; it is removed by the planner."""
+        return f"{self.name}.value"
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """A model input or output; each extent is an integer, a dim, or (outputs only) an expression over dims.
 
@@ -95,6 +115,7 @@ class Entry:
     inputs: Annotated[tuple[TensorSpec, ...], Unique("name")]
     outputs: Annotated[tuple[TensorSpec, ...], Unique("name")]
     states: Annotated[tuple[Name, ...], Unique()]
+    extents: Annotated[tuple[RunTimeExtent, ...], Unique("name")] = ()
 
 
 @dataclass(frozen=True)
@@ -234,7 +255,8 @@ class Provenance:
 class Manifest:
     """Describes a bundle completely, without executing it.
 
-    ``dims``, ``inputs`` and ``outputs`` repeat those of the first entry; ``entries`` is empty in a bundle of one model.
+    ``dims``, ``inputs``, ``outputs`` and ``extents`` repeat those of the first entry; ``entries`` is empty in a bundle
+    of one model.
     ``provenance`` is null in bundles of before 0.1.0.
     """
 
@@ -261,6 +283,7 @@ class Manifest:
     selection: Annotated[tuple[Selection, ...], Unique("symbol")]
     golden: Golden | None
     provenance: Provenance | None = None
+    extents: Annotated[tuple[RunTimeExtent, ...], Unique("name")] = ()
 
     def to_json(self) -> bytes:
         """Return the canonical JSON text, without padding."""
@@ -269,7 +292,8 @@ class Manifest:
     def every_entry(self) -> tuple[Entry, ...]:
         """Return the bundle's entries; a bundle of one model has one, named like the model."""
         states = tuple(state.name for state in self.states)
-        return self.entries or (Entry(self.model.name, self.model, self.dims, self.inputs, self.outputs, states),)
+        first = Entry(self.model.name, self.model, self.dims, self.inputs, self.outputs, states, self.extents)
+        return self.entries or (first,)
 
     def primitives(self) -> Iterator[tuple[str, Primitive]]:
         """Yield (backend kind, primitive) for all primitives."""

@@ -29,7 +29,7 @@ OPERATORS = {
 }
 """TVM operators -> shape expressions. Extents are not negative, so floor and truncating division are equal."""
 
-_ANY_DIMS: Mapping[str, Dim] = defaultdict(lambda: Dim("", 1, 2**31 - 1))
+_ANY_DIMS: Mapping[str, Dim] = defaultdict(lambda: Dim("", 0, 2**31 - 1))
 
 
 def to_extent(expr: Any, names: Mapping[Any, Extent]) -> Extent:

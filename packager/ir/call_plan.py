@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from packager.bundle.buckets import Sizes
-from packager.bundle.manifest import Constant, Dim, Model, Primitive, Selection, StateSpec, TensorSpec
+from packager.bundle.manifest import (
+    Constant,
+    Dim,
+    Model,
+    Primitive,
+    RunTimeExtent,
+    Selection,
+    StateSpec,
+    TensorSpec,
+)
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import WHOLE, Condition, MicroBatches
 
@@ -31,7 +40,8 @@ class Operand:
 class Call:
     """One call of a kernel. ``scalars`` and ``extent`` are expressions over the dims.
 
-    ``selection`` is the index in the plan's selection that chooses its candidate, if there are several.
+    ``selection`` is the index in the plan's selection that chooses its candidate, if there are several. The call is
+    left out if ``unless_empty``, the number of elements that it writes, is 0; None if it never is.
     """
 
     symbol: str
@@ -40,6 +50,22 @@ class Call:
     extent: Extent | None
     parallel: bool
     selection: int | None = None
+    unless_empty: Extent | None = None
+
+
+@dataclass(frozen=True)
+class ReadExtent:
+    """Reads run-time extent number ``number`` of the entry from an int64 scalar."""
+
+    number: int
+    source: Operand
+
+
+@dataclass(frozen=True)
+class Check:
+    """Checks the entry's condition ``number``, which depends on run-time extents."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +76,10 @@ class Copy:
     source: Operand
     destination: Operand
     nbytes: Extent
+
+
+# A step of a run. Calls and copies are numbered, for messages and profiles.
+Step = Call | Copy | ReadExtent | Check
 
 
 @dataclass(frozen=True)
@@ -106,7 +136,8 @@ class EntryPlan:
 
     ``states`` are the names of the bundle's states that it reads or writes; ``source`` is the model's file. A model
     with bucketed dims has ``variants`` instead of steps, one per combination of ``sizes`` in the order of its dims;
-    their inputs and outputs have these sizes in place of the dims.
+    their inputs and outputs have these sizes in place of the dims. ``dims`` are read from the inputs, ``extents`` by
+    the run.
     """
 
     name: str
@@ -114,7 +145,7 @@ class EntryPlan:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     dims: tuple[Dim, ...]
-    steps: tuple[Call | Copy, ...]
+    steps: tuple[Step, ...]
     states: tuple[str, ...] = ()
     sizes: Sizes = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
@@ -124,6 +155,7 @@ class EntryPlan:
         Extent, ...
     ] = ()  # bytes per micro-batch of each input and output, 0 if not split; (): no micro-batches
     lane_bytes: int = 0  # arena bytes per micro-batch
+    extents: tuple[RunTimeExtent, ...] = ()
 
     def runs(self) -> tuple[EntryPlan, ...]:
         """Return the plans with steps: the variants, or the entry itself."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packager.bundle.buckets import Sizes, variant_label
-from packager.bundle.manifest import Dim, Model, TensorSpec
+from packager.bundle.manifest import Dim, Model, RunTimeExtent, TensorSpec
 from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
 from packager.ir.shapes import WHOLE, Condition, MicroBatches
 
@@ -51,7 +51,8 @@ class State:
 class ModelSignature:
     """A model's interface to callers. Written by the import stage; the other stages pass it on.
 
-    ``states`` name inputs and outputs that the session keeps; until the plan stage these are among the others.
+    ``states`` name inputs and outputs that the session keeps; until the plan stage these are among the others. So are a
+    parameter and a result for each of ``extents``, the run-time extents, which are among the dims too.
     ``output_dtypes`` are the element types of outputs that hold the bytes of a narrow type, None for others; empty if
     there are none. ``output_labels`` are names of classes (see TensorSpec).
     A merged model has its models' signatures as ``entries``; its inputs and outputs are their
@@ -69,6 +70,7 @@ class ModelSignature:
     batches: MicroBatches = WHOLE
     sizes: Sizes = field(default_factory=dict)
     entries: tuple[ModelSignature, ...] = ()
+    extents: tuple[RunTimeExtent, ...] = ()
 
     @property
     def label(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from packager.bundle import shape_expr
+
 # An integer, or an integer expression over the symbolic dims ("n", "2*n+1").
 Extent = int | str
 
@@ -17,6 +19,10 @@ class Condition:
     operator: str
     right: Extent
     node: str
+
+    def names(self) -> set[str]:
+        """Return the names of the dims and run-time extents in it."""
+        return {name for side in (self.left, self.right) if isinstance(side, str) for name in shape_expr.names(side)}
 
     @property
     def text(self) -> str:

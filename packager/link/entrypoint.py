@@ -8,17 +8,17 @@ from typing import Any
 
 from packager.bundle.buckets import shown_sizes
 from packager.bundle.dtypes import DTYPES
-from packager.bundle.manifest import Dim, TensorSpec
+from packager.bundle.manifest import Dim, RunTimeExtent, TensorSpec
 from packager.bundle.section import SECTION_HEADER
 from packager.codegen.c_text import dim_expression
 from packager.codegen.escape import CText, c_string, comment_text, joined
 from packager.codegen.templates import render
 from packager.graph.symbolic import extent_interval
-from packager.ir.call_plan import Call, CallPlan, ConstantSlot, ConstantTable, EntryPlan, fixed_reason
+from packager.ir.call_plan import Call, CallPlan, ConstantSlot, ConstantTable, Copy, EntryPlan, fixed_reason
 from packager.ir.link_plan import CudaCode, ExternalWeights
 from packager.ir.primitives import CudaModule
-from packager.ir.shapes import Condition, Extent
-from packager.link.runs import EntryLevel, function_views, level_views, run_views, task_views
+from packager.ir.shapes import Extent
+from packager.link.runs import FAILS, EntryLevel, function_views, level_views, run_views, task_views
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,13 @@ def _run_view(
     prefix: str, run: EntryPlan, entry: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool
 ) -> dict[str, Any]:
     """Return the template view of a run: of ``entry``, or of a variant, whose extents use the entry's dim names."""
+    bounds = _bounds(run)
     inputs = [
-        _tensor_view(f"{prefix}input_{i}", spec, run.dims, own.shape)
+        _tensor_view(f"{prefix}input_{i}", spec, bounds, own.shape)
         for i, (spec, own) in enumerate(zip(run.inputs, entry.inputs, strict=True))
     ]
     outputs = [
-        _tensor_view(f"{prefix}output_{i}", spec, run.dims, own.shape)
+        _tensor_view(f"{prefix}output_{i}", spec, bounds, own.shape)
         for i, (spec, own) in enumerate(zip(run.outputs, entry.outputs, strict=True))
     ]
     dims = _dim_views(run)
@@ -120,13 +121,16 @@ def _run_view(
         "prefix": prefix,
         "sizes": comment_text(shown_sizes(run.sizes)),
         "runs": run_views(run, levels, on_gpu, prefix),
-        "step_names": [step.symbol if isinstance(step, Call) else "copy" for step in run.steps],
+        "step_names": [
+            step.symbol if isinstance(step, Call) else "copy" for step in run.steps if isinstance(step, Call | Copy)
+        ],
         "dims": dims,
         "inputs": inputs,
         "outputs": outputs,
         "extents": [dim_expression(extent) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
-        "shapes": f"{prefix}shapes" if dims else "0",
-        "conditions": [_condition_view(condition) for condition in run.conditions],
+        "shapes": f"{prefix}shapes" if dims or run.extents else "0",
+        "computed": [_extent_view(extent) for extent in run.extents],
+        "conditions": [_condition_view(i, run) for i in range(len(run.conditions))],
         "batches": _batches_view(run),
         "lane_bytes": run.lane_bytes,
     }
@@ -142,11 +146,27 @@ def _batches_view(run: EntryPlan) -> dict[str, int] | None:
     return {"fixed": 0, "dim": 1 + [dim.name for dim in run.dims].index(count)}
 
 
-def _condition_view(condition: Condition) -> dict[str, str]:
+def _bounds(run: EntryPlan) -> tuple[Dim, ...]:
+    """Return the bounds of the dims, and of the run-time extents."""
+    known = {dim.name: dim for dim in run.dims}
+    for extent in run.extents:
+        known[extent.name] = Dim(extent.name, 0, extent_interval(extent.bound, known)[1])
+    return tuple(known.values())
+
+
+def _extent_view(extent: RunTimeExtent) -> dict[str, str]:
+    text = c_string(f"{extent.name} of {extent.node}")
+    return {"c_name": f"dim_{extent.name}", "bound": dim_expression(extent.bound), "text": text}
+
+
+def _condition_view(index: int, run: EntryPlan) -> dict[str, Any]:
+    condition = run.conditions[index]
     return {
+        "number": index + 1,
+        "in_run": bool(condition.names() & {extent.name for extent in run.extents}),
         "left": dim_expression(condition.left),
         "right": dim_expression(condition.right),
-        "fails": {"==": "!=", "<=": ">"}[condition.operator],
+        "fails": FAILS[condition.operator],
         "text": c_string(f"{condition.node}: {condition.text}"),
     }
 

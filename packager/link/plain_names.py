@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from packager.bundle.manifest import Dim, Entry, Model, StateSpec, TensorSpec
+from packager.bundle.manifest import Dim, Entry, Model, RunTimeExtent, StateSpec, TensorSpec
 from packager.codegen.c_tokens import first_difference
 from packager.ir.call_plan import ConstantSlot, ConstantView, EntryPlan
 from packager.ir.link_plan import ExternalWeights
@@ -31,10 +31,11 @@ _NAMES: dict[type, tuple[str, ...]] = {
     ConstantSlot: ("name", "sources"),
     ConstantView: ("source",),
     Condition: ("node",),
+    RunTimeExtent: ("node",),
     ExternalWeights: ("file_name",),
 }
 # These stand in code, as they are.
-_IDENTIFIERS: dict[type, str] = {Dim: "name", PrimitiveFunction: "symbol"}
+_IDENTIFIERS: dict[type, str] = {Dim: "name", RunTimeExtent: "name", PrimitiveFunction: "symbol"}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -9,9 +9,12 @@ from typing import Any
 from packager.bundle.cpu_levels import level_identifier
 from packager.codegen.c_text import dim_expression
 from packager.codegen.escape import c_string
-from packager.ir.call_plan import Call, Copy, EntryPlan, Operand
+from packager.ir.call_plan import Call, Check, Copy, EntryPlan, Operand, ReadExtent, Step
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
+
+# The C operator that holds if a condition does not.
+FAILS = {"==": "!=", "<=": ">"}
 
 # C expressions: the address of each input and output.
 Tensors = Mapping[Operand, str]
@@ -42,13 +45,21 @@ def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix
     """Return the run function of each level."""
     tensors = _tensors(run)
 
-    def texts(clones: Mapping[str, str]) -> list[str]:
-        return [_step_text(i, step, clones, tensors, on_gpu) for i, step in enumerate(run.steps)]
+    def steps(clones: Mapping[str, str]) -> list[dict[str, Any]]:
+        views, number = [], 0
+        for step in run.steps:
+            if isinstance(step, Call | Copy):
+                number += 1
+                text = _guarded(step, _step_text(number, step, clones, tensors, on_gpu))
+                views.append({"text": text, "number": number})
+            else:
+                views.append({"text": _extent_text(number, step, run, tensors, on_gpu), "number": 0})
+        return views
 
     if not levels:
-        return [{"name": f"{prefix}run", "steps": texts({})}]
+        return [{"name": f"{prefix}run", "steps": steps({})}]
     names = ["run", *(f"run_{level_identifier(level.name)}" for level in levels[1:])]
-    return [{"name": prefix + name, "steps": texts(level.clones)} for name, level in zip(names, levels, strict=True)]
+    return [{"name": prefix + name, "steps": steps(level.clones)} for name, level in zip(names, levels, strict=True)]
 
 
 def _tensors(run: EntryPlan) -> Tensors:
@@ -79,7 +90,7 @@ def function_views(function: PrimitiveFunction, levels: Sequence[EntryLevel], on
     return [{"symbol": clone, "parameters": parameters} for clone in _clones(function.symbol, levels)]
 
 
-def task_views(steps: Sequence[Call | Copy], levels: Sequence[EntryLevel]) -> list[dict[str, str]]:
+def task_views(steps: Sequence[Step], levels: Sequence[EntryLevel]) -> list[dict[str, str]]:
     """Return one task per kernel that runs in parallel anywhere: its calls differ only in arguments."""
     calls = {step.symbol: step for step in steps if isinstance(step, Call) and step.parallel}
     return [_task_view(call, clone) for call in calls.values() for clone in _clones(call.symbol, levels)]
@@ -97,8 +108,36 @@ def _task_view(call: Call, clone: str) -> dict[str, str]:
     }
 
 
-def _step_text(index: int, step: Call | Copy, clones: Mapping[str, str], tensors: Tensors, on_gpu: bool) -> str:
-    failure = index + 1
+def _guarded(step: Call | Copy, text: str) -> str:
+    """Return the text of a step that is left out if it would write nothing."""
+    if isinstance(step, Copy) or step.unless_empty is None:
+        return text
+    return f"if ({dim_expression(step.unless_empty)} > 0) {{ {text} }}"
+
+
+def _extent_text(done: int, step: ReadExtent | Check, run: EntryPlan, tensors: Tensors, on_gpu: bool) -> str:
+    """Return the text that reads a run-time extent, or checks a condition on such, after ``done`` calls."""
+    if isinstance(step, Check):
+        condition = run.conditions[step.number]
+        left, right = dim_expression(condition.left), dim_expression(condition.right)
+        fails = f"{left} {FAILS[condition.operator]} {right}"
+        return f"if ({fails}) return pk_broken(call, {step.number}, {left}, {right});"
+    extent, source = run.extents[step.number], _pointer(step.source, tensors)
+    read = (
+        f"if (pk_cuda_extent(call->cuda, {source}, &call->extents[{step.number}])) return {max(done, 1)};"
+        if on_gpu
+        else f"call->extents[{step.number}] = *(const int64_t *)({source});"
+    )
+    name = f"dim_{extent.name}"
+    return (
+        f"{read} const int64_t {name} = call->extents[{step.number}]; "
+        f"if ({name} < 0 || {name} > {dim_expression(extent.bound)}) "
+        f"return pk_outside(call, {step.number}, {name}, {dim_expression(extent.bound)});"
+    )
+
+
+def _step_text(number: int, step: Call | Copy, clones: Mapping[str, str], tensors: Tensors, on_gpu: bool) -> str:
+    failure = number
     if on_gpu:
         return f"pk_cuda_step(call->cuda, {failure}); if ({_gpu_call(step, tensors)}) return {failure};"
     if isinstance(step, Copy):

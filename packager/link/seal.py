@@ -164,7 +164,7 @@ def _backend_record(kind: str, link_plan: LinkPlan) -> BackendRecord:
 
 def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, golden: Golden | None) -> Manifest:
     plan = link_plan.plan
-    entries = tuple(Entry(e.name, e.source, e.dims, e.inputs, e.outputs, e.states) for e in plan.entries)
+    entries = tuple(Entry(e.name, e.source, e.dims, e.inputs, e.outputs, e.states, e.extents) for e in plan.entries)
     return Manifest(
         schema_version=SCHEMA_VERSION,
         packager_version=__version__,
@@ -191,4 +191,5 @@ def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, gol
         selection=plan.selection,
         golden=golden,
         provenance=link_plan.provenance,
+        extents=entries[0].extents,
     )

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from packager.bundle.buckets import Sizes, shown_sizes
-from packager.bundle.manifest import Dim, TensorSpec
+from packager.bundle.manifest import Dim, RunTimeExtent, TensorSpec
 from packager.bundle.shape_expr import MAX_LENGTH
 from packager.errors import ModelError
-from packager.graph.symbolic import combine
+from packager.graph.symbolic import combine, extent_interval
 from packager.ir.call_plan import EntryPlan
 from packager.ir.shapes import Extent
 
@@ -41,8 +41,33 @@ def _entry(variants: tuple[EntryPlan, ...]) -> EntryPlan:
         _tensor("output", specs, variants) for specs in zip(*(run.outputs for run in variants), strict=True)
     )
     return replace(
-        first, inputs=inputs, outputs=outputs, dims=(*dims, *first.dims), steps=(), sizes={}, variants=variants
+        first,
+        inputs=inputs,
+        outputs=outputs,
+        dims=(*dims, *first.dims),
+        steps=(),
+        sizes={},
+        variants=variants,
+        extents=_extents(variants),
     )
+
+
+def _extents(variants: tuple[EntryPlan, ...]) -> tuple[RunTimeExtent, ...]:
+    """Return the run-time extents, each with its largest bound. Raises ModelError unless all variants have the same."""
+    found: list[RunTimeExtent] = []
+    for extents in itertools.zip_longest(*(run.extents for run in variants)):
+        if len({extent and extent.name for extent in extents}) > 1:
+            raise ModelError(
+                "the variants for the sizes of the bucketed dims compute different extents",
+                hint="fix the dim with --dim NAME=SIZE, or bound it: --dim NAME=MIN:MAX",
+            )
+        bounds = {extent.bound for extent in extents}
+        known = {dim.name: dim for run in variants for dim in run.dims}
+        for extent in found:
+            known[extent.name] = Dim(extent.name, 0, extent_interval(extent.bound, known)[1])
+        most = max(extent_interval(bound, known)[1] for bound in bounds)
+        found.append(replace(extents[0], bound=bounds.pop() if len(bounds) == 1 and not found else most))
+    return tuple(found)
 
 
 def _dim(name: str, inputs: Sequence[TensorSpec], variants: Sequence[EntryPlan]) -> Dim:

@@ -65,7 +65,7 @@ class PlannedCall:
     """A call of a primitive function; ``names`` maps its group's shape variables to extents over the dims.
 
     ``dropped``: a no-op, since it would copy memory to itself. ``written`` is the number of bytes written, if less than
-    the size of its results.
+    the size of its results. ``elements`` is the number of elements written, if it may be 0.
     """
 
     function: PrimitiveFunction
@@ -75,6 +75,16 @@ class PlannedCall:
     source: CallSource
     dropped: bool = False
     written: int | None = None
+    elements: Extent | None = None
+
+
+@dataclass(frozen=True)
+class PlannedRead:
+    """A read of run-time extent ``number`` from ``scalar``, before the call with index ``before``."""
+
+    number: int
+    scalar: PlannedTensor
+    before: int
 
 
 class CallRecorder:
@@ -100,7 +110,15 @@ class CallRecorder:
             extent not in (None, 1) and work.flops + BYTE_WORK * (work.bytes_read + work.bytes_written) >= PARALLEL_WORK
         )
         operands = tuple(operand_of(tensor) for tensor in call.operands)
-        return Call(function.symbol, operands, scalars, extent, parallel, self.selection.get(function.symbol))
+        return Call(
+            function.symbol,
+            operands,
+            scalars,
+            extent,
+            parallel,
+            self.selection.get(function.symbol),
+            call.elements,
+        )
 
     def _cost(self, call: PlannedCall) -> Cost:
         """Return the cost of a kernel; the last function of a partition is attributed the work of all."""

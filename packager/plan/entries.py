@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +16,11 @@ from packager.graph import symbolic
 from packager.graph.dataflow import bindings_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import nodes_of
-from packager.ir.call_plan import Call, Copy, EntryPlan, Operand, PlannedState
+from packager.ir.call_plan import Check, Copy, EntryPlan, Operand, PlannedState, ReadExtent, Step
 from packager.ir.model import ModelSignature, State
 from packager.ir.shapes import Extent, MicroBatches
 from packager.plan.arena import align
-from packager.plan.calls import CallRecorder, PlannedCall, PlannedTensor, operand_of
+from packager.plan.calls import CallRecorder, PlannedCall, PlannedRead, PlannedTensor, operand_of
 from packager.plan.constants import ConstantBuilder
 
 
@@ -122,6 +122,7 @@ class PlannedEntry:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     calls: list[PlannedCall]
+    reads: list[PlannedRead]
     copies: list[PlannedCopy]
     lane_bytes: int  # of the arena, for one micro-batch
 
@@ -132,14 +133,15 @@ class PlannedEntry:
 
     def finish(self, recorder: CallRecorder) -> EntryPlan:
         """Return the plan of the entry, and record its calls."""
-        steps: list[Call | Copy] = [recorder.step(call) for call in self.calls]
+        steps = [*self._steps(recorder)]
         steps += [Copy(operand_of(c.source), operand_of(c.target), c.nbytes) for c in self.copies]
+        computed = {extent.name for extent in self.entry.extents}
         return EntryPlan(
             name=self.entry.source.name,
             source=self.entry.source,
             inputs=self.inputs,
             outputs=tuple(_whole(spec, self.entry.batches) for spec in self.outputs),
-            dims=self.entry.dims,
+            dims=tuple(dim for dim in self.entry.dims if dim.name not in computed),
             steps=tuple(steps),
             states=tuple(state.name for state in self.entry.states),
             sizes=self.entry.sizes,
@@ -147,7 +149,29 @@ class PlannedEntry:
             batches=self.entry.batches,
             parts=self._parts(),
             lane_bytes=self.lane_bytes,
+            extents=self.entry.extents,
         )
+
+    def _steps(self, recorder: CallRecorder) -> Iterator[Step]:
+        """Yield the calls, the reads of run-time extents between them, and the checks that these allow."""
+        computed = [extent.name for extent in self.entry.extents]
+        waiting = {
+            number: names
+            for number, condition in enumerate(self.entry.conditions)
+            if (names := condition.names() & {*computed})
+        }
+        reads = iter(self.reads)
+        read = next(reads, None)
+        for place, call in enumerate([*self.calls, None]):
+            while read is not None and read.before == place:
+                yield ReadExtent(read.number, operand_of(read.scalar))
+                for number, names in waiting.items():
+                    if names == {computed[read.number]}:
+                        yield Check(number)
+                    names.discard(computed[read.number])
+                read = next(reads, None)
+            if call is not None and not call.dropped:
+                yield recorder.step(call)
 
     def _most(self) -> int:
         """Return the maximum number of micro-batches."""

@@ -24,9 +24,10 @@ from packager.ir.primitives import Packing, PrimitiveFunction
 from packager.ir.shapes import Extent
 from packager.plan.arena import Buffer, allocate
 from packager.plan.buckets import gather_variants
-from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedTensor, root
+from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor, root
 from packager.plan.constants import ConstantBuilder
 from packager.plan.entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
+from packager.plan.order import order
 from packager.plan.states import NextValue, place_next_values
 
 
@@ -50,6 +51,7 @@ class _Planner:
         # Of the entry that is planned:
         self.tensors: list[PlannedTensor] = []  # those in the arena
         self.calls: list[PlannedCall] = []
+        self.reads: list[PlannedRead] = []
         self.declared: dict[str, str | None] = {}  # element types of outputs that are the bytes of a narrow type
 
     def plan(self, packed_constants: bool) -> CallPlan:
@@ -58,7 +60,7 @@ class _Planner:
         entries = self.model.signature.every_entry()
         parts = slices(main, [(len(entry.inputs), len(entry.output_names)) for entry in entries])
         planned = [self._plan_entry(entry, part) for entry, part in zip(entries, parts, strict=True)]
-        calls = [call for entry in planned for call in entry.calls]
+        calls = [call for entry in planned for call in entry.calls if not call.dropped]
         functions = {call.function.symbol: call.function for call in calls}
         selection = tuple(_selection(function) for function in functions.values() if function.candidates)
         recorder = CallRecorder(self.dims, {selected.symbol: number for number, selected in enumerate(selection)})
@@ -75,38 +77,52 @@ class _Planner:
         )
 
     def _plan_entry(self, entry: ModelSignature, part: Slice) -> PlannedEntry:
-        self.tensors, self.calls = [], []
+        self.tensors, self.calls, self.reads = [], [], []
         specs, parameters = self.model.signature.inputs[part.inputs], self.model.main.params[part.inputs]
         states = {state.name: state for state in entry.states}
+        results = dict(zip(self.model.signature.output_names[part.outputs], part.results, strict=True))
+        computed = {extent.parameter: results.pop(extent.result) for extent in entry.extents}
+        values: IdentityMap[Any] = IdentityMap()  # variable of a run-time extent -> its scalar
         kept: dict[str, PlannedTensor] = {}
         numbers = itertools.count()
         for spec, parameter in zip(specs, parameters, strict=True):
             for extent in parameter.ty.shape.values:
                 if isinstance(extent, tirx.Var):
                     self.names[extent] = extent.name
-            if spec.name in states:
+            if spec.name in computed:
+                values[parameter.ty.shape.values[0]] = computed[spec.name]
+            elif spec.name in states:
                 operand = self.states.allocate(states[spec.name], spec)
                 kept[spec.name] = self._tensor(operand, parameter.ty)
                 self.values[parameter] = kept[spec.name]
             else:
                 self.values[parameter] = self._tensor(Operand("input", next(numbers)), parameter.ty)
         sources = iter(self.model.call_sources)
-        for binding, needed in part.bindings:
-            source = next(sources) if called_function(binding.value) is not None else None
-            if needed:
-                self.values[binding.var] = self._evaluate(binding.value, binding.var.ty, source)
+        sourced = [(b, next(sources) if called_function(b.value) is not None else None) for b, _ in part.bindings]
+        wanted = [pair for pair, (_, needed) in zip(sourced, part.bindings, strict=True) if needed]
+        extents = IdentityMap((scalar, number) for number, scalar in enumerate(computed.values()))
+        for binding, source in order(wanted, values):
+            self.values[binding.var] = self._evaluate(binding.value, binding.var.ty, source)
+            if binding.var in extents:
+                self._read_extent(extents[binding.var], self.values[binding.var])
         names = self.model.signature.output_names[part.outputs]
-        results = [self._value(result) for result in part.results]
         self.declared = dict(zip(names, self.model.signature.output_dtypes[part.outputs], strict=False))
-        outputs, copies = self._bind_results(entry, dict(zip(names, results, strict=True)), kept)
+        results = {name: self._value(result) for name, result in results.items()}
+        outputs, copies = self._bind_results(entry, results, kept)
+        removed = {*states, *computed}
         return PlannedEntry(
             entry=entry,
-            inputs=tuple(spec for spec in specs if spec.name not in states),
+            inputs=tuple(spec for spec in specs if spec.name not in removed),
             outputs=outputs,
-            calls=[call for call in self.calls if not call.dropped],
+            calls=self.calls,
+            reads=self.reads,
             copies=copies,
             lane_bytes=self._place(),
         )
+
+    def _read_extent(self, number: int, scalar: PlannedTensor) -> None:
+        self._read(scalar).touch(len(self.calls))
+        self.reads.append(PlannedRead(number, scalar, len(self.calls)))
 
     def _bind_constants(self, main: relax.Function) -> None:
         count = len(self.model.signature.inputs)
@@ -169,6 +185,7 @@ class _Planner:
             "workspace": [self._workspace(nbytes, names) for nbytes in group.workspaces],
             "packed": [self._packed(callee, packing, arguments) for packing in group.packings],
         }
+        elements = self._elements(results)
         for function in group.functions:
             operands = [
                 self._table(parameter.name) if parameter.kind == "constant" else pools[parameter.kind][parameter.index]
@@ -176,8 +193,19 @@ class _Planner:
             ]
             for tensor in operands:
                 self._read(tensor).touch(len(self.calls))
-            self.calls.append(PlannedCall(function, group, operands, names, source))
+            self.calls.append(PlannedCall(function, group, operands, names, source, elements=elements))
         return tuple(results) if is_tuple else results[0]
+
+    def _elements(self, results: Sequence[PlannedTensor]) -> Extent | None:
+        """Return the number of elements of a call's results as far as the run determines it; None if it is never 0."""
+        total: Extent = 0
+        for result in results:
+            extents = [symbolic.to_extent(extent, self.names) for extent in result.shape]
+            varying = [extent for extent in extents if symbolic.extent_interval(extent, self.dims)[0] < 1]
+            if not varying:
+                return None
+            total = symbolic.combine("+", total, symbolic.product(tuple(varying)))
+        return total
 
     def _packed(self, callee: str, packing: Packing, arguments: Sequence[Any]) -> PlannedTensor:
         """Repack constant arguments to a backend's layout. Raises BackendError if two layouts have the same name."""

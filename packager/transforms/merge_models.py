@@ -82,9 +82,12 @@ def _source(name: str, sources: Mapping[str, Model]) -> Model:
 def _dims(entries: Sequence[ModelSignature]) -> tuple[Dim, ...]:
     found: dict[str, tuple[str, Dim]] = {}
     for entry in entries:
+        computed = {extent.name for extent in entry.extents}
         for dim in entry.dims:
             first, known = found.setdefault(dim.name, (entry.label, dim))
-            if known != dim:
+            if dim.name in computed:
+                found[dim.name] = first, replace(known, max=max(known.max, dim.max))
+            elif known != dim:
                 raise UsageError(
                     f"dim {dim.name} is {known.min}..{known.max} in {first}, but {dim.min}..{dim.max} in {entry.label}",
                     hint=f"give it bounds for both: --dim {dim.name}=MIN:MAX",

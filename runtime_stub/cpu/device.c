@@ -85,9 +85,8 @@ int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs
   int32_t failed = has_batches(session->entry) ? pk_run_batches(session) : pk_run_of(session)(&session->call);
   if (shared) pk_run_ends(&session->executor);
   if (!failed) return PACKAGER_OK;
-  if (failed < 0) return pk_fail(session, PACKAGER_ERROR_KERNEL, "parallel_for did not run all parts of the batch");
-  return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed,
-                 pk_call_name(session, failed));
+  if (failed == -1) return pk_fail(session, PACKAGER_ERROR_KERNEL, "parallel_for did not run all parts of the batch");
+  return pk_fail_step(session, failed);
 }
 
 /* One run, in which the time is taken after each call: of each micro-batch, if there are several. */

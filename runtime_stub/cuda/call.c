@@ -57,6 +57,7 @@ static int32_t fail_launch(packager_session_t *session, const char *call) {
 
 int32_t pk_fail_call(packager_session_t *session, int32_t failed) {
   const pk_cuda_t *cuda = session->call.cuda;
+  if (failed < 0) return pk_fail_step(session, failed);
   if (pk_is_fault(cuda->result)) return fail_fault(session, cuda->result);
   char what[PK_MESSAGE_BYTES / 2];
   snprintf(what, sizeof what, "call %" PRId32 " (%s)", failed, pk_call_name(session, failed));

@@ -63,6 +63,11 @@ static int32_t run(packager_session_t *session, const DLTensor *const *inputs, D
 /* A run on a stream that the caller is capturing becomes part of the caller's graph: it is not executed now, and cannot
  * synchronize. */
 static int32_t run_captured(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs) {
+  if (session->entry->num_extents > 0) {
+    return pk_fail(session, PACKAGER_ERROR_ARGUMENT,
+                   "the stream is being captured, but the run has to wait for %s, which it computes",
+                   session->entry->extents[0]);
+  }
   int32_t status = pk_check_capturable(session, inputs, outputs);
   if (status) return status;
   pk_constants_use(session);
@@ -99,7 +104,9 @@ int32_t pk_run(packager_session_t *session, const DLTensor *const *inputs, DLTen
 int32_t pk_compute(packager_session_t *session) {
   const pk_cuda_t *cuda = session->call.cuda;
   if (cuda->blocking) return launch_and_wait(session);
-  return cuda->graph_mode == PACKAGER_GRAPH_OFF ? launch(session) : pk_graph_run(session);
+  /* A graph cannot hold a run that waits for extents. */
+  if (cuda->graph_mode == PACKAGER_GRAPH_OFF || session->entry->num_extents > 0) return launch(session);
+  return pk_graph_run(session);
 }
 
 int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,

@@ -21,7 +21,10 @@ pk_most_t pk_most(void) {
     raise_to(&most.inputs, entry->num_inputs);
     raise_to(&most.outputs, entry->num_outputs);
     raise_to(&most.tensors, entry->num_inputs + entry->num_outputs);
-    raise_to(&most.dims, entry->variants ? entry->variants->num_dims : entry->num_dims);
+    const pk_entry_t *variants = entry->variants ? entry->variants : entry;
+    for (int32_t n = 0; n < (entry->variants ? entry->num_variants : 1); ++n) {
+      raise_to(&most.dims, variants[n].num_dims + variants[n].num_extents);
+    }
     raise_to(&most.extents,
              count_extents(entry->inputs, entry->num_inputs) + count_extents(entry->outputs, entry->num_outputs));
     most.runs += entry->variants ? entry->num_variants : 1;
@@ -40,7 +43,8 @@ void pk_enter_entry(packager_session_t *session, const pk_entry_t *entry) {
   if (session->entry == entry) return;
   session->entry = entry;
   session->shaped = 0;
-  if (entry->num_dims > 0) return;
+  session->call.extents = session->dims + entry->num_dims;
+  if (entry->num_dims > 0 || entry->num_extents > 0) return;
   write_static_extents(session->extents, entry->inputs, entry->num_inputs);
   write_static_extents(session->extents + count_extents(entry->inputs, entry->num_inputs), entry->outputs,
                        entry->num_outputs);
@@ -50,6 +54,38 @@ const char *pk_call_name(const packager_session_t *session, int32_t number) {
   const char *name = session->entry->call_names;
   while (--number > 0) name += strlen(name) + 1;
   return name;
+}
+
+int32_t pk_fail_step(packager_session_t *session, int32_t failed) {
+  const pk_entry_t *entry = session->entry;
+  const int64_t *refused = session->refused;
+  if (failed == PK_OUTSIDE) {
+    return pk_fail(session, PACKAGER_ERROR_SHAPE,
+                   "a shape that the run computes is not possible: %s is %" PRId64 ", expected 0..%" PRId64,
+                   entry->extents[refused[0]], refused[1], refused[2]);
+  }
+  if (failed == PK_BROKEN) return pk_fail_condition(session, entry->conditions[refused[0]], refused[1], refused[2]);
+  return pk_fail(session, PACKAGER_ERROR_KERNEL, "call %" PRId32 " (%s) reported failure", failed,
+                 pk_call_name(session, failed));
+}
+
+/* A tensor's data are compact, so that its strides follow from its shape. */
+static void write_shape(const packager_tensor_info_t *info, const int64_t *extents, const DLTensor *tensor) {
+  int64_t stride = 1;
+  for (int32_t axis = info->ndim - 1; axis >= 0; --axis) {
+    if (tensor->shape[axis] != extents[axis]) tensor->shape[axis] = extents[axis];
+    if (tensor->strides && tensor->strides[axis] != stride) tensor->strides[axis] = stride;
+    stride *= extents[axis];
+  }
+}
+
+void pk_write_shapes(packager_session_t *session, DLTensor *const *outputs) {
+  const pk_entry_t *entry = session->entry;
+  entry->shapes(session->dims, session->extents);
+  const int64_t *extents = session->extents + count_extents(entry->inputs, entry->num_inputs);
+  for (int32_t i = 0; i < entry->num_outputs; extents += entry->outputs[i++].ndim) {
+    write_shape(&entry->outputs[i], extents, outputs[i]);
+  }
 }
 
 int32_t pk_enter(packager_session_t *session, const char *function) {
@@ -86,6 +122,7 @@ int32_t pk_entry_run(packager_session_t *session, const pk_entry_t *entry, const
   status = enter_entry(session, entry, inputs, num_inputs);
   if (!status) status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
   if (!status) status = pk_device_run(session, inputs, outputs, stream);
+  if (!status && session->entry->num_extents > 0) pk_write_shapes(session, outputs);
   return pk_leave(session, status);
 }
 
@@ -105,6 +142,7 @@ int32_t pk_entry_profile(packager_session_t *session, const pk_entry_t *entry, c
   status = enter_entry(session, entry, inputs, num_inputs);
   if (!status) status = check_tensors(session, inputs, num_inputs, outputs, num_outputs);
   if (!status) status = pk_device_profile(session, inputs, outputs, report, context);
+  if (!status && session->entry->num_extents > 0) pk_write_shapes(session, outputs);
   return pk_leave(session, status);
 }
 

@@ -64,6 +64,8 @@ typedef struct {
   void *const *inputs;             /* [num_inputs] data pointers, byte offsets applied */
   void *const *outputs;            /* [num_outputs] */
   const int64_t *dims;             /* [num_dims] values of the symbolic dims */
+  int64_t *extents;                /* [num_extents] the run-time extents that the run has read */
+  int64_t *refused;                /* [3] of a run that ended with PK_OUTSIDE or PK_BROKEN: see there */
   pk_cuda_t *cuda; /* NULL in a CPU bundle; else arena, states, constants, inputs and outputs are device memory */
   const uint8_t *selection; /* [num_selected] candidates to use */
   const pk_executor_t *executor;
@@ -78,8 +80,10 @@ typedef struct {
   const char *const *cpu_features; /* what its code uses beside pk_model.cpu_features, NULL-terminated */
 } pk_level_t;
 
-/* Calls every primitive function in order. Returns 0, or the 1-based index of the call that failed. */
+/* Calls every primitive function in order. Returns 0, the 1-based index of the call that failed, or one of these. */
 typedef int32_t pk_run_fn(const pk_call_t *call);
+#define PK_OUTSIDE (-2) /* refused: index of a run-time extent, its value, its upper bound; the lower one is 0 */
+#define PK_BROKEN (-3)  /* refused: index of a condition that does not hold, its left and its right side */
 
 /* A bucketed dim: the model has a variant for each of its sizes. */
 typedef struct {
@@ -100,8 +104,13 @@ struct pk_entry {
   const packager_tensor_info_t *inputs;
   const packager_tensor_info_t *outputs;
   const pk_dim_t *dims;
-  /* Writes all extents of all inputs, then of all outputs, for these dims. NULL when num_dims is 0. */
+  /* Writes all extents of all inputs, then of all outputs, for these dims and, behind them, run-time extents. NULL when
+   * there are neither. */
   void (*shapes)(const int64_t *dims, int64_t *extents);
+  int32_t num_extents;         /* run-time extents, which a run reads from what it computes */
+  const char *const *extents; /* their names and nodes, for messages */
+  /* Writes the upper bounds of all run-time extents for these dims. NULL when there are none. */
+  void (*room)(const int64_t *dims, int64_t *room);
   /* Checks the model's conditions on the dims beyond their bounds: returns 0, or the 1-based number of a condition that
    * does not hold, and the values of its two sides. NULL when there is none. */
   int32_t (*check)(const int64_t *dims, int64_t values[2]);
@@ -152,8 +161,22 @@ typedef struct {
 
 extern const pk_model_t pk_model;
 
+/* Records why a run ends. */
+static inline __attribute__((unused, cold)) int32_t pk_outside(const pk_call_t *call, int64_t extent, int64_t value,
+                                                               int64_t bound) {
+  call->refused[0] = extent, call->refused[1] = value, call->refused[2] = bound;
+  return PK_OUTSIDE;
+}
+static inline __attribute__((unused, cold)) int32_t pk_broken(const pk_call_t *call, int64_t condition, int64_t left,
+                                                              int64_t right) {
+  call->refused[0] = condition, call->refused[1] = left, call->refused[2] = right;
+  return PK_BROKEN;
+}
+
 /* CUDA only: called before each primitive function with its 1-based number, for messages and profiles. */
 void pk_cuda_step(pk_cuda_t *cuda, int32_t number);
+/* CUDA only: reads a run-time extent from device memory, after all work before it. */
+int32_t pk_cuda_extent(pk_cuda_t *cuda, const void *source, int64_t *extent);
 
 /* CPU only: called after each primitive function with its 1-based number. */
 int64_t pk_now(void);

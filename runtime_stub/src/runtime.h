@@ -76,7 +76,8 @@ struct packager_session {
   const pk_entry_t *entry; /* running, or last run; the fields below are of it */
   pk_executor_t executor;
   void *device;          /* [pk_device_bytes()] the device's part of the session */
-  int64_t *dims;         /* [num_dims] */
+  int64_t *dims;         /* [num_dims], then [num_extents] */
+  int64_t refused[3];    /* see pk_call_t */
   int shaped;            /* extents are computed from the dims, and the model's conditions on these were checked */
   int64_t *extents;      /* [total_extents] of all inputs, then of all outputs */
   void **inputs;         /* [num_inputs] */
@@ -98,6 +99,15 @@ pk_most_t pk_most(void);
 /* Name of call number `number` of the entry, from 1 on. Pointers to the names would cost a relocation each when the
  * bundle is loaded. */
 const char *pk_call_name(const packager_session_t *session, int32_t number);
+
+/* Says that extents of the inputs, or that a run has computed, do not fit together. */
+int32_t pk_fail_condition(packager_session_t *session, const char *condition, int64_t left, int64_t right);
+
+/* Says why a run has ended without computing everything; `failed` is what it has returned. */
+int32_t pk_fail_step(packager_session_t *session, int32_t failed);
+
+/* Writes the true extents into the shapes of the outputs, after a run that has read run-time extents. */
+void pk_write_shapes(packager_session_t *session, DLTensor *const *outputs);
 
 /* The code of the entry that runs, for the session's CPU. */
 static inline pk_run_fn *pk_run_of(const packager_session_t *session) {

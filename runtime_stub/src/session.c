@@ -116,6 +116,7 @@ static void fill(packager_session_t *session) {
   session->call.inputs = session->inputs;
   session->call.outputs = session->outputs;
   session->call.dims = session->dims;
+  session->call.refused = session->refused;
   session->call.selection = session->selection;
   session->call.executor = &session->executor;
   pk_enter_entry(session, pk_model.entries);

@@ -111,16 +111,19 @@ static int32_t check_count(packager_session_t *session, const char *role, const 
   return PACKAGER_OK;
 }
 
-/* Computed once per change of the dims. */
+int32_t pk_fail_condition(packager_session_t *session, const char *condition, int64_t left, int64_t right) {
+  return pk_fail(session, PACKAGER_ERROR_SHAPE, "the shapes do not fit together: %s, but %" PRId64 " and %" PRId64,
+                 condition, left, right);
+}
+
+/* Computed once per change of the dims; with room for the largest run-time extents, which each run overwrites. */
 static int32_t shape(packager_session_t *session, const pk_entry_t *entry) {
   int64_t values[2];
   int32_t broken = entry->check ? entry->check(session->dims, values) : 0;
-  if (broken) {
-    return pk_fail(session, PACKAGER_ERROR_SHAPE, "the shapes do not fit together: %s, but %" PRId64 " and %" PRId64,
-                   entry->conditions[broken - 1], values[0], values[1]);
-  }
+  if (broken) return pk_fail_condition(session, entry->conditions[broken - 1], values[0], values[1]);
+  if (entry->room) entry->room(session->dims, session->call.extents);
   entry->shapes(session->dims, session->extents);
-  session->shaped = 1;
+  session->shaped = !entry->room;
   return PACKAGER_OK;
 }
 
@@ -137,7 +140,7 @@ static int32_t bind_dims(packager_session_t *session, const DLTensor *const *inp
     session->dims[i] = extent;
     session->shaped = 0;
   }
-  return entry->num_dims == 0 || session->shaped ? PACKAGER_OK : shape(session, entry);
+  return (entry->num_dims == 0 && entry->num_extents == 0) || session->shaped ? PACKAGER_OK : shape(session, entry);
 }
 
 static int32_t check_kinds(packager_session_t *session, const pk_entry_t *entry, const DLTensor *const *inputs,

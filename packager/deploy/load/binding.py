@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, pointer
-from typing import Any
+from typing import Any, NamedTuple
 
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import DLTensor, Status, refuse
-from packager.deploy.load.library import TensorInfo
+from packager.deploy.load.library import EntryTable, TensorInfo
 from packager.errors import suggestion
 
 Tensors = Mapping[str, Any] | Sequence[Any]
@@ -72,3 +73,32 @@ def stream_handle(stream: Any) -> int:
         hint = "give its handle, a torch.cuda.Stream, a cupy.cuda.Stream, or an object with __cuda_stream__"
         raise refuse(Status.ARGUMENT, f"stream is {shown}, which is not a CUDA stream", hint)
     return handle or _LEGACY
+
+
+class Call(NamedTuple):
+    """The arguments of one run, the owners of their memory, and the outputs by name."""
+
+    arguments: tuple[Any, ...]
+    keepers: tuple[Any, ...]
+    results: dict[str, Any]
+
+    def shaped(self, model: EntryTable) -> dict[str, Any]:
+        """Return the outputs with the extents that the run has computed, as views of the given ones."""
+        found = dict(self.results)
+        for info, target in zip(model.outputs, self.keepers[1], strict=True):
+            shape = tuple(target.tensor.shape[: len(info.shape)])
+            if shape != tuple(found[info.name].shape):
+                found[info.name] = found[info.name].reshape(-1)[: math.prod(shape)].reshape(shape)
+        return found
+
+    def with_room(self, model: EntryTable) -> Callable[[], None]:
+        """Return a function that gives the outputs the shapes again that they have now, before a further run."""
+        targets = [target.tensor for target in self.keepers[1]]
+        rooms = [tuple(t.shape[: len(info.shape)]) for t, info in zip(targets, model.outputs, strict=True)]
+
+        def restore() -> None:
+            for tensor, room in zip(targets, rooms, strict=True):
+                for axis, extent in enumerate(room):
+                    tensor.shape[axis] = extent
+
+        return restore

@@ -91,6 +91,7 @@ class Library:
             ) from None
         self.closed = False
         self.table = self._entry(manifest)
+        self.with_extents = {entry.name for entry in manifest.every_entry() if entry.extents}
         self.entries = {entry.name: entry for entry in map(_entry_table, self._tables())}
         knows_states = self.table.struct_size > BundleTable.session_reset.offset  # older tables are shorter
         self.states = _infos(self.table.states, self.table.num_states) if knows_states else ()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import GRAPH_MODES, DLTensor, ProfileReport, SessionOptions, Status, refuse
-from packager.deploy.load.binding import Tensors, borrow_all, ordered, pointers, stream_handle
+from packager.deploy.load.binding import Call, Tensors, borrow_all, ordered, pointers, stream_handle
 from packager.deploy.load.library import EntryTable, Library
 from packager.deploy.load.selection import choose
 from packager.deploy.load.states import States
@@ -24,14 +24,6 @@ class Step(NamedTuple):
     symbol: str
     start_ns: int
     duration_ns: int
-
-
-class _Call(NamedTuple):
-    """The arguments of one run, the owners of their memory, and the outputs by name."""
-
-    arguments: tuple[Any, ...]
-    keepers: tuple[Any, ...]
-    results: dict[str, Any]
 
 
 class Session:
@@ -67,7 +59,7 @@ class Session:
         self._device = device
         self._arena = arena
         self._arena_is_new = arena is not None
-        self._kept: _Call | None = None
+        self._kept: Call | None = None
         options = SessionOptions(
             struct_size=sizeof(SessionOptions),
             device_index=device,
@@ -132,7 +124,7 @@ class Session:
             status = model.table.session_run(*call.arguments)
             self._library.check(status, self._handle)
             self._kept = None if stream is None else call
-            return call.results
+            return call.shaped(model) if model.name in self._library.with_extents else call.results
 
     def profile(self, inputs: Tensors, *, outputs: Tensors | None = None, entry: str | None = None) -> list[Step]:
         """Run a model once like ``run``, and return the timing of each primitive function in call order.
@@ -154,7 +146,7 @@ class Session:
             self._library.check(status, self._handle)
         return steps
 
-    def _call(self, model: EntryTable, inputs: Tensors, outputs: Tensors | None, stream: Any) -> _Call:
+    def _call(self, model: EntryTable, inputs: Tensors, outputs: Tensors | None, stream: Any) -> Call:
         """Bind the tensors of a run to the arguments of session_run."""
         library = self._library
         gpu = handle = None
@@ -175,7 +167,7 @@ class Session:
         if self._arena_is_new and gpu:  # wait for pending work of its library on this memory
             tensors.borrow_memory(self._arena[0], "arena", gpu)
             self._arena_is_new = False
-        return _Call(
+        return Call(
             (self._handle, in_pointers, len(sources), pointers(targets), len(targets), handle),
             (sources, targets),
             {info.name: value for info, value in zip(infos, results, strict=True)},
@@ -199,7 +191,15 @@ class Session:
             if status:
                 check(status, handle)
 
-        return again
+        if model.name not in self._library.with_extents:
+            return again
+        restore = call.with_room(model)
+
+        def again_with_room() -> None:
+            restore()
+            again()
+
+        return again_with_room
 
     def _output_shape(self, model: EntryTable, index: int, inputs: Any, count: int) -> tuple[int, ...]:
         info = model.outputs[index]

@@ -19,11 +19,13 @@ from packager.bundle import shape_expr
 from packager.bundle.arrays import Array
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
+from packager.frontends.dims import DimRequest
 from packager.frontends.onnx.graph.custom_ops import CustomNode, convert
 from packager.frontends.onnx.graph.nodes import title_of
 from packager.frontends.onnx.ops import shape_arithmetic as onnx_shapes
 from packager.frontends.onnx.ops.broadcast import agree
 from packager.frontends.onnx.ops.converters import CONVERTERS
+from packager.frontends.onnx.run_time_extents import RunTimeExtents
 from packager.graph.conditions import Relations
 from packager.graph.lift_constants import stays_inline
 from packager.graph.symbolic import to_expr
@@ -83,6 +85,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         types: Mapping[str, int],
         expressions: Mapping[str, str],
         fixed: Mapping[str, int],
+        declared: Mapping[str, DimRequest],
     ) -> None:
         super().__init__(None, "float32", keep_params_in_input=True)
         self._params = Parameters(arrays)
@@ -93,6 +96,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self.bounds = {dim.name: dim for dim in dims}
         self.analyzer = Analyzer()  # bound to the ranges of the input dims
         self.relations = Relations(self.analyzer)
+        self.extents = RunTimeExtents(self.analyzer, declared, [*self.bounds, *fixed, *types])
         self.node_of_variable: dict[str, str] = {}
         self.current_node = ""
 
@@ -128,12 +132,12 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self._unify_extents()
         results = {value.name for value in graph.output}
         for node in graph.node:
-            self.current_node = title_of(node)
+            self.current_node = self.extents.node = title_of(node)
             attributes = self._parse_attr(node.attribute)
             attributes["tvm_custom"] = {
                 **{"name": node.name, "num_outputs": len(node.output)},
                 **{"types": [self._element_type(name) for name in node.output]},
-                **{"opset": self.opset, "params": self._params, "analyzer": self.analyzer},
+                **{"opset": self.opset, "params": self._params, "analyzer": self.analyzer, "extents": self.extents},
             }
             inputs = onnx_frontend.onnx_input([self._nodes[name] if name else None for name in node.input])
             outputs = self._convert_node(node, inputs, attributes)
@@ -142,6 +146,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
                 self._nodes[name] = (
                     onnx_shapes.as_tensor(self.bb, value, self._element_type(name)) if is_shape else value
                 )
+        graph.output.extend(self.extents.value_infos())
+        self._nodes.update(self.extents.results())
 
     def _unify_extents(self) -> None:
         """Give inputs with a dim such as ``past + new`` that extent in place of a variable: each run checks it."""
@@ -237,12 +243,21 @@ def run_importer(importer: Importer, graph: onnx.GraphProto, opset: int) -> tvm.
             raise ModelError(
                 f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
             ) from error
-    return _with_parameters(module, [importer._params.variable(name) for name in importer._params.made])
+    made = [importer._params.variable(name) for name in importer._params.made]
+    return _with_parameters(module, importer._num_input, importer.extents.parameters(), made)
 
 
-def _with_parameters(module: tvm.IRModule, added: Sequence[relax.Var]) -> tvm.IRModule:
-    """Append parameters to ``main``: constants that converters have made."""
-    if added:
+def _with_parameters(
+    module: tvm.IRModule, num_inputs: int, extents: Sequence[relax.Var], made: Sequence[relax.Var]
+) -> tvm.IRModule:
+    """Add parameters to ``main``: those of run-time extents after its inputs, and constants that converters have made.
+
+    They define variables in the shapes of results, which are stated anew.
+    """
+    if extents or made:
         main = module["main"]
-        module["main"] = relax.Function([*main.params, *added], main.body, main.ret_ty, main.is_pure, main.attrs)
+        parameters = [*main.params[:num_inputs], *extents, *main.params[num_inputs:], *made]
+        body = relax.SeqExpr(main.body.blocks, main.body.body)
+        main = relax.Function(parameters, body, main.body.body.ty, main.is_pure, main.attrs)
+        module["main"] = main.with_attr("num_input", num_inputs + len(extents))
     return module

@@ -18,12 +18,11 @@ from packager.bundle.manifest import Model, TensorSpec
 from packager.custom_ops.domains import CONTRIB_DOMAINS
 from packager.custom_ops.library import OpLibrary
 from packager.errors import ModelError, UnsupportedOperatorsError
-from packager.frontends.dims import DimRequest, resolve_dims
+from packager.frontends.dims import DimRequest, UnknownDimError, resolve_dims
 from packager.frontends.freeze import freeze_inputs
 from packager.frontends.node_names import tag_bindings
 from packager.frontends.onnx.check import check
 from packager.frontends.onnx.dims import bound_expressions, fix_dims, name_dims
-from packager.frontends.onnx.graph.bounded_sizes import bound_sizes
 from packager.frontends.onnx.graph.class_names import number_classes
 from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx.graph.external_data import detach_large, read_external
@@ -32,6 +31,7 @@ from packager.frontends.onnx.graph.nodes import is_standard, replace_all, standa
 from packager.frontends.onnx.graph.simplify import simplify
 from packager.frontends.onnx.importer import Importer, run_importer
 from packager.frontends.onnx.ops.converters import CONVERTERS
+from packager.frontends.onnx.run_time_extents import is_extent_name
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.graph.dataflow import bindings_of, extents_of, variables_of
 from packager.graph.identity import IdentitySet
@@ -63,16 +63,20 @@ def load(
     freeze_inputs(graph, frozen or {})
     found, expressions = name_dims(graph)
     dims = bound_expressions(dims, expressions)
-    resolved = resolve_dims(found, dims)
+    declared = {name: request for name, request in dims.items() if name not in found and is_extent_name(name)}
+    resolved = resolve_dims(found, {name: request for name, request in dims.items() if name not in declared})
     fixed = {dim: request.min for dim, request in dims.items() if request.fixed}
     fix_dims(graph, fixed)
     custom = take_custom_nodes(model, op_libraries)
     inferred, constants = simplify(model, custom, arrays)
-    bound_sizes(graph, inferred, constants)
     narrow = store_narrow(graph, inferred.types, constants)
     _check_operators(graph, custom)
-    importer = Importer(custom, resolved, constants.array, inferred.types, expressions, fixed)
+    importer = Importer(custom, resolved, constants.array, inferred.types, expressions, fixed, declared)
     module = run_importer(importer, graph, _opset(model))
+    computed = importer.extents
+    if declared.keys() > computed.used:
+        have = ", ".join((*sorted(found), *(extent.name for extent in computed.extents()))) or "none"
+        raise UnknownDimError(sorted(declared.keys() - computed.used), have)
     _check_outputs(graph, module["main"])
     _check_extents(module["main"], importer.node_of_variable)
     weights = {name: importer._params.array(name) for name in importer._params}
@@ -89,12 +93,13 @@ def load(
     return ImportedModel(
         signature=ModelSignature(
             source=source,
-            inputs=tuple(_spec(value, narrow.get(value.name)) for value in graph.input),
+            inputs=(*(_spec(value, narrow.get(value.name)) for value in graph.input), *computed.specs()),
             output_names=tuple(value.name for value in graph.output),
-            dims=resolved,
+            dims=(*resolved, *computed.dims()),
             conditions=tuple(importer.relations.found.values()),
             output_dtypes=tuple(narrow.get(value.name) for value in graph.output),
             output_labels=labels,
+            extents=computed.extents(),
         ),
         module=module,
         weights=weights,

@@ -45,7 +45,7 @@ def split_batch(model: ImportedModel, rows: int = 0) -> ImportedModel:
     signature = model.signature
     batch = next((spec.shape[0] for spec in signature.inputs if spec.shape), 1)
     count = _count(model, batch, rows)
-    if count == 1 or signature.states:
+    if count == 1 or signature.states or signature.extents:
         return model
     inputs = [bool(spec.shape) and spec.shape[0] == batch for spec in signature.inputs]
     repeated = _repeated(model, batch, count)

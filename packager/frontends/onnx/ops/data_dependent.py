@@ -1,7 +1,7 @@
 """Converters of operators whose output size depends on data: NonZero, Compress, Unique, NonMaxSuppression.
 
-The output is allocated at its upper bound and zero beyond the valid count, an int64 scalar that is returned as a
-further output (``graph.bounded_sizes``).
+The result is computed into room for its maximum, and its first slices, as many as there are, are taken: their number is
+a run-time extent (``frontends.onnx.run_time_extents``).
 
 ONNX operators NonZero (version 13), Compress (11), Unique (11), NonMaxSuppression (11).
 """
@@ -19,23 +19,28 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code ca
 from packager.frontends.onnx.ops.operands import (
     Convert,
     Converter,
+    constant,
     dtype_of,
-    known,
+    extents,
     optional,
-    static_extents,
     tensor_constant,
-    text,
 )
+from packager.frontends.onnx.ops.shape_arithmetic import as_tensor
 from packager.frontends.onnx.ops.tir_loops import emit_sequential
+from packager.frontends.onnx.run_time_extents import LARGEST, take_first
 
 
-def _clear(buffer: Any, size: int, dtype: str) -> None:
-    with T.serial(0, size) as i:
-        buffer[i] = tirx.const(0, dtype)
+def _found(
+    builder: Any, attributes: Mapping[str, Any], rooms: Sequence[tuple[Any, int]], count: Any, bound: Any, kind: str
+) -> list[Any]:
+    """Return the first ``count`` slices of each room along its axis."""
+    found = attributes["tvm_custom"]["extents"].read(builder, count, bound, kind)
+    return [take_first(builder, room, found, axis) for room, axis in rooms]
 
 
-def _scalar(builder: Any, data: Any) -> Any:
-    return builder.emit(relax.op.reshape(data, []))
+def _int64(value: Any) -> Any:
+    """Return an extent as an expression of type int64."""
+    return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
 
 def _is_set(value: Any, dtype: str) -> Any:
@@ -46,52 +51,51 @@ def _is_set(value: Any, dtype: str) -> Any:
     return tirx.any(different, tirx.isnan(value)) if dtype.startswith(("float", "bfloat")) else different
 
 
-def _non_zero(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any], _convert: Convert) -> Any:
-    shape, dtype = static_extents(inputs[0], "the input of NonZero"), dtype_of(inputs[0])
+def _non_zero(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    shape, dtype = [_int64(extent) for extent in extents(inputs[0])], dtype_of(inputs[0])
     if not shape:
         raise ValueError("NonZero of a scalar")
     total = math.prod(shape)
 
     def body(x: Any, indices: Any, count: Any) -> None:
         count[0] = tirx.const(0, "int64")
-        _clear(indices, len(shape) * total, "int64")
         with T.serial(0, total) as i, T.If(_is_set(x[i], dtype)), T.Then():
-            stride = total
-            for axis, extent in enumerate(shape):
-                stride //= extent
-                index = tirx.truncmod(tirx.truncdiv(i, stride), extent)
-                indices[count[0] + axis * total] = index.astype("int64")
+            rest = i
+            for axis, extent in reversed([*enumerate(shape)]):
+                indices[count[0] + axis * total] = tirx.truncmod(rest, extent) if axis else rest
+                rest = tirx.truncdiv(rest, extent)
             count[0] = count[0] + tirx.const(1, "int64")
 
     outs = [((len(shape), total), "int64"), ((1,), "int64")]
     indices, count = emit_sequential(builder, "non_zero", [inputs[0]], outs, body)
-    return relax.Tuple([indices, _scalar(builder, count)])
+    return _found(builder, attributes, [(indices, 1)], count, total, "nonzero")[0]
 
 
 def _compress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    shape, dtype = static_extents(inputs[0], "the input of Compress"), dtype_of(inputs[0])
-    flags = static_extents(inputs[1], "the condition of Compress")[0]
-    axis = attributes.get("axis")
+    """Gather the slices whose condition is true; they may be any, so their indices are computed first."""
+    shape, flags = [_int64(e) for e in extents(inputs[0])], _int64(extents(inputs[1])[0])
+    axis, data = attributes.get("axis"), inputs[0]
     if axis is None:
         shape, axis = [math.prod(shape)], 0
+        data = builder.emit(relax.op.reshape(data, shape))
     axis %= len(shape)
-    outer, extent, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    most = tirx.min(flags, shape[axis])
 
-    def body(x: Any, condition: Any, kept: Any, count: Any) -> None:
+    def body(condition: Any, indices: Any, count: Any) -> None:
         count[0] = tirx.const(0, "int64")
-        _clear(kept, outer * extent * inner, dtype)
-        with T.serial(0, min(flags, extent)) as i, T.If(condition[i]), T.Then():
-            with T.serial(0, outer) as o, T.serial(0, inner) as k:
-                kept[(o * extent + count[0]) * inner + k] = x[(o * extent + i) * inner + k]
+        with T.serial(0, most) as i, T.If(condition[i]), T.Then():
+            indices[count[0]] = i
             count[0] = count[0] + tirx.const(1, "int64")
 
-    kept, count = emit_sequential(builder, "compress", inputs[:2], [(shape, dtype), ((1,), "int64")], body)
-    return relax.Tuple([kept, _scalar(builder, count)])
+    outs = [((most,), "int64"), ((1,), "int64")]
+    indices, count = emit_sequential(builder, "compress", [inputs[1]], outs, body)
+    chosen = _found(builder, attributes, [(indices, 0)], count, most, "compress")[0]
+    return relax.op.take(data, chosen, axis)
 
 
 def _unique(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     """Rank the distinct slices by comparing all pairs."""
-    shape, dtype = static_extents(inputs[0], "the input of Unique"), dtype_of(inputs[0])
+    shape, dtype = [_int64(extent) for extent in extents(inputs[0])], dtype_of(inputs[0])
     axis = attributes.get("axis")
     if axis is None:
         shape, axis = [math.prod(shape)], 0
@@ -105,9 +109,8 @@ def _unique(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _co
     ) -> None:
         """``same``: index of the first equal slice; ``order``: comparison of two slices, -1, 0 or 1."""
         count[0] = zero
-        _clear(values, outer * number * inner, dtype)
-        _clear(firsts, number, "int64")
-        _clear(counts, number, "int64")
+        with T.serial(0, number) as i:
+            counts[i] = zero
 
         def compare(j: Any, i: Any) -> None:
             order[0] = zero
@@ -145,27 +148,24 @@ def _unique(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _co
     single = ((1,), "int64")
     outs = [(shape, dtype), whole, whole, whole, single, whole, single, single]
     values, firsts, inverse, counts, count, *_ = emit_sequential(builder, "unique", inputs[:1], outs, body)
-    sizes = [builder.emit(relax.op.reshape(count, [])) for _ in range(3)]
-    return relax.Tuple([values, firsts, inverse, counts, *sizes])
+    rooms = [(values, axis), (firsts, 0), (counts, 0)]
+    values, firsts, counts = _found(builder, attributes, rooms, count, number, "unique")
+    return relax.Tuple([values, firsts, inverse, counts])
 
 
 def _suppress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     """Per class, select the best remaining box and suppress those whose overlap with it exceeds the threshold."""
     boxes, scores = inputs[:2]
-    batch, number, _ = static_extents(boxes, "the boxes of NonMaxSuppression")
-    classes, dtype = static_extents(scores)[1], dtype_of(boxes)
-    wanted = optional(inputs, 2)
-    most = 0
-    if wanted is not None:
-        most = int(known(wanted, attributes, "max_output_boxes_per_class of NonMaxSuppression").item())
-    most = max(0, min(most, number))
+    batch, number, _ = (_int64(extent) for extent in extents(boxes))
+    classes, dtype = _int64(extents(scores)[1]), dtype_of(boxes)
+    most = _most_boxes(builder, optional(inputs, 2), attributes, number)
     lowest = tensor_constant(np.full(1, -np.inf, dtype))
     overlap, least = optional(inputs, 3), optional(inputs, 4)
     limits = [
         tensor_constant(np.zeros(1, dtype)) if overlap is None else builder.emit(relax.op.reshape(overlap, [1])),
         lowest if least is None else builder.emit(relax.op.reshape(least, [1])),
     ]
-    total = max(1, batch * classes * most)
+    total = batch * classes * most
     zero, nothing, one = tirx.const(0.0, dtype), tirx.const(-1, "int64"), tirx.const(1, "int64")
 
     def corners(box: Any, index: Any) -> tuple[Any, Any, Any, Any]:
@@ -175,57 +175,63 @@ def _suppress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
             return b - d * half, a - c * half, b + d * half, a + c * half
         return tirx.min(a, c), tirx.min(b, d), tirx.max(a, c), tirx.max(b, d)
 
-    def body(box: Any, score: Any, limit: Any, floor: Any, chosen: Any, count: Any, alive: Any, best: Any) -> None:
+    def body(
+        box: Any, score: Any, limit: Any, floor: Any, chosen: Any, count: Any, alive: Any, best: Any, taken: Any
+    ) -> None:
         count[0] = tirx.const(0, "int64")
-        _clear(chosen, total * 3, "int64")
+
+        def find_best(base: Any) -> None:
+            best[0] = nothing
+            with T.serial(0, number) as i:
+                rival = score[base + tirx.max(best[0], tirx.const(0, "int64"))]
+                better = tirx.any(best[0] < tirx.const(0, "int64"), score[base + i] > rival)
+                with T.If(tirx.all(alive[i] == one, better)), T.Then():
+                    best[0] = i
+
         with T.serial(0, batch) as n, T.serial(0, classes) as c:
             base = (n * classes + c) * number
             with T.serial(0, number) as i:
                 alive[i] = tirx.Select(score[base + i] > floor[0], one, tirx.const(0, "int64"))
-            with T.serial(0, most) as _:
-                best[0] = nothing
-                with T.serial(0, number) as i:
-                    rival = score[base + tirx.max(best[0], tirx.const(0, "int64"))]
-                    better = tirx.any(best[0] < tirx.const(0, "int64"), score[base + i] > rival)
-                    with T.If(tirx.all(alive[i] == one, better)), T.Then():
-                        best[0] = i.astype("int64")
-                with T.If(best[0] >= tirx.const(0, "int64")), T.Then():
-                    for k, value in enumerate((n.astype("int64"), c.astype("int64"), best[0])):
-                        chosen[count[0] * 3 + k] = value
-                    count[0] = count[0] + one
-                    with T.serial(0, number) as i:
-                        y0, x0, y1, x1 = corners(box, n * number + best[0])
-                        v0, u0, v1, u1 = corners(box, n * number + i)
-                        height = tirx.max(tirx.min(y1, v1) - tirx.max(y0, v0), zero)
-                        width = tirx.max(tirx.min(x1, u1) - tirx.max(x0, u0), zero)
-                        common = height * width
-                        union = (y1 - y0) * (x1 - x0) + (v1 - v0) * (u1 - u0) - common
-                        with T.If(tirx.any(common > limit[0] * union, i.astype("int64") == best[0])), T.Then():
-                            alive[i] = tirx.const(0, "int64")
+            taken[0] = tirx.const(0, "int64")
+            find_best(base)
+            with T.While(tirx.all(best[0] >= tirx.const(0, "int64"), taken[0] < most)):
+                for k, value in enumerate((n, c, best[0])):
+                    chosen[count[0] * 3 + k] = value
+                count[0] = count[0] + one
+                taken[0] = taken[0] + one
+                y0, x0, y1, x1 = corners(box, n * number + best[0])
+                with T.serial(0, number) as i, T.If(alive[i] == one), T.Then():
+                    v0, u0, v1, u1 = corners(box, n * number + i)
+                    height = tirx.max(tirx.min(y1, v1) - tirx.max(y0, v0), zero)
+                    width = tirx.max(tirx.min(x1, u1) - tirx.max(x0, u0), zero)
+                    common = height * width
+                    union = (y1 - y0) * (x1 - x0) + (v1 - v0) * (u1 - u0) - common
+                    with T.If(tirx.any(common > limit[0] * union, i == best[0])), T.Then():
+                        alive[i] = tirx.const(0, "int64")
+                find_best(base)
 
-    outs = [((total, 3), "int64"), ((1,), "int64"), ((number,), "int64"), ((1,), "int64")]
-    chosen, count, _, _ = emit_sequential(builder, "non_max_suppression", [boxes, scores, *limits], outs, body)
-    return relax.Tuple([chosen, _scalar(builder, count)])
+    single = ((1,), "int64")
+    outs = [((total, 3), "int64"), single, ((number,), "int64"), single, single]
+    chosen, count, *_ = emit_sequential(builder, "non_max_suppression", [boxes, scores, *limits], outs, body)
+    return _found(builder, attributes, [(chosen, 0)], count, total, "nms")[0]
 
 
-def _fill_beyond(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """FillBeyond, which ``graph.bounded_sizes`` inserts: fill the slices from a count on with a constant."""
-    data, count = inputs
-    axis, dtype, shape = attributes["axis"], dtype_of(data), static_extents(data)
-    positions = np.arange(shape[axis], dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    inside = builder.emit(relax.op.less(tensor_constant(positions), count))
-    return relax.op.where(inside, data, relax.const(_fill_value(text(attributes, "fill", ""), dtype), dtype))
-
-
-def _fill_value(fill: str, dtype: str) -> Any:
-    if dtype == "bool":
-        return fill in ("one", "highest")
-    if fill in ("zero", "one"):
-        return int(fill == "one")
-    if dtype.startswith(("int", "uint")):
-        info = np.iinfo(dtype)
-        return info.min if fill == "lowest" else info.max
-    return -np.inf if fill == "lowest" else np.inf
+def _most_boxes(builder: Any, given: Any, attributes: Mapping[str, Any], number: Any) -> Any:
+    """Return the maximum number of boxes per class: 0 if it is not given, ``number`` of the boxes at most."""
+    if given is None:
+        return tirx.const(0, "int64")
+    value = constant(given, attributes)
+    if value is not None:
+        most = max(0, int(value.item()))
+        return (
+            tirx.IntImm("int64", min(most, number.value))
+            if isinstance(number, tirx.IntImm)
+            else (tirx.min(tirx.IntImm("int64", min(most, LARGEST)), number))
+        )
+    scalar = builder.emit(relax.op.reshape(given, [1]))
+    within = builder.emit(relax.op.minimum(scalar, as_tensor(builder, relax.ShapeExpr([number]))))
+    within = builder.emit(relax.op.maximum(within, relax.const(0, "int64")))
+    return attributes["tvm_custom"]["extents"].read(builder, within, number, "most")
 
 
 CONVERTERS: Mapping[str, Converter] = {
@@ -233,5 +239,4 @@ CONVERTERS: Mapping[str, Converter] = {
     "Compress": _compress,
     "Unique": _unique,
     "NonMaxSuppression": _suppress,
-    "FillBeyond": _fill_beyond,
 }
