@@ -15,6 +15,7 @@ from tvm_ffi import structural_walk
 from packager.backends.base import Match, Pattern, Search
 from packager.graph.dataflow import Dataflow, bindings_of, extents_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
+from packager.graph.rewrite import nodes_of
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -25,10 +26,17 @@ class FlatMain:
 
     Variables share the numbers of their bindings; parameters follow. ``bound`` are the bindings that refer to functions
     of the module, so cannot leave it; ``no_tensors`` the variables that are not tensors of known rank; ``own_extents``
-    the symbolic extents in shape and type arguments of bindings.
+    the symbolic extents in shape and type arguments of bindings. ``scalars`` are those of run-time extents, which are
+    read between calls; ``of_nothing`` the bindings with elements that follow from no elements if one of these is 0.
     """
 
-    def __init__(self, main: relax.Function, num_inputs: int, array_of: Callable[[Any], Array | None]) -> None:
+    def __init__(
+        self,
+        main: relax.Function,
+        num_inputs: int,
+        array_of: Callable[[Any], Array | None],
+        scalars: IdentityMap[Any] | None = None,
+    ) -> None:
         self.main = main
         self.bindings = bindings_of(main)
         self.values = relax.analysis.get_var2val(main)
@@ -48,10 +56,28 @@ class FlatMain:
         self.no_tensors = {index for index, variable in enumerate(self.variables) if extents_of(variable) is None}
         stated = ((index, own_extents(binding.value)) for index, binding in enumerate(self.bindings))
         self.own_extents = {index: extents for index, extents in stated if extents}
+        self.scalars = scalars or IdentityMap()
+        computed = [self._computed(variable) for variable in self.variables]
+        self.of_nothing = {
+            index for index, reads in enumerate(self.reads) if any(computed[v] - computed[index] for v in reads)
+        }
+
+    def _computed(self, variable: relax.Var) -> IdentitySet:
+        """Return the run-time extents in a variable's shape."""
+        found = (
+            (v for extent in (extents_of(variable) or ()) for v in nodes_of(extent, tirx.Var)) if self.scalars else ()
+        )
+        return IdentitySet(v for v in found if v in self.scalars)
 
     def predecessors(self) -> list[list[int]]:
-        """Return the numbers of the bindings that each binding reads."""
-        return [[variable for variable in variables if variable < len(self.bindings)] for variables in self.reads]
+        """Return the numbers of the bindings that each binding reads, for its operands or for its extents."""
+        reads = [[variable for variable in variables if variable < len(self.bindings)] for variables in self.reads]
+        for index, binding in enumerate(self.bindings if self.scalars else ()):
+            parts = (binding.value, *(extents_of(binding.var) or ()))
+            named = IdentitySet(variable for part in parts for variable in nodes_of(part, tirx.Var))
+            scalars = [self.scalars[variable] for variable in named if variable in self.scalars]
+            reads[index] += [self.number[scalar] for scalar in scalars]
+        return reads
 
     def binding_of(self, expr: Any) -> int | None:
         """Return the number of the binding whose value or variable ``expr`` is, or None."""
@@ -176,6 +202,8 @@ def _fields(graph: FlatMain, node: int) -> set[int]:
 def is_closed(graph: FlatMain, nodes: frozenset[int]) -> bool:
     """Whether these bindings can be outlined: inputs and outputs are tensors, the arguments determine all dims, and no
     function of the module is called."""
+    if not graph.of_nothing.isdisjoint(nodes):  # code for loops that run at least once does not expect that
+        return False
     if not graph.bound.isdisjoint(nodes) or any(graph.used_outside(node, nodes) for node in graph.no_tensors & nodes):
         return False
     reads = set().union(*(graph.reads[node] for node in nodes)) - nodes

@@ -19,6 +19,7 @@ from packager.backends.base import Context, PartitionBackend, Target
 from packager.backends.registry import blamed
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import with_main
+from packager.graph.run_time_extents import scalars_of
 from packager.ir.model import PartitionedModel, PlacedPartition, PreparedModel
 from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
 from packager.ir.shapes import Extent
@@ -97,7 +98,12 @@ class _Placer:
         self.model = model
         parameters = main.params[num_inputs:]
         self.constant_names = IdentityMap(zip(parameters, constants, strict=True))
-        self.graph = FlatMain(main, num_inputs, lambda variable: constants[self.constant_names[variable]].array)
+        self.graph = FlatMain(
+            main,
+            num_inputs,
+            lambda variable: constants[self.constant_names[variable]].array,
+            scalars_of(main, model.signature),
+        )
         self.grouping = Grouping(self.graph.predecessors())
         extents = (extent for parameter in main.params[:num_inputs] for extent in parameter.ty.shape.values)
         self.names: IdentityMap[Extent] = IdentityMap((e, str(e.name)) for e in extents if isinstance(e, tirx.Var))

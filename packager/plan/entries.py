@@ -16,6 +16,7 @@ from packager.graph import symbolic
 from packager.graph.dataflow import bindings_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import nodes_of
+from packager.graph.run_time_extents import results_of
 from packager.ir.call_plan import Check, Copy, EntryPlan, Operand, PlannedState, ReadExtent, Step
 from packager.ir.model import ModelSignature, State
 from packager.ir.shapes import Extent, MicroBatches
@@ -42,7 +43,7 @@ def slices(main: relax.Function, counts: Sequence[tuple[int, int]]) -> list[Slic
     """
     bindings = bindings_of(main)
     places = IdentityMap((binding.var, index) for index, binding in enumerate(bindings))
-    fields = _fields(main.body.body, bindings, places)
+    fields = results_of(main)
     found = []
     first_input = first_output = 0
     for inputs, outputs in counts:
@@ -65,17 +66,6 @@ def _needed(results: tuple[Any, ...], bindings: list[Any], places: IdentityMap[i
             needed.add(place)
             waiting += _used(bindings[place].value, places)
     return needed
-
-
-def _fields(result: Any, bindings: list[Any], places: IdentityMap[int]) -> tuple[Any, ...]:
-    """Return the expressions of main's results."""
-    if isinstance(result, relax.Var) and result in places:
-        value = bindings[places[result]].value
-        if isinstance(value, relax.Tuple):
-            result = value
-        elif isinstance(result.ty, relax.TupleType):
-            return tuple(relax.TupleGetItem(result, index) for index in range(len(result.ty.fields)))
-    return tuple(result.fields) if isinstance(result, relax.Tuple) else (result,)
 
 
 def _used(expr: Any, places: IdentityMap[int]) -> list[int]:

@@ -18,6 +18,7 @@ from packager.errors import BackendError, ModelError
 from packager.graph import symbolic
 from packager.graph.dataflow import called_function, extents_of
 from packager.graph.identity import IdentityMap
+from packager.graph.run_time_extents import scalars_of
 from packager.ir.call_plan import CallPlan, Operand
 from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import Packing, PrimitiveFunction
@@ -48,6 +49,7 @@ class _Planner:
         self.constants = ConstantBuilder(reserved=[*model.constants, *model.weights])
         self.values: IdentityMap[Any] = IdentityMap()  # Relax variable -> PlannedTensor or tuple of them
         self.states = StateMemory(self.constants)
+        self.scalars = scalars_of(model.main, model.signature)
         # Of the entry that is planned:
         self.tensors: list[PlannedTensor] = []  # those in the arena
         self.calls: list[PlannedCall] = []
@@ -82,7 +84,6 @@ class _Planner:
         states = {state.name: state for state in entry.states}
         results = dict(zip(self.model.signature.output_names[part.outputs], part.results, strict=True))
         computed = {extent.parameter: results.pop(extent.result) for extent in entry.extents}
-        values: IdentityMap[Any] = IdentityMap()  # variable of a run-time extent -> its scalar
         kept: dict[str, PlannedTensor] = {}
         numbers = itertools.count()
         for spec, parameter in zip(specs, parameters, strict=True):
@@ -90,8 +91,8 @@ class _Planner:
                 if isinstance(extent, tirx.Var):
                     self.names[extent] = extent.name
             if spec.name in computed:
-                values[parameter.ty.shape.values[0]] = computed[spec.name]
-            elif spec.name in states:
+                continue
+            if spec.name in states:
                 operand = self.states.allocate(states[spec.name], spec)
                 kept[spec.name] = self._tensor(operand, parameter.ty)
                 self.values[parameter] = kept[spec.name]
@@ -101,7 +102,7 @@ class _Planner:
         sourced = [(b, next(sources) if called_function(b.value) is not None else None) for b, _ in part.bindings]
         wanted = [pair for pair, (_, needed) in zip(sourced, part.bindings, strict=True) if needed]
         extents = IdentityMap((scalar, number) for number, scalar in enumerate(computed.values()))
-        for binding, source in order(wanted, values):
+        for binding, source in order(wanted, self.scalars):
             self.values[binding.var] = self._evaluate(binding.value, binding.var.ty, source)
             if binding.var in extents:
                 self._read_extent(extents[binding.var], self.values[binding.var])
