@@ -88,8 +88,13 @@ def _vectorize(sch: s_tir.Schedule, block: Any, *, fused: bool = True) -> None:
             sch.vectorize(vector)
             loops[-1:] = [last]
         outer = loops
+    reduced = [] if spatial else loops[len(outer) :]
     if outer:
         sch.parallel(sch.fuse(*outer) if fused and len(outer) > 1 else outer[0])
+    if any(_extent(sch, loop) is None for loop in reduced):
+        sch.decompose_reduction(
+            block, reduced[0]
+        )  # a run-time extent of 0 leaves out the loops, not the initialization
 
 
 @dataclass(frozen=True)
