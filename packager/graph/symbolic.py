@@ -131,6 +131,31 @@ def extent_interval(extent: Extent, dims: Mapping[str, Dim]) -> tuple[int, int]:
     )
 
 
+def room(extent: Extent, bounds: Mapping[str, tuple[Extent, Extent]], dims: Mapping[str, Dim]) -> Extent:
+    """Return an upper bound of an extent over some names, as an extent over the others.
+
+    ``bounds`` are those of the names, over the others; ``dims`` the bounds of all in numbers.
+    """
+    if isinstance(extent, int):
+        return extent
+    most = extent_interval(extent, dims)[1]
+
+    def bound_of(operator: str, a: tuple[Extent, Extent], b: tuple[Extent, Extent]) -> tuple[Extent, Extent]:
+        if operator in ("+", "min", "max"):
+            return combine(operator, a[0], b[0]), combine(operator, a[1], b[1])
+        if operator == "-":
+            return combine("-", a[0], b[1]), combine("-", a[1], b[0])
+        signs = [extent_interval(side, dims)[0] for side in (*a, *b)]
+        if operator == "*" and min(signs) >= 0:
+            return combine("*", a[0], b[0]), combine("*", a[1], b[1])
+        if operator == "//" and isinstance(b[0], int) and b[0] == b[1]:
+            return combine("//", a[0], b[0]), combine("//", a[1], b[0])
+        return 0, most
+
+    names = lambda name: bounds.get(name, (name, name))  # noqa: E731
+    return shape_expr.fold(extent, lambda n: (n, n), names, bound_of, limited=False)[1]
+
+
 def _interval_of(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     if operator == "%":
         return 0, max(b[1] - 1, 0)

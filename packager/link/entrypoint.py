@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from packager.bundle.section import SECTION_HEADER
 from packager.codegen.c_text import dim_expression
 from packager.codegen.escape import CText, c_string, comment_text, joined
 from packager.codegen.templates import render
+from packager.graph import symbolic
 from packager.graph.symbolic import extent_interval
 from packager.ir.call_plan import Call, CallPlan, ConstantSlot, ConstantTable, Copy, EntryPlan, fixed_reason
 from packager.ir.link_plan import CudaCode, ExternalWeights
@@ -117,6 +118,7 @@ def _run_view(
         for i, (spec, own) in enumerate(zip(run.outputs, entry.outputs, strict=True))
     ]
     dims = _dim_views(run)
+    room = _room(run)
     return {
         "prefix": prefix,
         "sizes": comment_text(shown_sizes(run.sizes)),
@@ -129,6 +131,7 @@ def _run_view(
         "outputs": outputs,
         "extents": [dim_expression(extent) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
         "shapes": f"{prefix}shapes" if dims or run.extents else "0",
+        "room": [dim_expression(room(extent)) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
         "computed": [_extent_view(extent) for extent in run.extents],
         "conditions": [_condition_view(i, run) for i in range(len(run.conditions))],
         "batches": _batches_view(run),
@@ -154,9 +157,17 @@ def _bounds(run: EntryPlan) -> tuple[Dim, ...]:
     return tuple(known.values())
 
 
+def _room(run: EntryPlan) -> Callable[[Extent], Extent]:
+    """Return a function from an extent to its largest value over all run-time extents, as an extent over the dims."""
+    dims = {dim.name: dim for dim in _bounds(run)}
+    bounds: dict[str, tuple[Extent, Extent]] = {}
+    for extent in run.extents:
+        bounds[extent.name] = 0, symbolic.room(extent.bound, bounds, dims)
+    return lambda extent: symbolic.room(extent, bounds, dims)
+
+
 def _extent_view(extent: RunTimeExtent) -> dict[str, str]:
-    text = c_string(f"{extent.name} of {extent.node}")
-    return {"c_name": f"dim_{extent.name}", "bound": dim_expression(extent.bound), "text": text}
+    return {"c_name": f"dim_{extent.name}", "text": c_string(f"{extent.name} of {extent.node}")}
 
 
 def _condition_view(index: int, run: EntryPlan) -> dict[str, Any]:

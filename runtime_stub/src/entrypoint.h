@@ -109,8 +109,9 @@ struct pk_entry {
   void (*shapes)(const int64_t *dims, int64_t *extents);
   int32_t num_extents;         /* run-time extents, which a run reads from what it computes */
   const char *const *extents; /* their names and nodes, for messages */
-  /* Writes the upper bounds of all run-time extents for these dims. NULL when there are none. */
-  void (*room)(const int64_t *dims, int64_t *room);
+  /* Writes what `shapes` writes, each extent the largest that a run with these dims may have. NULL when there are no
+   * run-time extents. */
+  void (*room)(const int64_t *dims, int64_t *extents);
   /* Checks the model's conditions on the dims beyond their bounds: returns 0, or the 1-based number of a condition that
    * does not hold, and the values of its two sides. NULL when there is none. */
   int32_t (*check)(const int64_t *dims, int64_t values[2]);

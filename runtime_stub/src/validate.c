@@ -116,13 +116,12 @@ int32_t pk_fail_condition(packager_session_t *session, const char *condition, in
                  condition, left, right);
 }
 
-/* Computed once per change of the dims; with room for the largest run-time extents, which each run overwrites. */
+/* Computed once per change of the dims; before each run that writes the extents that it computes itself. */
 static int32_t shape(packager_session_t *session, const pk_entry_t *entry) {
   int64_t values[2];
   int32_t broken = entry->check ? entry->check(session->dims, values) : 0;
   if (broken) return pk_fail_condition(session, entry->conditions[broken - 1], values[0], values[1]);
-  if (entry->room) entry->room(session->dims, session->call.extents);
-  entry->shapes(session->dims, session->extents);
+  (entry->room ? entry->room : entry->shapes)(session->dims, session->extents);
   session->shaped = !entry->room;
   return PACKAGER_OK;
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,11 @@ from packager.frontends.onnx.graph.nodes import title_of
 from packager.frontends.onnx.ops import shape_arithmetic as onnx_shapes
 from packager.frontends.onnx.ops.broadcast import agree
 from packager.frontends.onnx.ops.converters import CONVERTERS
+from packager.frontends.onnx.ops.run_time_shapes import read_shapes
 from packager.frontends.onnx.run_time_extents import RunTimeExtents
+from packager.frontends.onnx.shape_values import INTEGERS, Bounds, deciding_values, is_small
 from packager.graph.conditions import Relations
+from packager.graph.dataflow import shape_of
 from packager.graph.lift_constants import stays_inline
 from packager.graph.symbolic import to_expr
 
@@ -130,6 +135,10 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         self._unify_extents()
+        self.deciding = deciding_values(graph)
+        self.value_bounds = Bounds(graph, self.types, self._extents_of, self._known)
+        for value in graph.input:
+            self._nodes[value.name] = self._read_extents(value.name, self._nodes[value.name], value.name)
         results = {value.name for value in graph.output}
         for node in graph.node:
             self.current_node = self.extents.node = title_of(node)
@@ -138,16 +147,42 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
                 **{"name": node.name, "num_outputs": len(node.output)},
                 **{"types": [self._element_type(name) for name in node.output]},
                 **{"opset": self.opset, "params": self._params, "analyzer": self.analyzer, "extents": self.extents},
+                **{"relations": self.relations},
             }
             inputs = onnx_frontend.onnx_input([self._nodes[name] if name else None for name in node.input])
             outputs = self._convert_node(node, inputs, attributes)
-            for name, value in zip(node.output, outputs, strict=False):
+            for name, output in zip(node.output, outputs, strict=False):
+                self._nodes[name] = output
+                value = self._read_extents(name, output, node.op_type)
                 is_shape = name in results and onnx_shapes.is_symbolic(value)
                 self._nodes[name] = (
                     onnx_shapes.as_tensor(self.bb, value, self._element_type(name)) if is_shape else value
                 )
         graph.output.extend(self.extents.value_infos())
         self._nodes.update(self.extents.results())
+
+    def _read_extents(self, name: str, value: Any, kind: str) -> Any:
+        """Return a tensor whose elements decide shapes as run-time extents; other values unchanged."""
+        if name not in self.deciding or self.types.get(name) not in INTEGERS or onnx_shapes.is_symbolic(value):
+            return value
+        if not isinstance(value, relax.Var) or value.name in self._params or not is_small(value):
+            return value
+        kind = re.sub(r"[^a-z]", "", kind.lower()) or "extent"
+        count = int(prod(value.ty.shape.values, start=1))
+        bound = self.value_bounds.bound(name)
+        if bound is None and not self.deciding[name]:
+            return value
+        vector = value if value.ty.ndim else self.bb.emit(relax.op.reshape(value, [1]))
+        extents = self.extents.as_shape(self.bb, vector, [bound] * count, kind)
+        return relax.ShapeExpr(extents) if value.ty.ndim else relax.prim_value(extents[0])
+
+    def _extents_of(self, name: str) -> Sequence[Any] | None:
+        value = self._nodes.get(name)
+        return None if value is None or onnx_shapes.is_symbolic(value) else shape_of(value)
+
+    def _known(self, name: str) -> Any:
+        value = self._nodes.get(name)
+        return None if value is None else onnx_shapes.known(value, {"tvm_custom": {"params": self._params}})
 
     def _unify_extents(self) -> None:
         """Give inputs with a dim such as ``past + new`` that extent in place of a variable: each run checks it."""
@@ -180,6 +215,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             shapes = onnx_shapes.compute(operator, inputs, attributes, self.analyzer)
         if shapes is not None:
             return shapes
+        if operator not in self.custom:
+            inputs = onnx_frontend.onnx_input(read_shapes(self.bb, operator, inputs, attributes))
         taken = onnx_shapes.SHAPE_INPUTS.get(operator, ())
         for place, value in enumerate(inputs):
             if place not in taken and onnx_shapes.is_symbolic(value):

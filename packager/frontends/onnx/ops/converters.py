@@ -20,6 +20,7 @@ from packager.frontends.onnx.ops import (
     scatter,
     sequences,
     slice_range,
+    sorting,
     tfidf,
     topk,
 )
@@ -38,7 +39,7 @@ from packager.frontends.onnx.ops.quantization import integer_math, narrow_types,
 
 FAMILIES = (
     *(cumulative, data_dependent, elementwise, fourier, gather_pad, reductions, scatter, sequences, slice_range),
-    *(tfidf, topk),
+    *(sorting, tfidf, topk),
     *(linear, preprocessing, svm, trees),
     *(activations, attention, deform_conv, normalization, pooling, recurrent, resize),
     *(integer_math, narrow_types, quantization),

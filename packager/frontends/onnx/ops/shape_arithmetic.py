@@ -32,6 +32,7 @@ SHAPE_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Range": (0, 1, 2),
     "Tile": (1,),
     "Pad": (1,),
+    "TopK": (1,),
 }
 
 
@@ -97,6 +98,14 @@ def known(value: Any, attributes: Mapping[str, Any], *, floats: bool = False) ->
             array = array.astype(np.int64)
         return array.astype(object) if array.dtype.name in TYPES else None
     return objects([value]).reshape(()) if tvm.ir.is_prim_expr(value) else None
+
+
+def known_integers(value: Any, attributes: Mapping[str, Any], what: str) -> Known:
+    """Like ``known``. Raises ValueError for other values."""
+    found = known(value, attributes)
+    if found is None:
+        raise ValueError(f"{what} is not constant: freeze it with --freeze")
+    return found
 
 
 def wrap(array: Known, analyzer: Analyzer, dtype: str = "int64") -> Any:
