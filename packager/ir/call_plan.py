@@ -37,35 +37,54 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The memory of the branch that a run takes: ``then`` if the run-time extent ``taken`` is 1, else ``otherwise``."""
+
+    taken: str
+    then: Memory
+    otherwise: Memory
+
+
+Memory = Operand | Choice
+
+# Run-time extents and their values under which a step is done.
+Branch = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class Call:
     """One call of a kernel. ``scalars`` and ``extent`` are expressions over the dims.
 
     ``selection`` is the index in the plan's selection that chooses its candidate, if there are several. The call is
-    left out if ``unless_empty``, the number of elements that it writes, is 0; None if it never is.
+    left out if ``unless_empty``, the number of elements that it writes, is 0; None if it never is. It is left out, too,
+    unless the run takes its ``branch``.
     """
 
     symbol: str
-    operands: tuple[Operand, ...]
+    operands: tuple[Memory, ...]
     scalars: tuple[Extent, ...]
     extent: Extent | None
     parallel: bool
     selection: int | None = None
     unless_empty: Extent | None = None
+    branch: Branch = ()
 
 
 @dataclass(frozen=True)
 class ReadExtent:
-    """Reads run-time extent number ``number`` of the entry from an int64 scalar."""
+    """Reads run-time extent number ``number`` of the entry from an int64 scalar; it is 0 in other branches."""
 
     number: int
-    source: Operand
+    source: Memory
+    branch: Branch = ()
 
 
 @dataclass(frozen=True)
 class Check:
-    """Checks the entry's condition ``number``, which depends on run-time extents."""
+    """Checks the entry's condition ``number``, which depends on run-time extents, in its branch."""
 
     number: int
+    branch: Branch = ()
 
 
 @dataclass(frozen=True)
@@ -73,8 +92,8 @@ class Copy:
     """A copy of ``nbytes``: for an output that is an input, a constant or another output, or for a state's next value
     that could not be written in place."""
 
-    source: Operand
-    destination: Operand
+    source: Memory
+    destination: Memory
     nbytes: Extent
 
 

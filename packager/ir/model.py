@@ -53,6 +53,7 @@ class ModelSignature:
 
     ``states`` name inputs and outputs that the session keeps; until the plan stage these are among the others. So are a
     parameter and a result for each of ``extents``, the run-time extents, which are among the dims too.
+    ``branches`` maps nodes of the source graph to the run-time extents, with their values, that they are computed for.
     ``output_dtypes`` are the element types of outputs that hold the bytes of a narrow type, None for others; empty if
     there are none. ``output_labels`` are names of classes (see TensorSpec).
     A merged model has its models' signatures as ``entries``; its inputs and outputs are their
@@ -71,6 +72,7 @@ class ModelSignature:
     sizes: Sizes = field(default_factory=dict)
     entries: tuple[ModelSignature, ...] = ()
     extents: tuple[RunTimeExtent, ...] = ()
+    branches: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

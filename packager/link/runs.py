@@ -9,7 +9,7 @@ from typing import Any
 from packager.bundle.cpu_levels import level_identifier
 from packager.codegen.c_text import dim_expression
 from packager.codegen.escape import c_string
-from packager.ir.call_plan import Call, Check, Copy, EntryPlan, Operand, ReadExtent, Step
+from packager.ir.call_plan import Branch, Call, Check, Choice, Copy, EntryPlan, Memory, Operand, ReadExtent, Step
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
 
@@ -110,9 +110,16 @@ def _task_view(call: Call, clone: str) -> dict[str, str]:
 
 def _guarded(step: Call | Copy, text: str) -> str:
     """Return the text of a step that is left out if it would write nothing."""
-    if isinstance(step, Copy) or step.unless_empty is None:
+    if isinstance(step, Copy):
         return text
-    return f"if ({dim_expression(step.unless_empty)} > 0) {{ {text} }}"
+    conditions = _conditions(step.branch)
+    if step.unless_empty is not None:
+        conditions.append(f"{dim_expression(step.unless_empty)} > 0")
+    return f"if ({' && '.join(conditions)}) {{ {text} }}" if conditions else text
+
+
+def _conditions(branch: Branch) -> list[str]:
+    return [f"dim_{name} == {value}" for name, value in branch]
 
 
 def _extent_text(done: int, step: ReadExtent | Check, run: EntryPlan, tensors: Tensors, on_gpu: bool) -> str:
@@ -120,7 +127,7 @@ def _extent_text(done: int, step: ReadExtent | Check, run: EntryPlan, tensors: T
     if isinstance(step, Check):
         condition = run.conditions[step.number]
         left, right = dim_expression(condition.left), dim_expression(condition.right)
-        fails = f"{left} {FAILS[condition.operator]} {right}"
+        fails = " && ".join([*_conditions(step.branch), f"{left} {FAILS[condition.operator]} {right}"])
         return f"if ({fails}) return pk_broken(call, {step.number}, {left}, {right});"
     extent, source = run.extents[step.number], _pointer(step.source, tensors)
     read = (
@@ -128,6 +135,8 @@ def _extent_text(done: int, step: ReadExtent | Check, run: EntryPlan, tensors: T
         if on_gpu
         else f"call->extents[{step.number}] = *(const int64_t *)({source});"
     )
+    if step.branch:
+        read = f"call->extents[{step.number}] = 0; if ({' && '.join(_conditions(step.branch))}) {{ {read} }}"
     name = f"dim_{extent.name}"
     return (
         f"{read} const int64_t {name} = call->extents[{step.number}]; "
@@ -171,7 +180,12 @@ def _arguments(step: Call, tensors: Tensors) -> list[str]:
     return [*pointers, *map(dim_expression, step.scalars), *chosen]
 
 
-def _pointer(operand: Operand, tensors: Tensors) -> str:
+def _pointer(operand: Memory, tensors: Tensors) -> str:
+    if isinstance(operand, Choice):
+        then, otherwise = _pointer(operand.then, tensors), _pointer(operand.otherwise, tensors)
+        if then == otherwise:
+            return then
+        return f"(dim_{operand.taken} ? (void *)({then}) : (void *)({otherwise}))"
     match operand.space:
         case "input" | "output":
             return tensors[operand]

@@ -14,6 +14,7 @@ from tvm.s_tir import ScheduleError, dlight
 from packager.custom_ops.library import called_operator
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
 from packager.graph import tree_ensemble
+from packager.graph.choose import CHOOSE, is_computed
 from packager.graph.dataflow import bindings_of, called_function
 from packager.graph.rewrite import apply
 from packager.ir.model import CallSource, LoweredModel, PartitionedModel
@@ -126,7 +127,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     calls = []
     for binding, source in zip(bindings_of(main), sources, strict=True):
         callee = called_function(binding.value)
-        if callee is None:
+        if callee is None or not is_computed(binding.value):
             continue
         if callee in model.partitions:
             composites = model.partitions[callee].partition.composites
@@ -188,6 +189,8 @@ def _check_legal(main: relax.Function, nodes: Mapping[str, str], partitions: Con
     for binding in bindings_of(main):
         value = binding.value
         callee = called_function(value)
+        if callee == CHOOSE:
+            continue
         if callee is not None and value.op.name == "relax.call_dps_packed" and callee not in partitions:
             operator = called_operator(callee)
         elif isinstance(value, relax.Call) and getattr(value.op, "name", "") not in legal:

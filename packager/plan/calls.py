@@ -3,14 +3,14 @@ functions for the manifest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from packager.bundle.manifest import Dim, Primitive
 from packager.graph import symbolic
 from packager.graph.cost import estimate
-from packager.ir.call_plan import Call, Operand
+from packager.ir.call_plan import Branch, Call, Choice, Memory, Operand
 from packager.ir.model import CallSource, NamedArray
 from packager.ir.primitives import Cost, FunctionGroup, Kernel, PrimitiveFunction
 from packager.ir.shapes import Extent
@@ -46,18 +46,44 @@ class Alias(PlannedTensor):
         self.source = source
 
 
+class Chosen(PlannedTensor):
+    """The value of one of two branches, in its memory: ``then`` if the run-time extent ``taken`` is 1."""
+
+    def __init__(self, view: PlannedTensor, taken: str, then: PlannedTensor, otherwise: PlannedTensor) -> None:
+        super().__init__(Operand("chosen", 0), view.shape, view.dtype)
+        self.taken, self.then, self.otherwise = taken, then, otherwise
+
+    def touch(self, step: int) -> None:
+        """Extend the lifetime of both."""
+        super().touch(step)
+        root(self.then).touch(step)
+        root(self.otherwise).touch(step)
+
+
 def root(tensor: PlannedTensor) -> PlannedTensor:
-    """Return the tensor that owns the memory."""
+    """Return the tensor that owns the memory, or the one that chooses it."""
     while isinstance(tensor, Alias):
         tensor = tensor.source
     return tensor
 
 
-def operand_of(tensor: PlannedTensor) -> Operand:
+def owners(tensor: PlannedTensor, branch: Branch = ()) -> Iterator[tuple[PlannedTensor, Branch]]:
+    """Yield the tensors that may own the memory, each with the branch in which it does."""
+    whole = root(tensor)
+    if isinstance(whole, Chosen):
+        yield from owners(whole.then, (*branch, (whole.taken, 1)))
+        yield from owners(whole.otherwise, (*branch, (whole.taken, 0)))
+    else:
+        yield whole, branch
+
+
+def operand_of(tensor: PlannedTensor) -> Memory:
     """Return the memory of an allocated tensor."""
-    operand = root(tensor).operand
-    assert operand is not None
-    return operand
+    whole = root(tensor)
+    if isinstance(whole, Chosen):
+        return Choice(whole.taken, operand_of(whole.then), operand_of(whole.otherwise))
+    assert whole.operand is not None
+    return whole.operand
 
 
 @dataclass
@@ -65,7 +91,8 @@ class PlannedCall:
     """A call of a primitive function; ``names`` maps its group's shape variables to extents over the dims.
 
     ``dropped``: a no-op, since it would copy memory to itself. ``written`` is the number of bytes written, if less than
-    the size of its results. ``elements`` is the number of elements written, if it may be 0.
+    the size of its results. ``elements`` is the number of elements written, if it may be 0. ``branch`` is that in which
+    the results are used.
     """
 
     function: PrimitiveFunction
@@ -76,6 +103,7 @@ class PlannedCall:
     dropped: bool = False
     written: int | None = None
     elements: Extent | None = None
+    branch: Branch = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +146,7 @@ class CallRecorder:
             parallel,
             self.selection.get(function.symbol),
             call.elements,
+            call.branch,
         )
 
     def _cost(self, call: PlannedCall) -> Cost:

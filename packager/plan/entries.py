@@ -154,10 +154,12 @@ class PlannedEntry:
         read = next(reads, None)
         for place, call in enumerate([*self.calls, None]):
             while read is not None and read.before == place:
-                yield ReadExtent(read.number, operand_of(read.scalar))
+                branches = self.entry.branches
+                branch = branches.get(self.entry.extents[read.number].node, ())
+                yield ReadExtent(read.number, operand_of(read.scalar), branch)
                 for number, names in waiting.items():
                     if names == {computed[read.number]}:
-                        yield Check(number)
+                        yield Check(number, branches.get(self.entry.conditions[number].node, ()))
                     names.discard(computed[read.number])
                 read = next(reads, None)
             if call is not None and not call.dropped:

@@ -16,6 +16,7 @@ from packager.bundle.dtypes import DTYPES, INSIDE
 from packager.bundle.manifest import Dim, Selection, TensorSpec
 from packager.errors import BackendError, ModelError
 from packager.graph import symbolic
+from packager.graph.choose import CHOOSE, is_computed
 from packager.graph.dataflow import called_function, extents_of
 from packager.graph.identity import IdentityMap
 from packager.graph.run_time_extents import scalars_of
@@ -24,8 +25,9 @@ from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import Packing, PrimitiveFunction
 from packager.ir.shapes import Extent
 from packager.plan.arena import Buffer, allocate
+from packager.plan.branches import assign_branches
 from packager.plan.buckets import gather_variants
-from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor, root
+from packager.plan.calls import Alias, CallRecorder, Chosen, PlannedCall, PlannedRead, PlannedTensor, owners, root
 from packager.plan.constants import ConstantBuilder
 from packager.plan.entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
 from packager.plan.order import order
@@ -99,7 +101,7 @@ class _Planner:
             else:
                 self.values[parameter] = self._tensor(Operand("input", next(numbers)), parameter.ty)
         sources = iter(self.model.call_sources)
-        sourced = [(b, next(sources) if called_function(b.value) is not None else None) for b, _ in part.bindings]
+        sourced = [(b, next(sources) if is_computed(b.value) else None) for b, _ in part.bindings]
         wanted = [pair for pair, (_, needed) in zip(sourced, part.bindings, strict=True) if needed]
         extents = IdentityMap((scalar, number) for number, scalar in enumerate(computed.values()))
         for binding, source in order(wanted, self.scalars):
@@ -110,6 +112,7 @@ class _Planner:
         self.declared = dict(zip(names, self.model.signature.output_dtypes[part.outputs], strict=False))
         results = {name: self._value(result) for name, result in results.items()}
         outputs, copies = self._bind_results(entry, results, kept)
+        self._assign_branches(entry, [*results.values()])
         removed = {*states, *computed}
         return PlannedEntry(
             entry=entry,
@@ -120,6 +123,12 @@ class _Planner:
             copies=copies,
             lane_bytes=self._place(),
         )
+
+    def _assign_branches(self, entry: ModelSignature, results: list[PlannedTensor]) -> None:
+        if any(entry.branches.values()):
+            names = [extent.name for extent in entry.extents]
+            own = {extent.name: entry.branches.get(extent.node, ()) for extent in entry.extents}
+            assign_branches(self.calls, self.reads, results, names, own)
 
     def _read_extent(self, number: int, scalar: PlannedTensor) -> None:
         self._read(scalar).touch(len(self.calls))
@@ -153,9 +162,11 @@ class _Planner:
 
     def _evaluate(self, value: Any, ty: Any, source: CallSource | None) -> Any:
         callee = called_function(value)
-        if callee is not None:
+        if callee is not None and is_computed(value):
             assert source is not None  # each call has one
             return self._call(callee, value, source)
+        if callee == CHOOSE:
+            return self._choose(value, ty)
         if isinstance(value, relax.Call):  # only reshape is left after lowering: an alias with another shape
             return Alias(self._value(value.args[0]), self._tensor(None, ty))
         if isinstance(value, relax.TupleGetItem):
@@ -163,6 +174,18 @@ class _Planner:
         if isinstance(value, relax.ShapeExpr):
             return self._shape_value(value)
         return self._value(value)
+
+    def _choose(self, value: relax.Call, ty: Any) -> PlannedTensor:
+        first, second, taken = value.args[1].fields
+        then, otherwise = self._value(first), self._value(second)
+        if any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in then.shape):
+            then = otherwise  # it has no elements, and maybe no memory
+        elif any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in otherwise.shape):
+            otherwise = then
+        self._read(then)
+        self._read(otherwise)
+        extent = symbolic.to_extent(getattr(taken, "value", taken), self.names)
+        return Chosen(self._tensor(None, ty), str(extent), then, otherwise)
 
     def _shape_value(self, value: relax.ShapeExpr) -> PlannedTensor | None:
         """Return a static shape as an int64 tensor; None if it depends on dims, where it is only usable as a shape."""
@@ -250,11 +273,11 @@ class _Planner:
 
     def _read(self, tensor: PlannedTensor) -> PlannedTensor:
         """Return the tensor that owns the memory; assign a slot if it is a constant without one."""
-        whole = root(tensor)
-        if whole.constant is not None and whole.operand is None:
-            name, constant = whole.constant
-            whole.operand = Operand("constants", self.constants.add(name, constant.array, constant.sources))
-        return whole
+        for whole, _ in owners(tensor):
+            if whole.constant is not None and whole.operand is None:
+                name, constant = whole.constant
+                whole.operand = Operand("constants", self.constants.add(name, constant.array, constant.sources))
+        return root(tensor)
 
     def _bind_results(
         self, entry: ModelSignature, results: dict[str, Any], states: dict[str, PlannedTensor]

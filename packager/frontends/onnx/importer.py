@@ -22,14 +22,16 @@ from packager.bundle.arrays import Array
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
 from packager.frontends.dims import DimRequest
+from packager.frontends.onnx.graph.branches import Branch, branch_of
 from packager.frontends.onnx.graph.custom_ops import CustomNode, convert
 from packager.frontends.onnx.graph.nodes import title_of
 from packager.frontends.onnx.ops import shape_arithmetic as onnx_shapes
 from packager.frontends.onnx.ops.broadcast import agree
 from packager.frontends.onnx.ops.converters import CONVERTERS
-from packager.frontends.onnx.ops.run_time_shapes import read_shapes
-from packager.frontends.onnx.run_time_extents import RunTimeExtents
-from packager.frontends.onnx.shape_values import INTEGERS, Bounds, deciding_values, is_small
+from packager.frontends.onnx.ops.run_time.choose import choice
+from packager.frontends.onnx.ops.run_time.deciding import INTEGERS, Bounds, deciding_values, is_small
+from packager.frontends.onnx.ops.run_time.extents import RunTimeExtents
+from packager.frontends.onnx.ops.run_time.shapes import read_shapes
 from packager.graph.conditions import Relations
 from packager.graph.dataflow import shape_of
 from packager.graph.lift_constants import stays_inline
@@ -102,6 +104,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self.analyzer = Analyzer()  # bound to the ranges of the input dims
         self.relations = Relations(self.analyzer)
         self.extents = RunTimeExtents(self.analyzer, declared, [*self.bounds, *fixed, *types])
+        self.branches: dict[str, Branch] = {}  # node -> the run-time extents and values under which it is computed
         self.node_of_variable: dict[str, str] = {}
         self.current_node = ""
 
@@ -142,6 +145,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         results = {value.name for value in graph.output}
         for node in graph.node:
             self.current_node = self.extents.node = title_of(node)
+            if branch := branch_of(node):
+                self._enter_branch(branch)
             attributes = self._parse_attr(node.attribute)
             attributes["tvm_custom"] = {
                 **{"name": node.name, "num_outputs": len(node.output)},
@@ -160,6 +165,17 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
                 )
         graph.output.extend(self.extents.value_infos())
         self._nodes.update(self.extents.results())
+
+    def _enter_branch(self, branch: Branch) -> None:
+        """Note under which conditions the current node is computed."""
+        literals: list[tuple[str, int]] = []
+        for name, wanted in branch:
+            self.extents.node = name
+            self.branches.setdefault(name, tuple(literals))
+            taken = choice(self.bb, self._nodes[name], self._known(name), self.extents)
+            literals += [] if isinstance(taken, int) else [(str(taken.name), wanted)]
+        self.extents.node = self.current_node
+        self.branches[self.current_node] = tuple(literals)
 
     def _read_extents(self, name: str, value: Any, kind: str) -> Any:
         """Return a tensor whose elements decide shapes as run-time extents; other values unchanged."""

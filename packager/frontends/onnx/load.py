@@ -31,7 +31,7 @@ from packager.frontends.onnx.graph.nodes import is_standard, replace_all, standa
 from packager.frontends.onnx.graph.simplify import simplify
 from packager.frontends.onnx.importer import Importer, run_importer
 from packager.frontends.onnx.ops.converters import CONVERTERS
-from packager.frontends.onnx.run_time_extents import is_extent_name
+from packager.frontends.onnx.ops.run_time.extents import is_extent_name
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.graph.dataflow import bindings_of, extents_of, variables_of
 from packager.graph.identity import IdentitySet
@@ -100,6 +100,7 @@ def load(
             output_dtypes=tuple(narrow.get(value.name) for value in graph.output),
             output_labels=labels,
             extents=computed.extents(),
+            branches=importer.branches,
         ),
         module=module,
         weights=weights,

@@ -134,35 +134,20 @@ def _rename_graph(
     replace_all(graph.node, [renamed_node(node, rename, attributes, None) for node in graph.node])
 
 
-def inline_branches(graph: onnx.GraphProto, constants: Constants, inferred: Inferred) -> bool:
-    """Replace each ``If`` by its constant branch, or by Where over both branches; return whether there were any.
-
-    Where requires both branches to return the same static shapes, and computes both.
-    """
+def inline_branches(graph: onnx.GraphProto, constants: Constants) -> bool:
+    """Replace each ``If`` whose condition is constant by its branch; return whether there were any."""
 
     def inlined(index: int, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        if not is_standard(node, "If"):
+        if not is_standard(node, "If") or node.input[0] not in constants:
             return None
-        branches, prefix = attributes_of(node), f"{title_of(node)}.{index}."
-        if node.input[0] in constants:
-            chosen = "then_branch" if bool(constants.array(node.input[0]).reshape(-1)[0]) else "else_branch"
-            return _branch_nodes(node, list(node.output), branches[chosen], constants, prefix)
-        if any(None in inferred.extents.get(name, (None,)) for name in node.output):
-            return None
-        condition = f"{prefix}condition"
-        nodes = [onnx.helper.make_node("Squeeze", [node.input[0]], [condition], name=node.name)]
-        results = []
-        for name in ("then_branch", "else_branch"):
-            results.append([f"{prefix}{name}.{output}" for output in node.output])
-            nodes += _branch_nodes(node, results[-1], branches[name], constants, f"{prefix}{name}:")
-        for output, first, second in zip(node.output, *results, strict=True):
-            nodes.append(onnx.helper.make_node("Where", [condition, first, second], [output], name=node.name))
-        return nodes
+        chosen = "then_branch" if bool(constants.array(node.input[0]).reshape(-1)[0]) else "else_branch"
+        branch = attributes_of(node)[chosen]
+        return branch_nodes(node, list(node.output), branch, constants, f"{title_of(node)}.{index}.")
 
     return rewrite_nodes(graph, inlined)
 
 
-def _branch_nodes(
+def branch_nodes(
     node: onnx.NodeProto, results: Sequence[str], branch: onnx.GraphProto, constants: Constants, prefix: str
 ) -> list[onnx.NodeProto]:
     """Return the nodes of a branch, with its outputs renamed to ``results``."""

@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto
 
 from packager.bundle.arrays import Array
+from packager.frontends.onnx.graph.branches import choose_branches
 from packager.frontends.onnx.graph.contrib.expand import expand_contributed
 from packager.frontends.onnx.graph.custom_ops import CustomNode
 from packager.frontends.onnx.graph.expand_functions import expand_functions, inline_branches
@@ -52,8 +53,10 @@ def simplify(
         _split_to_slices(model, inferred, constants)
         folded = _replace_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
         changed = bounded | expand_contributed(model, inferred, constants)
-        changed |= inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
-        if not (changed | unroll_loops(model, inferred, constants)) and not folded:
+        changed |= inline_branches(model.graph, constants) | expand_functions(model, inferred)
+        if (changed | unroll_loops(model, inferred, constants)) or folded:
+            continue
+        if not choose_branches(model.graph, inferred, constants):  # only where the condition will never be known
             break
     _fold_batch_norms(model.graph, constants)
     _add_pairwise(model.graph)

@@ -12,7 +12,6 @@ from tvm.ir import GenericConst
 
 from packager.frontends.onnx.ops import (
     cumulative,
-    data_dependent,
     elementwise,
     fourier,
     gather_pad,
@@ -36,10 +35,11 @@ from packager.frontends.onnx.ops.nn import (
 )
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, opset
 from packager.frontends.onnx.ops.quantization import integer_math, narrow_types, quantization
+from packager.frontends.onnx.ops.run_time import choose, sizes
 
 FAMILIES = (
-    *(cumulative, data_dependent, elementwise, fourier, gather_pad, reductions, scatter, sequences, slice_range),
-    *(sorting, tfidf, topk),
+    *(cumulative, elementwise, fourier, gather_pad, reductions, scatter, sequences, slice_range),
+    *(choose, sizes, sorting, tfidf, topk),
     *(linear, preprocessing, svm, trees),
     *(activations, attention, deform_conv, normalization, pooling, recurrent, resize),
     *(integer_math, narrow_types, quantization),

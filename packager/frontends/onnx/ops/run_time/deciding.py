@@ -23,7 +23,7 @@ INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 # Longer vectors are no shapes.
 MAX_RANK = 8
 # Operators whose shape operands are plain extents; others count from the end, or say -1, and read it by themselves
-# (``ops.run_time_shapes``).
+# (``ops.run_time.shapes``).
 PLAIN = ("Range", "ConstantOfShape", "Expand", "Tile", "Resize")
 Bound = Any  # an integer, an expression over dims, or None
 

@@ -58,6 +58,7 @@ class RunTimeExtents:
         self.declared = dict(declared)
         self.taken = set(taken)
         self.found: list[_Found] = []
+        self.by_value: IdentityMap[tirx.Var] = IdentityMap()
         self.node = ""  # being converted
         self.used: set[str] = set()
 
@@ -67,6 +68,8 @@ class RunTimeExtents:
         ``bound`` is an integer, an expression over dims and earlier extents, or None if only the user knows it.
         ``kind`` is the first part of its name. Raises ModelError for an extent without a bound.
         """
+        if value in self.by_value:
+            return self.by_value[value]
         name = self._name(kind)
         bound = self._bound(name, bound)
         scalar = value if dtype_of(value) == "int64" else builder.emit(relax.op.astype(value, "int64"))
@@ -75,6 +78,7 @@ class RunTimeExtents:
         maximum = min(int(self.analyzer.const_int_bound(bound).max_value), LARGEST)
         variable = tirx.Var(name, "int64")
         self.analyzer.bind(variable, tvm.ir.Range.from_min_extent(0, maximum + 1))
+        self.by_value[value] = variable
         self.found.append(_Found(RunTimeExtent(name, text, self.node), maximum, variable, scalar))
         return variable
 

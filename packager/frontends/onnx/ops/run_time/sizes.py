@@ -1,7 +1,7 @@
 """Converters of operators whose output size depends on data: NonZero, Compress, Unique, NonMaxSuppression.
 
 The result is computed into room for its maximum, and its first slices, as many as there are, are taken: their number is
-a run-time extent (``frontends.onnx.run_time_extents``).
+a run-time extent (``frontends.onnx.ops.run_time.extents``).
 
 ONNX operators NonZero (version 13), Compress (11), Unique (11), NonMaxSuppression (11).
 """
@@ -25,9 +25,9 @@ from packager.frontends.onnx.ops.operands import (
     optional,
     tensor_constant,
 )
+from packager.frontends.onnx.ops.run_time.extents import LARGEST, take_first
 from packager.frontends.onnx.ops.shape_arithmetic import as_tensor
 from packager.frontends.onnx.ops.tir_loops import emit_sequential
-from packager.frontends.onnx.run_time_extents import LARGEST, take_first
 
 
 def _found(

@@ -1,0 +1,45 @@
+"""Converter of Choose, which ``graph.branches`` inserts: the value of the branch that a run takes.
+
+Its extents are those of either branch: ``taken * a + (1 - taken) * b``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import relax, tirx
+from tvm_ffi import structural_equal
+
+from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, extents
+from packager.graph.choose import CHOOSE
+
+
+def choice(builder: Any, condition: Any, known: Any, found: Any) -> Any:
+    """Return a condition as a run-time extent of 1 or 0; as an integer if it is known."""
+    if known is not None:
+        return int(bool(known.item()))
+    return found.read(builder, condition, 1, "if")
+
+
+def _choose(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    condition, *values = inputs
+    taken = choice(builder, condition, constant(condition, attributes), attributes["tvm_custom"]["extents"])
+    if isinstance(taken, int):
+        return values[0 if taken else 1]
+    first, second = (extents(value) for value in values)
+    if len(first) != len(second) or dtype_of(values[0]) != dtype_of(values[1]):
+        raise ValueError("the branches have results of different ranks or element types")
+    shape = [_either(taken, a, b) for a, b in zip(first, second, strict=True)]
+    operands = relax.Tuple([*values, relax.prim_value(taken)])
+    return relax.call_dps_packed(CHOOSE, operands, relax.TensorType(shape, dtype_of(values[0])))
+
+
+def _either(taken: Any, a: Any, b: Any) -> Any:
+    if (isinstance(a, int) and isinstance(b, int) and a == b) or structural_equal(a, b):
+        return a
+    one = tirx.IntImm("int64", 1)
+    return taken * a + (one - taken) * b
+
+
+CONVERTERS: Mapping[str, Converter] = {"Choose": _choose}

@@ -1,0 +1,45 @@
+"""Finds the branch in which the results of each call are used: the call is left out of runs that take another.
+
+A backward pass: a tensor is used in the literals, pairs of a run-time extent and its value, that all of its uses share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from packager.ir.call_plan import Branch
+from packager.plan.calls import PlannedCall, PlannedRead, PlannedTensor, owners
+
+
+def assign_branches(
+    calls: Sequence[PlannedCall],
+    reads: Sequence[PlannedRead],
+    results: Sequence[PlannedTensor],
+    extents: Sequence[str],
+    branches: Mapping[str, Branch],
+) -> None:
+    """Set the branch of each call.
+
+    ``results`` are those of the run; ``extents`` the names of its run-time extents, and ``branches`` those of them that
+    are read in a branch only.
+    """
+    used: dict[int, set[tuple[str, int]]] = {}
+
+    def use(tensor: PlannedTensor, branch: Branch) -> None:
+        for owner, own in owners(tensor, branch):
+            literals = set(own)
+            used[id(owner)] = used[id(owner)] & literals if id(owner) in used else literals
+
+    for result in results:
+        use(result, ())
+    for read in reads:
+        use(read.scalar, branches.get(extents[read.number], ()))
+    for place in range(len(calls) - 1, -1, -1):
+        call = calls[place]
+        known = {extents[read.number] for read in reads if read.before <= place}
+        written = [t for p, t in zip(call.function.parameters, call.operands, strict=True) if p.written]
+        literals = [used.get(id(owner), set()) for tensor in written for owner, _ in owners(tensor)]
+        common = set.intersection(*literals) if literals else set()
+        call.branch = tuple(sorted(literal for literal in common if literal[0] in known))
+        for tensor in call.operands:
+            use(tensor, tuple(common))
