@@ -134,6 +134,7 @@ def _run_view(
         "room": [dim_expression(room(extent)) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
         "computed": [_extent_view(extent) for extent in run.extents],
         "conditions": [_condition_view(i, run) for i in range(len(run.conditions))],
+        "checks_in_run": bool(run.extents),
         "batches": _batches_view(run),
         "lane_bytes": run.lane_bytes,
     }
