@@ -26,6 +26,7 @@ from packager.ir.call_plan import (
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
 
+LINE = "\n  "
 # The bound of loops whose number of iterations nothing bounds.
 UNBOUNDED = 2**31 - 1
 # The C operator that holds if a condition does not.
@@ -173,7 +174,7 @@ def _loop_text(done: int, step: LoopBegin | LoopEnd, run: EntryPlan, tensors: Te
 
     name = f"loop_{step.number}"
     if isinstance(step, LoopBegin):
-        return " ".join(
+        return LINE.join(
             [
                 f"int64_t {name}_trip, {name}_going, {name} = 0;",
                 read(f"{name}_trip", step.trip),
@@ -188,7 +189,7 @@ def _loop_text(done: int, step: LoopBegin | LoopEnd, run: EntryPlan, tensors: Te
         )
     bounds = [dim_expression(run.extents[index].bound) for _, index, _ in step.extents]
     values = [dim_expression(value) for *_, value in step.extents]
-    return " ".join(
+    return LINE.join(
         [
             *(
                 f"if ({value} > {bound}) return pk_outside(call, {index}, {value}, {bound});"

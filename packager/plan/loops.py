@@ -114,7 +114,8 @@ class ControlFlow:
         state = self.make(ty)
         state.touch(loop.begin)
         loop.states[number] = state
-        loop.copies_in.append(self._copy(loop.initial[number], state))
+        if not _is_empty(loop.initial[number]):  # without elements it may have no memory
+            loop.copies_in.append(self._copy(loop.initial[number], state))
         return state
 
     def _copy(self, source: PlannedTensor, target: PlannedTensor) -> _Copy:

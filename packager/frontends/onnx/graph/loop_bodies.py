@@ -76,7 +76,10 @@ def _prepare(
             inner.graph.input.append(
                 onnx.ValueInfoProto(name=name) if proto is None else onnx.ValueInfoProto(name=name, type=proto)
             )
-    _, found = simplify(inner, arrays)
+    types, found = simplify(inner, arrays)
+    for name, proto in types.protos.items():
+        if name not in captured and name not in constants:
+            model.graph.value_info.append(onnx.ValueInfoProto(name=name, type=proto))
     for tensor in inner.graph.initializer:
         if tensor.name not in constants:
             constants.add(tensor.name, found.array(tensor.name), None)
