@@ -110,6 +110,9 @@ def _declare_inputs(node: onnx.NodeProto, body: onnx.GraphProto, inferred: Infer
     for place, (value, kind) in enumerate(zip(body.input, kinds, strict=False)):
         if not value.type.tensor_type.elem_type and kind:
             value.type.tensor_type.elem_type = kind
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value == 0:
+                dim.Clear()  # exporters write the shape that a state starts with
         if place < 2:
             value.type.tensor_type.shape.Clear()
             value.type.tensor_type.shape.SetInParent()
