@@ -230,3 +230,64 @@ def test_bound_runs_restore_the_room(larger: Path) -> None:
             again()
             want = x[x > 0]
             np.testing.assert_array_equal(y[: want.size], want)
+
+
+BRANCHES = {
+    "other extents": """g (float[n,6] x, bool p) => (float[a,b] y) {
+        y = If (p) <then_branch = t () => (float[c,6] u) { u = Concat <axis = 0> (x, x) },
+                    else_branch = e () => (float[d,6] v) { v = Slice (x, first, last, first) }> }""",
+    "sizes that data decide": """g (float[n,6] x, bool p) => (float[a,b] y) {
+        zero = Constant <value_float = 0.0> ()
+        good = Greater (x, zero)
+        y = If (p) <then_branch = t () => (float[c,d] u) {
+                        w = NonZero (good) i = Gather <axis = 0> (w, place) u = Gather (table, i) },
+                    else_branch = e () => (float[6,4] v) { v = Neg (table) }> }""",
+    "a condition that data decide": """g (float[n,6] x, bool p) => (float[a,b] y) {
+        zero = Constant <value_float = 0.0> ()
+        sum = ReduceSum <keepdims = 0> (x)
+        above = Greater (sum, zero)
+        q = And (above, p)
+        y = If (q) <then_branch = t () => (float[c,6] u) { u = Exp (x) },
+                    else_branch = e () => (float[d,6] v) { v = Neg (x) }> }""",
+    "within one another": """g (float[n,6] x, bool p) => (float[a,b] y) {
+        zero = Constant <value_float = 0.0> ()
+        sum = ReduceSum <keepdims = 0> (x)
+        above = Greater (sum, zero)
+        y = If (p) <then_branch = t () => (float[c,6] u) {
+                        u = If (above) <then_branch = tt () => (float[e,6] k) { k = Exp (x) },
+                                        else_branch = te () => (float[f,6] l) { l = Concat <axis = 0> (x, x) }> },
+                    else_branch = e () => (float[d,6] v) {
+                        o = If (above) <then_branch = et () => (float[h,6] m) { m = Sqrt (x) },
+                                        else_branch = ee () => (float[i,6] r) { r = Neg (x) }>
+                        v = Relu (o) }> }""",
+    "what follows": """g (float[n,6] x, bool p) => (float[a,b] y, float[e,f] z, int64[2] s) {
+        u = If (p) <then_branch = t () => (float[c,6] u1) { u1 = Concat <axis = 0> (x, x) },
+                    else_branch = e () => (float[d,6] u2) { u2 = Identity (x) }>
+        y = Relu (u)  m = Transpose (u)  z = MatMul (m, y)  s = Shape (u) }""",
+    "several results": """g (float[n,6] x, bool p) => (float[a,b] y, float[e,f] z) {
+        y, z = If (p) <then_branch = t () => (float[c,6] u1, float[g,6] w1) { u1 = Exp (x) w1 = Neg (x) },
+                       else_branch = e () => (float[d,6] u2, float[h,6] w2) { u2 = Identity (x) w2 = Identity (x) }> }""",
+    "a constant": """g (float[n,6] x, bool p) => (float[a,b] y) {
+        y = If (p) <then_branch = t () => (float[6,4] u) { u = Identity (table) },
+                    else_branch = e () => (float[d,6] v) { v = Abs (x) }> }""",
+    "none of what it is given": """g (float[n,6] x, bool p) => (float[a,b] y) {
+        q = Not (p)
+        y0 = If (p) <then_branch = t () => (float[c,6] u) { u = Identity (x) },
+                    else_branch = e () => (float[d,6] v) { v = Abs (x) }>
+        y = If (q) <then_branch = t2 () => (float[g,6] u2) { u2 = Add (y0, x) },
+                    else_branch = e2 () => (float[h,6] v2) { v2 = Identity (y0) }> }""",
+}
+BRANCH_WEIGHTS: dict[str, Array] = {
+    "first": np.array([1]),
+    "last": np.array([3]),
+    "place": np.array(1),
+    "table": numbers(6, 4),
+}
+
+
+@pytest.mark.parametrize("what", BRANCHES)
+def test_branches(what: str, tmp_path: Path) -> None:
+    text = BRANCHES[what]
+    model = parsed(text, {name: w for name, w in BRANCH_WEIGHTS.items() if name in re.findall(r"\w+", text)})
+    runs = [{"x": x, "p": np.array(p)} for x in (numbers(3, 6), -numbers(3, 6), numbers(1, 6)) for p in (True, False)]
+    check_runs(model, runs, tmp_path, {"n": (1, 4)})
