@@ -97,8 +97,39 @@ class Copy:
     nbytes: Extent
 
 
+@dataclass(frozen=True)
+class LoopBegin:
+    """Begins loop ``number``: ``trip`` iterations at most, as long as ``going`` is not 0. ``index`` gets the number of
+    each iteration. Before, ``extents`` are written, and ``states`` copied. ``trip`` may be ``bound`` at most."""
+
+    number: int
+    trip: Memory
+    going: Memory
+    bound: Extent
+    index: Memory
+    extents: tuple[tuple[Memory, Extent], ...]
+    states: tuple[Copy, ...]
+
+
+@dataclass(frozen=True)
+class LoopEnd:
+    """Ends the body of loop ``number``: ``scanned`` are appended, ``states`` copied; ``again`` says whether to go on.
+
+    ``extents`` are written: memory, index of the run-time extent that bounds it, next value. Then ``count`` gets
+    the number of iterations, and ``finals`` are copied: scalar, its memory in the loop.
+    """
+
+    number: int
+    again: Memory
+    extents: tuple[tuple[Memory, int, Extent], ...]
+    states: tuple[Copy, ...]
+    scanned: tuple[Copy, ...]
+    count: Memory
+    finals: tuple[tuple[Memory, Memory], ...]
+
+
 # A step of a run. Calls and copies are numbered, for messages and profiles.
-Step = Call | Copy | ReadExtent | Check
+Step = Call | Copy | ReadExtent | Check | LoopBegin | LoopEnd
 
 
 @dataclass(frozen=True)

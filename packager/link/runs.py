@@ -9,10 +9,26 @@ from typing import Any
 from packager.bundle.cpu_levels import level_identifier
 from packager.codegen.c_text import dim_expression
 from packager.codegen.escape import c_string
-from packager.ir.call_plan import Branch, Call, Check, Choice, Copy, EntryPlan, Memory, Operand, ReadExtent, Step
+from packager.ir.call_plan import (
+    Branch,
+    Call,
+    Check,
+    Choice,
+    Copy,
+    EntryPlan,
+    LoopBegin,
+    LoopEnd,
+    Memory,
+    Operand,
+    ReadExtent,
+    Step,
+)
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
 
+LINE = "\n  "
+# The bound of loops whose number of iterations nothing bounds.
+UNBOUNDED = 2**31 - 1
 # The C operator that holds if a condition does not.
 FAILS = {"==": "!=", "<=": ">"}
 
@@ -53,7 +69,7 @@ def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix
                 text = _guarded(step, _step_text(number, step, clones, tensors, on_gpu))
                 views.append({"text": text, "number": number})
             else:
-                views.append({"text": _extent_text(number, step, run, tensors, on_gpu), "number": 0})
+                views.append({"text": _between(number, step, run, tensors, on_gpu), "number": 0})
         return views
 
     if not levels:
@@ -108,6 +124,15 @@ def _task_view(call: Call, clone: str) -> dict[str, str]:
     }
 
 
+def _between(
+    done: int, step: ReadExtent | Check | LoopBegin | LoopEnd, run: EntryPlan, tensors: Tensors, on_gpu: bool
+) -> str:
+    """Return the text of what is done between calls, after ``done`` of them."""
+    if isinstance(step, LoopBegin | LoopEnd):
+        return _loop_text(done, step, run, tensors, on_gpu)
+    return _extent_text(done, step, run, tensors, on_gpu)
+
+
 def _guarded(step: Call | Copy, text: str) -> str:
     """Return the text of a step that is left out if it would write nothing."""
     if isinstance(step, Copy):
@@ -120,6 +145,70 @@ def _guarded(step: Call | Copy, text: str) -> str:
 
 def _conditions(branch: Branch) -> list[str]:
     return [f"dim_{name} == {value}" for name, value in branch]
+
+
+def _loop_text(done: int, step: LoopBegin | LoopEnd, run: EntryPlan, tensors: Tensors, on_gpu: bool) -> str:
+    """Return the text that begins or ends a loop, after ``done`` calls."""
+    failure = max(done, 1)
+
+    def pointer(memory: Memory) -> str:
+        return _pointer(memory, tensors)
+
+    def write(memory: Memory, value: str) -> str:
+        if on_gpu:
+            return f"if (pk_cuda_store(call->cuda, {pointer(memory)}, {value})) return {failure};"
+        return f"*(int64_t *)({pointer(memory)}) = {value};"
+
+    def read(name: str, memory: Memory) -> str:
+        if on_gpu:
+            return f"if (pk_cuda_extent(call->cuda, {pointer(memory)}, &{name})) return {failure};"
+        return f"{name} = *(const int64_t *)({pointer(memory)});"
+
+    def copy(target: str, source: str, size: str) -> str:
+        if on_gpu:
+            return f"if (pk_cuda_copy(call->cuda, {target}, {source}, (uint64_t)({size}))) return {failure};"
+        return f"memcpy({target}, {source}, (size_t)({size}));"
+
+    def move(moved: Copy) -> str:
+        return copy(pointer(moved.destination), pointer(moved.source), dim_expression(moved.nbytes))
+
+    name = f"loop_{step.number}"
+    if isinstance(step, LoopBegin):
+        return LINE.join(
+            [
+                f"int64_t {name}_trip, {name}_going, {name} = 0;",
+                read(f"{name}_trip", step.trip),
+                f"if ({name}_trip > {dim_expression(step.bound)}) {name}_trip = {dim_expression(step.bound)};"
+                if step.bound != UNBOUNDED
+                else "",
+                read(f"{name}_going", step.going),
+                *(write(memory, dim_expression(value)) for memory, value in step.extents),
+                *map(move, step.states),
+                f"for (; {name}_going && {name} < {name}_trip; ++{name}) {{ {write(step.index, name)}",
+            ]
+        )
+    bounds = [dim_expression(run.extents[index].bound) for _, index, _ in step.extents]
+    values = [dim_expression(value) for *_, value in step.extents]
+    return LINE.join(
+        [
+            *(
+                f"if ({value} > {bound}) return pk_outside(call, {index}, {value}, {bound});"
+                for value, bound, (_, index, _) in zip(values, bounds, step.extents, strict=True)
+            ),
+            *(
+                copy(f"(uint8_t *){pointer(c.destination)} + {name} * ({size})", pointer(c.source), size)
+                for c in step.scanned
+                for size in [dim_expression(c.nbytes)]
+            ),
+            *(f"const int64_t {name}_next_{i} = {value};" for i, value in enumerate(values)),
+            *map(move, step.states),
+            *(write(memory, f"{name}_next_{i}") for i, (memory, *_) in enumerate(step.extents)),
+            read(f"{name}_going", step.again),
+            "}",
+            write(step.count, name),
+            *(copy(pointer(final), pointer(source), "8") for final, source in step.finals),
+        ]
+    )
 
 
 def _extent_text(done: int, step: ReadExtent | Check, run: EntryPlan, tensors: Tensors, on_gpu: bool) -> str:

@@ -14,7 +14,7 @@ from tvm.s_tir import ScheduleError, dlight
 from packager.custom_ops.library import called_operator
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
 from packager.graph import tree_ensemble
-from packager.graph.choose import CHOOSE, is_computed
+from packager.graph.control_flow import is_computed, is_control_flow
 from packager.graph.dataflow import bindings_of, called_function
 from packager.graph.rewrite import apply
 from packager.ir.model import CallSource, LoweredModel, PartitionedModel
@@ -189,7 +189,7 @@ def _check_legal(main: relax.Function, nodes: Mapping[str, str], partitions: Con
     for binding in bindings_of(main):
         value = binding.value
         callee = called_function(value)
-        if callee == CHOOSE:
+        if is_control_flow(value):
             continue
         if callee is not None and value.op.name == "relax.call_dps_packed" and callee not in partitions:
             operator = called_operator(callee)

@@ -5,24 +5,26 @@ A backward pass: a tensor is used in the literals, pairs of a run-time extent an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from packager.ir.call_plan import Branch
+from packager.ir.model import ModelSignature
 from packager.plan.calls import PlannedCall, PlannedRead, PlannedTensor, owners
+from packager.plan.loops import PlannedMark
 
 
 def assign_branches(
+    entry: ModelSignature,
     calls: Sequence[PlannedCall],
-    reads: Sequence[PlannedRead],
+    marks: Sequence[PlannedRead | PlannedMark],
     results: Sequence[PlannedTensor],
-    extents: Sequence[str],
-    branches: Mapping[str, Branch],
 ) -> None:
-    """Set the branch of each call.
-
-    ``results`` are those of the run; ``extents`` the names of its run-time extents, and ``branches`` those of them that
-    are read in a branch only.
-    """
+    """Set the branch of each call of an entry; ``results`` are used in every run."""
+    if not any(entry.branches.values()):
+        return
+    extents = [extent.name for extent in entry.extents]
+    branches = {extent.name: entry.branches.get(extent.node, ()) for extent in entry.extents}
+    reads = [mark for mark in marks if isinstance(mark, PlannedRead)]
     used: dict[int, set[tuple[str, int]]] = {}
 
     def use(tensor: PlannedTensor, branch: Branch) -> None:

@@ -23,6 +23,7 @@ from packager.ir.shapes import Extent, MicroBatches
 from packager.plan.arena import align
 from packager.plan.calls import CallRecorder, PlannedCall, PlannedRead, PlannedTensor, operand_of
 from packager.plan.constants import ConstantBuilder
+from packager.plan.loops import PlannedMark, begin_step, end_step
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class PlannedEntry:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     calls: list[PlannedCall]
-    reads: list[PlannedRead]
+    marks: list[PlannedRead | PlannedMark]
     copies: list[PlannedCopy]
     lane_bytes: int  # of the arena, for one micro-batch
 
@@ -150,20 +151,26 @@ class PlannedEntry:
             for number, condition in enumerate(self.entry.conditions)
             if (names := condition.names() & {*computed})
         }
-        reads = iter(self.reads)
-        read = next(reads, None)
+        marks = iter(self.marks)
+        mark = next(marks, None)
         for place, call in enumerate([*self.calls, None]):
-            while read is not None and read.before == place:
-                branches = self.entry.branches
-                branch = branches.get(self.entry.extents[read.number].node, ())
-                yield ReadExtent(read.number, operand_of(read.scalar), branch)
-                for number, names in waiting.items():
-                    if names == {computed[read.number]}:
-                        yield Check(number, branches.get(self.entry.conditions[number].node, ()))
-                    names.discard(computed[read.number])
-                read = next(reads, None)
+            while mark is not None and mark.before == place:
+                if isinstance(mark, PlannedMark):
+                    yield end_step(mark.loop, computed) if mark.ends else begin_step(mark.loop)
+                else:
+                    yield from self._read(mark, waiting)
+                mark = next(marks, None)
             if call is not None and not call.dropped:
                 yield recorder.step(call)
+
+    def _read(self, read: PlannedRead, waiting: dict[int, set[str]]) -> Iterator[Step]:
+        """Yield the read of a run-time extent, and the checks that waited for it."""
+        extent, branches = self.entry.extents[read.number], self.entry.branches
+        yield ReadExtent(read.number, operand_of(read.scalar), branches.get(extent.node, ()))
+        for number, names in waiting.items():
+            if names == {extent.name}:
+                yield Check(number, branches.get(self.entry.conditions[number].node, ()))
+            names.discard(extent.name)
 
     def _most(self) -> int:
         """Return the maximum number of micro-batches."""

@@ -1,6 +1,8 @@
-"""Orders the bindings of ``main`` so that each run-time extent is read before a call needs it.
+"""Orders the bindings of ``main``: each run-time extent is read before a call needs it, and the body of a loop is one
+piece.
 
-No Relax expression says that a shape variable has its value from a scalar, so passes may move calls ahead of it.
+No Relax expression says that a shape variable has its value from a scalar, or that a call belongs to a loop, so passes
+may move calls ahead, and between.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from typing import Any, TypeVar
 from tvm import relax, tirx
 
 from packager.errors import ModelError
+from packager.graph.control_flow import LOOP_BEGIN, LOOP_END, LOOP_RESULT, operands_of
+from packager.graph.dataflow import called_function
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import nodes_of
 
@@ -22,20 +26,29 @@ def order(items: Sequence[tuple[Any, Item]], values: Mapping[Any, Any]) -> list[
 
     Pairs stay in their order where nothing demands another. Raises ModelError if there is no such order.
     """
-    if not values:
+    loops = any(called_function(binding.value) == LOOP_BEGIN for binding, _ in items)
+    if not values and not loops:
         return [*items]
     places = IdentityMap((binding.var, place) for place, (binding, _) in enumerate(items))
+    needs = [[*_needed(binding, places, values)] for binding, _ in items]
+    placed = _by_needs(needs)
+    if loops:
+        placed = _with_whole_loops(placed, [binding for binding, _ in items], needs, places)
+    return [items[place] for place in placed]
+
+
+def _by_needs(needs: Sequence[Sequence[int]]) -> list[int]:
+    """Return a stable topological order."""
     done: list[int] = []
-    state = [0] * len(items)  # 1: what it needs is being placed, 2: placed
-    for first in range(len(items)):
+    state = [0] * len(needs)  # 1: what it needs is being placed, 2: placed
+    for first in range(len(needs)):
         waiting = [first]
         while waiting:
             place = waiting[-1]
+            needed = [p for p in needs[place] if state[p] != 2]
             if state[place] == 2:
                 waiting.pop()
-                continue
-            needed = [p for p in _needed(items[place][0], places, values) if state[p] != 2]
-            if not needed:
+            elif not needed:
                 state[place] = 2
                 done.append(place)
                 waiting.pop()
@@ -47,18 +60,67 @@ def order(items: Sequence[tuple[Any, Item]], values: Mapping[Any, Any]) -> list[
             else:
                 state[place] = 1
                 waiting += reversed(needed)
-    return [items[place] for place in done]
+    return done
 
 
 def _needed(binding: Any, places: Mapping[Any, int], values: Mapping[Any, Any]) -> Iterator[int]:
     """Yield the places of the bindings whose values or extents a binding uses."""
-    parts = [binding.value, *_types(binding.var.ty)]
+    parts = [binding.value, *_extents(binding.var.ty)]
     yield from (places[variable] for variable in nodes_of(binding.value, relax.Var) if variable in places)
     variables = IdentitySet(variable for part in parts for variable in nodes_of(part, tirx.Var))
     yield from (places[values[variable]] for variable in variables if variable in values)
 
 
-def _types(ty: Any) -> Iterator[Any]:
+def _extents(ty: Any) -> Iterator[Any]:
     """Yield the extents of a type's tensors."""
     for field in ty.fields if isinstance(ty, relax.TupleType) else [ty]:
         yield from field.shape.values if isinstance(getattr(field, "shape", None), relax.ShapeExpr) else ()
+
+
+def _with_whole_loops(
+    placed: Sequence[int], bindings: Sequence[Any], needs: Sequence[Sequence[int]], places: Mapping[Any, int]
+) -> list[int]:
+    """Return the order with nothing else between the begin and the end of a loop than its body."""
+    inside: dict[int, frozenset[int]] = {}  # place -> the loops around it, by the places of their begins
+    ends: dict[int, int] = {}
+    for place in placed:
+        callee = called_function(bindings[place].value)
+        around = frozenset[int]().union(*(inside[p] for p in needs[place]))
+        if isinstance(bindings[place].value, relax.Tuple):  # main's results, with the scalars of extents inside loops
+            around = frozenset()
+        elif callee == LOOP_BEGIN:
+            around |= {place}
+        elif callee == LOOP_RESULT:  # a state after the loop, although it has the memory of one inside
+            around = inside[places[operands_of(bindings[place].value)[0][0]]]
+        elif callee == LOOP_END:
+            begin = _begin_of(bindings[place].value, bindings, places)
+            ends[begin] = place
+            around -= {begin}
+        inside[place] = around
+
+    def whole(part: Sequence[int], outer: frozenset[int]) -> Iterator[int]:
+        """Yield the places of a part of the order, loops first moved together; ``outer`` are the loops around it."""
+        rest = list(part)
+        while rest:
+            place = rest.pop(0)
+            if place not in ends:
+                yield place
+                continue
+            until = rest.index(ends[place])
+            before = [p for p in rest[:until] if place not in inside[p]]
+            body = [p for p in rest if place in inside[p]]
+            yield from whole(before, outer)
+            yield place
+            yield from whole(body, outer | {place})
+            yield ends[place]
+            moved = {*before, *body, ends[place]}
+            rest = [p for p in rest if p not in moved]
+
+    return [*whole(placed, frozenset())]
+
+
+def _begin_of(end: Any, bindings: Sequence[Any], places: Mapping[Any, int]) -> int:
+    """Return the place of the begin of a loop, given its end."""
+    place = places[operands_of(end)[0][0]]
+    value = bindings[place].value
+    return places[value.tuple_value] if isinstance(value, relax.TupleGetItem) else place

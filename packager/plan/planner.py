@@ -16,7 +16,7 @@ from packager.bundle.dtypes import DTYPES, INSIDE
 from packager.bundle.manifest import Dim, Selection, TensorSpec
 from packager.errors import BackendError, ModelError
 from packager.graph import symbolic
-from packager.graph.choose import CHOOSE, is_computed
+from packager.graph.control_flow import is_computed, is_control_flow
 from packager.graph.dataflow import called_function, extents_of
 from packager.graph.identity import IdentityMap
 from packager.graph.run_time_extents import scalars_of
@@ -27,9 +27,10 @@ from packager.ir.shapes import Extent
 from packager.plan.arena import Buffer, allocate
 from packager.plan.branches import assign_branches
 from packager.plan.buckets import gather_variants
-from packager.plan.calls import Alias, CallRecorder, Chosen, PlannedCall, PlannedRead, PlannedTensor, owners, root
+from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor, owners, root
 from packager.plan.constants import ConstantBuilder
 from packager.plan.entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
+from packager.plan.loops import ControlFlow, PlannedMark
 from packager.plan.order import order
 from packager.plan.states import NextValue, place_next_values
 
@@ -55,7 +56,8 @@ class _Planner:
         # Of the entry that is planned:
         self.tensors: list[PlannedTensor] = []  # those in the arena
         self.calls: list[PlannedCall] = []
-        self.reads: list[PlannedRead] = []
+        self.marks: list[PlannedRead | PlannedMark] = []
+        self.control_flow = self._new_control_flow()
         self.declared: dict[str, str | None] = {}  # element types of outputs that are the bytes of a narrow type
 
     def plan(self, packed_constants: bool) -> CallPlan:
@@ -81,7 +83,8 @@ class _Planner:
         )
 
     def _plan_entry(self, entry: ModelSignature, part: Slice) -> PlannedEntry:
-        self.tensors, self.calls, self.reads = [], [], []
+        self.tensors, self.calls, self.marks = [], [], []
+        self.control_flow = self._new_control_flow()
         specs, parameters = self.model.signature.inputs[part.inputs], self.model.main.params[part.inputs]
         states = {state.name: state for state in entry.states}
         results = dict(zip(self.model.signature.output_names[part.outputs], part.results, strict=True))
@@ -112,27 +115,30 @@ class _Planner:
         self.declared = dict(zip(names, self.model.signature.output_dtypes[part.outputs], strict=False))
         results = {name: self._value(result) for name, result in results.items()}
         outputs, copies = self._bind_results(entry, results, kept)
-        self._assign_branches(entry, [*results.values()])
+        assign_branches(entry, self.calls, self.marks, [*results.values(), *self.control_flow.used()])
         removed = {*states, *computed}
         return PlannedEntry(
             entry=entry,
             inputs=tuple(spec for spec in specs if spec.name not in removed),
             outputs=outputs,
             calls=self.calls,
-            reads=self.reads,
+            marks=self.marks,
             copies=copies,
             lane_bytes=self._place(),
         )
 
-    def _assign_branches(self, entry: ModelSignature, results: list[PlannedTensor]) -> None:
-        if any(entry.branches.values()):
-            names = [extent.name for extent in entry.extents]
-            own = {extent.name: entry.branches.get(extent.node, ()) for extent in entry.extents}
-            assign_branches(self.calls, self.reads, results, names, own)
+    def _new_control_flow(self) -> ControlFlow:
+        return ControlFlow(
+            self._value,
+            self._new_tensor,
+            lambda extent: symbolic.to_extent(extent, self.names),
+            self._read,
+            self.calls,
+        )
 
     def _read_extent(self, number: int, scalar: PlannedTensor) -> None:
         self._read(scalar).touch(len(self.calls))
-        self.reads.append(PlannedRead(number, scalar, len(self.calls)))
+        self.marks.append(PlannedRead(number, scalar, len(self.calls)))
 
     def _bind_constants(self, main: relax.Function) -> None:
         count = len(self.model.signature.inputs)
@@ -165,8 +171,10 @@ class _Planner:
         if callee is not None and is_computed(value):
             assert source is not None  # each call has one
             return self._call(callee, value, source)
-        if callee == CHOOSE:
-            return self._choose(value, ty)
+        if is_control_flow(value):
+            result, mark = self.control_flow.evaluate(value, ty)
+            self.marks += [] if mark is None else [mark]
+            return result
         if isinstance(value, relax.Call):  # only reshape is left after lowering: an alias with another shape
             return Alias(self._value(value.args[0]), self._tensor(None, ty))
         if isinstance(value, relax.TupleGetItem):
@@ -174,18 +182,6 @@ class _Planner:
         if isinstance(value, relax.ShapeExpr):
             return self._shape_value(value)
         return self._value(value)
-
-    def _choose(self, value: relax.Call, ty: Any) -> PlannedTensor:
-        first, second, taken = value.args[1].fields
-        then, otherwise = self._value(first), self._value(second)
-        if any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in then.shape):
-            then = otherwise  # it has no elements, and maybe no memory
-        elif any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in otherwise.shape):
-            otherwise = then
-        self._read(then)
-        self._read(otherwise)
-        extent = symbolic.to_extent(getattr(taken, "value", taken), self.names)
-        return Chosen(self._tensor(None, ty), str(extent), then, otherwise)
 
     def _shape_value(self, value: relax.ShapeExpr) -> PlannedTensor | None:
         """Return a static shape as an int64 tensor; None if it depends on dims, where it is only usable as a shape."""

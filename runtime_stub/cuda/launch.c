@@ -119,3 +119,10 @@ int32_t pk_cuda_extent(pk_cuda_t *cuda, const void *source, int64_t *extent) {
   cuda->chained = 0;
   return result ? pk_fail_launch(cuda, PK_COPY, result) : 0;
 }
+
+int32_t pk_cuda_store(pk_cuda_t *cuda, void *target, int64_t value) {
+  CUresult result =
+      pk_driver.cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)target, &value, sizeof value, cuda->stream);
+  cuda->chained = 0;
+  return result ? pk_fail_launch(cuda, PK_COPY, result) : 0;
+}

@@ -178,6 +178,8 @@ static inline __attribute__((unused, cold)) int32_t pk_broken(const pk_call_t *c
 void pk_cuda_step(pk_cuda_t *cuda, int32_t number);
 /* CUDA only: reads a run-time extent from device memory, after all work before it. */
 int32_t pk_cuda_extent(pk_cuda_t *cuda, const void *source, int64_t *extent);
+/* CUDA only: writes a scalar of a loop to device memory. */
+int32_t pk_cuda_store(pk_cuda_t *cuda, void *target, int64_t value);
 
 /* CPU only: called after each primitive function with its 1-based number. */
 int64_t pk_now(void);

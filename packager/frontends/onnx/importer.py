@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -24,7 +24,8 @@ from packager.errors import ModelError
 from packager.frontends.dims import DimRequest
 from packager.frontends.onnx.graph.branches import Branch, branch_of
 from packager.frontends.onnx.graph.custom_ops import CustomNode, convert
-from packager.frontends.onnx.graph.nodes import title_of
+from packager.frontends.onnx.graph.nodes import inner_graphs, is_standard, title_of
+from packager.frontends.onnx.loops import convert_loop
 from packager.frontends.onnx.ops import shape_arithmetic as onnx_shapes
 from packager.frontends.onnx.ops.broadcast import agree
 from packager.frontends.onnx.ops.converters import CONVERTERS
@@ -104,6 +105,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self.analyzer = Analyzer()  # bound to the ranges of the input dims
         self.relations = Relations(self.analyzer)
         self.extents = RunTimeExtents(self.analyzer, declared, [*self.bounds, *fixed, *types])
+        self.current_branch: list[Any] = []
+        self.forgotten = False  # whether values were forgotten by ``restore``
         self.branches: dict[str, Branch] = {}  # node -> the run-time extents and values under which it is computed
         self.node_of_variable: dict[str, str] = {}
         self.current_node = ""
@@ -138,15 +141,21 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         self._unify_extents()
-        self.deciding = deciding_values(graph)
+        loops = [inner for node in graph.node for inner in inner_graphs(node)]
+        self.deciding = {name: wanted for one in (graph, *loops) for name, wanted in deciding_values(one).items()}
         self.value_bounds = Bounds(graph, self.types, self._extents_of, self._known)
         for value in graph.input:
             self._nodes[value.name] = self._read_extents(value.name, self._nodes[value.name], value.name)
-        results = {value.name for value in graph.output}
-        for node in graph.node:
+        self.results = {value.name for value in graph.output}
+        self.convert_nodes(graph.node)
+        graph.output.extend(self.extents.value_infos())
+        self._nodes.update(self.extents.results())
+
+    def convert_nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        """Convert nodes in order; their values are added to ``_nodes``."""
+        for node in nodes:
             self.current_node = self.extents.node = title_of(node)
-            if branch := branch_of(node):
-                self._enter_branch(branch)
+            self._enter_branch(branch_of(node))
             attributes = self._parse_attr(node.attribute)
             attributes["tvm_custom"] = {
                 **{"name": node.name, "num_outputs": len(node.output)},
@@ -155,27 +164,34 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
                 **{"relations": self.relations},
             }
             inputs = onnx_frontend.onnx_input([self._nodes[name] if name else None for name in node.input])
-            outputs = self._convert_node(node, inputs, attributes)
+            is_loop = is_standard(node, "Loop")
+            outputs = convert_loop(self, node) if is_loop else self._convert_node(node, inputs, attributes)
             for name, output in zip(node.output, outputs, strict=False):
                 self._nodes[name] = output
                 value = self._read_extents(name, output, node.op_type)
-                is_shape = name in results and onnx_shapes.is_symbolic(value)
+                is_shape = name in self.results and onnx_shapes.is_symbolic(value)
                 self._nodes[name] = (
                     onnx_shapes.as_tensor(self.bb, value, self._element_type(name)) if is_shape else value
                 )
-        graph.output.extend(self.extents.value_infos())
-        self._nodes.update(self.extents.results())
 
     def _enter_branch(self, branch: Branch) -> None:
         """Note under which conditions the current node is computed."""
         literals: list[tuple[str, int]] = []
+        self.current_branch = []
         for name, wanted in branch:
             self.extents.node = name
             self.branches.setdefault(name, tuple(literals))
             taken = choice(self.bb, self._nodes[name], self._known(name), self.extents)
-            literals += [] if isinstance(taken, int) else [(str(taken.name), wanted)]
+            if not isinstance(taken, int):
+                literals.append((str(taken.name), wanted))
+                self.current_branch.append(taken if wanted else 1 - taken)
         self.extents.node = self.current_node
-        self.branches[self.current_node] = tuple(literals)
+        if literals:
+            self.branches[self.current_node] = tuple(literals)
+
+    def taken(self) -> list[Any]:
+        """Return expressions that are all 1 in runs that compute the current node, and 0 otherwise."""
+        return list(self.current_branch)
 
     def _read_extents(self, name: str, value: Any, kind: str) -> Any:
         """Return a tensor whose elements decide shapes as run-time extents; other values unchanged."""
@@ -199,6 +215,17 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
     def _known(self, name: str) -> Any:
         value = self._nodes.get(name)
         return None if value is None else onnx_shapes.known(value, {"tvm_custom": {"params": self._params}})
+
+    def save(self) -> Any:
+        """Return what ``restore`` takes back of the nodes that are converted from now on."""
+        return dict(self._nodes), self.extents.save(), dict(self.relations.found)
+
+    def restore(self, saved: Any) -> None:
+        """Forget the values, extents and conditions since ``save``."""
+        self.forgotten = True
+        self._nodes, extents, found = dict(saved[0]), saved[1], saved[2]
+        self.extents.restore(extents)
+        self.relations.found = found
 
     def _unify_extents(self) -> None:
         """Give inputs with a dim such as ``past + new`` that extent in place of a variable: each run checks it."""
@@ -296,6 +323,8 @@ def run_importer(importer: Importer, graph: onnx.GraphProto, opset: int) -> tvm.
             raise ModelError(
                 f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
             ) from error
+    if importer.forgotten:  # bindings of attempts at importing a loop have variables that nothing defines
+        module = relax.transform.DeadCodeElimination()(module)
     made = [importer._params.variable(name) for name in importer._params.made]
     return _with_parameters(module, importer._num_input, importer.extents.parameters(), made)
 

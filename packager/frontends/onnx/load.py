@@ -27,7 +27,7 @@ from packager.frontends.onnx.graph.class_names import number_classes
 from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx.graph.external_data import detach_large, read_external
 from packager.frontends.onnx.graph.narrow_types import store_narrow
-from packager.frontends.onnx.graph.nodes import is_standard, replace_all, standard_version, title_of
+from packager.frontends.onnx.graph.nodes import inner_graphs, is_standard, replace_all, standard_version, title_of
 from packager.frontends.onnx.graph.simplify import simplify
 from packager.frontends.onnx.importer import Importer, run_importer
 from packager.frontends.onnx.ops.converters import CONVERTERS
@@ -173,10 +173,11 @@ def _refuse_strings(graph: onnx.GraphProto) -> None:
 
 
 def _check_operators(graph: onnx.GraphProto, custom: Mapping[str, CustomNode]) -> None:
-    known = {"Constant", *onnx_frontend._get_convert_map(), *CONVERTERS, *custom}
+    known = {"Constant", "Loop", *onnx_frontend._get_convert_map(), *CONVERTERS, *custom}
     scalars = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if not tensor.dims}
     refused: dict[str, list[str]] = {}
-    for node in graph.node:
+    inner = (part for node in graph.node for body in inner_graphs(node) for part in body.node)
+    for node in (*graph.node, *inner):
         operator = node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
         if is_standard(node, "Dropout") and _is_training(node, scalars):
             operator = "Dropout in training mode"  # TVM imports it as in inference

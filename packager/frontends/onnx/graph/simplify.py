@@ -20,8 +20,10 @@ from packager.frontends.onnx.graph.custom_ops import CustomNode
 from packager.frontends.onnx.graph.expand_functions import expand_functions, inline_branches
 from packager.frontends.onnx.graph.fold_constants import Constants, fold_constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred, infer
+from packager.frontends.onnx.graph.loop_bodies import prepare_loops
 from packager.frontends.onnx.graph.nodes import (
     NodeWriter,
+    all_inputs,
     attributes_of,
     is_standard,
     replace_all,
@@ -56,7 +58,10 @@ def simplify(
         changed |= inline_branches(model.graph, constants) | expand_functions(model, inferred)
         if (changed | unroll_loops(model, inferred, constants)) or folded:
             continue
-        if not choose_branches(model.graph, inferred, constants):  # only where the condition will never be known
+        # Only where the condition, or the number of iterations, will never be known:
+        if not choose_branches(model.graph, inferred, constants) and not prepare_loops(
+            model, inferred, constants, lambda inner, own: simplify(inner, custom, own)
+        ):
             break
     _fold_batch_norms(model.graph, constants)
     _add_pairwise(model.graph)
@@ -259,6 +264,6 @@ def _drop_unused(graph: onnx.GraphProto) -> None:
             while node.op_type in OPTIONAL_OUTPUTS and node.output[-1] not in used:
                 del node.output[-1:]
             kept.append(node)
-            used.update(node.input)
+            used.update(all_inputs(node))
     replace_all(graph.node, reversed(kept))
     replace_all(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm_ffi import structural_equal
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, extents
-from packager.graph.choose import CHOOSE
+from packager.graph.control_flow import CHOOSE
 
 
 def choice(builder: Any, condition: Any, known: Any, found: Any) -> Any:

@@ -25,14 +25,16 @@ MAX_RANK = 8
 # Operators whose shape operands are plain extents; others count from the end, or say -1, and read it by themselves
 # (``ops.run_time.shapes``).
 PLAIN = ("Range", "ConstantOfShape", "Expand", "Tile", "Resize")
+# Operators that only place elements.
+STRUCTURAL = ("Concat", "Unsqueeze", "Squeeze", "Cast", "Identity", "Reshape", "Expand")
 Bound = Any  # an integer, an expression over dims, or None
 
 
 def deciding_values(graph: onnx.GraphProto) -> dict[str, bool]:
     """Return the values that reach a shape by shape arithmetic, so that what they are computed from decides it.
 
-    A value is mapped to True if it has to be an extent. Where it only reaches shapes of Reshape, it is better an extent
-    but may be a tensor.
+    A value is mapped to True if it has to be an extent. Otherwise it is better an extent if it has a bound, but may be
+    a tensor: an operand of arithmetic, or what only reaches shapes of Reshape.
     """
     deciding: dict[str, bool] = {}
     for node in reversed(graph.node):
@@ -45,8 +47,10 @@ def deciding_values(graph: onnx.GraphProto) -> dict[str, bool]:
             deciding.setdefault(node.input[1], False)
         wanted = [deciding[name] for name in node.output if name in deciding]
         if node.op_type in FUNCTIONS and wanted:
+            # Operands of arithmetic may be negative where its result is an extent.
+            must = node.op_type in STRUCTURAL and any(wanted)
             for name in node.input:
-                deciding[name] = deciding.get(name, False) or any(wanted)
+                deciding[name] = deciding.get(name, False) or must
     deciding.pop("", None)
     return deciding
 

@@ -82,6 +82,15 @@ class RunTimeExtents:
         self.found.append(_Found(RunTimeExtent(name, text, self.node), maximum, variable, scalar))
         return variable
 
+    def save(self) -> Any:
+        """Return what ``restore`` needs to forget the extents since."""
+        return len(self.found), IdentityMap(self.by_value.items()), set(self.taken)
+
+    def restore(self, saved: Any) -> None:
+        """Forget the extents since ``save``."""
+        count, self.by_value, self.taken = saved
+        del self.found[count:]
+
     def _name(self, kind: str) -> str:
         numbers = (f"{kind}_{number}" for number in range(len(self.taken) + 1))
         name = next(name for name in numbers if name not in self.taken)
