@@ -291,3 +291,48 @@ def test_branches(what: str, tmp_path: Path) -> None:
     model = parsed(text, {name: w for name, w in BRANCH_WEIGHTS.items() if name in re.findall(r"\w+", text)})
     runs = [{"x": x, "p": np.array(p)} for x in (numbers(3, 6), -numbers(3, 6), numbers(1, 6)) for p in (True, False)]
     check_runs(model, runs, tmp_path, {"n": (1, 4)})
+
+
+SAME = {
+    "slices to one end": (
+        "float[n,a] y, float[n,b] z => y = Slice (x, axis0, e, axis1)  r = Neg (x)  z = Slice (r, axis0, e, axis1)",
+        "int64[1] e",
+        [[2], [0], [6], [-1], [9]],
+        {},
+    ),
+    "two of one shape": (
+        "float[c,a] y, float[d,b] z => y = Reshape (x, e)  r = Neg (x)  z = Reshape (r, e)",
+        "int64[2] e",
+        [[-1, 6], [6, -1], [-1, 3]],
+        {},
+    ),
+    "an input": (
+        "int64[a] y, int64 z => y = Range (zero, e, one)  z = Add (e, one)",
+        "int64 e",
+        [2, 0, 6],
+        {"e_0": (1, 8)},
+    ),
+    "tiles": (
+        "float[c,a] y => y = Tile (x, e)",
+        "int64[2] e",
+        [[1, 1], [2, 3], [0, 1]],
+        {"e_0": (1, 3), "e_1": (1, 3)},
+    ),
+    "zeros": (
+        "float[a,b] y => y = ConstantOfShape (e)",
+        "int64[2] e",
+        [[1, 1], [2, 3], [0, 1]],
+        {"e_0": (1, 3), "e_1": (1, 3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_shapes_that_are_inputs_or_the_same(what: str, tmp_path: Path) -> None:
+    chain, given, values, dims = SAME[what]
+    outputs, body = chain.split(" => ")
+    used = {name: w for name, w in CHAIN_WEIGHTS.items() if name in re.findall(r"\w+", body)}
+    with_x = re.search(r"\bx\b", body) is not None
+    model = parsed(f"g ({'float[n,6] x, ' if with_x else ''}{given}) => ({outputs}) {{ {body} }}", used)
+    runs = [{**({"x": numbers(3, 6)} if with_x else {}), "e": np.array(value)} for value in values]
+    check_runs(model, runs, tmp_path, {**({"n": (1, 4)} if with_x else {}), **dims})
