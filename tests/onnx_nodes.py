@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import packager
 from packager.bundle.arrays import Array
+from tests.one_cpu import targets_here
 
 
 def model_of(
@@ -57,6 +58,33 @@ def check_with_onnxruntime(
     for value, want in zip(model.graph.output, expected, strict=True):
         np.testing.assert_allclose(made[value.name], want, rtol=tolerance, atol=tolerance, err_msg=value.name)
         assert made[value.name].dtype == want.dtype
+
+
+def check_runs(
+    model: onnx.ModelProto,
+    runs: Sequence[Mapping[str, Array]],
+    folder: Path,
+    dims: Mapping[str, Any] | None = None,
+    tolerance: float = 1e-5,
+) -> list[dict[str, Array]]:
+    """Compare runs of one session with onnxruntime's: shapes, element types and values. Returns copies of the outputs.
+
+    The bundle is ``folder / "model.so"``, for the best CPU that this machine has all features of.
+    """
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    packager.build(folder / "model.onnx", folder / "model.so", dims=dims, targets=targets_here())
+    reference = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    results = []
+    with packager.load(folder / "model.so") as bundle:
+        for number, feeds in enumerate(runs):
+            made = bundle.run(dict(feeds))
+            assert list(made) == [value.name for value in model.graph.output]
+            for (name, have), want in zip(made.items(), reference.run(None, dict(feeds)), strict=True):
+                where = f"run {number}, {name}"
+                assert (have.shape, have.dtype) == (want.shape, want.dtype), where
+                np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance, err_msg=where)
+            results.append({name: array.copy() for name, array in made.items()})
+    return results
 
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

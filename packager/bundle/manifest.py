@@ -41,8 +41,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbolic dim and its inclusive bounds. ``buckets``, if not empty, are its allowed sizes in increasing order,
-    each compiled separately."""
+    """A symbolic dim and its inclusive bounds; ``buckets``, if any, are its only sizes, rising, each compiled apart."""
 
     name: Identifier
     min: Count
@@ -52,8 +51,8 @@ class Dim:
 
 @dataclass(frozen=True)
 class RunTimeExtent:
-    """An extent that a run computes from data: between 0 and ``bound``, an integer or an expression over the dims and
-    the run-time extents before it. ``node`` is the source graph's node whose result has it."""
+    """An extent that a run computes from data: from 0 to ``bound``, an integer or an expression over the dims and the
+    run-time extents before it. ``node`` is the source graph's node whose result has it."""
 
     name: Identifier
     bound: Count | str
@@ -72,11 +71,9 @@ class RunTimeExtent:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A model input or output; each extent is an integer, a dim, or (outputs only) an expression over dims.
-
-    ``labels`` are names of classes, for outputs only: element ``i`` names the class ``i`` of an output of integers, and
-    column ``i`` of a matrix of scores.
-    """
+    """A model input or output; each extent is an integer, a dim, or (outputs only) an expression over dims and run-time
+    extents. ``labels`` (outputs only) are names of classes: element ``i`` names the class ``i`` of an output of
+    integers, and column ``i`` of a matrix of scores."""
 
     name: Name
     dtype: DTypeName
@@ -91,10 +88,8 @@ class TensorSpec:
 @dataclass(frozen=True)
 class StateSpec:
     """A tensor that a session keeps between runs: the model's input ``name``, updated by its output ``output``. It is
-    stored at byte ``offset`` of the session's state memory.
-
-    ``initial`` names the constant with its initial value; null means zeros.
-    """
+    stored at byte ``offset`` of the session's state memory. ``initial`` names the constant with its initial value; null
+    means zeros."""
 
     name: Name
     output: Name
@@ -256,8 +251,7 @@ class Manifest:
     """Describes a bundle completely, without executing it.
 
     ``dims``, ``inputs``, ``outputs`` and ``extents`` repeat those of the first entry; ``entries`` is empty in a bundle
-    of one model.
-    ``provenance`` is null in bundles of before 0.1.0.
+    of one model. Bundles of before 0.1.0 have no ``provenance`` and no ``extents``.
     """
 
     schema_version: Literal[1]
@@ -296,10 +290,8 @@ class Manifest:
         return self.entries or (first,)
 
     def primitives(self) -> Iterator[tuple[str, Primitive]]:
-        """Yield (backend kind, primitive) for all primitives."""
-        for backend in self.backends:
-            for primitive in backend.primitives:
-                yield backend.kind, primitive
+        """Return (backend kind, primitive) for all primitives."""
+        return ((backend.kind, primitive) for backend in self.backends for primitive in backend.primitives)
 
 
 def manifest_schema() -> dict[str, Any]:

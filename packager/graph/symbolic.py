@@ -29,6 +29,7 @@ OPERATORS = {
 }
 """TVM operators -> shape expressions. Extents are not negative, so floor and truncating division are equal."""
 
+# What holds of every name: a run-time extent may be 0.
 _ANY_DIMS: Mapping[str, Dim] = defaultdict(lambda: Dim("", 0, 2**31 - 1))
 
 
@@ -72,7 +73,10 @@ def to_expr(extent: Extent, names: Mapping[str, Any]) -> Any:
 
 def _pick(function: str, left: Extent, right: Extent) -> Extent:
     """Return the minimum or maximum, simplified if one operand always wins."""
-    a, b = extent_interval(left, _ANY_DIMS), extent_interval(right, _ANY_DIMS)
+    try:
+        a, b = extent_interval(left, _ANY_DIMS), extent_interval(right, _ANY_DIMS)
+    except ModelError:  # one divides by a name, whose bounds only the caller knows
+        return f"{function}({_text(left)}, {_text(right)})"
     if a[1] <= b[0]:
         return left if function == "min" else right
     if b[1] <= a[0]:

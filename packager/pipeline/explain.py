@@ -19,7 +19,7 @@ from packager.targets.availability import require_build_packages
 from packager.targets.target_list import require_available
 
 if TYPE_CHECKING:
-    from packager.bundle.manifest import TensorSpec
+    from packager.bundle.manifest import RunTimeExtent, TensorSpec
     from packager.ir.model import ImportedModel
 
 # The assumed bounds of a dim without bounds.
@@ -48,8 +48,8 @@ class Leftover:
 class Explanation:
     """The predicted build of a model. ``constant_bytes`` is the size of its constants.
 
-    ``assumed`` holds bounds for dims without bounds in the request. After a ``refusal``, results of later stages are
-    empty.
+    ``assumed`` holds bounds for dims without bounds in the request; ``extents`` are what a run reads from data. After
+    a ``refusal``, results of later stages are empty.
     """
 
     model: str
@@ -57,6 +57,8 @@ class Explanation:
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[str, ...] = ()
     assumed: Mapping[str, tuple[int, int]] | None = None
+    extents: tuple[RunTimeExtent, ...] = ()
+    on_cuda: bool = False
     constants: int = 0
     constant_bytes: int = 0
     operators: Mapping[str, int] | None = None
@@ -107,12 +109,16 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
     except ModelError as error:
         refusal = _refusal(error)
     constants = imported.own_constants().values()
+    extents = imported.signature.extents
+    parameters, results = {extent.parameter for extent in extents}, {extent.result for extent in extents}
     return Explanation(
         model=imported.signature.source.name,
         format=imported.signature.source.format,
-        inputs=imported.signature.inputs,
-        outputs=imported.signature.output_names,
+        inputs=tuple(spec for spec in imported.signature.inputs if spec.name not in parameters),
+        outputs=tuple(name for name in imported.signature.output_names if name not in results),
         assumed=assumed,
+        extents=extents,
+        on_cuda=request.targets.device == "cuda",
         constants=len(constants),
         constant_bytes=sum(array.nbytes for array in constants),
         operators=_operators(imported),

@@ -76,7 +76,8 @@ class FlatMain:
             parts = (binding.value, *(extents_of(binding.var) or ()))
             named = IdentitySet(variable for part in parts for variable in nodes_of(part, tirx.Var))
             scalars = [self.scalars[variable] for variable in named if variable in self.scalars]
-            reads[index] += [self.number[scalar] for scalar in scalars]
+            places = (self.number[scalar] for scalar in scalars)
+            reads[index] += [place for place in places if place < len(self.bindings)]  # others are parameters
         return reads
 
     def binding_of(self, expr: Any) -> int | None:

@@ -17,12 +17,46 @@ from packager.graph.control_flow import LOOP_BEGIN, LOOP_END, LOOP_RESULT, opera
 from packager.graph.dataflow import called_function
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import nodes_of
+from packager.ir.model import ModelSignature
 
 Item = TypeVar("Item")
 
 
-def order(items: Sequence[tuple[Any, Item]], values: Mapping[Any, Any]) -> list[tuple[Any, Item]]:
-    """Return (binding, item) pairs in an order that respects ``values``: shape variable -> the scalar's variable.
+class Reads:
+    """When the run-time extents of an entry can be read: each once its scalar is computed, and it is known whether the
+    branch is taken that it is read in. One scalar may be that of several extents.
+
+    ``variables`` are the shape variables of the extents, and ``scalars`` the Relax variables of their values.
+    """
+
+    def __init__(self, entry: ModelSignature, variables: Sequence[Any], scalars: Sequence[Any]) -> None:
+        numbers = {extent.name: number for number, extent in enumerate(entry.extents)}
+        self.scalars = scalars
+        self.branches = [[numbers[name] for name, _ in entry.branches.get(e.node, ())] for e in entry.extents]
+        self.waiting = list(range(len(scalars)))
+        self.needed: IdentityMap[list[Any]] = IdentityMap()  # shape variable -> the scalars that it waits for
+        for number, variable in enumerate(variables):
+            self.needed[variable] = [scalars[other] for other in self._before(number)]
+
+    def _before(self, number: int) -> set[int]:
+        """Return the extents that are read before an extent, and itself."""
+        return {number}.union(*(self._before(other) for other in self.branches[number]))
+
+    def ready(self, values: Mapping[Any, Any]) -> Iterator[int]:
+        """Yield the numbers of the extents that can be read now, and were not yet; ``values`` are those computed."""
+        found = True
+        while found:
+            found = False
+            for number in self.waiting:
+                if self.scalars[number] in values and not {*self.branches[number]} & {*self.waiting}:
+                    self.waiting.remove(number)
+                    yield number
+                    found = True
+                    break
+
+
+def order(items: Sequence[tuple[Any, Item]], values: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, Item]]:
+    """Return (binding, item) pairs in an order that respects ``values``: shape variable -> the variables of scalars.
 
     Pairs stay in their order where nothing demands another. Raises ModelError if there is no such order.
     """
@@ -63,12 +97,13 @@ def _by_needs(needs: Sequence[Sequence[int]]) -> list[int]:
     return done
 
 
-def _needed(binding: Any, places: Mapping[Any, int], values: Mapping[Any, Any]) -> Iterator[int]:
+def _needed(binding: Any, places: Mapping[Any, int], values: Mapping[Any, Sequence[Any]]) -> Iterator[int]:
     """Yield the places of the bindings whose values or extents a binding uses."""
     parts = [binding.value, *_extents(binding.var.ty)]
     yield from (places[variable] for variable in nodes_of(binding.value, relax.Var) if variable in places)
     variables = IdentitySet(variable for part in parts for variable in nodes_of(part, tirx.Var))
-    yield from (places[values[variable]] for variable in variables if variable in values)
+    scalars = (scalar for variable in variables if variable in values for scalar in values[variable])
+    yield from (places[scalar] for scalar in scalars if scalar in places)  # others are inputs
 
 
 def _extents(ty: Any) -> Iterator[Any]:

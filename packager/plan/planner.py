@@ -17,7 +17,6 @@ from packager.graph import symbolic
 from packager.graph.control_flow import is_computed, is_control_flow
 from packager.graph.dataflow import called_function
 from packager.graph.identity import IdentityMap
-from packager.graph.run_time_extents import scalars_of
 from packager.ir.call_plan import CallPlan, Operand
 from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import PrimitiveFunction
@@ -28,7 +27,7 @@ from packager.plan.buckets import gather_variants
 from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor
 from packager.plan.entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
 from packager.plan.loops import ControlFlow, PlannedMark
-from packager.plan.order import order
+from packager.plan.order import Reads, order
 from packager.plan.states import NextValue, place_next_values
 from packager.plan.values import Values
 
@@ -46,7 +45,6 @@ class _Planner(Values):
     def __init__(self, model: LoweredModel) -> None:
         super().__init__(model)
         self.states = StateMemory(self.constants)
-        self.scalars = scalars_of(model.main, model.signature)
         # Of the entry that is planned:
         self.tensors: list[PlannedTensor] = []  # those in the arena
         self.calls: list[PlannedCall] = []
@@ -100,11 +98,14 @@ class _Planner(Values):
         sources = iter(self.model.call_sources)
         sourced = [(b, next(sources) if is_computed(b.value) else None) for b, _ in part.bindings]
         wanted = [pair for pair, (_, needed) in zip(sourced, part.bindings, strict=True) if needed]
-        extents = IdentityMap((scalar, number) for number, scalar in enumerate(computed.values()))
-        for binding, source in order(wanted, self.scalars):
-            self.values[binding.var] = self._evaluate(binding.value, binding.var.ty, source)
-            if binding.var in extents:
-                self._read_extent(extents[binding.var], self.values[binding.var])
+        shapes = {spec.name: p.ty.shape.values for spec, p in zip(specs, parameters, strict=True)}
+        scalars = [*computed.values()]
+        reads = Reads(entry, [shapes[name][0] for name in computed], scalars)
+        for binding, source in [(None, None), *order(wanted, reads.needed)]:
+            if binding is not None:
+                self.values[binding.var] = self._evaluate(binding.value, binding.var.ty, source)
+            for number in reads.ready(self.values):
+                self._read_extent(number, self.values[scalars[number]])
         names = self.model.signature.output_names[part.outputs]
         self.declared = dict(zip(names, self.model.signature.output_dtypes[part.outputs], strict=False))
         results = {name: self._value(result) for name, result in results.items()}

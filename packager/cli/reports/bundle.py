@@ -89,6 +89,17 @@ def _selection_tables(selection: Sequence[Selection]) -> list[Table]:
     return [Table("Candidates", ("symbol", "problem", "used", "number"), tuple(rows))]
 
 
+def _extent_tables(manifest: Manifest) -> list[Table]:
+    several = len(manifest.entries) > 1
+    rows = [
+        (*([entry.name] if several else []), extent.name, f"0..{extent.bound}", extent.node)
+        for entry in manifest.every_entry()
+        for extent in entry.extents
+    ]
+    columns = (*(["entry"] if several else []), "name", "bounds", "node")
+    return [Table("Run-time extents", columns, tuple(rows))] if rows else []
+
+
 def inspect_tables(bundle: BundleFile) -> list[Table]:
     """Return the report of `packager inspect`."""
     manifest = bundle.manifest
@@ -112,6 +123,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
             ("SHA-256", manifest.content_sha256),
         ),
         Table("Tensors", ("kind", "name", "dtype", "shape"), tuple(_model_rows(manifest))),
+        *_extent_tables(manifest),
         Table(
             "Backends",
             ("kind", "primitives", "calls", "MFLOP"),

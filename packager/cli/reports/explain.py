@@ -31,6 +31,10 @@ def render(found: Explanation) -> str:
         lines.append(f"constants  {found.constants}, {found.constant_bytes / 2**20:.2f} MiB")
         lines.append("operators  " + ", ".join(f"{count} {name}" for name, count in found.operators.items()))
     lines += assumptions(found)
+    for extent in found.extents:
+        lines.append(f"extent     {extent.name}  0..{extent.bound}, read during a run from node {extent.node!r}")
+    if found.extents and found.on_cuda:
+        lines.append("           each is copied to the host, which waits for the GPU; no run is a CUDA graph")
     if found.table is not None:
         lines += ["", render_table(found.table)]
     for left in found.leftovers:

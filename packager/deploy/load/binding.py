@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import POINTER, pointer
+from ctypes import POINTER, c_int64, c_void_p, pointer
 from typing import Any, NamedTuple
 
 from packager.deploy.load import tensors
@@ -75,6 +75,19 @@ def stream_handle(stream: Any) -> int:
     return handle or _LEGACY
 
 
+def output_shapes(
+    model: EntryTable, session: c_void_p, inputs: Any, count: int, check: Callable[[int, c_void_p], None]
+) -> list[tuple[int, ...]]:
+    """Return the shapes of a model's outputs for ``count`` inputs; ``check`` raises for a status."""
+    shapes = []
+    for index, info in enumerate(model.outputs):
+        shape = (c_int64 * max(len(info.shape), 1))(*info.max_shape)
+        if not info.is_static:
+            check(model.table.session_output_shape(session, inputs, count, index, shape), session)
+        shapes.append(tuple(shape[: len(info.shape)]))
+    return shapes
+
+
 class Call(NamedTuple):
     """The arguments of one run, the owners of their memory, and the outputs by name."""
 
@@ -91,14 +104,15 @@ class Call(NamedTuple):
                 found[info.name] = found[info.name].reshape(-1)[: math.prod(shape)].reshape(shape)
         return found
 
-    def with_room(self, model: EntryTable) -> Callable[[], None]:
-        """Return a function that gives the outputs the shapes again that they have now, before a further run."""
+    def with_room(self, model: EntryTable, again: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that gives the outputs the shapes again that they have now, and then runs ``again``."""
         targets = [target.tensor for target in self.keepers[1]]
         rooms = [tuple(t.shape[: len(info.shape)]) for t, info in zip(targets, model.outputs, strict=True)]
 
-        def restore() -> None:
+        def again_with_room() -> None:
             for tensor, room in zip(targets, rooms, strict=True):
                 for axis, extent in enumerate(room):
                     tensor.shape[axis] = extent
+            again()
 
-        return restore
+        return again_with_room

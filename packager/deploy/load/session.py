@@ -6,12 +6,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from ctypes import POINTER, c_char_p, c_int64, c_uint8, c_void_p, pointer, sizeof
+from ctypes import POINTER, c_char_p, c_uint8, c_void_p, pointer, sizeof
 from typing import Any, NamedTuple
 
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import GRAPH_MODES, DLTensor, ProfileReport, SessionOptions, Status, refuse
-from packager.deploy.load.binding import Call, Tensors, borrow_all, ordered, pointers, stream_handle
+from packager.deploy.load.binding import Call, Tensors, borrow_all, ordered, output_shapes, pointers, stream_handle
 from packager.deploy.load.library import EntryTable, Library
 from packager.deploy.load.selection import choose
 from packager.deploy.load.states import States
@@ -106,8 +106,9 @@ class Session:
         ``entry`` names the model in a bundle of several (``Bundle.entries``); the default is the first.
 
         ``inputs`` are numpy arrays or host tensors with ``__dlpack__`` (torch and others; not copied), by name or in
-        order; ``outputs``, all or none, are written in place. Non-contiguous inputs are copied; element types are never
-        converted.
+        order; ``outputs``, all or none, are written in place: of one with run-time extents, which has the shape that
+        ``output_shapes`` says, a view of the part that is written is returned. Non-contiguous inputs are copied;
+        element types are never converted.
 
         A CUDA bundle also takes tensors on the session's GPU, in any mix, in place; the run waits for pending work on
         them. Without ``stream`` the run is synchronous. With a stream (a handle, a torch.cuda.Stream, a
@@ -159,7 +160,7 @@ class Session:
         in_pointers = pointers(sources)
         infos = model.outputs
         if outputs is None:
-            shapes = (self._output_shape(model, index, in_pointers, len(sources)) for index in range(len(infos)))
+            shapes = self._output_shapes(model, in_pointers, len(sources))
             results = [tensors.empty(info.name, info.dtype, shape) for info, shape in zip(infos, shapes, strict=True)]
         else:
             results = ordered(outputs, infos, "output")
@@ -191,24 +192,21 @@ class Session:
             if status:
                 check(status, handle)
 
-        if model.name not in self._library.with_extents:
-            return again
-        restore = call.with_room(model)
+        return call.with_room(model, again) if model.name in self._library.with_extents else again
 
-        def again_with_room() -> None:
-            restore()
-            again()
+    def output_shapes(self, inputs: Tensors, *, entry: str | None = None) -> dict[str, tuple[int, ...]]:
+        """Return the shapes that ``outputs`` of ``run`` must have for these inputs, the largest that a run may give.
 
-        return again_with_room
+        ``inputs`` are in host memory. Raises RunError like ``run``.
+        """
+        with self._own():
+            model = self._library.entry(entry)
+            sources = borrow_all(ordered(inputs, model.inputs, "input"), model.inputs, None, writable=False)
+            shapes = self._output_shapes(model, pointers(sources), len(sources))
+            return {info.name: shape for info, shape in zip(model.outputs, shapes, strict=True)}
 
-    def _output_shape(self, model: EntryTable, index: int, inputs: Any, count: int) -> tuple[int, ...]:
-        info = model.outputs[index]
-        if info.is_static:
-            return info.max_shape
-        shape = (c_int64 * max(len(info.shape), 1))()
-        status = model.table.session_output_shape(self._handle, inputs, count, index, shape)
-        self._library.check(status, self._handle)
-        return tuple(shape[: len(info.shape)])
+    def _output_shapes(self, model: EntryTable, inputs: Any, count: int) -> list[tuple[int, ...]]:
+        return output_shapes(model, self._handle, inputs, count, self._library.check)
 
     def set_constants(self, values: Mapping[str, Any]) -> None:
         """Replace constants of this session by name; None restores the bundle's data.

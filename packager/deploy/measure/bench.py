@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packager.deploy.load.loader import Bundle, load
+from packager.deploy.load.session import Session
+from packager.deploy.load.tensors import empty
 from packager.deploy.measure import bench_cuda
 from packager.deploy.measure.bench_cuda import CudaFigures, Measured
 from packager.deploy.measure.profile import Profile, profile_runs
@@ -121,6 +123,12 @@ def bench(
     )
 
 
+def host_outputs(bundle: Bundle, session: Session, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Allocate outputs of the first entry for these inputs, by name."""
+    shapes = session.output_shapes(inputs)
+    return {info.name: empty(info.name, info.dtype, shapes[info.name]) for info in bundle.outputs}
+
+
 def _work(bundle: Bundle, inputs: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
     """Return the calls and FLOPs of a run. Profiles one, since the manifest sums over entries and variants."""
     primitives = {primitive.symbol: primitive for _, primitive in bundle.manifest.primitives()}
@@ -141,8 +149,9 @@ def _measure(
     create_start = time.perf_counter()
     session = bundle.session(graph=graph)
     created = time.perf_counter()
-    outputs = session.run(inputs)
+    session.run(inputs)
     first = time.perf_counter()
+    outputs = host_outputs(bundle, session, inputs)
     for _ in range(warmup):
         session.run(inputs, outputs=outputs)
     times = np.empty(runs)

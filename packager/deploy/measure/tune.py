@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from packager.bundle.manifest import Selection
 from packager.bundle.tuning_records import Record, Records, Timing, make_records
 from packager.deploy.load.loader import Bundle, load
+from packager.deploy.measure.bench import host_outputs
 from packager.deploy.measure.bench_cuda import device_tensors
 from packager.deploy.measure.cuda_memory import Device
 from packager.deploy.measure.random_inputs import random_inputs
@@ -220,8 +221,9 @@ def _make_tuner(
 ) -> _Tuner:
     if not bundle.on_cuda:
         with bundle.session() as session:
-            outputs = session.run(inputs)
+            outputs = host_outputs(bundle, session, inputs)
         return _Tuner(bundle, _HostClock(), inputs, outputs, rounds, index, None)
     device = stack.enter_context(Device(index))
-    given, results = device_tensors(device, bundle.manifest, inputs)
+    with bundle.session(device=index) as session:
+        given, results = device_tensors(device, bundle.manifest, session, inputs)
     return _Tuner(bundle, _GpuClock(device), given, results, rounds, index, device.stream)

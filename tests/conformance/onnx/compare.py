@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-COUNT = ".count"
 # The runner grants bfloat16 two units in the last place, as the standard's reference rounds after each step. The same
 # holds for float16: sums in float32, as ours are, are nearer to the exact result than it.
 TWO_ULPS = {"bfloat16": 2**-6, "float16": 2**-9}
@@ -27,28 +26,6 @@ class Expected(Protocol):
     @property
     def atol(self) -> float:
         """What any value may be off by beside that."""
-
-
-def used_parts(case: Expected, made: Mapping[str, Any]) -> list[Any]:
-    """Return a model's outputs without what is beyond the counts of those that have one (docs/onnx.md).
-
-    An output with a count may be longer than what is expected along one axis, where it is zero beyond the count.
-    """
-    sized = {name for name in made if f"{name}{COUNT}" in made}
-    plain = [name for name in made if name.removesuffix(COUNT) not in sized or name in sized]
-    parts = []
-    for number, name in enumerate(plain):
-        array = made[name]
-        if name in sized and number < len(case.outputs):
-            count, want = int(made[f"{name}{COUNT}"]), np.asarray(case.outputs[number]).shape
-            axes = [axis for axis in range(array.ndim) if array.ndim == len(want) and array.shape[axis] != want[axis]]
-            if len(axes) == 1:
-                used, rest = np.split(array, [count], axes[0])
-                array = used if not rest.any() else array
-            elif count not in array.shape:
-                array = array[None][:0]  # the count is wrong: no shape fits
-        parts.append(array)
-    return parts
 
 
 def difference(case: Expected, made: Sequence[Any]) -> str:

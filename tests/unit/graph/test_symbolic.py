@@ -90,9 +90,11 @@ def test_bounds_hold_at_every_point(pair: tuple[Any, Any]) -> None:
         (tirx.FloorDiv(N + 1, constant(2)), "(n + 1) // 2"),
         (tirx.Cast("int32", N), "n"),
         (constant(3) * constant(4), 12),
-        # every dim is at least 1 and below 2**31, which decides these
+        # every extent is at least 0, as one that a run computes, and below 2**31, which decides these
         (tirx.Min(constant(0), N), 0),
-        (tirx.Max(constant(1), N), "n"),
+        (tirx.Max(constant(0), N), "n"),
+        (tirx.Max(constant(1), N), "max(1, n)"),
+        (tirx.Min(constant(8), tirx.FloorDiv(constant(64), N)), "min(8, 64 // n)"),
         (tirx.Min(N, constant(2**31 - 1)), "n"),
         (tirx.Max(N - 3, constant(0)), "max(n - 3, 0)"),
         # numbers are never negative
