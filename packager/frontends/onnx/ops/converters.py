@@ -16,6 +16,7 @@ from packager.frontends.onnx.ops import (
     elementwise,
     fourier,
     gather_pad,
+    random_numbers,
     reductions,
     scatter,
     sequences,
@@ -37,8 +38,8 @@ from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, o
 from packager.frontends.onnx.ops.quantization import integer_math, narrow_types, quantization
 
 FAMILIES = (
-    *(cumulative, data_dependent, elementwise, fourier, gather_pad, reductions, scatter, sequences, slice_range),
-    *(tfidf, topk),
+    *(cumulative, data_dependent, elementwise, fourier, gather_pad, random_numbers, reductions, scatter, sequences),
+    *(slice_range, tfidf, topk),
     *(linear, preprocessing, svm, trees),
     *(activations, attention, deform_conv, normalization, pooling, recurrent, resize),
     *(integer_math, narrow_types, quantization),
