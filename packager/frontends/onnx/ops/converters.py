@@ -33,6 +33,7 @@ from packager.frontends.onnx.ops.nn import (
     pooling,
     recurrent,
     resize,
+    roi_align,
 )
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, opset
 from packager.frontends.onnx.ops.quantization import integer_math, narrow_types, quantization
@@ -41,7 +42,7 @@ FAMILIES = (
     *(cumulative, data_dependent, elementwise, fourier, gather_pad, random_numbers, reductions, scatter, sequences),
     *(slice_range, tfidf, topk),
     *(linear, preprocessing, svm, trees),
-    *(activations, attention, deform_conv, normalization, pooling, recurrent, resize),
+    *(activations, attention, deform_conv, normalization, pooling, recurrent, resize, roi_align),
     *(integer_math, narrow_types, quantization),
 )
 
