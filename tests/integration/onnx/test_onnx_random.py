@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_nodes import BOOL, FLOAT, INT64, model_of
 from scipy import stats
 
 import packager
 from packager.bundle.manifest import RandomNode
+from tests.onnx_nodes import BOOL, FLOAT, INT64, model_of
 
 SEED = 0x1234_5678_9ABC_DEF0
 LEAST = 1e-6  # probability of what a right generator does, below which a test fails: the seeds are fixed
