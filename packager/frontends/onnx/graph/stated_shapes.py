@@ -19,6 +19,7 @@ from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
 from packager.frontends.onnx.graph.nodes import is_standard, rewrite_nodes, standard_version, title_of
 
+SIZES = "packager_sizes"  # attribute with the stated extents of the result, for ``ops.nn.resize``
 # Values that are computed from shapes, or have sizes that data give.
 NOT_FOLLOWED = ("Shape", "Size", "NonZero", "Compress", "Unique", "NonMaxSuppression", "If", "Loop", "Scan")
 UNARY = ("Identity", "Cast", "CastLike", "Sqrt", "Log", "Exp", "Abs", "Neg", "Reciprocal", "Relu", "Sigmoid", "Tanh")
@@ -125,12 +126,21 @@ def _at_axes(place: int) -> _Rule:
     """The extents of the result along the node's axes."""
 
     def rule(b: Body) -> list[str]:
-        if b.flag("keep_aspect_ratio_policy", "stretch") != "stretch":
-            raise _NotStatedError
         extents = _static(b, b.output(0))
         return _given(b, place, [extents[axis] for axis in b.flag("axes", range(len(extents)))])
 
     return rule
+
+
+def _resize(b: Body) -> list[str]:
+    """Sizes are those of the result; scales and regions are left to the run, which needs to know the sizes."""
+    if SIZES in b.attributes:
+        raise _NotStatedError
+    extents = _static(b, b.output(0))
+    operands = list(b.node.input)
+    if len(operands) > 3 and operands[3] and b.flag("keep_aspect_ratio_policy", "stretch") == "stretch":
+        operands[3] = b.integers(*(extents[axis] for axis in b.flag("axes", range(len(extents)))))
+    return b.several(b.node.op_type, operands, 1, **b.attributes, **{SIZES: list(extents)})
 
 
 def _affine_grid(b: Body) -> list[str]:
@@ -270,7 +280,8 @@ RULES: Mapping[str, tuple[tuple[int, ...], _Rule]] = {
     "AffineGrid": ((1,), _affine_grid),
     "Range": ((0, 1, 2), _range),
     "CenterCropPad": ((1,), _at_axes(1)),
-    "Resize": ((3,), _at_axes(3)),
+    "Resize": ((1, 2, 3), _resize),
+    "Upsample": ((1,), _resize),
     "Slice": ((1, 2, 3, 4), _slice),
     "Pad": ((1, 3), _pad),
 }

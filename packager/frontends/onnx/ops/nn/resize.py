@@ -18,7 +18,8 @@ from tvm import te, tirx
 from tvm_ffi import structural_equal
 
 from packager.bundle.arrays import Array
-from packager.frontends.onnx.ops.nn.resize_symbolic import resize_symbolic
+from packager.frontends.onnx.graph.stated_shapes import SIZES
+from packager.frontends.onnx.ops.nn.resize_symbolic import resize_by_operands, resize_symbolic
 from packager.frontends.onnx.ops.operands import (
     Convert,
     Converter,
@@ -60,6 +61,8 @@ def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
         inputs = [inputs[0], None, inputs[1]]
         attributes = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor", **attributes}
     data = inputs[0]
+    if SIZES in attributes and not (_is_known(inputs, 1, attributes) and _is_known(inputs, 2, attributes)):
+        return resize_by_operands(builder, inputs, attributes)
     if _is_symbolic(inputs, attributes):
         return resize_symbolic(builder, inputs, attributes)
     shape = extents(data)
@@ -79,6 +82,11 @@ def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
         and (sizes[axis] != shape[axis] or scales[axis] != 1.0 or regions[axis] != (0.0, 1.0))
     ]
     return _apply(builder, data, changes, float(attributes.get("extrapolation_value", 0.0)))
+
+
+def _is_known(inputs: Sequence[Any], place: int, attributes: Mapping[str, Any]) -> bool:
+    given = optional(inputs, place)
+    return given is None or constant(given, attributes) is not None
 
 
 def _is_symbolic(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> bool:
@@ -103,19 +111,12 @@ def _is_plain(
     that give whole extents."""
     if all(isinstance(extent, int) for extent in shape) or not all(isinstance(extent, int) for extent in shape[2:]):
         return False
-    how = tuple(
-        text(attributes, name, default)
-        for name, default in (
-            ("mode", "nearest"),
-            ("coordinate_transformation_mode", "half_pixel"),
-            ("nearest_mode", "round_prefer_floor"),
-        )
-    )
-    whole = all(
-        size == extent * scale != 1 for size, extent, scale in zip(sizes[2:], shape[2:], scales[2:], strict=True)
-    )
-    odd = ("antialias", "exclude_outside", "axes")
-    return len(shape) == 4 and whole and how in PLAIN and not any(attributes.get(name) for name in odd)
+    defaults = {"mode": "nearest", "coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_floor"}
+    how = tuple(text(attributes, *default) for default in defaults.items())
+    spatial = zip(sizes[2:], shape[2:], scales[2:], strict=True)
+    whole = all(size == extent * scale != 1 for size, extent, scale in spatial)
+    odd = any(attributes.get(name) for name in ("antialias", "exclude_outside", "axes"))
+    return len(shape) == 4 and whole and how in PLAIN and not odd
 
 
 def _equal(old: Any, new: Any) -> bool:
@@ -125,22 +126,21 @@ def _equal(old: Any, new: Any) -> bool:
 def _wanted(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any] | None:
     """Return the sizes, as integers or expressions; None if there are none that are known."""
     given = optional(inputs, 3)
-    if given is None:
-        return None
-    if is_symbolic(given):
+    if given is not None and is_symbolic(given):
         return list(objects(given.values))
-    value = constant(given, attributes)
+    value = None if given is None else constant(given, attributes)
     return None if value is None else [int(size) for size in value.reshape(-1)]
 
 
 def _upsample(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     scales = np.asarray(attributes["scales"], np.float32) if "scales" in attributes else None
     if scales is None:
-        scales = known(inputs[1], attributes, "the scales of Upsample")
+        scales = constant(inputs[1], attributes)
     given = {k: v for k, v in attributes.items() if k != "scales"}
     given |= {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
     given["tvm_custom"] = {**attributes["tvm_custom"], "opset": 13}
-    return _resize(builder, [inputs[0], None, tensor_constant(scales), None], given, convert)
+    factors = inputs[1] if scales is None else tensor_constant(scales)
+    return _resize(builder, [inputs[0], None, factors, None], given, convert)
 
 
 def _geometry(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
+from packager.frontends.onnx.graph.stated_shapes import SIZES
 from packager.frontends.onnx.ops.nn.resize_tables import Axis, Coordinate, resize_by_tables
 from packager.frontends.onnx.ops.operands import constant, dtype_of, extents, optional, text
 from packager.frontends.onnx.ops.operands import known as constant_of
@@ -27,13 +28,14 @@ MAX_DENOMINATOR = 1024
 @dataclass(frozen=True)
 class _Change:
     """A resized axis: extents before and after, and the model's scale; None if it gives sizes. ``region`` is the part
-    of the input that is resized, from 0 to 1."""
+    of the input that is resized, from 0 to 1: numbers or expressions."""
 
     axis: int
     extent: Any
     size: Any
     scale: Fraction | None
-    region: tuple[float, float] = (0.0, 1.0)
+    region: tuple[Any, Any] = (0.0, 1.0)
+    ratio: Any | None = None  # the scale of a run, as float64
 
 
 def resize_symbolic(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
@@ -87,6 +89,38 @@ def _by_tables(builder: Any, data: Any, changes: Sequence[_Change], attributes: 
 
     axes = [Axis(c.axis, c.extent, c.size, None if c.scale is None else float(c.scale)) for c in changes]
     return resize_by_tables(builder, data, axes, [coordinate(change) for change in changes], attributes)
+
+
+def resize_by_operands(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    """Return the data resized to stated sizes by scales, or from a region, that each run gives."""
+    data, region, scales = (optional(inputs, place) for place in range(3))
+    region = region if _crops(attributes) else None
+    shape = extents(data)
+    axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
+    sizes = [int(size) for size in attributes[SIZES]]
+    if not all(isinstance(extent, int) for extent in shape):
+        raise ValueError("Resize of symbolic extents by what data give: freeze it with --freeze")
+    by_scale = scales is not None and 0 not in extents(scales)
+    operands = tuple(x for x in (scales if by_scale else None, region) if x is not None)
+    made, coordinates = [], []
+    for number, axis in enumerate(axes):
+
+        def changed(old: Any, new: Any, *given: Any, axis: int = axis, number: int = number) -> _Change:
+            wide = [lambda at, tensor=tensor: tensor(tirx.const(at, "int64")).astype("float64") for tensor in given]
+            ratio = wide[0](number) if by_scale else None
+            part = (0.0, 1.0) if region is None else (wide[-1](number), wide[-1](len(axes) + number))
+            return _Change(axis, old, new, None, part, ratio)
+
+        def coordinate(i: Any, old: Any, new: Any, *given: Any, changed: Any = changed) -> Any:
+            return _coordinate(changed(old, new, *given), i, attributes)
+
+        def scale(*given: Any, changed: Any = changed) -> Any:
+            return changed(0, 0, *given).ratio
+
+        least = sizes[axis] / shape[axis]  # for a size is the extent times the scale, rounded down
+        made.append(Axis(axis, shape[axis], sizes[axis], least, operands, scale if by_scale else None))
+        coordinates.append(coordinate)
+    return resize_by_tables(builder, data, made, coordinates, attributes)
 
 
 def _crops(attributes: Mapping[str, Any]) -> bool:
@@ -162,8 +196,10 @@ def _coordinate(change: _Change, output: Any, attributes: Mapping[str, Any]) -> 
     mode = text(attributes, "coordinate_transformation_mode", "half_pixel")
     x = output.astype("float64")
     extent, size = _float(change.extent), _float(change.size)
-    scale = size / extent if change.scale is None else tirx.const(float(change.scale), "float64")
-    length = size if change.scale is None else extent * scale  # scales that give no whole extent count the fraction
+    scale, length = size / extent, size
+    given = change.ratio if change.scale is None else tirx.const(float(change.scale), "float64")
+    if given is not None:
+        scale, length = given, extent * given  # scales that give no whole extent count the fraction
     single = tirx.EQ(length, tirx.const(1.0, "float64"))
     middle = (x + 0.5) / scale - 0.5
     if mode == "half_pixel":
@@ -179,8 +215,8 @@ def _coordinate(change: _Change, output: Any, attributes: Mapping[str, Any]) -> 
         return tirx.Select(single, tirx.const(0.0, "float64"), x * (extent - 1.0) / last)
     if mode == "tf_crop_and_resize":
         start, end = change.region
-        inner = tirx.const(start, "float64") + x * (end - start) / last
-        return tirx.Select(single, tirx.const((start + end) / 2, "float64"), inner) * (extent - 1.0)
+        inner = start + x * (end - start) / last
+        return tirx.Select(single, (start + end) / 2.0 + extent * 0.0, inner) * (extent - 1.0)
     raise ValueError(f"Resize has no coordinate_transformation_mode {mode!r}")
 
 

@@ -20,17 +20,21 @@ WORK = "float64"
 
 @dataclass(frozen=True)
 class Axis:
-    """A resized axis: its extents before and after (integers or expressions), and how much it shrinks if that is a
-    number; None otherwise."""
+    """A resized axis: its extents before and after (integers or expressions), and its least scale if that is known.
+
+    ``operands`` are tensors that its coordinates depend on; ``scale`` returns the scale from these if a run gives it.
+    """
 
     axis: int
     extent: Any
     size: Any
-    shrink: float | None
+    least_scale: float | None
+    operands: tuple[Any, ...] = ()
+    scale: Callable[..., Any] | None = None
 
 
-# Returns the input coordinate of an output, from an axis in terms of a PrimFunc's variables.
-Coordinate = Callable[[Any, Any, Any], Any]
+# Returns the input coordinate of an output, from the extents before and after and the operands, as a PrimFunc has them.
+Coordinate = Callable[..., Any]
 
 
 def resize_by_tables(
@@ -71,18 +75,20 @@ def _number(value: float) -> Any:
     return tirx.const(value, WORK)
 
 
-def _emit(builder: Any, axis: Axis, compute: Callable[[Any, Any], Any], name: str) -> Any:
-    """Emit a kernel of ``compute``, which gets the extents before and after."""
+def _emit(builder: Any, axis: Axis, compute: Callable[..., Any], name: str) -> Any:
+    """Emit a kernel of ``compute``, which gets the extents before and after, and the operands."""
     symbolic = [part for part in (axis.extent, axis.size) if not isinstance(part, int)]
+    count = len(axis.operands)
 
     def bound(*given: Any) -> Any:
-        rest = iter(given)
+        rest = iter(given[count:])
         old, new = (
             tirx.const(part, "int64") if isinstance(part, int) else next(rest) for part in (axis.extent, axis.size)
         )
-        return compute(old, new)
+        return compute(old, new, *given[:count])
 
-    call = builder.call_te(bound, *symbolic, primfunc_name_hint=name, primfunc_attrs={"op_pattern": OPAQUE})
+    operands = [*axis.operands, *symbolic]
+    call = builder.call_te(bound, *operands, primfunc_name_hint=name, primfunc_attrs={"op_pattern": OPAQUE})
     return builder.emit(call)
 
 
@@ -91,32 +97,36 @@ def _tables(
 ) -> tuple[Any, Any]:
     """Return positions and weights, [size, taps] each."""
     antialias = bool(attributes.get("antialias", 0)) and not nearest
-    if antialias and axis.shrink is None:
+    if antialias and axis.least_scale is None:
         raise ValueError("Resize with antialias to symbolic sizes: fix the dims with --dim")
-    shrink = min(axis.shrink or 1.0, 1.0) if antialias else 1.0
+    shrink = min(axis.least_scale or 1.0, 1.0) if antialias else 1.0
     cubic = text(attributes, "mode", "nearest") == "cubic"
     reach = 2 if cubic else 1
     first = math.floor(-reach / shrink) + 1
     taps = 1 if nearest else (2 - first if antialias else reach + 1) - first
     excludes = bool(attributes.get("exclude_outside", 0))
 
-    def position(i: Any, tap: Any, old: Any, new: Any) -> Any:
-        x = coordinate(i, old, new)
+    def position(i: Any, tap: Any, *given: Any) -> Any:
+        x = coordinate(i, *given)
         if nearest:
             return _ROUNDED[text(attributes, "nearest_mode", "round_prefer_floor")](x).astype("int64")
         # The element before a coordinate; an integer coordinate belongs to the left interval.
         return tirx.ceil(x).astype("int64") - 1 + tap.astype("int64") + first
 
-    def positions(old: Any, new: Any) -> Any:
+    def positions(old: Any, new: Any, *given: Any) -> Any:
         def element(i: Any, tap: Any) -> Any:
-            return tirx.max(tirx.min(position(i, tap, old, new), old - 1), tirx.const(0, "int64"))
+            return tirx.max(tirx.min(position(i, tap, old, new, *given), old - 1), tirx.const(0, "int64"))
 
         return te.compute((new, taps), element, name="positions")
 
-    def weights(old: Any, new: Any) -> Any:
+    def weights(old: Any, new: Any, *given: Any) -> Any:
+        narrowed = _number(shrink)
+        if antialias and axis.scale is not None:
+            narrowed = tirx.min(axis.scale(*given), _number(1.0))
+
         def element(i: Any, tap: Any) -> Any:
-            at = position(i, tap, old, new)
-            distance = tirx.abs(at.astype(WORK) - coordinate(i, old, new)) * _number(shrink)
+            at = position(i, tap, old, new, *given)
+            distance = tirx.abs(at.astype(WORK) - coordinate(i, old, new, *given)) * narrowed
             if cubic:
                 weight = _cubic(distance, float(attributes.get("cubic_coeff_a", -0.75)))
             else:
@@ -157,9 +167,9 @@ def _cubic(x: Any, a: float) -> Any:
 def _inside(builder: Any, axis: Axis, coordinate: Coordinate, rank: int) -> Any:
     """Return whether each output of an axis is inside of the input, as a tensor of the data's rank."""
 
-    def compute(old: Any, new: Any) -> Any:
+    def compute(old: Any, new: Any, *given: Any) -> Any:
         def element(i: Any) -> Any:
-            x = coordinate(i, old, new)
+            x = coordinate(i, old, new, *given)
             return tirx.all(x >= _number(0.0), x <= old.astype(WORK) - _number(1.0))
 
         return te.compute((new,), element, name="inside")
