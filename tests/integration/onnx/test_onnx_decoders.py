@@ -213,6 +213,21 @@ def test_packed_sequences(operator: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, attention(q, k, v, ends, 2), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("packed", ["all", "keys"])
+def test_packed_heads(packed: str, tmp_path: Path) -> None:
+    """Against the same operands apart: onnxruntime has packed ones on GPUs only."""
+    q, k, v = f(2, 5, 8), f(2, 5, 8), f(2, 5, 8)
+    parts = [part.reshape(2, 5, 2, 1, 4) for part in (q, k, v)]
+    given = {"q": np.concatenate(parts, 3)} if packed == "all" else {"q": q, "k": np.concatenate(parts[1:], 3)}
+    node = helper.make_node("MultiHeadAttention", list(given), ["y"], "mha", domain=MICROSOFT, num_heads=2)
+    inputs = {name: (FLOAT, ["n", *array.shape[1:]]) for name, array in given.items()}
+    apart = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["y"], "mha", domain=MICROSOFT, num_heads=2)
+    plain = model_of([apart], {name: (FLOAT, [2, 5, 8]) for name in "qkv"}, {"y": [2, 5, 8]}, {})
+    (want,) = onnxruntime_of(plain).run(None, {"q": q, "k": k, "v": v})
+    with built(model_of([node], inputs, {"y": ["n", 5, 8]}, {}), tmp_path, {"n": (1, 3)}) as bundle:
+        np.testing.assert_allclose(bundle.run(given)["y"], want, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("directions", "direction"), [(1, "reverse"), (2, "bidirectional")])
 def test_dynamically_quantized_lstm(directions: int, direction: str, tmp_path: Path) -> None:
     """onnxruntime quantizes the inputs of each product, too: within a step of 8 bits."""

@@ -92,13 +92,23 @@ def _attended(b: Body, product: str, more: tuple[str, str, str], like: str) -> l
 
 
 def _multi_head(b: Body) -> list[str]:
-    """Inputs: q, k, v [batch, rows, width] (k and v may have heads apart), bias, mask, added bias, past key, value."""
+    """Inputs: q, k, v [batch, rows, width] (k and v may have heads apart), bias, mask, added bias, past key, value.
+
+    Packed ones are [batch, rows, heads, 3, depth] in place of q, and [batch, rows, heads, 2, depth] in place of k.
+    """
     q, k, v, bias, mask, added, past_key, past_value = (b.input(index) for index in range(8))
     heads = b.required("num_heads")
-    ranks = [len(b.extents(name)) for name in (q, k, v) if name]
-    if len(ranks) != 3 or ranks[0] != 3:
-        raise ValueError("packed queries, keys and values are not supported")
-    widths = [b.extents(name)[-1] for name in (q, k, v)]
+    if not k:
+        q, k, v = _unpacked(b, q, 3)
+    elif not v:
+        k, v = _unpacked(b, k, 2)
+    unpacked = b.input(0) == q and bool(b.input(2))
+    ranks = [len(b.extents(name)) if name in b.node.input else 3 for name in (q, k, v)]
+    if ranks[0] != 3:
+        raise ValueError("queries with heads apart are not supported")
+    if not unpacked and bias:
+        raise ValueError("a bias of packed operands is not supported")
+    widths = [b.extents(name)[-1] if unpacked else None for name in (q, k, v)]
     if bias:
         if None in widths or ranks != [3, 3, 3]:
             raise ValueError("a bias requires operands of [batch, rows, width] with known widths")
@@ -113,6 +123,14 @@ def _multi_head(b: Body) -> list[str]:
         return [b("Reshape", result, b.integers(0, 0, -1)), *present]
     total = _bias(b, mask, added, b.input(0), [(k, 1), *([(past_key, 2)] if past_key else [])])
     return _attend(b, q, k, v, total, (past_key, past_value), q_num_heads=heads, kv_num_heads=heads)
+
+
+def _unpacked(b: Body, x: str, count: int) -> list[str]:
+    """Return the parts along axis 3, as [batch, rows, width]."""
+    if len(b.extents(x)) != 5:
+        raise ValueError("operands that are packed have five axes")
+    parts = [b("Gather", x, b.array(index, np.int64), axis=3) for index in range(count)]
+    return [b("Reshape", part, b.integers(0, 0, -1)) for part in parts]
 
 
 def _rotary(b: Body) -> list[str]:

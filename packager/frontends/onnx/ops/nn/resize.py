@@ -18,7 +18,7 @@ from tvm import te, tirx
 from tvm_ffi import structural_equal
 
 from packager.bundle.arrays import Array
-from packager.frontends.onnx.graph.stated_shapes import SIZES
+from packager.frontends.onnx.graph.stated.shapes import SIZES
 from packager.frontends.onnx.ops.nn.resize_symbolic import resize_by_operands, resize_symbolic
 from packager.frontends.onnx.ops.operands import (
     Convert,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from packager.frontends.onnx.graph.stated_shapes import SIZES
+from packager.frontends.onnx.graph.stated.shapes import SIZES
 from packager.frontends.onnx.ops.nn.resize_tables import Axis, Coordinate, resize_by_tables
 from packager.frontends.onnx.ops.operands import constant, dtype_of, extents, optional, text
 from packager.frontends.onnx.ops.operands import known as constant_of

@@ -18,14 +18,15 @@ from packager.frontends.onnx.graph.contrib.body import Body, NotYetError
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
 from packager.frontends.onnx.graph.nodes import is_standard, rewrite_nodes, standard_version, title_of
+from packager.frontends.onnx.graph.stated.positions import NotStatedError, Shape, padded, sliced, static
 
 SIZES = "packager_sizes"  # attribute with the stated extents of the result, for ``ops.nn.resize``
 # Values that are computed from shapes, or have sizes that data give.
 NOT_FOLLOWED = ("Shape", "Size", "NonZero", "Compress", "Unique", "NonMaxSuppression", "If", "Loop", "Scan")
 UNARY = ("Identity", "Cast", "CastLike", "Sqrt", "Log", "Exp", "Abs", "Neg", "Reciprocal", "Relu", "Sigmoid", "Tanh")
+BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min")  # of a scalar, the other operand has all extents
 # More ways to reduce axes to the stated extents are not tried.
 MAX_WAYS = 6
-Shape = tuple[int, ...]
 
 
 def follow_stated_shapes(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> bool:
@@ -41,7 +42,7 @@ def follow_stated_shapes(model: onnx.ModelProto, inferred: Inferred, constants: 
         body = Body(node, inferred, constants, f"{title_of(node)}.stated.{index}.", opset)
         try:
             results = rule(body)
-        except (NotYetError, _NotStatedError):
+        except (NotYetError, NotStatedError):
             return None
         for name, result in zip(node.output, results, strict=False):
             if name and result:
@@ -54,13 +55,13 @@ def follow_stated_shapes(model: onnx.ModelProto, inferred: Inferred, constants: 
 def _hand_back(graph: onnx.GraphProto, inferred: Inferred) -> None:
     """Add the extents of values that operators on elements take, where those of their results are stated."""
     for node in reversed(graph.node):
-        known = inferred.extents.get(node.output[0]) if is_standard(node, *UNARY) else None
-        if known is not None and None not in known:
-            inferred.extents[node.input[0]] = known
-
-
-class _NotStatedError(Exception):
-    """The extents of a result are unknown."""
+        known = inferred.extents.get(node.output[0]) if is_standard(node, *UNARY, *BINARY) else None
+        if known is None or None in known:
+            continue
+        operands = node.input[:1] if node.op_type in UNARY else node.input
+        others = [name for name in operands if inferred.extents.get(name) != ()]
+        if len(others) == 1:
+            inferred.extents[others[0]] = known
 
 
 def _of_data(graph: onnx.GraphProto) -> set[str]:
@@ -77,13 +78,6 @@ def _of_data(graph: onnx.GraphProto) -> set[str]:
     return found
 
 
-def _static(b: Body, name: str) -> Shape:
-    known = [extent for extent in b.extents(name) if extent is not None]
-    if not name or len(known) != len(b.extents(name)):
-        raise _NotStatedError
-    return tuple(known)
-
-
 def _given(b: Body, place: int, values: Sequence[int] | int) -> list[str]:
     """Write the node with an input that is constant."""
     operands = list(b.node.input)
@@ -92,17 +86,17 @@ def _given(b: Body, place: int, values: Sequence[int] | int) -> list[str]:
 
 
 def _by_extents(place: int) -> _Rule:
-    return lambda b: _given(b, place, _static(b, b.output(0)))
+    return lambda b: _given(b, place, static(b, b.output(0)))
 
 
 def _reshaped(b: Body) -> list[str]:
-    return [b("Reshape", b.input(0), b.integers(*_static(b, b.output(0))))]
+    return [b("Reshape", b.input(0), b.integers(*static(b, b.output(0))))]
 
 
 def _tile(b: Body) -> list[str]:
-    old, new = _static(b, b.input(0)), _static(b, b.output(0))
+    old, new = static(b, b.input(0)), static(b, b.output(0))
     if 0 in old:
-        raise _NotStatedError
+        raise NotStatedError
     return _given(b, 1, [n // o for n, o in zip(new, old, strict=True)])
 
 
@@ -110,7 +104,7 @@ def _at_axis(place: int, default: int) -> _Rule:
     """The extent of the result along the node's axis."""
 
     def rule(b: Body) -> list[str]:
-        extents = _static(b, b.output(0))
+        extents = static(b, b.output(0))
         size = extents[b.flag("axis", default) % len(extents)]
         return _given(b, place, size if b.node.op_type == "OneHot" else [size])
 
@@ -119,14 +113,14 @@ def _at_axis(place: int, default: int) -> _Rule:
 
 def _split(b: Body) -> list[str]:
     axis = b.flag("axis")
-    return _given(b, 1, [_static(b, name)[axis] for name in b.node.output])
+    return _given(b, 1, [static(b, name)[axis] for name in b.node.output])
 
 
 def _at_axes(place: int) -> _Rule:
     """The extents of the result along the node's axes."""
 
     def rule(b: Body) -> list[str]:
-        extents = _static(b, b.output(0))
+        extents = static(b, b.output(0))
         return _given(b, place, [extents[axis] for axis in b.flag("axes", range(len(extents)))])
 
     return rule
@@ -135,8 +129,8 @@ def _at_axes(place: int) -> _Rule:
 def _resize(b: Body) -> list[str]:
     """Sizes are those of the result; scales and regions are left to the run, which needs to know the sizes."""
     if SIZES in b.attributes:
-        raise _NotStatedError
-    extents = _static(b, b.output(0))
+        raise NotStatedError
+    extents = static(b, b.output(0))
     operands = list(b.node.input)
     if len(operands) > 3 and operands[3] and b.flag("keep_aspect_ratio_policy", "stretch") == "stretch":
         operands[3] = b.integers(*(extents[axis] for axis in b.flag("axes", range(len(extents)))))
@@ -144,12 +138,12 @@ def _resize(b: Body) -> list[str]:
 
 
 def _affine_grid(b: Body) -> list[str]:
-    batch, *extents, _ = _static(b, b.output(0))
+    batch, *extents, _ = static(b, b.output(0))
     return _given(b, 1, [batch, 1, *extents])  # the number of channels does not count
 
 
 def _range(b: Body) -> list[str]:
-    (count,) = _static(b, b.output(0))
+    (count,) = static(b, b.output(0))
     kind = b.type_of(b.input(0))
     steps = b("Cast", b.integers(*range(count)), to=kind)
     return [b("Add", b("Mul", steps, b.input(2)), b.input(0))]
@@ -163,6 +157,27 @@ def _cumulative(b: Body) -> list[str]:
     return [_chosen(b, ways, axis, range(rank))]
 
 
+def _dft(b: Body) -> list[str]:
+    """Transform along each axis that gives the stated extents, and choose."""
+    old, new = static(b, b.input(0)), static(b, b.output(0))
+    one_sided, rank = bool(b.flag("onesided")), len(old)
+    if b.input(1):
+        raise NotStatedError
+    forward = one_sided and not b.flag("inverse")
+
+    def length(axis: int) -> int:
+        if forward:
+            return old[axis] // 2 + 1
+        return 2 * (old[axis] - 1) if one_sided else old[axis]
+
+    fitting = [axis for axis in range(rank - 1) if (*old[:axis], length(axis), *old[axis + 1 : -1]) == new[:-1]]
+    if not fitting:
+        raise NotStatedError
+    axes = b("Mod", b("Cast", b.input(2), to=TensorProto.INT64), b.array(rank, np.int64))
+    ways = [b("DFT", b.input(0), "", b.array(axis, np.int64), **b.attributes) for axis in fitting]
+    return [_chosen(b, ways, axes, fitting)]
+
+
 def _chosen(b: Body, ways: Sequence[str], code: str, codes: Sequence[int]) -> str:
     """Return the way whose code is the one that a run computes; the last one if there is none."""
     result = ways[-1]
@@ -173,11 +188,11 @@ def _chosen(b: Body, ways: Sequence[str], code: str, codes: Sequence[int]) -> st
 
 def _reduced(b: Body) -> list[str]:
     """Reduce the axes that give the stated extents; where several do, choose by the axes of the run."""
-    old, new, keeps = _static(b, b.input(0)), _static(b, b.output(0)), b.flag("keepdims", 1)
-    (count,) = _static(b, b.input(1))
+    old, new, keeps = static(b, b.input(0)), static(b, b.output(0)), b.flag("keepdims", 1)
+    (count,) = static(b, b.input(1))
     rank = len(old)
     if count == 0:
-        raise _NotStatedError
+        raise NotStatedError
 
     def extents(axes: Sequence[int]) -> Shape:
         kept = [1 if axis in axes else extent for axis, extent in enumerate(old)]
@@ -185,7 +200,7 @@ def _reduced(b: Body) -> list[str]:
 
     fitting = [axes for axes in itertools.combinations(range(rank), count) if extents(axes) == new]
     if not 0 < len(fitting) <= MAX_WAYS:
-        raise _NotStatedError
+        raise NotStatedError
     ways = [b(b.node.op_type, b.input(0), b.integers(*axes), **b.attributes) for axes in fitting]
     if len(ways) == 1:
         return ways
@@ -195,73 +210,7 @@ def _reduced(b: Body) -> list[str]:
     return [_chosen(b, ways, code, [sum(1 << axis for axis in axes) for axes in fitting])]
 
 
-def _sum(b: Body, x: str) -> str:
-    """Return the sum over axis 0."""
-    return b("ReduceSum", x, b.integers(0), keepdims=0) if b.opset >= 13 else b("ReduceSum", x, axes=[0], keepdims=0)
-
-
-def _named(b: Body, place: int, count: int, rank: int) -> str:
-    """Return which of the rank axes each of ``count`` parameters is for, as a matrix of 0 and 1."""
-    axes = b.integers(*range(count))
-    if b.input(place):
-        axes = b("Mod", b("Cast", b.input(place), to=TensorProto.INT64), b.array(rank, np.int64))
-    same = b("Equal", b.unsqueezed(axes, 1), b.integers(*range(rank)))
-    return b("Cast", same, to=TensorProto.INT64)
-
-
-def _slice(b: Body) -> list[str]:
-    """Gather from the start of the run along each axis."""
-    old, new = _static(b, b.input(0)), _static(b, b.output(0))
-    rank, wide = len(old), TensorProto.INT64
-    (count,) = _static(b, b.input(1))
-    named = _named(b, 3, count, rank)
-
-    def of_axes(values: str) -> str:
-        return _sum(b, b("Mul", named, b.unsqueezed(values, 1)))
-
-    start, size, zero, one = of_axes(b("Cast", b.input(1), to=wide)), b.integers(*old), *map(b.integers, (0, 1))
-    steps = b("Cast", b.input(4), to=wide) if b.input(4) else b.integers(*[1] * count)
-    step = b("Add", of_axes(steps), b("Sub", one, of_axes(b.integers(*[1] * count))))
-    start = b("Where", b("Less", start, zero), b("Add", start, size), start)
-    last = b("Where", b("Less", step, zero), b("Sub", size, one), size)
-    start = b("Min", b("Max", start, zero), last)
-    result = b.input(0)
-    for axis, extent in enumerate(new):
-        first, by = (b("Gather", vector, b.array(axis, np.int64)) for vector in (start, step))
-        places = b("Add", first, b("Mul", b.integers(*range(extent)), by))
-        result = b("Gather", result, places, axis=axis)
-    return [result]
-
-
-def _pad(b: Body) -> list[str]:
-    """Gather along each axis, from the positions that the mode says."""
-    old, new, mode = _static(b, b.input(0)), _static(b, b.output(0)), b.flag("mode", "constant")
-    rank, count = len(old), _static(b, b.input(1))[0] // 2
-    if 0 in old:
-        raise _NotStatedError
-    pads = b("Slice", b("Cast", b.input(1), to=TensorProto.INT64), b.integers(0), b.integers(count))
-    before = _sum(b, b("Mul", _named(b, 3, count, rank), b.unsqueezed(pads, 1)))
-    value = b("Reshape", b.input(2) or b.number(0, b.input(0)), b.array(np.empty(0), np.int64))
-    result, zero = b.input(0), b.array(0, np.int64)
-    for axis, (extent, made) in enumerate(zip(old, new, strict=True)):
-        size, last = b.array(extent, np.int64), b.array(extent - 1, np.int64)
-        places = b("Sub", b.integers(*range(made)), b("Gather", before, b.array(axis, np.int64)))
-        safe = b("Max", b("Min", places, last), zero)
-        if mode == "reflect":
-            period = b.array(max(1, 2 * (extent - 1)), np.int64)
-            turn = b("Mod", places, period)
-            safe = b("Min", turn, b("Sub", period, turn))
-        elif mode == "wrap":
-            safe = b("Mod", places, size)
-        result = b("Gather", result, safe, axis=axis)
-        if mode == "constant":
-            column = b.integers(*(-1 if other == axis else 1 for other in range(rank)))
-            inside = b("Equal", safe, places)
-            result = b("Where", b("Reshape", inside, column), result, value)
-    return [result]
-
-
-# Writes a node anew, and returns its outputs. Raises _NotStatedError, and NotYetError.
+# Writes a node anew, and returns its outputs. Raises NotStatedError, and NotYetError.
 _Rule = Callable[[Body], list[str]]
 WINDOWS = ("HannWindow", "HammingWindow", "BlackmanWindow")
 REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
@@ -271,8 +220,9 @@ RULES: Mapping[str, tuple[tuple[int, ...], _Rule]] = {
     **dict.fromkeys(("Unsqueeze", "Squeeze"), ((1,), _reshaped)),
     **{name: ((1,), _at_axis(1, -1)) for name in ("OneHot", "TopK")},
     **dict.fromkeys(("CumSum", "CumProd"), ((1,), _cumulative)),
-    **{name: ((0,), lambda b: _given(b, 0, _static(b, b.output(0))[0])) for name in WINDOWS},
+    **{name: ((0,), lambda b: _given(b, 0, static(b, b.output(0))[0])) for name in WINDOWS},
     **{f"Reduce{name}": ((1,), _reduced) for name in REDUCTIONS},
+    "DFT": ((2,), _dft),
     "ConstantOfShape": ((0,), _by_extents(0)),
     "MaxUnpool": ((2,), _by_extents(2)),
     "Tile": ((1,), _tile),
@@ -282,6 +232,6 @@ RULES: Mapping[str, tuple[tuple[int, ...], _Rule]] = {
     "CenterCropPad": ((1,), _at_axes(1)),
     "Resize": ((1, 2, 3), _resize),
     "Upsample": ((1,), _resize),
-    "Slice": ((1, 2, 3, 4), _slice),
-    "Pad": ((1, 3), _pad),
+    "Slice": ((1, 2, 3, 4), sliced),
+    "Pad": ((1, 3), padded),
 }
