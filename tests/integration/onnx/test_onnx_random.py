@@ -14,6 +14,7 @@ from scipy import stats
 
 import packager
 from packager.bundle.manifest import RandomNode
+from packager.errors import ModelError
 from tests.onnx_nodes import BOOL, FLOAT, INT64, model_of
 
 SEED = 0x1234_5678_9ABC_DEF0
@@ -221,6 +222,20 @@ def test_streams(tmp_path: Path) -> None:
     assert by_name["free"] == RandomNode("free", "RandomUniform", "random_seed")
     assert by_name["in_loop"] == RandomNode("in_loop", "RandomUniform", None)
     assert set(by_name) == {"free", "in_loop", "n_a", "n_b", "n_c"}
+
+
+def test_a_loop_that_is_not_unrolled_is_refused(tmp_path: Path) -> None:
+    """Each of its steps would draw the same numbers."""
+    body = helper.make_graph(
+        [helper.make_node("RandomUniform", [], ["r"], "inside", shape=[2]), helper.make_node("Identity", ["b"], ["c"])],
+        "body",
+        [helper.make_tensor_value_info("i", INT64, []), helper.make_tensor_value_info("b", BOOL, [])],
+        [helper.make_tensor_value_info("c", BOOL, []), helper.make_tensor_value_info("r", FLOAT, [2])],
+    )
+    loop = node("Loop", ["steps", "going"], ["rs"], body=body)
+    inputs = {"steps": ("int64", ()), "going": ("bool", ())}
+    with pytest.raises(ModelError, match="'inside' of operator RandomUniform draws random numbers in node 'n_rs'"):
+        bundle_of(tmp_path, [loop], inputs, {"rs": FLOAT})
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from packager.bundle.manifest import RandomNode
+from packager.errors import ModelError
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.nodes import attributes_of, inner_graphs, is_standard, replace_all, title_of
 
@@ -58,13 +59,23 @@ def number_streams(graph: onnx.GraphProto) -> Streams:
 
 def connect_seeds(graph: onnx.GraphProto, constants: Constants, streams: Streams) -> tuple[RandomNode, ...]:
     """Give each node that is left the seed of the run as an input, unless it has one of its own, and number the copies
-    of a node. The input is removed if no node needs it. Return the nodes for the manifest."""
+    of a node. The input is removed if no node needs it. Return the nodes for the manifest.
+
+    Raises ModelError for a node in a loop that is left: its steps would draw the same numbers.
+    """
     copies: Counter[int] = Counter()
     found: dict[str, RandomNode] = {}
     seed = streams.seed or ""
     is_input = any(value.name == seed for value in graph.input)
     needed = False
     for node in graph.node:
+        for part in (part for inner in inner_graphs(node) for part in inner.node):
+            if STREAM in attributes_of(part) and _draws(part, constants):
+                raise ModelError(
+                    f"node {streams.titles[attributes_of(part)[STREAM]]!r} of operator {part.op_type} draws random "
+                    f"numbers in node {title_of(node)!r} of operator {node.op_type}, which is not unrolled",
+                    hint="give the loop a constant number of steps, or cut the model there",
+                )
         attributes = attributes_of(node)
         if STREAM not in attributes or not _draws(node, constants):
             continue
