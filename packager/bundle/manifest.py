@@ -29,14 +29,26 @@ SELECTION_SECTION = ".packager.selection"
 
 
 @dataclass(frozen=True)
+class RandomNode:
+    """A node of the model that draws random numbers. ``seed`` names the input that they follow from; null: they follow
+    from the node's own seed or a frozen one, and are the same in each run."""
+
+    node: Name
+    operator: Name
+    seed: Name | None
+
+
+@dataclass(frozen=True)
 class Model:
-    """The compiled model file; ``opset`` maps ONNX domains to versions and is empty for other formats."""
+    """The compiled model file; ``opset`` maps ONNX domains to versions and is empty for other formats. ``random`` are
+    its nodes that draw random numbers."""
 
     name: Name
     format: Name
     sha256: Sha256
     opset: dict[str, Count]
     producer: str | None
+    random: Annotated[tuple[RandomNode, ...], Unique("node")] = ()
 
 
 @dataclass(frozen=True)

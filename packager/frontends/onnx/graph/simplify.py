@@ -30,7 +30,10 @@ from packager.frontends.onnx.graph.nodes import (
     rewrite_nodes,
     standard_version,
 )
+from packager.frontends.onnx.graph.optimizer_steps import expand_steps
+from packager.frontends.onnx.graph.stated.shapes import follow_stated_shapes
 from packager.frontends.onnx.graph.unroll_loops import unroll_loops
+from packager.frontends.onnx.graph.vector_moves import gather_moves
 
 # Operators whose optional outputs are computed only if the node has them.
 OPTIONAL_OUTPUTS = ("LayerNormalization", "Attention", "Dropout", "MaxPool")
@@ -55,6 +58,8 @@ def simplify(
         _split_to_slices(model, inferred, constants)
         folded = _replace_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
         changed = bounded | expand_contributed(model, inferred, constants)
+        changed |= expand_steps(model, inferred, constants)
+        changed |= follow_stated_shapes(model, inferred, constants) | gather_moves(model, inferred, constants)
         changed |= inline_branches(model.graph, constants) | expand_functions(model, inferred)
         if (changed | unroll_loops(model, inferred, constants)) or folded:
             continue

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx, topi
+from tvm import relax, te, tirx
 
 from packager.frontends.onnx.ops.operands import (
     Convert,
@@ -23,8 +23,10 @@ from packager.frontends.onnx.ops.operands import (
     optional,
     output_count,
     static_extents,
+    tensor_constant,
     text,
 )
+from packager.frontends.onnx.ops.shape_arithmetic import known as shape_known
 
 
 def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -50,23 +52,56 @@ def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
 
 
 def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Pad with a value computed at run time; TVM's importer supports constants only."""
-    value = optional(inputs, 2)
-    if value is None or constant(value, attributes) is not None or text(attributes, "mode", "constant") != "constant":
+    """Pad by extents that follow from dims, or with a value computed at run time; TVM's importer supports constants
+    only."""
+    data, value, mode = inputs[0], optional(inputs, 2), text(attributes, "mode", "constant")
+    given = None if optional(inputs, 1) is None else shape_known(inputs[1], attributes)
+    symbolic = given is not None and not all(isinstance(extent, int) for extent in given.reshape(-1))
+    constant_value = value is None or constant(value, attributes) is not None
+    if not symbolic and (constant_value or mode != "constant"):
         return convert("Pad", list(inputs), attributes)
-    data, pads = inputs[0], known(inputs[1], attributes, "an input of Pad (pads)").tolist()
-    rank = data.ty.ndim
+    if given is None:
+        raise ValueError("an input of Pad (pads) is not constant: freeze it with --freeze")
+    rank, pads = data.ty.ndim, list(given.reshape(-1))
     axes = list(range(rank))
     if optional(inputs, 3) is not None:
         axes = [int(axis) % rank for axis in known(inputs[3], attributes, "the axes of Pad")]
-    before, after = [0] * rank, [0] * rank
+    sides: list[list[Any]] = [[0] * rank, [0] * rank]
     for number, axis in enumerate(axes):
-        before[axis], after[axis] = pads[number], pads[len(axes) + number]
+        sides[0][axis], sides[1][axis] = pads[number], pads[len(axes) + number]
+    filler = tensor_constant(np.zeros((), dtype_of(data))) if value is None else value
+    expressions = [extent for side in sides for extent in side if not isinstance(extent, int)]
 
-    def compute(x: Any, filler: Any) -> Any:
-        return topi.nn.pad(x, before, after, filler(*[0] * len(filler.shape)))
+    def compute(x: Any, fill: Any, *rest: Any) -> Any:
+        values = iter(rest)
+        before, after = (
+            [tirx.const(extent, "int64") if isinstance(extent, int) else next(values) for extent in side]
+            for side in sides
+        )
+        shape = [size + low + high for size, low, high in zip(x.shape, before, after, strict=True)]
 
-    return builder.call_te(compute, data, value, primfunc_name_hint="pad")
+        def element(*index: Any) -> Any:
+            places = [i.astype("int64") - low for i, low in zip(index, before, strict=True)]
+            pairs = list(zip(places, x.shape, sides[0], sides[1], strict=True))
+            safe = [_moved(place, size, mode) for place, size, _, _ in pairs]
+            if mode != "constant":
+                return x(*safe)
+            inside = tirx.all(*(tirx.all(place >= 0, place < size) for place, size, _, _ in pairs))
+            return tirx.if_then_else(inside, x(*places), fill(*[0] * len(fill.shape)))
+
+        return te.compute(shape, element, name="pad")
+
+    return builder.call_te(compute, data, filler, *expressions, primfunc_name_hint="pad")
+
+
+def _moved(place: Any, size: Any, mode: str) -> Any:
+    """Return the index of the element that the mode repeats at a place."""
+    last = size - 1
+    if mode == "wrap":
+        return tirx.floormod(place, size)
+    if mode == "reflect":
+        place = last - tirx.abs(last - tirx.abs(place))
+    return tirx.max(tirx.min(place, last), tirx.const(0, "int64"))
 
 
 def _reverse_sequence(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
