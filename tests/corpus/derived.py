@@ -134,7 +134,7 @@ TOOLS: dict[str, tuple[Convert, tuple[str, ...], float, tuple[str, ...]]] = {
     "ort_qoperator": (_static(quantization.QuantFormat.QOperator), STATIC, INT8, ()),
     "ort_dynamic_int8": (_dynamic, ("bert", "gpt2", "t5_encoder", "bilstm", "vit", "resnet"), INT8, ()),
     "ort_matmul_nbits": (_blockwise, ("llama", "bert"), 1e-2, ()),
-    "ort_basic": (_saved("BASIC"), ("bert", "yolo", "resnet", "whisper_decoder"), 1e-4, ()),
+    "ort_basic": (_saved("BASIC"), ("bert", "yolo", "resnet", "whisper_encoder"), 1e-4, ()),
     "ort_extended": (_saved("EXTENDED"), ("bert", "gpt2", "llama", "yolo", "resnet", "vit"), 1e-4, ()),
     "ort_all": (_saved("ALL"), ("bert", "resnet", "yolo"), 1e-4, ()),
     "ort_transformers": (_fused("bert"), ("bert", "roberta", "vit", "distilbert"), 1e-4, ()),

@@ -64,10 +64,11 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
 
 
 def _read(path: Path, torch: Any) -> Any:
+    from packager.frontends.torch.containers import unknown_containers
     from packager.frontends.torch.ops.program import check_inputs, decompose
 
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), unknown_containers(path):
             warnings.simplefilter("ignore")  # torch warns about deprecated calls of its own
             program = torch.export.load(path)
             check_inputs(program)

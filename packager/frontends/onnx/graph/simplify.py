@@ -51,7 +51,10 @@ def simplify(
         bounded = _rewrite(model.graph, inferred, constants)
         _split_to_slices(model, inferred, constants)
         folded = _replace_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
-        changed = bounded | expand_contributed(model, inferred, constants)
+        changed = bounded
+        # An expansion makes the types known that the next one on the way down needs: as many steps as layers.
+        while expand_contributed(model, inferred, constants):
+            inferred, changed = infer(model, custom), True
         changed |= inline_branches(model.graph, constants, inferred) | expand_functions(model, inferred)
         if not (changed | unroll_loops(model, inferred, constants)) and not folded:
             break
