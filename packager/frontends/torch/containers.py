@@ -3,18 +3,25 @@
 An exported program names the types of its nested inputs and outputs: caches and outputs of transformers, dataclasses,
 named tuples. torch reads a program only where each is registered, as it is in the process that wrote it. Here the order
 of their tensors is all that counts, and the file has that: unknown types are read as plain containers.
+
+The inputs that a program was exported with are in its file too, pickled. Where they are more than tensors in plain
+containers they are left out, and nothing is imported or called for them.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import io
 import json
+import pickle
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch._export.serde import serialize
 from torch.utils import _pytree as pytree
 
 
@@ -32,11 +39,23 @@ def unknown_containers(path: Path) -> Iterator[None]:
             made.append(_container(name))
         else:
             made.append(_named_tuple(name, fields))
+    theirs, serialize.deserialize_torch_artifact = serialize.deserialize_torch_artifact, _plain
     try:
         yield
     finally:
+        serialize.deserialize_torch_artifact = theirs
         for kind in made:
             pytree._deregister_pytree_node(kind)
+
+
+def _plain(pickled: Any) -> Any:
+    """Read what is pickled in a file as tensors and plain containers; nothing if it has more."""
+    if not isinstance(pickled, bytes):
+        return pickled
+    try:
+        return torch.load(io.BytesIO(pickled), weights_only=True) if pickled else {}
+    except (pickle.UnpicklingError, RuntimeError, EOFError):
+        return {}
 
 
 def _container(name: str) -> type:

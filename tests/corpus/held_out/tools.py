@@ -94,7 +94,7 @@ def _detector(paddle: Any) -> Any:
         def forward(self, image: Any) -> Any:
             one = self.one(image)
             two = self.two(one)
-            joined = self.lateral(one) + nn.functional.interpolate(two, scale_factor=2, mode="nearest")
+            joined = self.lateral(one) + nn.functional.interpolate(two, scale_factor=2.0, mode="nearest")
             return nn.functional.sigmoid(self.up(self.join(joined)))
 
     return Detector()
