@@ -50,11 +50,13 @@ def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
 
 
 def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Pad with a value computed at run time; TVM's importer supports constants only."""
-    value = optional(inputs, 2)
-    if value is None or constant(value, attributes) is not None or text(attributes, "mode", "constant") != "constant":
+    """Pad by extents, or with a value computed at run time; TVM's importer supports constants only."""
+    value, mode = optional(inputs, 2), text(attributes, "mode", "constant")
+    sized = isinstance(inputs[1], relax.ShapeExpr) and constant(inputs[1], attributes) is None
+    if not sized and (value is None or constant(value, attributes) is not None or mode != "constant"):
         return convert("Pad", list(inputs), attributes)
-    data, pads = inputs[0], known(inputs[1], attributes, "an input of Pad (pads)").tolist()
+    data = inputs[0]
+    pads = list(inputs[1].values) if sized else known(inputs[1], attributes, "an input of Pad (pads)").tolist()
     rank = data.ty.ndim
     axes = list(range(rank))
     if optional(inputs, 3) is not None:
@@ -62,11 +64,40 @@ def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
     before, after = [0] * rank, [0] * rank
     for number, axis in enumerate(axes):
         before[axis], after[axis] = pads[number], pads[len(axes) + number]
+    filler = relax.const(0, dtype_of(data)) if value is None else value
+    if not sized:
 
-    def compute(x: Any, filler: Any) -> Any:
-        return topi.nn.pad(x, before, after, filler(*[0] * len(filler.shape)))
+        def compute(x: Any, filler: Any) -> Any:
+            return topi.nn.pad(x, before, after, filler(*[0] * len(filler.shape)))
 
-    return builder.call_te(compute, data, value, primfunc_name_hint="pad")
+        return builder.call_te(compute, data, filler, primfunc_name_hint="pad")
+    return builder.call_te(_padded, data, filler, before, after, mode, primfunc_name_hint="pad")
+
+
+def _padded(x: Any, filler: Any, before: Sequence[Any], after: Sequence[Any], mode: str) -> Any:
+    """Return ``x`` padded by extents; those below zero cut off."""
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise ValueError(f"mode {mode!r} is none of Pad")
+
+    def element(*at: Any) -> Any:
+        inside, source = [], []
+        for index, start, extent in zip(at, before, x.shape, strict=True):
+            place = index - start
+            if mode == "constant":
+                inside += [place >= 0, place < extent]
+            elif mode == "wrap":
+                place = tirx.floormod(place, extent)
+            elif mode == "reflect":
+                place = tirx.Select(place < 0, 0 - place, place)
+                place = tirx.Select(place >= extent, 2 * extent - 2 - place, place)
+            # Reflections of more than an extent are not defined, but have to stay in the memory.
+            source.append(place if mode in ("constant", "wrap") else tirx.max(tirx.min(place, extent - 1), 0))
+        if mode == "constant":
+            return tirx.if_then_else(tirx.all(*inside), x(*source), filler(*[0] * len(filler.shape)))
+        return x(*source)
+
+    shape = [extent + start + end for extent, start, end in zip(x.shape, before, after, strict=True)]
+    return te.compute(shape, element, name="pad")
 
 
 def _reverse_sequence(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -93,7 +124,8 @@ def _columns_to_image(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     rank = len(image)
     dilations, strides = attributes.get("dilations", [1] * rank), attributes.get("strides", [1] * rank)
     pads = attributes.get("pads", [0] * 2 * rank)
-    batch, rows, _ = static_extents(inputs[0])
+    batch = extents(inputs[0])[0]
+    rows, _ = static_extents(inputs[0], first=1)
     counts = [
         (image[i] + pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(rank)
     ]
