@@ -141,8 +141,8 @@ TOOLS: dict[str, tuple[Convert, tuple[str, ...], float, tuple[str, ...]]] = {
     "ort_transformers_gpt2": (_fused("gpt2"), ("gpt2", "llama"), 1e-4, ()),
     "ort_transformers_fp16": (_fused("bert", half=True), ("bert",), FP16, ()),
     "ort_shape_inference": (_shaped, ("bert", "yolo"), 1e-4, ("sympy",)),
-    "fp16": (_half(), ("resnet", "bert", "yolo", "unet"), FP16, ("onnxconverter_common",)),
-    "fp16_float_io": (_half(keep_io_types=True), ("resnet", "bert", "gpt2"), FP16, ("onnxconverter_common",)),
+    "fp16": (_half(), ("resnet", "bert", "vit", "unet"), FP16, ("onnxconverter_common",)),
+    "fp16_float_io": (_half(keep_io_types=True), ("resnet", "bert", "vit"), FP16, ("onnxconverter_common",)),
     "onnxslim": (_slim, ("bert", "yolo", "t5"), 1e-4, ("onnxslim",)),
 }
 

@@ -28,6 +28,8 @@ def name_dims(graph: onnx.GraphProto) -> tuple[dict[str, str], dict[str, str]]:
                 hint="give the input a shape in the model; its extents may be symbolic",
             )
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_param.isascii() and dim.dim_param.isdigit():
+                dim.dim_value = int(dim.dim_param)  # some exporters write an extent as the name of a dim
             if dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0:
                 continue
             key = dim.dim_param or (value.name, axis)

@@ -7,6 +7,7 @@ from ..exporting import cases
 from .sound import SOUND
 from .text import TEXT
 from .tools import TOOLS
+from .transformers_exporter import EXPORTED
 from .vision import VISION, timm_cases
 
-HELD_OUT: list[Case] = [*cases([*TEXT, *VISION, *SOUND]), *timm_cases(), *TOOLS]
+HELD_OUT: list[Case] = [*cases([*TEXT, *VISION, *SOUND]), *timm_cases(), *TOOLS, *EXPORTED]

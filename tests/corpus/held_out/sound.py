@@ -149,6 +149,7 @@ SOUND = [
         sound("SEW", squeeze_factor=2),
         fixed("ast", _spectrogram, "input_values", "logits", 2, 48, 32),
         fixed("patchtst", _patches, "past_values", "y", 2, 32, 3),
+        fixed("patchtsmixer", _mixer, "past_values", "y", 2, 32, 3),
         Model(
             "conformer",
             lambda: Call(Conformer().eval(), lambda inner, x: inner(x)),
@@ -164,7 +165,6 @@ SOUND = [
         sound("WavLM"),
         sound("Data2VecAudio", conv_pos_kernel_size=5),
         sound("UniSpeechSat"),
-        fixed("patchtsmixer", _mixer, "past_values", "y", 2, 32, 3),
         Model(
             "conv_tasnet",
             lambda: Call(Separator().eval(), lambda inner, x: inner(x)),

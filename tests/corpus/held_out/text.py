@@ -12,7 +12,6 @@ from ..decoders import GROUPED, prefill, step
 from ..text import SEQ2SEQ, SMALL, encoder, translator
 
 DYNAMO, TORCHSCRIPT = ("dynamo",), ("torchscript",)
-HEAD = {**GROUPED, "head_dim": 16}
 LATENT: dict[str, Any] = {
     **SMALL,
     "num_key_value_heads": 4,
@@ -53,7 +52,6 @@ TEXT = [
     ),
     *by(
         TORCHSCRIPT,
-        encoder("Funnel", d_model=64, n_head=4, d_head=16, d_inner=128, block_sizes=[1, 1], num_hidden_layers=None),
         encoder("Nystromformer", num_landmarks=8, segment_means_seq_len=8),
         encoder("Camembert", head="ForTokenClassification", num_labels=3),
         encoder("Deberta", relative_attention=True, pos_att_type=["p2c", "c2p"], max_relative_positions=16),
@@ -63,7 +61,6 @@ TEXT = [
         prefill("Starcoder2", GROUPED),
         prefill("Mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 100, "max_seq_len": 64}),
         prefill("Persimmon", SMALL),
-        prefill("Glm4", {**HEAD, "pad_token_id": 0, "partial_rotary_factor": 0.5}),
         prefill("Nemotron", GROUPED),
         step("Olmo2", GROUPED, heads=2),
         translator("blenderbot", lambda: tr.BlenderbotForConditionalGeneration(tr.BlenderbotConfig(**SEQ2SEQ))),

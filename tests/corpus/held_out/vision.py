@@ -109,10 +109,11 @@ VISION = [
     *by(
         DYNAMO,
         image("Swinv2", image_size=32, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4),
-        image("Hiera", image_size=[32, 32], embed_dim=16, depths=[1, 1], num_heads=[1, 2], mask_unit_size=[4, 4]),
         image("FocalNet", image_size=32, embed_dim=16, depths=[1, 1], focal_levels=[2, 2], focal_windows=[3, 3]),
         image("Pvt", size=64, image_size=64, hidden_sizes=[16, 32, 40, 64], depths=[1, 1, 1, 1]),
         image("Data2VecVision", **SMALL),
+        image("MobileViTV2", size=64, image_size=64, width_multiplier=0.25),
+        image("Dinov2WithRegisters", **SLIM),
         pictures("detr_resnet", _detr, "logits", "boxes", shape=(2, 3, 64, 64)),
         pictures("maskformer", _mask_former, "classes", "masks", shape=(2, 3, 64, 64)),
         pictures("swin2sr", _swin2sr, "image", shape=(2, 3, 16, 16)),
@@ -120,11 +121,8 @@ VISION = [
     *by(
         TORCHSCRIPT,
         image("Levit", size=64, image_size=64, hidden_sizes=[32, 48, 64], num_attention_heads=[2, 3, 4]),
-        image("Cvt", size=64, embed_dim=[16, 32, 48], num_heads=[1, 2, 3], depth=[1, 1, 2]),
-        image("MobileViTV2", size=64, image_size=64, width_multiplier=0.25),
         image("Bit", size=64, embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_groups=4),
         image("ViTMSN", **SMALL),
-        image("Dinov2WithRegisters", **SLIM),
         pictures("depth_anything", _depth_anything, "depth"),
         pictures("yolos", _yolos, "logits", "boxes", shape=(2, 3, 32, 48)),
         sized(

@@ -1,6 +1,6 @@
 """Converters of data movement that TVM's importer lacks, or supports with constants only; and Det, IsInf.
 
-ONNX operators OneHot (11), Pad (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
+ONNX operators OneHot (11), Pad (25), Reshape (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
 BatchNormalization in training mode (15).
 """
 
@@ -25,6 +25,7 @@ from packager.frontends.onnx.ops.operands import (
     static_extents,
     text,
 )
+from packager.graph.dataflow import shape_of
 
 
 def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -98,6 +99,47 @@ def _padded(x: Any, filler: Any, before: Sequence[Any], after: Sequence[Any], mo
 
     shape = [extent + start + end for extent, start, end in zip(x.shape, before, after, strict=True)]
     return te.compute(shape, element, name="pad")
+
+
+def _reshape(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Reshape; an extent of -1 by canceling equal factors, which TVM would multiply out and divide by each other."""
+    data, target = inputs
+    wanted = list(target.values) if isinstance(target, relax.ShapeExpr) else constant(target, attributes)
+    shape = shape_of(data)
+    if wanted is None or shape is None or all(isinstance(extent, int) for extent in shape):
+        return convert("Reshape", list(inputs), attributes)
+    wanted = [int(extent) if isinstance(extent, int | np.integer | tirx.IntImm) else extent for extent in wanted]
+    if not attributes.get("allowzero", 0) and len(wanted) <= len(shape):
+        wanted = [shape[axis] if isinstance(e, int) and e == 0 else e for axis, e in enumerate(wanted)]
+    rest = _quotient(shape, [extent for extent in wanted if not (isinstance(extent, int) and extent == -1)], attributes)
+    if rest is None or sum(isinstance(extent, int) and extent == -1 for extent in wanted) != 1:
+        return convert("Reshape", list(inputs), attributes)
+    return relax.op.reshape(data, [rest if isinstance(e, int) and e == -1 else e for e in wanted])
+
+
+def _quotient(extents: Sequence[Any], by: Sequence[Any], attributes: Mapping[str, Any]) -> Any | None:
+    """Return the product of ``extents`` divided by that of others; None unless all factors of these cancel."""
+    analyzer = attributes["tvm_custom"]["analyzer"]
+    left = [factor for extent in extents for factor in _factors(extent)]
+    number, symbols = math.prod(e for e in left if isinstance(e, int)), [e for e in left if not isinstance(e, int)]
+    divisor = 1
+    for factor in (factor for extent in by for factor in _factors(extent)):
+        if isinstance(factor, int):
+            divisor *= factor
+            continue
+        equal = [n for n, symbol in enumerate(symbols) if analyzer.can_prove_equal(symbol, factor)]
+        if not equal:
+            return None
+        del symbols[equal[0]]
+    if divisor == 0 or number % divisor:
+        return None
+    return math.prod(symbols, start=number // divisor)
+
+
+def _factors(extent: Any) -> list[Any]:
+    if isinstance(extent, tirx.Mul):
+        return [*_factors(extent.a), *_factors(extent.b)]
+    return [int(extent) if isinstance(extent, int | tirx.IntImm) else extent]
 
 
 def _reverse_sequence(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -223,6 +265,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "OneHot": _one_hot,
     "Pad": _pad,
     "ReverseSequence": _reverse_sequence,
+    "Reshape": _reshape,
     "Col2Im": _columns_to_image,
     "IsInf": _is_infinite,
     "Det": _determinant,

@@ -26,3 +26,18 @@ def test_a_chain_of_any_length_is_expanded(length: int) -> None:
     onnx.checker.check_model(model)
     simplify(model, {}, {})
     assert not any(node.domain for node in model.graph.node)
+
+
+def test_outputs_that_nothing_reads_are_omitted() -> None:
+    """A mean and a deviation that have names, as exporters write them, are still left out."""
+    node = helper.make_node(
+        "SkipLayerNormalization", ["x", "skip", "gamma"], ["y", "mean", "deviation", "sum"], domain="com.microsoft"
+    )
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("x", "skip", "y")]
+    graph = helper.make_graph([node], "named", values[:2], values[2:])
+    graph.initializer.append(helper.make_tensor("gamma", TensorProto.FLOAT, [4], [1.0] * 4))
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    )
+    simplify(model, {}, {})
+    assert not any(node.domain for node in model.graph.node)
