@@ -147,9 +147,7 @@ SEQUENCES = [
     sequence("bilstm", lambda: Tagger(nn.LSTM), {"ids": tokens(2, 9)}, {"scores": TIME}),
     sequence("bigru", lambda: Tagger(nn.GRU), {"ids": tokens(2, 9)}, {"scores": TIME}),
     # torch's newer exporter cannot write plain recurrent networks.
-    sequence(
-        "birnn", lambda: Tagger(nn.RNN), {"ids": tokens(2, 9)}, {"scores": TIME}, exporters=("torchscript",)
-    ),
+    sequence("birnn", lambda: Tagger(nn.RNN), {"ids": tokens(2, 9)}, {"scores": TIME}, exporters=("torchscript",)),
     sequence(
         "lstm_stream",
         Forecast,
@@ -163,6 +161,7 @@ SEQUENCES = [
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0), 2),
         {"x": noise(2, 9, 16)},
         {"y": TIME},
+        exporters=("dynamo",),  # TorchScript writes the sizes that it saw into attention
     ),
     sequence(
         "stft",
