@@ -57,8 +57,8 @@ def _dense(paddle: Any) -> Any:
     return paddle.vision.models.DenseNet(layers=121, num_classes=5)
 
 
-def _google(paddle: Any) -> Any:
-    return paddle.vision.models.GoogLeNet(num_classes=5)
+def _squeeze(paddle: Any) -> Any:
+    return paddle.vision.models.squeezenet1_1(num_classes=5)
 
 
 def _detector(paddle: Any) -> Any:
@@ -107,7 +107,7 @@ TOOLS = [
     keras_case("keras_unrolled", _unrolled, ("n", 10, 6), BATCH, *AT),
     _paddle_case("paddle_shufflenet", _shuffle, ("n", 3, 64, 64), PICTURES, *AT),
     _paddle_case("paddle_densenet", _dense, ("n", 3, 64, 64), PICTURES, *AT),
-    _paddle_case("paddle_googlenet", _google, ("n", 3, 64, 64), PICTURES, *AT),
+    _paddle_case("paddle_squeezenet", _squeeze, ("n", 3, 64, 64), PICTURES, *AT),
     _paddle_case(
         "paddle_detector",
         _detector,
