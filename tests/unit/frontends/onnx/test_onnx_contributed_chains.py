@@ -12,7 +12,8 @@ from packager.frontends.onnx.graph.simplify import simplify
 @pytest.mark.parametrize("length", [3, 60])
 def test_a_chain_of_any_length_is_expanded(length: int) -> None:
     nodes = [
-        helper.make_node("QuickGelu", [f"x{n}"], [f"x{n + 1}"], domain="com.microsoft", alpha=1.5) for n in range(length)
+        helper.make_node("QuickGelu", [f"x{n}"], [f"x{n + 1}"], domain="com.microsoft", alpha=1.5)
+        for n in range(length)
     ]
     graph = helper.make_graph(
         nodes,
