@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from packager.bundle import shape_expr, strict_json
 from packager.bundle.fields import Count, DTypeName, FileName, Identifier, Name, Sha256, Symbol, TargetValue
+from packager.bundle.origin import Provenance, RandomNode
 from packager.bundle.requirements import Requirements
 from packager.bundle.strict_json import HasKey, Range, Unique
 
@@ -26,16 +27,6 @@ SECTION_NAME = ".packager.manifest"
 CONSTANTS_SECTION = ".packager.constants"
 GOLDEN_SECTION = ".packager.golden"
 SELECTION_SECTION = ".packager.selection"
-
-
-@dataclass(frozen=True)
-class RandomNode:
-    """A node of the model that draws random numbers. ``seed`` names the input that they follow from; null: they follow
-    from the node's own seed or a frozen one, and are the same in each run."""
-
-    node: Name
-    operator: Name
-    seed: Name | None
 
 
 @dataclass(frozen=True)
@@ -230,32 +221,6 @@ class Golden:
     atol: Annotated[float, Range(0)]
     bytes: Count
     sha256: Sha256
-
-
-@dataclass(frozen=True)
-class BuildInput:
-    """A file that a build read, or the value of an input that it froze.
-
-    ``role`` is ``model`` (with its external data), ``constants``, ``golden``, ``frozen``, or the kind of the backend
-    that read the file. ``name`` is a file's without its folder, but for external data relative to the model's.
-    """
-
-    role: Name
-    name: Name
-    sha256: Sha256
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """What a bundle was made of and with, as far as the rest of the manifest does not say it.
-
-    ``options`` are those of the build that were given; ``packages`` the Python packages that take part in builds, by
-    name, with their versions.
-    """
-
-    inputs: tuple[BuildInput, ...]
-    options: dict[str, str]
-    packages: dict[str, str]
 
 
 @dataclass(frozen=True)

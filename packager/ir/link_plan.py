@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from packager.bundle.cpu_levels import clone_symbol
-from packager.bundle.manifest import Provenance, StaticLibrary, Weights
+from packager.bundle.manifest import StaticLibrary, Weights
+from packager.bundle.origin import Provenance
 from packager.bundle.requirements import CpuLevel
 from packager.ir.call_plan import CallPlan
 from packager.ir.primitives import BackendOutput, CudaModule

@@ -21,6 +21,7 @@ from packager.deploy.load.binding import (
     stream_handle,
     with_seeds,
 )
+from packager.deploy.load.exclusion import exclusively
 from packager.deploy.load.library import EntryTable, Library
 from packager.deploy.load.selection import choose
 from packager.deploy.load.states import States
@@ -294,14 +295,3 @@ class Session:
     def __del__(self) -> None:
         if self._handle and not sys.is_finalizing():
             self.close()
-
-
-@contextmanager
-def exclusively(lock: threading.Lock, message: str) -> Iterator[None]:
-    """Hold ``lock``; raise RunError with ``message`` if another thread holds it."""
-    if not lock.acquire(blocking=False):
-        raise refuse(Status.BUSY, message)
-    try:
-        yield
-    finally:
-        lock.release()

@@ -18,11 +18,12 @@ from packager.bundle.manifest import Model, TensorSpec
 from packager.custom_ops.domains import CONTRIB_DOMAINS
 from packager.custom_ops.library import OpLibrary
 from packager.errors import ModelError, UnsupportedOperatorsError
+from packager.frontends.bounds import bound_expressions
 from packager.frontends.dims import DimRequest, UnknownDimError, resolve_dims
 from packager.frontends.freeze import freeze_inputs
 from packager.frontends.node_names import tag_bindings
 from packager.frontends.onnx.check import check
-from packager.frontends.onnx.dims import bound_expressions, fix_dims, name_dims
+from packager.frontends.onnx.dims import fix_dims, name_dims
 from packager.frontends.onnx.graph.class_names import number_classes
 from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx.graph.external_data import detach_large, read_external

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from scipy import stats
 
 import packager
-from packager.bundle.manifest import RandomNode
+from packager.bundle.origin import RandomNode
 from packager.errors import ModelError
 from tests.onnx_nodes import BOOL, FLOAT, INT64, model_of
 

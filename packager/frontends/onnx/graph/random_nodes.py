@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from packager.bundle.manifest import RandomNode
+from packager.bundle.origin import RandomNode
 from packager.errors import ModelError
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.nodes import attributes_of, inner_graphs, is_standard, replace_all, title_of

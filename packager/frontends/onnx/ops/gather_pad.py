@@ -1,6 +1,6 @@
 """Converters of data movement that TVM's importer lacks, or supports with constants only; and Det, IsInf.
 
-ONNX operators OneHot (11), Pad (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
+ONNX operators OneHot (11), Pad (25), Reshape (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
 BatchNormalization in training mode (15).
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 from packager.frontends.onnx.ops.operands import (
     Convert,
@@ -23,10 +23,9 @@ from packager.frontends.onnx.ops.operands import (
     optional,
     output_count,
     static_extents,
-    tensor_constant,
     text,
 )
-from packager.frontends.onnx.ops.shape_arithmetic import known as shape_known
+from packager.graph.dataflow import shape_of
 
 
 def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -52,56 +51,95 @@ def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
 
 
 def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Pad by extents that follow from dims, or with a value computed at run time; TVM's importer supports constants
-    only."""
-    data, value, mode = inputs[0], optional(inputs, 2), text(attributes, "mode", "constant")
-    given = None if optional(inputs, 1) is None else shape_known(inputs[1], attributes)
-    symbolic = given is not None and not all(isinstance(extent, int) for extent in given.reshape(-1))
-    constant_value = value is None or constant(value, attributes) is not None
-    if not symbolic and (constant_value or mode != "constant"):
+    """Pad by extents, or with a value computed at run time; TVM's importer supports constants only."""
+    value, mode = optional(inputs, 2), text(attributes, "mode", "constant")
+    sized = isinstance(inputs[1], relax.ShapeExpr) and constant(inputs[1], attributes) is None
+    if not sized and (value is None or constant(value, attributes) is not None or mode != "constant"):
         return convert("Pad", list(inputs), attributes)
-    if given is None:
-        raise ValueError("an input of Pad (pads) is not constant: freeze it with --freeze")
-    rank, pads = data.ty.ndim, list(given.reshape(-1))
+    data = inputs[0]
+    pads = list(inputs[1].values) if sized else known(inputs[1], attributes, "an input of Pad (pads)").tolist()
+    rank = data.ty.ndim
     axes = list(range(rank))
     if optional(inputs, 3) is not None:
         axes = [int(axis) % rank for axis in known(inputs[3], attributes, "the axes of Pad")]
-    sides: list[list[Any]] = [[0] * rank, [0] * rank]
+    before, after = [0] * rank, [0] * rank
     for number, axis in enumerate(axes):
-        sides[0][axis], sides[1][axis] = pads[number], pads[len(axes) + number]
-    filler = tensor_constant(np.zeros((), dtype_of(data))) if value is None else value
-    expressions = [extent for side in sides for extent in side if not isinstance(extent, int)]
+        before[axis], after[axis] = pads[number], pads[len(axes) + number]
+    filler = relax.const(0, dtype_of(data)) if value is None else value
+    if not sized:
 
-    def compute(x: Any, fill: Any, *rest: Any) -> Any:
-        values = iter(rest)
-        before, after = (
-            [tirx.const(extent, "int64") if isinstance(extent, int) else next(values) for extent in side]
-            for side in sides
-        )
-        shape = [size + low + high for size, low, high in zip(x.shape, before, after, strict=True)]
+        def compute(x: Any, filler: Any) -> Any:
+            return topi.nn.pad(x, before, after, filler(*[0] * len(filler.shape)))
 
-        def element(*index: Any) -> Any:
-            places = [i.astype("int64") - low for i, low in zip(index, before, strict=True)]
-            pairs = list(zip(places, x.shape, sides[0], sides[1], strict=True))
-            safe = [_moved(place, size, mode) for place, size, _, _ in pairs]
-            if mode != "constant":
-                return x(*safe)
-            inside = tirx.all(*(tirx.all(place >= 0, place < size) for place, size, _, _ in pairs))
-            return tirx.if_then_else(inside, x(*places), fill(*[0] * len(fill.shape)))
-
-        return te.compute(shape, element, name="pad")
-
-    return builder.call_te(compute, data, filler, *expressions, primfunc_name_hint="pad")
+        return builder.call_te(compute, data, filler, primfunc_name_hint="pad")
+    return builder.call_te(_padded, data, filler, before, after, mode, primfunc_name_hint="pad")
 
 
-def _moved(place: Any, size: Any, mode: str) -> Any:
-    """Return the index of the element that the mode repeats at a place."""
-    last = size - 1
-    if mode == "wrap":
-        return tirx.floormod(place, size)
-    if mode == "reflect":
-        place = last - tirx.abs(last - tirx.abs(place))
-    return tirx.max(tirx.min(place, last), tirx.const(0, "int64"))
+def _padded(x: Any, filler: Any, before: Sequence[Any], after: Sequence[Any], mode: str) -> Any:
+    """Return ``x`` padded by extents; those below zero cut off."""
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise ValueError(f"mode {mode!r} is none of Pad")
+
+    def element(*at: Any) -> Any:
+        inside, source = [], []
+        for index, start, extent in zip(at, before, x.shape, strict=True):
+            place = index - start
+            if mode == "constant":
+                inside += [place >= 0, place < extent]
+            elif mode == "wrap":
+                place = tirx.floormod(place, extent)
+            elif mode == "reflect":
+                place = tirx.Select(place < 0, 0 - place, place)
+                place = tirx.Select(place >= extent, 2 * extent - 2 - place, place)
+            # Reflections of more than an extent are not defined, but have to stay in the memory.
+            source.append(place if mode in ("constant", "wrap") else tirx.max(tirx.min(place, extent - 1), 0))
+        if mode == "constant":
+            return tirx.if_then_else(tirx.all(*inside), x(*source), filler(*[0] * len(filler.shape)))
+        return x(*source)
+
+    shape = [extent + start + end for extent, start, end in zip(x.shape, before, after, strict=True)]
+    return te.compute(shape, element, name="pad")
+
+
+def _reshape(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Reshape; an extent of -1 by canceling equal factors, which TVM would multiply out and divide by each other."""
+    data, target = inputs
+    wanted = list(target.values) if isinstance(target, relax.ShapeExpr) else constant(target, attributes)
+    shape = shape_of(data)
+    if wanted is None or shape is None or all(isinstance(extent, int) for extent in shape):
+        return convert("Reshape", list(inputs), attributes)
+    wanted = [int(extent) if isinstance(extent, int | np.integer | tirx.IntImm) else extent for extent in wanted]
+    if not attributes.get("allowzero", 0) and len(wanted) <= len(shape):
+        wanted = [shape[axis] if isinstance(e, int) and e == 0 else e for axis, e in enumerate(wanted)]
+    rest = _quotient(shape, [extent for extent in wanted if not (isinstance(extent, int) and extent == -1)], attributes)
+    if rest is None or sum(isinstance(extent, int) and extent == -1 for extent in wanted) != 1:
+        return convert("Reshape", list(inputs), attributes)
+    return relax.op.reshape(data, [rest if isinstance(e, int) and e == -1 else e for e in wanted])
+
+
+def _quotient(extents: Sequence[Any], by: Sequence[Any], attributes: Mapping[str, Any]) -> Any | None:
+    """Return the product of ``extents`` divided by that of others; None unless all factors of these cancel."""
+    analyzer = attributes["tvm_custom"]["analyzer"]
+    left = [factor for extent in extents for factor in _factors(extent)]
+    number, symbols = math.prod(e for e in left if isinstance(e, int)), [e for e in left if not isinstance(e, int)]
+    divisor = 1
+    for factor in (factor for extent in by for factor in _factors(extent)):
+        if isinstance(factor, int):
+            divisor *= factor
+            continue
+        equal = [n for n, symbol in enumerate(symbols) if analyzer.can_prove_equal(symbol, factor)]
+        if not equal:
+            return None
+        del symbols[equal[0]]
+    if divisor == 0 or number % divisor:
+        return None
+    return math.prod(symbols, start=number // divisor)
+
+
+def _factors(extent: Any) -> list[Any]:
+    if isinstance(extent, tirx.Mul):
+        return [*_factors(extent.a), *_factors(extent.b)]
+    return [int(extent) if isinstance(extent, int | tirx.IntImm) else extent]
 
 
 def _reverse_sequence(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -128,7 +166,8 @@ def _columns_to_image(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     rank = len(image)
     dilations, strides = attributes.get("dilations", [1] * rank), attributes.get("strides", [1] * rank)
     pads = attributes.get("pads", [0] * 2 * rank)
-    batch, rows, _ = static_extents(inputs[0])
+    batch = extents(inputs[0])[0]
+    rows, _ = static_extents(inputs[0], first=1)
     counts = [
         (image[i] + pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(rank)
     ]
@@ -226,6 +265,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "OneHot": _one_hot,
     "Pad": _pad,
     "ReverseSequence": _reverse_sequence,
+    "Reshape": _reshape,
     "Col2Im": _columns_to_image,
     "IsInf": _is_infinite,
     "Det": _determinant,
