@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packager.bundle.cpu_levels import level_identifier
+from packager.bundle.isa.levels import level_identifier
 from packager.codegen.c_text import dim_expression
 from packager.codegen.escape import c_string
 from packager.ir.call_plan import (
