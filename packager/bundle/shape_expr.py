@@ -42,6 +42,23 @@ def evaluate(expression: str, dims: Mapping[str, int]) -> int:
         raise ShapeExpressionError(f"division by zero in {expression!r}") from None
 
 
+def interval(expression: str, bounds: Callable[[str], tuple[int, int]], *, limited: bool = True) -> tuple[int, int]:
+    """Return bounds of ``expression`` by interval arithmetic; ``bounds`` gives those of each name.
+
+    Raises ShapeExpressionError, also for a divisor that can be zero.
+    """
+    return fold(expression, lambda n: (n, n), bounds, _interval_of, limited=limited)
+
+
+def _interval_of(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    if operator == "%":
+        return 0, max(b[1] - 1, 0)
+    if operator == "//" and b[0] <= 0 <= b[1]:
+        raise ShapeExpressionError("a shape divides by an expression that can be zero")
+    corners = [OPERATORS[operator](x, y) for x in a for y in b]
+    return min(corners), max(corners)
+
+
 def names(expression: str) -> frozenset[str]:
     """Return the names of the dims in ``expression``. Raises ShapeExpressionError if it does not parse."""
     none: frozenset[str] = frozenset()

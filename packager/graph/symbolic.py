@@ -130,9 +130,10 @@ def extent_interval(extent: Extent, dims: Mapping[str, Dim]) -> tuple[int, int]:
     """Return bounds of an extent by interval arithmetic."""
     if isinstance(extent, int):
         return extent, extent
-    return shape_expr.fold(
-        extent, lambda n: (n, n), lambda name: (dims[name].min, dims[name].max), _interval_of, limited=False
-    )
+    try:
+        return shape_expr.interval(extent, lambda name: (dims[name].min, dims[name].max), limited=False)
+    except shape_expr.ShapeExpressionError as error:
+        raise ModelError(str(error)) from None
 
 
 def room(extent: Extent, bounds: Mapping[str, tuple[Extent, Extent]], dims: Mapping[str, Dim]) -> Extent:
@@ -158,12 +159,3 @@ def room(extent: Extent, bounds: Mapping[str, tuple[Extent, Extent]], dims: Mapp
 
     names = lambda name: bounds.get(name, (name, name))  # noqa: E731
     return shape_expr.fold(extent, lambda n: (n, n), names, bound_of, limited=False)[1]
-
-
-def _interval_of(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-    if operator == "%":
-        return 0, max(b[1] - 1, 0)
-    if operator == "//" and b[0] <= 0 <= b[1]:
-        raise ModelError("a shape divides by an expression that can be zero")
-    corners = [shape_expr.OPERATORS[operator](x, y) for x in a for y in b]
-    return min(corners), max(corners)

@@ -97,9 +97,9 @@ typedef struct {
   DLDataType dtype;
   int32_t ndim;
   const int64_t *shape;     /* [ndim] extents; PACKAGER_DIM_SYMBOLIC where known only at run time */
-  const int64_t *min_shape; /* [ndim] smallest extents accepted; equals shape where static */
-  const int64_t *max_shape; /* [ndim] largest extents accepted; equals shape where static */
-  const char *const *dims;  /* [ndim] the symbolic expression ("n", "2*n"), or NULL where static */
+  const int64_t *min_shape; /* [ndim] smallest extents; equals shape where static */
+  const int64_t *max_shape; /* [ndim] largest extents; equals shape where static */
+  const char *const *dims;  /* [ndim] the symbolic expression ("n", "2*n", "nonzero_0"), or NULL where static */
 } packager_tensor_info_t;
 
 /* One of the model's own constants, its weights for example, under the name that it has in the model. */
@@ -191,15 +191,18 @@ typedef struct packager_bundle_v1 {
    * With `stream` NULL the run works on the session's own stream and returns when all is done. With a stream it is
    * enqueued there and the call returns at once, unless an output lies in pageable host memory (kDLCPU): then it waits.
    * Runs of one session follow each other, on whichever streams.
-   * Every argument is checked before anything is computed; after an error the session can be used again.
-   * A session may move between threads but runs in one at a time (else PACKAGER_ERROR_BUSY).
-   * Allocates nothing, takes no lock and makes no system call, except to wake parked workers and to sleep when
-   * workers take much longer than the caller's own share. CUDA: the first runs of a shape allocate staging memory for
-   * host tensors, and make the shape's graph; what the driver does besides is its own. */
+   * Outputs have the shapes that session_output_shape tells. Where an extent is known only by the run, that is room for
+   * the most: the run writes the true extents to DLTensor.shape (and strides, unless NULL), the data are compact in
+   * these, and the shape has to be the room again for the next run. Every argument is checked before anything is
+   * computed; after an error the session can be used again. A session may move between threads but runs in one at a
+   * time (else PACKAGER_ERROR_BUSY). Allocates nothing, takes no lock and makes no system call, except to wake parked
+   * workers and to sleep when workers take much longer than the caller's own share. CUDA: the first runs of a shape
+   * allocate staging memory for host tensors, and make the shape's graph; what the driver does besides is its own. */
   int32_t (*session_run)(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                          DLTensor *const *outputs, int32_t num_outputs, void *stream);
 
-  /* Writes to shape[0..ndim) what output number `output` measures for these inputs, whose data may be NULL. */
+  /* Writes to shape[0..ndim) what output number `output` measures for these inputs, whose data may be NULL: the most
+   * where an extent is known only by the run. */
   int32_t (*session_output_shape)(packager_session_t *session, const DLTensor *const *inputs, int32_t num_inputs,
                                   int32_t output, int64_t *shape);
 

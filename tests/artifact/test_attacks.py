@@ -304,3 +304,48 @@ def test_an_unknown_machine(machine: int, image: Image, tmp_path: Path) -> None:
     struct.pack_into("<H", image.data, 18, machine)
     path = image.write(tmp_path / "attack.so")
     assert exit_code(path) == 6
+
+
+@pytest.fixture(scope="module")
+def sized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows of an input [n, 6] that a mask chooses: an output with a run-time extent."""
+    folder = tmp_path_factory.mktemp("sized")
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n,6] x, bool[n] p) => (float[k,6] y) '
+        "{ y = Compress<axis=0>(x, p) }"
+    )
+    onnx.save(model, folder / "model.onnx")
+    return packager.build(folder / "model.onnx", folder / "model.so", dims={"n": (1, 4)}, targets=["llvm"])
+
+
+def without_extents(manifest: dict[str, Any]) -> None:
+    manifest["extents"] = []
+    manifest["outputs"][0]["shape"][0] = 4
+
+
+def another_name(manifest: dict[str, Any]) -> None:
+    manifest["extents"][0]["name"] = manifest["outputs"][0]["shape"][0] = "other_0"
+
+
+def another_bound(manifest: dict[str, Any]) -> None:
+    manifest["extents"][0]["bound"] = "n + 1"
+
+
+def a_bound_of_nothing(manifest: dict[str, Any]) -> None:
+    manifest["extents"][0]["bound"] = "n // (n - 1)"
+
+
+def another_maximum(manifest: dict[str, Any]) -> None:
+    manifest["dims"][0]["max"] = 8
+
+
+CHANGES = [without_extents, another_name, another_bound, a_bound_of_nothing, another_maximum]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: str(change.__name__))
+def test_extents_and_bounds_that_the_code_does_not_have(
+    change: Callable[[dict[str, Any]], None], sized: Path, tmp_path: Path
+) -> None:
+    image = Image(sized)
+    assert exit_code(image.write(tmp_path / "same.so")) == 0
+    assert refused(image.write(tmp_path / "model.so", change))

@@ -6,12 +6,14 @@ A pointer of the linked file is the addend of the relocation at its place; nothi
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Iterator
 from typing import TypeVar
 
+from packager.bundle import shape_expr
 from packager.bundle.elf.loader import LoaderView
 from packager.bundle.elf.relocations import ObjectView
-from packager.bundle.manifest import SECTION_NAME, Manifest
+from packager.bundle.manifest import SECTION_NAME, Entry, Manifest
 from packager.bundle.section import SECTION_HEADER
 from packager.deploy.load.abi import BundleTable, TensorInfoStruct, dtype_name
 from packager.errors import BundleError
@@ -21,8 +23,8 @@ S = TypeVar("S", bound=ctypes.Structure)
 _MOST_ENTRIES, _MOST_TENSORS, _MOST_AXES, _LONGEST_NAME = 4096, 65536, 64, 1 << 16
 _CHUNK = 256
 
-# Name, element type, extents as `packager inspect` shows them.
-Tensor = tuple[str, str, tuple[str, ...]]
+# Name, element type, extents as `packager inspect` shows them, and their bounds.
+Tensor = tuple[str, str, tuple[str, ...], tuple[tuple[int, int], ...]]
 
 
 def interface_problems(view: LoaderView | ObjectView, manifest: Manifest) -> Iterator[str]:
@@ -35,15 +37,29 @@ def interface_problems(view: LoaderView | ObjectView, manifest: Manifest) -> Ite
     table = tables.read(BundleTable, first)
     if table.arena_bytes != manifest.arena_bytes:
         yield f"the arena has {table.arena_bytes} bytes, {manifest.arena_bytes} in the manifest"
-    declared = [
-        [(item.name, item.dtype, tuple(map(str, item.shape))) for item in (*entry.inputs, *entry.outputs)]
-        for entry in manifest.every_entry()
-    ]
+    try:
+        declared = [[*_declared(entry)] for entry in manifest.every_entry()]
+    except shape_expr.ShapeExpressionError as error:
+        yield f"extents have no bounds: {error}"
+        return
     actual = [tables.tensors(at, "inputs") + tables.tensors(at, "outputs") for at in tables.entries(first, table)]
     if actual != declared:
-        yield "names, element types or extents of inputs and outputs differ"
+        yield "names, element types, extents or their bounds of inputs and outputs differ"
     if [state[:2] for state in tables.tensors(first, "states")] != [(s.name, s.dtype) for s in manifest.states]:
         yield "names or element types of states differ"
+
+
+def _declared(entry: Entry) -> Iterator[Tensor]:
+    """Yield the inputs and outputs of an entry. Raises ShapeExpressionError."""
+    bounds = {dim.name: (dim.min, dim.max) for dim in entry.dims}
+
+    def interval(extent: int | str) -> tuple[int, int]:
+        return shape_expr.interval(str(extent), bounds.__getitem__)
+
+    for extent in entry.extents:
+        bounds[extent.name] = (0, interval(extent.bound)[1])
+    for item in (*entry.inputs, *entry.outputs):
+        yield item.name, item.dtype, tuple(map(str, item.shape)), tuple(map(interval, item.shape))
 
 
 class _Tables:
@@ -100,15 +116,19 @@ class _Tables:
         info = self.read(TensorInfoStruct, at)
         if not 0 <= info.ndim <= _MOST_AXES:
             raise BundleError(f"damaged bundle: a tensor of {info.ndim} axes")
-        shape = self.view.read(self.pointer(at + TensorInfoStruct.shape.offset), 8 * info.ndim, "a shape")
+        shape, least, most = (self._extents(at, field, info.ndim) for field in ("shape", "min_shape", "max_shape"))
         dims = self.pointer(at + TensorInfoStruct.dims.offset)
         extents = tuple(
-            self._text(self.pointers[dims + 8 * axis])
-            if dims + 8 * axis in self.pointers
-            else str(int.from_bytes(shape[8 * axis : 8 * axis + 8], "little", signed=True))
+            self._text(self.pointers[dims + 8 * axis]) if dims + 8 * axis in self.pointers else str(shape[axis])
             for axis in range(info.ndim)
         )
-        return self._text(self.pointer(at + TensorInfoStruct.name.offset)), dtype_name(info.dtype), extents
+        name = self._text(self.pointer(at + TensorInfoStruct.name.offset))
+        return name, dtype_name(info.dtype), extents, tuple(zip(least, most, strict=True))
+
+    def _extents(self, at: int, field: str, ndim: int) -> tuple[int, ...]:
+        """Return the array that a field of the tensor at an address points to."""
+        place = self.pointer(at + getattr(TensorInfoStruct, field).offset)
+        return struct.unpack(f"<{ndim}q", self.view.read(place, 8 * ndim, "a shape"))
 
     def _text(self, address: int) -> str:
         """Return the string at an address. Raises BundleError for one that does not end, or is not UTF-8."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from chains_at_random import Growth, inputs
 
 import packager
 from packager.errors import ModelError, RunError
@@ -58,8 +60,8 @@ CHAINS = {
     "convolution": "float[a,b,c] y => u = Unsqueeze(rows, axis1) y = Conv <pads = [1, 1]> (u, kernel)",
     "cumulative sum": "float[a,b] y => y = CumSum (rows, zero)",
     "new order": "float[a,b] y => r = Reshape(rows, kept) y = Transpose(r)",
-    "sorted": """float[a,b] y, int64[a,b] i => s = Shape(rows) k = Slice(s, axis0, axis1)
-                 y, i = TopK <axis = 0> (rows, k)""",
+    "sorted": "float[a,b] y, int64[a,b] i => s = Shape(rows) k = Slice(s, axis0, axis1)\n"
+    "y, i = TopK <axis = 0> (rows, k)",
     "best two": """float[a,b] y, int64[a,b] i => s = Shape(rows) k = Slice(s, axis0, axis1)  c = Min (k, two)
                    y, i = TopK <axis = 0> (rows, c)""",
     "chosen again": """float[a,b] y => t = ReduceSum <keepdims = 0> (rows, axis1) p = Less (t, limit)
@@ -99,8 +101,8 @@ def test_chains_over_elements_that_are_chosen(what: str, tmp_path: Path) -> None
     check_runs(model, mask_runs(), tmp_path, {"n": (1, 5)})
 
 
-DETECTOR = """detector (float[n,8,4] boxes, float[n,3,8] scores)
-=> (float[a,4] best, float[b] found, int64[c] kind, int64[d,3] kept)
+DETECTOR = """detector (float[n,8,4] boxes, float[n,3,8] scores) =>
+(float[a,4] best, float[b] found, int64[c] kind, int64[d,3] kept)
 {
     kept = NonMaxSuppression (boxes, scores, most, overlap, least)
     found = GatherND (scores, kept)
@@ -268,7 +270,7 @@ BRANCHES = {
     "several results": """g (float[n,6] x, bool p) => (float[a,b] y, float[e,f] z) {
         y, z = If (p) <then_branch = t () => (float[c,6] u1, float[g,6] w1) { u1 = Exp (x) w1 = Neg (x) },
                        else_branch = e () => (float[d,6] u2, float[h,6] w2) {
-                           u2 = Identity (x) w2 = Identity (x) }> }""",
+                            u2 = Identity (x) w2 = Identity (x) }> }""",
     "a constant": """g (float[n,6] x, bool p) => (float[a,b] y) {
         y = If (p) <then_branch = t () => (float[6,4] u) { u = Identity (table) },
                     else_branch = e () => (float[d,6] v) { v = Abs (x) }> }""",
@@ -338,3 +340,104 @@ def test_shapes_that_are_inputs_or_the_same(what: str, tmp_path: Path) -> None:
     model = parsed(f"g ({'float[n,6] x, ' if with_x else ''}{given}) => ({outputs}) {{ {body} }}", used)
     runs = [{**({"x": numbers(3, 6)} if with_x else {}), "e": np.array(value)} for value in values]
     check_runs(model, runs, tmp_path, {**({"n": (1, 4)} if with_x else {}), **dims})
+
+
+PROGRAM = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include "packager.h"
+
+typedef const packager_bundle_v1_t table_t;
+
+static int run(table_t *t, packager_session_t *s, float *x, int64_t *room, float *y, int64_t *strides) {
+  int64_t given[] = {2, 6}, k;
+  DLTensor in = {x, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, given, NULL, 0};
+  DLTensor found = {y, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, room, strides, 0};
+  DLTensor number = {&k, {kDLCPU, 0}, 0, {kDLInt, 64, 1}, NULL, NULL, 0};
+  const DLTensor *inputs[] = {&in};
+  DLTensor *outputs[] = {&found, &number};
+  return t->session_run(s, inputs, 1, outputs, 2, NULL);
+}
+
+int main(int argc, char **argv) {
+  void *library = dlopen(argv[argc - 1], RTLD_NOW | RTLD_LOCAL);
+  packager_bundle_v1_fn *entry;
+  *(void **)&entry = dlsym(library, PACKAGER_ENTRY_SYMBOL);
+  const packager_bundle_v1_t *t = entry();
+  packager_session_t *s;
+  if (t->session_create(NULL, &s)) return 1;
+  float x[12] = {1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6}, y[12];
+  int64_t given[] = {2, 6}, room[1], strides[1] = {1};
+  DLTensor in = {NULL, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, given, NULL, 0};
+  const DLTensor *inputs[] = {&in};
+  printf("%d..%d\n", (int)t->outputs[0].min_shape[0], (int)t->outputs[0].max_shape[0]);
+  if (t->session_output_shape(s, inputs, 1, 0, room)) return 2;
+  printf("room %d\n", (int)room[0]);
+  if (run(t, s, x, room, y, strides)) return 3;
+  printf("%d, last %g\n", (int)room[0], y[room[0] - 1]);
+  printf("%s\n", t->status_name(run(t, s, x, room, y, strides)));
+  room[0] = 12;
+  memset(x, 0, sizeof x);
+  if (run(t, s, x, room, y, NULL)) return 4;
+  printf("%d\n", (int)room[0]);
+  if (t->session_output_shape(s, inputs, 1, 0, room)) return 5;
+  printf("room %d\n", (int)room[0]);
+  return t->session_destroy(s);
+}
+"""
+
+
+def test_a_c_program_gives_room_and_reads_shapes(larger: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.c").write_text(PROGRAM)
+    flags = ["-std=c11", "-Wall", "-Werror", "-I", "runtime_stub/include"]
+    root = Path(packager.__file__).parents[1]
+    subprocess.run(["gcc", *flags, tmp_path / "program.c", "-o", tmp_path / "program", "-ldl"], cwd=root, check=True)
+    made = subprocess.run([tmp_path / "program", larger], stdout=subprocess.PIPE, text=True, timeout=30, check=True)
+    assert made.stdout.splitlines() == [
+        "0..24",
+        "room 12",
+        "6, last 6",
+        "PACKAGER_ERROR_SHAPE",
+        "0",
+        "room 12",
+    ]
+
+
+def test_a_branch_that_is_not_taken_is_not_computed(tmp_path: Path) -> None:
+    """The product takes more than a millisecond, the other branch nothing."""
+    text = """g (float[512,512] x, bool p) => (float[a,b] y) {
+        y = If (p) <then_branch = t () => (float[c,512] u) {
+                        m = MatMul (x, x) k = MatMul (m, x) u = Concat <axis = 0> (k, k) },
+                    else_branch = e () => (float[512,512] v) { v = Neg (x) }> }"""
+    onnx.save(parsed(text), tmp_path / "model.onnx")
+    packager.build(tmp_path / "model.onnx", tmp_path / "model.so", targets=targets_here())
+    x = numbers(512, 512)
+    with packager.load(tmp_path / "model.so") as bundle, bundle.session() as session:
+        times = {}
+        for taken in (True, False):
+            runs = [session.profile({"x": x, "p": np.array(taken)}) for _ in range(5)]
+            times[taken] = min(sum(step.duration_ns for step in steps) for steps in runs)
+    assert times[False] * 3 < times[True]
+
+
+def test_buckets_and_models_with_run_time_extents(tmp_path: Path) -> None:
+    onnx.save(parsed(LARGER, LARGER_WEIGHTS), tmp_path / "larger.onnx")
+    other = parsed("other (float[n,6] x) => (int64[2,a] w) { w = NonZero (x) }")
+    onnx.save(other, tmp_path / "other.onnx")
+    paths = [tmp_path / "larger.onnx", tmp_path / "other.onnx"]
+    dims = {"n": packager.Buckets(2, 4)}
+    packager.build(paths, tmp_path / "both.so", dims=dims, targets=targets_here(), golden=0)
+    assert packager.verify(tmp_path / "both.so", run=True).ok
+    with packager.load(tmp_path / "both.so") as bundle, bundle.session() as session:
+        for seed in range(3):
+            for rows in (2, 4):
+                x = np.maximum(numbers(rows, 6, seed=seed), 0)
+                np.testing.assert_array_equal(session.run({"x": x}, entry="larger")["y"], x[x > 0])
+                np.testing.assert_array_equal(session.run({"x": x}, entry="other")["w"], np.nonzero(x))
+
+
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(s, marks=pytest.mark.thorough) for s in range(8, 38))])
+def test_models_at_random(seed: int, tmp_path: Path) -> None:
+    """A model that is computed wrong is saved beside its bundle, and drawn again by its seed."""
+    check_runs(Growth(seed).model(3 + seed % 8), inputs(seed), tmp_path, {"n": (1, 4)})
