@@ -297,6 +297,15 @@ def test_branches(what: str, tmp_path: Path) -> None:
     check_runs(model, runs, tmp_path, {"n": (1, 4)})
 
 
+def test_sums_over_half_of_one_row(tmp_path: Path) -> None:
+    """An extent that is 0 for some sizes of a dim: a product over it is 0, by whichever backend."""
+    text = """g (float[n,6] x) => (float[6,6] y, float[1,6] z, float[a,6] r) {
+        s = Shape (x)  k = Slice (s, axis0, axis1)  h = Div (k, two)  r = Slice (x, axis0, h, axis0)
+        t = Transpose (r)  p = MatMul (t, r)  y = Relu (p)  e = Exp (r)  z = ReduceSum (e, axis0) }"""
+    used = {name: CHAIN_WEIGHTS[name] for name in ("axis0", "axis1", "two")}
+    check_runs(parsed(text, used), [{"x": numbers(rows, 6)} for rows in (4, 1, 3, 1)], tmp_path, {"n": (1, 4)})
+
+
 SAME = {
     "slices to one end": (
         "float[n,a] y, float[n,b] z => y = Slice (x, axis0, e, axis1)  r = Neg (x)  z = Slice (r, axis0, e, axis1)",
