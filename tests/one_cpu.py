@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from packager.bundle.cpu_levels import LEVEL_FEATURES
+from packager.bundle.isa.levels import LEVEL_FEATURES
 from packager.deploy.verify.machine import this_machine
 from packager.targets.target_list import DEFAULT_TARGETS, parse_targets
 

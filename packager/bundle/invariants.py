@@ -71,6 +71,10 @@ def _of_tensors(model: Manifest | Entry, where: str) -> Iterator[tuple[str, str]
         ends = (*dim.buckets[:1], *dim.buckets[-1:])
         if dim.buckets and (list(dim.buckets) != sorted(dim.buckets) or ends != (dim.min, dim.max)):
             yield f"{where}.dims[{index}].buckets", f"must increase from min {dim.min} to max {dim.max}"
+    seeds = {tensor.name for tensor in model.inputs if (tensor.dtype, tensor.shape) == ("int64", ())}
+    for index, node in enumerate(model.model.random):
+        if node.seed is not None and node.seed not in seeds:
+            yield f"{where}.model.random[{index}]", f"{strict_json.shown(node.seed)} is not an input of one int64"
     for kind, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
         for index, tensor in enumerate(tensors):
             for axis, extent in enumerate(tensor.shape):

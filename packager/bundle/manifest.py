@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from packager.bundle import shape_expr, strict_json
 from packager.bundle.fields import Count, DTypeName, FileName, Identifier, Name, Sha256, Symbol, TargetValue
+from packager.bundle.origin import Provenance, RandomNode
 from packager.bundle.requirements import Requirements
 from packager.bundle.strict_json import HasKey, Range, Unique
 
@@ -30,13 +31,15 @@ SELECTION_SECTION = ".packager.selection"
 
 @dataclass(frozen=True)
 class Model:
-    """The compiled model file; ``opset`` maps ONNX domains to versions and is empty for other formats."""
+    """The compiled model file; ``opset`` maps ONNX domains to versions and is empty for other formats. ``random`` are
+    its nodes that draw random numbers."""
 
     name: Name
     format: Name
     sha256: Sha256
     opset: dict[str, Count]
     producer: str | None
+    random: Annotated[tuple[RandomNode, ...], Unique("node")] = ()
 
 
 @dataclass(frozen=True)
@@ -218,32 +221,6 @@ class Golden:
     atol: Annotated[float, Range(0)]
     bytes: Count
     sha256: Sha256
-
-
-@dataclass(frozen=True)
-class BuildInput:
-    """A file that a build read, or the value of an input that it froze.
-
-    ``role`` is ``model`` (with its external data), ``constants``, ``golden``, ``frozen``, or the kind of the backend
-    that read the file. ``name`` is a file's without its folder, but for external data relative to the model's.
-    """
-
-    role: Name
-    name: Name
-    sha256: Sha256
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """What a bundle was made of and with, as far as the rest of the manifest does not say it.
-
-    ``options`` are those of the build that were given; ``packages`` the Python packages that take part in builds, by
-    name, with their versions.
-    """
-
-    inputs: tuple[BuildInput, ...]
-    options: dict[str, str]
-    packages: dict[str, str]
 
 
 @dataclass(frozen=True)

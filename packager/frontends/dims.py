@@ -1,7 +1,8 @@
-"""Symbolic dims: parse ``--dim`` and apply it to the dims of a model."""
+"""Symbolic dims: parse ``--dim``, apply it to the dims of a model, and name dims."""
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from dataclasses import dataclass
 from packager.bundle.buckets import Buckets
 from packager.bundle.manifest import Dim
 from packager.errors import UnboundedDimsError, UsageError
+
+# The manifest limits the length of shape expressions, which contain dim names.
+MAX_DIM_NAME = 64
 
 
 class UnknownDimError(UsageError):
@@ -105,3 +109,15 @@ def resolve_dims(
     if unbounded:
         raise UnboundedDimsError(unbounded)
     return tuple(dims)
+
+
+def identifier(spelled: str, taken: set[str]) -> str:
+    """Return a unique ASCII identifier for a dim."""
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", spelled).strip("_")[:MAX_DIM_NAME] or "dim"
+    if name[0].isdigit() or keyword.iskeyword(name):
+        name = f"dim_{name}"
+    unique, count = name, 1
+    while unique in taken:
+        count += 1
+        unique = f"{name}_{count}"
+    return unique

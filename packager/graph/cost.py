@@ -13,6 +13,7 @@ from tvm.tirx import stmt as st
 from packager.bundle.manifest import Dim
 from packager.graph import symbolic, tree_ensemble
 from packager.graph.dataflow import bindings_of
+from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Cost, Kernel
 from packager.ir.shapes import Extent
 
@@ -80,8 +81,10 @@ def _multiplications(call: Any, names: Mapping[Any, Extent], dims: Mapping[str, 
 
 
 def _flops(node: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
-    """Count the floating-point operations of all stores, times the extents of their loops."""
+    """Count the floating-point operations of all stores, times the extents of their loops; one that data give is 1."""
     match node:
+        case st.For() if nodes_of(node.extent, tvm.ir.TensorLoad):
+            return _flops(node.body, names, dims)
         case st.For():
             return symbolic.maximum(node.extent, names, dims) * _flops(node.body, names, dims)
         case st.SeqStmt():

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packager.bundle.cpu_levels import clone_symbol
-from packager.bundle.manifest import Provenance, StaticLibrary, Weights
+from packager.bundle.isa.levels import clone_symbol
+from packager.bundle.manifest import StaticLibrary, Weights
+from packager.bundle.origin import Provenance
 from packager.bundle.requirements import CpuLevel
 from packager.ir.call_plan import CallPlan
 from packager.ir.primitives import BackendOutput, CudaModule
@@ -29,7 +30,7 @@ class PreparedLibrary:
 
     ``files`` are its inputs, ``cpu_features`` the requirements of its code. ``uses_libgcc``: it has undefined names
     that libgcc defines. With a ``level`` its code is in that level's section, and its functions are that level's clones
-    (``packager.bundle.cpu_levels``).
+    (``packager.bundle.isa.levels``).
     """
 
     kind: str

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packager.bundle.cpu_levels import DISPATCHED_SECTION
 from packager.bundle.elf.file import read_elf
 from packager.bundle.hashing import digest
 from packager.bundle.isa.features import needs_of_code
+from packager.bundle.isa.levels import DISPATCHED_SECTION
 from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
 from packager.bundle.requirements import CpuLevel
 from packager.bundle.section import SECTION_HEADER

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packager.bundle.cpu_levels import level_identifier
+from packager.bundle.isa.levels import level_identifier
 from packager.codegen.c_text import dim_expression
 from packager.codegen.escape import c_string
 from packager.ir.call_plan import (
@@ -227,10 +227,13 @@ def _extent_text(done: int, step: ReadExtent | Check, run: EntryPlan, tensors: T
     if step.branch:
         read = f"call->extents[{step.number}] = 0; if ({' && '.join(_conditions(step.branch))}) {{ {read} }}"
     name = f"dim_{extent.name}"
-    return (
-        f"{read} const int64_t {name} = call->extents[{step.number}]; "
-        f"if ({name} < 0 || {name} > {dim_expression(extent.bound)}) "
-        f"return pk_outside(call, {step.number}, {name}, {dim_expression(extent.bound)});"
+    bound = dim_expression(extent.bound)
+    return LINE.join(
+        [
+            read,
+            f"const int64_t {name} = call->extents[{step.number}];",
+            f"if ({name} < 0 || {name} > {bound}) return pk_outside(call, {step.number}, {name}, {bound});",
+        ]
     )
 
 

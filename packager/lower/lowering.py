@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 from tvm.s_tir import ScheduleError, dlight
+from tvm.tirx.buffer import is_buffer_var
 
 from packager.custom_ops.library import called_operator
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
@@ -58,6 +59,7 @@ TIDY = [
 ]
 LEGALIZE = [_R.LegalizeOps(LEGALIZERS), *TIDY]
 FUSE = [_R.FuseOps()]
+OPAQUE = 8  # TVM's pattern kind of functions that nothing is fused with
 FLATTEN = [
     _R.FuseTIR(),
     rewrite_reshapes,
@@ -118,10 +120,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     module, constants = fold_weights(module, model.constants)
     module = apply(LEGALIZE, module)
     _check_legal(module["main"], model.nodes, model.partitions)
-    unfused = module["main"]
-    module = apply(FUSE, module)
-    sources = _sources(unfused, module, model.nodes)
-    module = apply(FLATTEN, module)
+    module, sources = _fuse(module, model.nodes)
     main = module["main"]
     groups = {name: placed.group for name, placed in model.partitions.items()}
     calls = []
@@ -145,6 +144,24 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
         tables={f"{o.kind}.{name}": array for o in model.backends for name, array in o.constants.items()},
         call_sources=tuple(calls),
     )
+
+
+def _fuse(module: tvm.IRModule, nodes: Mapping[str, str]) -> tuple[tvm.IRModule, list[CallSource]]:
+    """Fuse operators, and flatten main; return the sources of its bindings, too."""
+    try:
+        fused = apply(FUSE, module)
+        return apply(FLATTEN, fused), _sources(module["main"], fused, nodes)
+    except ModelError:
+        # FuseTIR fails for some functions with compound extents, whose variables are parameters, too.
+        functions = {gv: _unfused(f) if isinstance(f, tvm.tirx.PrimFunc) else f for gv, f in module.functions.items()}
+        fused = apply(FUSE, tvm.IRModule(functions))
+        return apply(FLATTEN, fused), _sources(module["main"], fused, nodes)
+
+
+def _unfused(primfunc: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
+    """Keep a function that takes variables of extents as parameters from being fused."""
+    takes_extents = not all(is_buffer_var(parameter) for parameter in primfunc.params)
+    return primfunc.with_attr("op_pattern", OPAQUE) if takes_extents else primfunc
 
 
 def _make_kernels(name: str, primfunc: Any, device: Device) -> FunctionGroup:

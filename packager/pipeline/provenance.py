@@ -9,7 +9,7 @@ from packager.backends.base import FileReader
 from packager.backends.registry import distribution, find_backend
 from packager.bundle import strict_json
 from packager.bundle.hashing import sha256_of_array, sha256_of_file
-from packager.bundle.manifest import BuildInput, Provenance
+from packager.bundle.origin import BuildInput, Provenance
 from packager.pipeline.cache_key import PARTS, model_files, package_versions
 from packager.pipeline.request import Request
 

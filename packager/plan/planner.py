@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax, tirx
-from tvm.ir import GenericConst
 
-from packager.bundle.dtypes import DTYPES, INSIDE
-from packager.bundle.manifest import Dim, Selection, TensorSpec
-from packager.errors import BackendError, ModelError
+from packager.bundle.dtypes import DTYPES
+from packager.bundle.manifest import Selection, TensorSpec
+from packager.errors import ModelError
 from packager.graph import symbolic
 from packager.graph.control_flow import is_computed, is_control_flow
-from packager.graph.dataflow import called_function, extents_of
+from packager.graph.dataflow import called_function
 from packager.graph.identity import IdentityMap
 from packager.ir.call_plan import CallPlan, Operand
 from packager.ir.model import CallSource, LoweredModel, ModelSignature
-from packager.ir.primitives import Packing, PrimitiveFunction
+from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
 from packager.plan.arena import Buffer, allocate
 from packager.plan.branches import assign_branches
 from packager.plan.buckets import gather_variants
-from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor, owners, root
-from packager.plan.constants import ConstantBuilder
+from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor
 from packager.plan.entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
 from packager.plan.loops import ControlFlow, PlannedMark
 from packager.plan.order import Reads, order
 from packager.plan.states import NextValue, place_next_values
+from packager.plan.values import Values
 
 
 def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
@@ -43,13 +41,9 @@ def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
     return _Planner(model).plan(packed_constants)
 
 
-class _Planner:
+class _Planner(Values):
     def __init__(self, model: LoweredModel) -> None:
-        self.model = model
-        self.dims: Mapping[str, Dim] = {dim.name: dim for dim in model.signature.dims}
-        self.names: IdentityMap[Extent] = IdentityMap()  # main's shape variables
-        self.constants = ConstantBuilder(reserved=[*model.constants, *model.weights])
-        self.values: IdentityMap[Any] = IdentityMap()  # Relax variable -> PlannedTensor or tuple of them
+        super().__init__(model)
         self.states = StateMemory(self.constants)
         # Of the entry that is planned:
         self.tensors: list[PlannedTensor] = []  # those in the arena
@@ -141,32 +135,6 @@ class _Planner:
         self._read(scalar).touch(len(self.calls))
         self.marks.append(PlannedRead(number, scalar, len(self.calls)))
 
-    def _bind_constants(self, main: relax.Function) -> None:
-        count = len(self.model.signature.inputs)
-        for parameter, constant in zip(main.params[count:], self.model.constants.items(), strict=True):
-            tensor = self._tensor(None, parameter.ty)
-            tensor.constant = constant  # gets a slot when it is first read unchanged
-            self.values[parameter] = tensor
-
-    def _tensor(self, operand: Operand | None, ty: Any) -> PlannedTensor:
-        extents = extents_of(ty)
-        if extents is None:
-            raise ModelError(
-                f"a tensor of type {ty} has no static shape", hint="data-dependent shapes are not supported"
-            )
-        if str(ty.dtype) not in INSIDE:
-            raise ModelError(f"a tensor has the element type {ty.dtype}", hint="supported: " + ", ".join(INSIDE))
-        return PlannedTensor(operand, extents, str(ty.dtype))
-
-    def _value(self, expr: Any) -> Any:
-        if isinstance(expr, relax.Tuple):
-            return tuple(self._value(field) for field in expr.fields)
-        if isinstance(expr, GenericConst):
-            array = np.asarray(expr.value.numpy())
-            operand = Operand("constants", self.constants.add_anonymous(array)) if array.size else None
-            return self._tensor(operand, expr.ty)
-        return self.values[expr]
-
     def _evaluate(self, value: Any, ty: Any, source: CallSource | None) -> Any:
         callee = called_function(value)
         if callee is not None and is_computed(value):
@@ -183,14 +151,6 @@ class _Planner:
         if isinstance(value, relax.ShapeExpr):
             return self._shape_value(value)
         return self._value(value)
-
-    def _shape_value(self, value: relax.ShapeExpr) -> PlannedTensor | None:
-        """Return a static shape as an int64 tensor; None if it depends on dims, where it is only usable as a shape."""
-        extents = [symbolic.to_extent(extent, self.names) for extent in value.values]
-        if not all(isinstance(extent, int) for extent in extents):
-            return None
-        operand = Operand("constants", self.constants.add_anonymous(np.array(extents, dtype=np.int64)))
-        return PlannedTensor(operand, (tirx.const(len(extents), "int64"),), "int64")
 
     def _call(self, callee: str, value: relax.Call, source: CallSource) -> Any:
         group = self.model.groups[callee]
@@ -228,24 +188,6 @@ class _Planner:
             total = symbolic.combine("+", total, symbolic.product(tuple(varying)))
         return total
 
-    def _packed(self, callee: str, packing: Packing, arguments: Sequence[Any]) -> PlannedTensor:
-        """Repack constant arguments to a backend's layout. Raises BackendError if two layouts have the same name."""
-        found = [arguments[index].constant for index in packing.arguments]  # constant, as checked by placement
-        name = found[0][0]
-        array = np.asarray(packing.pack(*(constant.array for _, constant in found)))
-        sources = dict.fromkeys(source for _, constant in found for source in constant.sources)
-        try:
-            slot = self.constants.add_derived(f"{name}:{packing.layout}", array, tuple(sources))
-        except ValueError as error:
-            raise BackendError(f"{callee}: layout {packing.layout!r}: {error}") from None
-        return PlannedTensor(Operand("constants", slot), array.shape, array.dtype.name)
-
-    def _table(self, name: str) -> PlannedTensor:
-        array = np.asarray(self.model.tables[name])
-        return PlannedTensor(
-            Operand("constants", self.constants.add_derived(name, array)), array.shape, array.dtype.name
-        )
-
     def _new_tensor(self, ty: Any) -> PlannedTensor:
         tensor = self._tensor(None, ty)
         self.tensors.append(tensor)
@@ -255,26 +197,6 @@ class _Planner:
         tensor = PlannedTensor(None, (symbolic.maximum(nbytes, names, self.dims),), "uint8")
         self.tensors.append(tensor)
         return tensor
-
-    def _bind_shapes(self, parameters: tuple[Any, ...], arguments: list[Any]) -> IdentityMap[Extent]:
-        """Bind the shape variables of a PrimFunc to extents, by matching its parameters with the arguments."""
-        names: IdentityMap[Extent] = IdentityMap()
-        for parameter, argument in zip(parameters, arguments, strict=True):
-            if not isinstance(parameter, tuple):
-                names[parameter] = symbolic.to_extent(argument, self.names)
-                continue
-            for declared, actual in zip(parameter, argument.shape, strict=True):
-                if isinstance(declared, tirx.Var):
-                    names.setdefault(declared, symbolic.to_extent(actual, self.names))
-        return names
-
-    def _read(self, tensor: PlannedTensor) -> PlannedTensor:
-        """Return the tensor that owns the memory; assign a slot if it is a constant without one."""
-        for whole, _ in owners(tensor):
-            if whole.constant is not None and whole.operand is None:
-                name, constant = whole.constant
-                whole.operand = Operand("constants", self.constants.add(name, constant.array, constant.sources))
-        return root(tensor)
 
     def _bind_results(
         self, entry: ModelSignature, results: dict[str, Any], states: dict[str, PlannedTensor]
@@ -327,12 +249,6 @@ class _Planner:
         for tensor, offset in zip(planned, offsets, strict=True):
             tensor.operand = Operand("arena", offset)
         return total
-
-    def _nbytes(self, tensor: PlannedTensor) -> int:
-        size = INSIDE[tensor.dtype].itemsize
-        for extent in tensor.shape:
-            size *= max(symbolic.maximum(extent, self.names, self.dims), 1)
-        return size
 
 
 def _selection(function: PrimitiveFunction) -> Selection:

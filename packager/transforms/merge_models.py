@@ -76,7 +76,7 @@ def _source(name: str, sources: Mapping[str, Model]) -> Model:
     if not more:
         return replace(first, name=name)
     digest = hashlib.sha256("\n".join(source.sha256 for source in sources.values()).encode()).hexdigest()
-    return replace(first, name=name, sha256=digest)
+    return replace(first, name=name, sha256=digest, random=())
 
 
 def _dims(entries: Sequence[ModelSignature]) -> tuple[Dim, ...]:

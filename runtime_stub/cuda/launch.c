@@ -113,16 +113,14 @@ int32_t pk_cuda_copy(pk_cuda_t *cuda, void *target, const void *source, uint64_t
 }
 
 int32_t pk_cuda_extent(pk_cuda_t *cuda, const void *source, int64_t *extent) {
-  CUresult result =
-      pk_driver.cuMemcpyDtoHAsync(extent, (CUdeviceptr)(uintptr_t)source, sizeof *extent, cuda->stream);
+  CUresult result = pk_driver.cuMemcpyDtoHAsync(extent, (CUdeviceptr)(uintptr_t)source, sizeof *extent, cuda->stream);
   if (!result) result = pk_driver.cuStreamSynchronize(cuda->stream);
   cuda->chained = 0;
   return result ? pk_fail_launch(cuda, PK_COPY, result) : 0;
 }
 
 int32_t pk_cuda_store(pk_cuda_t *cuda, void *target, int64_t value) {
-  CUresult result =
-      pk_driver.cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)target, &value, sizeof value, cuda->stream);
+  CUresult result = pk_driver.cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)target, &value, sizeof value, cuda->stream);
   cuda->chained = 0;
   return result ? pk_fail_launch(cuda, PK_COPY, result) : 0;
 }

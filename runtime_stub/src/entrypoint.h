@@ -107,7 +107,7 @@ struct pk_entry {
   /* Writes all extents of all inputs, then of all outputs, for these dims and, behind them, run-time extents. NULL when
    * there are neither. */
   void (*shapes)(const int64_t *dims, int64_t *extents);
-  int32_t num_extents;         /* run-time extents, which a run reads from what it computes */
+  int32_t num_extents;        /* run-time extents, which a run reads from what it computes */
   const char *const *extents; /* their names and nodes, for messages */
   /* Writes what `shapes` writes, each extent the largest that a run with these dims may have. NULL when there are no
    * run-time extents. */

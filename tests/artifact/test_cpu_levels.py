@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import packager
-from packager.bundle.cpu_levels import clone_symbol, code_section
+from packager.bundle.isa.levels import clone_symbol, code_section
 from packager.bundle.manifest import Manifest
 from packager.bundle.requirements import CpuLevel
 from packager.bundle.section import write_manifest

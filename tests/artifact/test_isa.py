@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from packager.bundle.cpu_levels import LEVEL_FEATURES
 from packager.bundle.elf.file import read_elf
 from packager.bundle.isa import arm64, x86
 from packager.bundle.isa import features as isa
+from packager.bundle.isa.levels import LEVEL_FEATURES
 
 from .models import ROOT
 from .programs import attempt, execute, require

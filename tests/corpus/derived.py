@@ -134,15 +134,15 @@ TOOLS: dict[str, tuple[Convert, tuple[str, ...], float, tuple[str, ...]]] = {
     "ort_qoperator": (_static(quantization.QuantFormat.QOperator), STATIC, INT8, ()),
     "ort_dynamic_int8": (_dynamic, ("bert", "gpt2", "t5_encoder", "bilstm", "vit", "resnet"), INT8, ()),
     "ort_matmul_nbits": (_blockwise, ("llama", "bert"), 1e-2, ()),
-    "ort_basic": (_saved("BASIC"), ("bert", "yolo", "resnet", "whisper_decoder"), 1e-4, ()),
+    "ort_basic": (_saved("BASIC"), ("bert", "yolo", "resnet", "whisper_encoder"), 1e-4, ()),
     "ort_extended": (_saved("EXTENDED"), ("bert", "gpt2", "llama", "yolo", "resnet", "vit"), 1e-4, ()),
     "ort_all": (_saved("ALL"), ("bert", "resnet", "yolo"), 1e-4, ()),
     "ort_transformers": (_fused("bert"), ("bert", "roberta", "vit", "distilbert"), 1e-4, ()),
     "ort_transformers_gpt2": (_fused("gpt2"), ("gpt2", "llama"), 1e-4, ()),
     "ort_transformers_fp16": (_fused("bert", half=True), ("bert",), FP16, ()),
     "ort_shape_inference": (_shaped, ("bert", "yolo"), 1e-4, ("sympy",)),
-    "fp16": (_half(), ("resnet", "bert", "yolo", "unet"), FP16, ("onnxconverter_common",)),
-    "fp16_float_io": (_half(keep_io_types=True), ("resnet", "bert", "gpt2"), FP16, ("onnxconverter_common",)),
+    "fp16": (_half(), ("resnet", "bert", "vit", "unet"), FP16, ("onnxconverter_common",)),
+    "fp16_float_io": (_half(keep_io_types=True), ("resnet", "bert", "vit"), FP16, ("onnxconverter_common",)),
     "onnxslim": (_slim, ("bert", "yolo", "t5"), 1e-4, ("onnxslim",)),
 }
 

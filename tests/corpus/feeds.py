@@ -28,6 +28,8 @@ def shape_at(shape: Sequence[int | str | None], sizes: Mapping[str, int]) -> tup
 
 
 def _extent(name: str, sizes: Mapping[str, int]) -> int:
+    if name.isdigit():  # some exporters write an extent as a name
+        return int(name)
     return sizes[name] if name in sizes else sum(sizes[term.strip()] for term in name.split("+"))
 
 

@@ -7,6 +7,7 @@ from .classic import CLASSIC
 from .decoders import DECODERS
 from .derived import derived
 from .exporting import cases
+from .held_out.files import HELD_OUT
 from .keras_models import KERAS
 from .nets import NETS
 from .sequences import SEQUENCES
@@ -15,4 +16,7 @@ from .toolkits import TOOLKITS
 from .vision import VISION
 
 _TORCH = {case.name: case for case in cases([*TEXT, *DECODERS, *VISION, *NETS, *SEQUENCES])}
-CASES: dict[str, Case] = {**_TORCH, **{case.name: case for case in [*derived(_TORCH), *CLASSIC, *KERAS, *TOOLKITS]}}
+CASES: dict[str, Case] = {
+    **_TORCH,
+    **{case.name: case for case in [*derived(_TORCH), *CLASSIC, *KERAS, *TOOLKITS, *HELD_OUT]},
+}

@@ -146,7 +146,8 @@ SERIES = noise(2, 9, 6)
 SEQUENCES = [
     sequence("bilstm", lambda: Tagger(nn.LSTM), {"ids": tokens(2, 9)}, {"scores": TIME}),
     sequence("bigru", lambda: Tagger(nn.GRU), {"ids": tokens(2, 9)}, {"scores": TIME}),
-    sequence("birnn", lambda: Tagger(nn.RNN), {"ids": tokens(2, 9)}, {"scores": TIME}),
+    # torch's newer exporter cannot write plain recurrent networks.
+    sequence("birnn", lambda: Tagger(nn.RNN), {"ids": tokens(2, 9)}, {"scores": TIME}, exporters=("torchscript",)),
     sequence(
         "lstm_stream",
         Forecast,
@@ -160,6 +161,7 @@ SEQUENCES = [
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0), 2),
         {"x": noise(2, 9, 16)},
         {"y": TIME},
+        exporters=("dynamo",),  # TorchScript writes the sizes that it saw into attention
     ),
     sequence(
         "stft",
@@ -202,5 +204,6 @@ SEQUENCES = [
         {"decoder_input_ids": TARGET, "encoder_hidden_states": {0: "batch_size"}},
         {"batch_size": (1, 4), "decoder_sequence_length": (1, 16)},
         ({"batch_size": 1, "decoder_sequence_length": 1}, {"batch_size": 3, "decoder_sequence_length": 7}),
+        exporters=("dynamo",),  # the other one has no operator for differences
     ),
 ]

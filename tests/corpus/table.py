@@ -17,11 +17,11 @@ PATH = Path(__file__).parents[2] / "docs" / "exporters.md"
 
 INTRODUCTION = """# Exporters
 
-ONNX files by the exporters that people use, built with the default Targets and compared with onnxruntime at several
-sizes of their dims. The models are small and have random weights; [scripts](../tests/corpus/files.py) make them, and
-download nothing. Dims with bounds are dynamic. The number is the largest difference, where 1 is an output's root mean
-square; quantized models may have 2% of elements a quantum apart, and of models that draw random numbers the shapes are
-compared.
+ONNX files by the exporters that people use, built with the default Targets and compared with onnxruntime, which runs
+them without fusions of its own, at several sizes of their dims. The models are small and have random weights;
+[scripts](../tests/corpus/files.py) make them, and download nothing. Dims with bounds are dynamic. The number is the
+largest difference, where 1 is an output's root mean square; quantized models may have 2% of elements a quantum apart,
+and of models that draw random numbers the shapes are compared.
 
 `python -m tests.corpus --table` makes all files for which the exporters are installed, and writes their rows anew.
 Files that were not run since they were added have no row.

@@ -26,8 +26,8 @@ def packages() -> None:
 
 
 def check(name: str, folder: Path) -> None:
-    from .__main__ import run_all
     from .files import CASES
+    from .processes import run_all
 
     case = CASES[name]
     missing = [module for module in case.needs if importlib.util.find_spec(module) is None]

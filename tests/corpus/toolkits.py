@@ -24,13 +24,14 @@ def _yolo(name: str, **options: Any) -> Callable[[Path], None]:
             # Nothing is downloaded: a name of a .yaml file is a model with random weights.
             os.environ |= {"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_CONFIG_DIR": folder}
             import torch
-            from ultralytics import YOLO
+            import ultralytics
 
             torch.manual_seed(0)
             before = Path.cwd()
             os.chdir(folder)
             try:
-                made = YOLO(f"{name}.yaml").export(format="onnx", imgsz=64, simplify=False, opset=17, **options)
+                kind = ultralytics.RTDETR if name.startswith("rtdetr") else ultralytics.YOLO
+                made = kind(f"{name}.yaml").export(format="onnx", imgsz=64, simplify=False, opset=17, **options)
                 shutil.move(made, path)
             finally:
                 os.chdir(before)

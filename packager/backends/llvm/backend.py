@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from packager.backends.base import API_VERSION, Context, Unavailable, attribute
-from packager.bundle.cpu_levels import LEVELS
+from packager.bundle.isa.levels import LEVELS
 from packager.errors import UsageError
 
 if TYPE_CHECKING:

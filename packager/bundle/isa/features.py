@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from packager.bundle.cpu_levels import CODE_PREFIX, DISPATCHED_SECTION
 from packager.bundle.elf.file import ElfImage, read_elf
 from packager.bundle.elf.tables import SHF_EXECINSTR
+from packager.bundle.isa.levels import CODE_PREFIX, DISPATCHED_SECTION
 from packager.errors import BundleError
 
 # Modules with ``code_features``, imported when needed: each loads a disassembler.

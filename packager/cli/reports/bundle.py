@@ -44,6 +44,10 @@ def _model_rows(manifest: Manifest) -> list[tuple[str, ...]]:
                 rows.append((f"{of}{kind}", spec.name, *_tensor_cells(spec)))
                 if spec.labels:
                     rows.append(("", f"classes: {', '.join(spec.labels)}", "", ""))
+        for node in entry.model.random:
+            rows.append(
+                (f"{of}random", node.node, node.operator, f"by {node.seed}" if node.seed else "by a fixed seed")
+            )
     return rows + [("state", state.name, *_tensor_cells(state)) for state in manifest.states]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, c_int64, c_void_p, pointer
 from typing import Any, NamedTuple
@@ -51,6 +52,24 @@ def ordered(given: Tensors, infos: tuple[TensorInfo, ...], kind: str) -> list[An
     if len(given) != len(names):
         raise refuse(Status.ARGUMENT, f"{len(given)} {kind}s given, {len(names)} needed", expected)
     return list(given)
+
+
+def with_seeds(given: Tensors, infos: tuple[TensorInfo, ...], seeds: frozenset[str]) -> Tensors:
+    """Return the inputs with a random number in place of each seed of random numbers that is left out."""
+    if isinstance(given, Mapping):
+        missing = [name for name in seeds if name not in given]
+        return {**given, **{name: _seed() for name in missing}} if missing else given
+    places = [index for index, info in enumerate(infos) if info.name in seeds]
+    if isinstance(given, (list, tuple)) and places and len(given) == len(infos) - len(places):
+        rest = iter(given)
+        return [_seed() if index in places else next(rest) for index in range(len(infos))]
+    return given
+
+
+def _seed() -> Any:
+    import numpy as np
+
+    return np.asarray(secrets.randbits(63), np.int64)
 
 
 def stream_handle(stream: Any) -> int:

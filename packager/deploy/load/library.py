@@ -93,6 +93,8 @@ class Library:
         self.table = self._entry(manifest)
         self.with_extents = {entry.name for entry in manifest.every_entry() if entry.extents}
         self.entries = {entry.name: entry for entry in map(_entry_table, self._tables())}
+        seeds = [{node.seed for node in entry.model.random if node.seed} for entry in manifest.every_entry()]
+        self._seeds = dict(zip(self.entries, map(frozenset, seeds), strict=False))
         knows_states = self.table.struct_size > BundleTable.session_reset.offset  # older tables are shorter
         self.states = _infos(self.table.states, self.table.num_states) if knows_states else ()
         self._compare(manifest, manifest_text)
@@ -123,6 +125,10 @@ class Library:
         if table.struct_size <= BundleTable.entries.offset or table.num_entries <= 1:
             return [table]
         return [BundleTable.from_address(table.entries[index] or 0) for index in range(table.num_entries)]
+
+    def seeds(self, entry: str) -> frozenset[str]:
+        """Return the inputs of an entry that are seeds of random numbers."""
+        return self._seeds.get(entry, frozenset())
 
     def entry(self, name: str | None) -> EntryTable:
         """Return an entry by name; None means the first. Raises UsageError for an unknown name."""

@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 
 from packager.deploy.load import tensors
 from packager.deploy.load.abi import GRAPH_MODES, DLTensor, ProfileReport, SessionOptions, Status, refuse
-from packager.deploy.load.binding import Call, Tensors, borrow_all, ordered, output_shapes, pointers, stream_handle
+from packager.deploy.load.binding import (
+    Call,
+    Tensors,
+    borrow_all,
+    ordered,
+    output_shapes,
+    pointers,
+    stream_handle,
+    with_seeds,
+)
+from packager.deploy.load.exclusion import exclusively
 from packager.deploy.load.library import EntryTable, Library
 from packager.deploy.load.selection import choose
 from packager.deploy.load.states import States
@@ -106,9 +116,9 @@ class Session:
         ``entry`` names the model in a bundle of several (``Bundle.entries``); the default is the first.
 
         ``inputs`` are numpy arrays or host tensors with ``__dlpack__`` (torch and others; not copied), by name or in
-        order; ``outputs``, all or none, are written in place: of one with run-time extents, which has the shape that
-        ``output_shapes`` says, a view of the part that is written is returned. Non-contiguous inputs are copied;
-        element types are never converted.
+        order; a seed of random numbers that is left out is drawn for each run. ``outputs``, all or none, are written in
+        place: of one with run-time extents, which has the shape that ``output_shapes`` says, a view of the part that is
+        written is returned. Non-contiguous inputs are copied; element types are never converted.
 
         A CUDA bundle also takes tensors on the session's GPU, in any mix, in place; the run waits for pending work on
         them. Without ``stream`` the run is synchronous. With a stream (a handle, a torch.cuda.Stream, a
@@ -156,7 +166,8 @@ class Session:
             gpu = tensors.Gpu(self._device, handle or self._stream or tensors.NO_SYNC)
         elif stream is not None:
             raise refuse(Status.ARGUMENT, "stream: only for CUDA bundles", "omit it: the run waits for its results")
-        sources = borrow_all(ordered(inputs, model.inputs, "input"), model.inputs, gpu, writable=False)
+        given = with_seeds(inputs, model.inputs, library.seeds(model.name))
+        sources = borrow_all(ordered(given, model.inputs, "input"), model.inputs, gpu, writable=False)
         in_pointers = pointers(sources)
         infos = model.outputs
         if outputs is None:
@@ -284,14 +295,3 @@ class Session:
     def __del__(self) -> None:
         if self._handle and not sys.is_finalizing():
             self.close()
-
-
-@contextmanager
-def exclusively(lock: threading.Lock, message: str) -> Iterator[None]:
-    """Hold ``lock``; raise RunError with ``message`` if another thread holds it."""
-    if not lock.acquire(blocking=False):
-        raise refuse(Status.BUSY, message)
-    try:
-        yield
-    finally:
-        lock.release()

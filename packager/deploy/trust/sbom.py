@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from packager.bundle.hashing import sha256_of_file
-from packager.bundle.manifest import Manifest, Provenance
+from packager.bundle.manifest import Manifest
+from packager.bundle.origin import Provenance
 from packager.bundle.reader import BundleFile
 from packager.deploy.trust.statement import package_url
 from packager.errors import ToolchainError

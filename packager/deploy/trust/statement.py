@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from packager.bundle.hashing import sha256_of_file
-from packager.bundle.manifest import Provenance
+from packager.bundle.origin import Provenance
 from packager.bundle.reader import BundleFile
 
 BUILD_TYPE = "urn:packager:build:1"

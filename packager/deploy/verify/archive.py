@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from packager.bundle.cpu_levels import CODE_PREFIX, DISPATCHED_SECTION
 from packager.bundle.elf import archive
 from packager.bundle.elf.relocations import SHT_RELA, lay_out, read_relocations
 from packager.bundle.elf.symbols import (
@@ -43,6 +42,7 @@ from packager.bundle.elf.tables import (
 )
 from packager.bundle.elf.window import Window, open_window
 from packager.bundle.fatbin import FATBIN_SECTION
+from packager.bundle.isa.levels import CODE_PREFIX, DISPATCHED_SECTION
 from packager.bundle.manifest import ALIGNMENT, CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
 from packager.bundle.reader import BundleFile
 from packager.deploy.verify.findings import Finding, error, some

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from packager.bundle.cpu_levels import DISPATCHED_SECTION
 from packager.bundle.elf import loader
 from packager.bundle.elf.loader import LoaderView, Relocation
 from packager.bundle.elf.symbols import (
@@ -24,6 +23,7 @@ from packager.bundle.elf.symbols import (
     read_symbols,
 )
 from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE
+from packager.bundle.isa.levels import DISPATCHED_SECTION
 from packager.bundle.manifest import CONSTANTS_SECTION, SECTION_NAME, SELECTION_SECTION
 from packager.bundle.section import SECTION_HEADER
 from packager.deploy.verify.findings import some

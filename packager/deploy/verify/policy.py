@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packager.bundle import strict_json
-from packager.bundle.cpu_levels import LEVEL_FEATURES
 from packager.bundle.elf.symbols import version_key
 from packager.bundle.fields import Count, CudaVersion, GlibcVersion, MachineCode, Name, Ptx, value_text
 from packager.bundle.gpu_arch import arch_key
+from packager.bundle.isa.levels import LEVEL_FEATURES
 from packager.bundle.manifest import Manifest
 from packager.deploy.verify.findings import Finding, error
 from packager.errors import UsageError, suggestion

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from packager.bundle.cpu_levels import clone_symbol
 from packager.bundle.elf.tables import SHF_ALLOC, SHF_WRITE, Section
+from packager.bundle.isa.levels import clone_symbol
 from packager.bundle.manifest import (
     CONSTANTS_SECTION,
     ENTRY_SYMBOL,

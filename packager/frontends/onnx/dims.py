@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Mapping
 
 import onnx
 
 from packager.bundle import shape_expr
-from packager.bundle.manifest import Dim
 from packager.errors import ModelError
-from packager.frontends.dims import DimRequest
-from packager.graph.symbolic import extent_interval
-
-# The manifest limits the length of shape expressions, which contain dim names.
-MAX_DIM_NAME = 64
+from packager.frontends.dims import identifier
 
 
 def name_dims(graph: onnx.GraphProto) -> tuple[dict[str, str], dict[str, str]]:
@@ -35,11 +28,13 @@ def name_dims(graph: onnx.GraphProto) -> tuple[dict[str, str], dict[str, str]]:
                 hint="give the input a shape in the model; its extents may be symbolic",
             )
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_param.isascii() and dim.dim_param.isdigit():
+                dim.dim_value = int(dim.dim_param)  # some exporters write an extent as the name of a dim
             if dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0:
                 continue
             key = dim.dim_param or (value.name, axis)
             if key not in names:
-                names[key] = _identifier(dim.dim_param or f"{value.name}_{axis}", set(names.values()))
+                names[key] = identifier(dim.dim_param or f"{value.name}_{axis}", set(names.values()))
             spelled[names[key]] = dim.dim_param
             dim.dim_param = names[key]
             found.setdefault(dim.dim_param, f"input {value.name!r}, axis {axis}")
@@ -54,35 +49,6 @@ def _is_expression(text: str, dims: Mapping[str, str]) -> bool:
     except shape_expr.ShapeExpressionError:
         return False
     return computes and bool(inside) and inside <= dims.keys()
-
-
-def bound_expressions(requests: Mapping[str, DimRequest], expressions: Mapping[str, str]) -> dict[str, DimRequest]:
-    """Return the requests, and the bounds that follow from them for dims which are expressions over others."""
-    bounds = dict(requests)
-    for name, text in expressions.items():
-        inside = shape_expr.names(text)
-        if name in bounds or not inside <= bounds.keys():
-            continue
-        dims = {dim: Dim(dim, bounds[dim].min, bounds[dim].max) for dim in inside}
-        try:
-            low, high = extent_interval(text, dims)
-        except ModelError:  # a division by what can be zero
-            continue
-        if low >= 1:
-            bounds[name] = DimRequest(low, high)
-    return bounds
-
-
-def _identifier(spelled: str, taken: set[str]) -> str:
-    """Return a unique ASCII identifier for a dim."""
-    name = re.sub(r"[^A-Za-z0-9_]+", "_", spelled).strip("_")[:MAX_DIM_NAME] or "dim"
-    if name[0].isdigit() or keyword.iskeyword(name):
-        name = f"dim_{name}"
-    unique, count = name, 1
-    while unique in taken:
-        count += 1
-        unique = f"{name}_{count}"
-    return unique
 
 
 def fix_dims(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
 import onnx
 import tvm
 from tvm import relax, tirx
@@ -33,6 +32,7 @@ from packager.frontends.onnx.ops.run_time.choose import choice
 from packager.frontends.onnx.ops.run_time.deciding import INTEGERS, Bounds, deciding_values, is_small
 from packager.frontends.onnx.ops.run_time.extents import RunTimeExtents
 from packager.frontends.onnx.ops.run_time.shapes import read_shapes
+from packager.frontends.onnx.parameters import Parameters, with_parameters
 from packager.graph.conditions import Relations
 from packager.graph.dataflow import shape_of
 from packager.graph.lift_constants import stays_inline
@@ -43,42 +43,6 @@ WHOLE_TUPLES = {
     *("Optional", "OptionalGetElement", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
     *("ConcatFromSequence", "SplitToSequence"),
 }
-
-
-class Parameters(dict[str, tuple[relax.Var, Any]]):
-    """Constants that are function parameters: the variable of each, and its value as a TVM tensor.
-
-    The value is copied on access, which TVM's converters do only for constants that determine shapes.
-    """
-
-    def __init__(self, arrays: Callable[[str], Array]) -> None:
-        super().__init__()
-        self._arrays = arrays
-        self.made: dict[str, Array] = {}
-        self._unread = tvm.runtime.tensor(np.empty(0, np.uint8))
-
-    def array(self, name: str) -> Array:
-        """Return the value of a constant."""
-        return self.made[name] if name in self.made else self._arrays(name)
-
-    def add(self, name: str, variable: relax.Var) -> None:
-        """Add a constant with its variable."""
-        self[name] = (variable, self._unread)
-
-    def make(self, name: str, array: Array) -> relax.Var:
-        """Add a constant that a converter has made; return its variable."""
-        while name in self:
-            name += "_"
-        self.made[name] = np.ascontiguousarray(array)
-        self.add(name, relax.Var(name, relax.TensorType(array.shape, array.dtype.name)))
-        return self.variable(name)
-
-    def variable(self, name: str) -> relax.Var:
-        """Return the variable of a constant."""
-        return super().__getitem__(name)[0]
-
-    def __getitem__(self, name: str) -> tuple[relax.Var, Any]:
-        return self.variable(name), tvm.runtime.tensor(self.array(name))
 
 
 class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
@@ -326,20 +290,4 @@ def run_importer(importer: Importer, graph: onnx.GraphProto, opset: int) -> tvm.
     if importer.forgotten:  # bindings of attempts at importing a loop have variables that nothing defines
         module = relax.transform.DeadCodeElimination()(module)
     made = [importer._params.variable(name) for name in importer._params.made]
-    return _with_parameters(module, importer._num_input, importer.extents.parameters(), made)
-
-
-def _with_parameters(
-    module: tvm.IRModule, num_inputs: int, extents: Sequence[relax.Var], made: Sequence[relax.Var]
-) -> tvm.IRModule:
-    """Add parameters to ``main``: those of run-time extents after its inputs, and constants that converters have made.
-
-    They define variables in the shapes of results, which are stated anew.
-    """
-    if extents or made:
-        main = module["main"]
-        parameters = [*main.params[:num_inputs], *extents, *main.params[num_inputs:], *made]
-        body = relax.SeqExpr(main.body.blocks, main.body.body)
-        main = relax.Function(parameters, body, main.body.body.ty, main.is_pure, main.attrs)
-        module["main"] = main.with_attr("num_input", num_inputs + len(extents))
-    return module
+    return with_parameters(module, importer._num_input, importer.extents.parameters(), made)

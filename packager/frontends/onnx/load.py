@@ -18,16 +18,18 @@ from packager.bundle.manifest import Model, TensorSpec
 from packager.custom_ops.domains import CONTRIB_DOMAINS
 from packager.custom_ops.library import OpLibrary
 from packager.errors import ModelError, UnsupportedOperatorsError
+from packager.frontends.bounds import bound_expressions
 from packager.frontends.dims import DimRequest, UnknownDimError, resolve_dims
 from packager.frontends.freeze import freeze_inputs
 from packager.frontends.node_names import tag_bindings
 from packager.frontends.onnx.check import check
-from packager.frontends.onnx.dims import bound_expressions, fix_dims, name_dims
+from packager.frontends.onnx.dims import fix_dims, name_dims
 from packager.frontends.onnx.graph.class_names import number_classes
 from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx.graph.external_data import detach_large, read_external
 from packager.frontends.onnx.graph.narrow_types import store_narrow
 from packager.frontends.onnx.graph.nodes import inner_graphs, is_standard, replace_all, standard_version, title_of
+from packager.frontends.onnx.graph.random_nodes import connect_seeds, number_streams
 from packager.frontends.onnx.graph.simplify import simplify
 from packager.frontends.onnx.importer import Importer, run_importer
 from packager.frontends.onnx.ops.converters import CONVERTERS
@@ -59,6 +61,7 @@ def load(
     _drop_initializer_inputs(graph)
     _override(graph, overrides, arrays)
     labels = number_classes(graph)
+    streams = number_streams(graph)
     _refuse_strings(graph)
     freeze_inputs(graph, frozen or {})
     found, expressions = name_dims(graph)
@@ -69,6 +72,7 @@ def load(
     fix_dims(graph, fixed)
     custom = take_custom_nodes(model, op_libraries)
     inferred, constants = simplify(model, custom, arrays)
+    random = connect_seeds(graph, constants, streams)
     narrow = store_narrow(graph, inferred.types, constants)
     _check_operators(graph, custom)
     importer = Importer(custom, resolved, constants.array, inferred.types, expressions, fixed, declared)
@@ -89,6 +93,7 @@ def load(
         sha256=sha256,
         opset={entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
         producer=f"{model.producer_name} {model.producer_version}".strip() or None,
+        random=random,
     )
     return ImportedModel(
         signature=ModelSignature(
@@ -174,25 +179,15 @@ def _refuse_strings(graph: onnx.GraphProto) -> None:
 
 def _check_operators(graph: onnx.GraphProto, custom: Mapping[str, CustomNode]) -> None:
     known = {"Constant", "Loop", *onnx_frontend._get_convert_map(), *CONVERTERS, *custom}
-    scalars = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if not tensor.dims}
     refused: dict[str, list[str]] = {}
     inner = (part for node in graph.node for body in inner_graphs(node) for part in body.node)
     for node in (*graph.node, *inner):
         operator = node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
-        if is_standard(node, "Dropout") and _is_training(node, scalars):
-            operator = "Dropout in training mode"  # TVM imports it as in inference
-        elif (
-            node.op_type in custom or is_standard(node, *known) or node.op_type in CONTRIB_DOMAINS.get(node.domain, ())
-        ):
+        if node.op_type in custom or is_standard(node, *known) or node.op_type in CONTRIB_DOMAINS.get(node.domain, ()):
             continue
         refused.setdefault(operator, []).append(title_of(node))
     if refused:
         raise UnsupportedOperatorsError(refused)
-
-
-def _is_training(node: onnx.NodeProto, scalars: Mapping[str, Array]) -> bool:
-    mode = node.input[2] if len(node.input) > 2 else ""
-    return bool(mode and scalars.get(mode, True))  # one that is not constant may be true
 
 
 def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:

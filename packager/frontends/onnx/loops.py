@@ -7,9 +7,9 @@ changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import onnx
 from tvm import relax, tirx
@@ -22,8 +22,32 @@ from packager.frontends.onnx.ops.shape_arithmetic import as_tensor, is_symbolic
 from packager.graph.control_flow import LOOP_BEGIN, LOOP_END, LOOP_RESULT, LOOP_STATE, control_flow
 from packager.graph.rewrite import nodes_of
 
-if TYPE_CHECKING:
-    from packager.frontends.onnx.importer import Importer
+
+class BodyImporter(Protocol):
+    """What a loop needs of the importer (``importer.Importer``)."""
+
+    bb: Any
+    analyzer: Any
+    extents: Any
+    value_bounds: Any
+    _nodes: dict[str, Any]
+
+    def save(self) -> Any:
+        """Return what ``restore`` needs."""
+
+    def restore(self, saved: Any) -> None:
+        """Forget what was imported since ``save``."""
+
+    def convert_nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        """Import nodes."""
+
+    def taken(self) -> list[Any]:
+        """Return expressions that are 1 in runs that compute the loop."""
+
+    def _known(self, name: str) -> Any: ...
+
+    def _element_type(self, name: str) -> str: ...
+
 
 MAX_ATTEMPTS = 8
 SCALAR = relax.TensorType([], "int64")
@@ -52,13 +76,13 @@ class _Body:
     inner: int  # run-time extents that existed before
 
 
-def convert_loop(importer: Importer, node: onnx.NodeProto) -> list[Any]:
+def convert_loop(importer: BodyImporter, node: onnx.NodeProto) -> list[Any]:
     """Import a Loop; return its results. Raises ModelError."""
     return _Loop(importer, node).convert()
 
 
 class _Loop:
-    def __init__(self, importer: Importer, node: onnx.NodeProto) -> None:
+    def __init__(self, importer: BodyImporter, node: onnx.NodeProto) -> None:
         self.importer, self.node, self.builder = importer, node, importer.bb
         self.body: onnx.GraphProto = attributes_of(node)["body"]
         trip, going, *initial = [*node.input, ""][: max(len(node.input), 2)]

@@ -16,6 +16,7 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from packager.errors import ModelError, PackagerError, last_line
+from packager.frontends.torch.inputs import Inputs, read_inputs
 from packager.frontends.torch.ops.elementwise import OPERATORS
 from packager.frontends.torch.ops.nn import NETWORK
 from packager.frontends.torch.ops.program import is_scalar, operator_of
@@ -52,6 +53,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         self.known = known
         self.node_of_variable: dict[str, str] = {}
         self.symbols = Symbols({})
+        self.inputs = Inputs({}, {}, {}, {}, {}, self.symbols)
         self.converters: dict[str, Converter] = {}
         super().__init__()
 
@@ -64,13 +66,15 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def create_input_vars(self, exported_program: Any) -> Any:
         """Create the input variables, and record the shape variables of torch's symbols."""
-        parameters, inputs, constraints = super().create_input_vars(exported_program)
-        for node in exported_program.graph.find_nodes(op="placeholder"):
-            if node.name in inputs:
-                for extent, expr in zip(node.meta["val"].shape, inputs[node.name].ty.shape.values, strict=True):
-                    if isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol:
-                        self.symbols.variables.setdefault(str(extent.node.expr), expr)
-        return parameters, inputs, constraints
+        self.inputs = read_inputs(exported_program, self.symbols, self.element_type)
+        return self.inputs.weights, self.inputs.given, {}
+
+    def _translate_fx_graph(self, graph_module: Any, nodes: Any, inputs_vars: Any, custom_ops: Any = None) -> Any:
+        """Give inputs with derived dims the shapes that the program computes with; each run checks that they are."""
+        unified = {
+            name: self.emit(relax.op.reshape(inputs_vars[name], shape)) for name, shape in self.inputs.shapes.items()
+        }
+        return super()._translate_fx_graph(graph_module, nodes, {**inputs_vars, **unified}, custom_ops)
 
     def _check_unsupported_func_type(self, nodes: Any) -> None:
         """Do nothing: ``check_operators`` has checked the nodes that are converted."""

@@ -13,15 +13,19 @@ import tvm
 
 from packager.bundle.arrays import Array
 from packager.bundle.hashing import sha256_of_file
-from packager.bundle.manifest import Model
+from packager.bundle.manifest import Dim, Model
 from packager.errors import ModelError, PackagerError, UsageError, last_line
+from packager.frontends.bounds import bound_expressions
 from packager.frontends.dims import DimRequest, make_request, resolve_dims
 from packager.frontends.node_names import tag_bindings
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.frontends.signature import dims_of, fix_dims, input_specs, output_names
+from packager.graph.conditions import Relations, bound_analyzer
 from packager.graph.identity import IdentityMap
 from packager.graph.lift_constants import lift_constants
+from packager.graph.symbolic import to_expr, to_extent
 from packager.ir.model import ImportedModel, ModelSignature, State
+from packager.ir.shapes import Condition
 
 
 def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overrides = NO_OVERRIDES) -> ImportedModel:
@@ -30,25 +34,23 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
         import torch
     except ImportError:
         raise UsageError(f"{path}: reading .pt2 needs torch", hint="pip install 'packager[torch]'") from None
-    from packager.frontends.torch.ops.program import check_conditions
     from packager.frontends.torch.states import buffers_to_states
 
     program = _read(path, torch)
     _override(program, overrides, torch)
     buffers = buffers_to_states(program)
     states = tuple(State(name, f"{name}.next", _numpy(initial, torch)) for name, initial in buffers.items())
-    module, node_of_variable, buffer_names = _import(program)
+    module, importer, buffer_names = _import(program)
     parameters = _parameters(program, torch)
     main = module["main"]
     inputs = [str(variable.name) for variable in main.params[: len(main.params) - len(parameters)]]
     specs = input_specs(main, inputs)
-    resolved = resolve_dims(dims_of(specs), dims, _declared_bounds(program))
-    fixed = {dim: (request.min, request.max) for dim, request in dims.items() if request.fixed}
-    check_conditions(program, fixed | {dim.name: (dim.min, dim.max) for dim in resolved})
+    dims, resolved = _resolve(dims, dims_of(specs), program, importer.inputs)
     module = fix_dims(module, dims)
+    conditions = _conditions(program, importer.inputs, module["main"].params[: len(inputs)], dims, resolved)
     module, constants = lift_constants(module, buffer_names, parameters)
     module["main"] = module["main"].without_attr("params")
-    module, nodes = tag_bindings(module, node_of_variable)
+    module, nodes = tag_bindings(module, importer.node_of_variable)
     return ImportedModel(
         signature=ModelSignature(
             source=Model(name, "torch.export", sha256_of_file(path), {}, f"torch {torch.__version__}"),
@@ -56,6 +58,7 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
             output_names=output_names(module["main"], tuple(state.output for state in states)),
             dims=resolved,
             states=states,
+            conditions=conditions,
         ),
         module=module,
         weights={**parameters, **constants},
@@ -64,14 +67,13 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
 
 
 def _read(path: Path, torch: Any) -> Any:
-    from packager.frontends.torch.ops.program import check_inputs, decompose
+    from packager.frontends.torch.containers import unknown_containers
+    from packager.frontends.torch.ops.program import decompose
 
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), unknown_containers(path):
             warnings.simplefilter("ignore")  # torch warns about deprecated calls of its own
-            program = torch.export.load(path)
-            check_inputs(program)
-            return decompose(program)
+            return decompose(torch.export.load(path))
     except PackagerError:
         raise
     except Exception as error:  # torch's archive reader raises errors of many types
@@ -100,8 +102,8 @@ def _override(program: Any, overrides: Overrides, torch: Any) -> None:
         store[key] = torch.nn.Parameter(tensor, requires_grad=False) if trained else tensor
 
 
-def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], IdentityMap[str]]:
-    """Return the module, the source node of each variable, and buffer names by their TVM tensor."""
+def _import(program: Any) -> tuple[tvm.IRModule, Any, IdentityMap[str]]:
+    """Return the module, its importer, and buffer names by their TVM tensor."""
     from packager.frontends.torch.importer import Importer
     from packager.frontends.torch.ops.program import check_operators, known_values
 
@@ -130,7 +132,7 @@ def _import(program: Any) -> tuple[tvm.IRModule, dict[str, str], IdentityMap[str
             detail=last_line(error),
             hint="it uses an operator in a way that is not supported",
         ) from error
-    return module, importer.node_of_variable, handles
+    return module, importer, handles
 
 
 def _parameters(program: Any, torch: Any) -> dict[str, Array]:
@@ -149,9 +151,45 @@ def _numpy(tensor: Any, torch: Any) -> Array:
     return np.asarray(tensor.numpy())
 
 
-def _declared_bounds(program: Any) -> dict[str, DimRequest]:
+def _resolve(
+    requests: Mapping[str, DimRequest], found: Mapping[str, str], program: Any, inputs: Any
+) -> tuple[dict[str, DimRequest], tuple[Dim, ...]]:
+    """Return the requests, with those that follow from them, and the dims that stay symbolic."""
+    declared = _declared_bounds(program, {})
+    texts = {name: text for name, text in inputs.texts().items() if name in found}
+    followed = bound_expressions({**declared, **requests}, texts)
+    requests = {**requests, **{name: followed[name] for name in texts if name in followed}}
+    return requests, resolve_dims(found, requests, _declared_bounds(program, inputs.derived))
+
+
+def _declared_bounds(program: Any, derived: Mapping[str, Any]) -> dict[str, DimRequest]:
+    """Return the bounds that the program has for its symbols, and those of ``derived`` dims that follow."""
+    from torch.utils._sympy.value_ranges import bound_sympy
+
+    known = {symbol: interval for symbol, interval in program.range_constraints.items() if symbol.is_Symbol}
+    ranges = {str(symbol): interval for symbol, interval in known.items()}
+    ranges |= {name: bound_sympy(expr, known) for name, expr in derived.items()}
     bounds = {}
-    for symbol, interval in program.range_constraints.items():
+    for name, interval in ranges.items():
         if not math.isinf(float(interval.upper)) and int(interval.upper) < 2**31:
-            bounds[str(symbol)] = make_request(str(symbol), max(int(interval.lower), 1), int(interval.upper))
+            bounds[name] = make_request(name, max(int(interval.lower), 1), int(interval.upper))
     return bounds
+
+
+def _conditions(
+    program: Any, inputs: Any, parameters: Any, requests: Mapping[str, DimRequest], dims: tuple[Dim, ...]
+) -> tuple[Condition, ...]:
+    """Return what the program demands of its dims and does not follow from their bounds."""
+    from packager.frontends.torch.conditions import open_conditions
+
+    fixed = {name: request.min for name, request in requests.items() if request.fixed}
+    bounds = {name: (size, size) for name, size in fixed.items()} | {dim.name: (dim.min, dim.max) for dim in dims}
+    final: dict[str, Any] = {name: tvm.tirx.IntImm("int64", size) for name, size in fixed.items()}
+    final |= {e.name: e for p in parameters for e in p.ty.shape.values if isinstance(e, tvm.tirx.Var)}
+    names = IdentityMap((variable, name) for name, variable in inputs.variables.items())
+    relations = Relations(bound_analyzer(parameters, dims))
+    demanded = [((variable, "==", expr), f"dim {name}") for variable, expr, name in inputs.equalities()]
+    for (left, relation, right), node in (*demanded, *open_conditions(program, bounds, inputs.symbols)):
+        sides = (to_expr(to_extent(side, names), final) for side in (left, right))
+        relations.require(next(sides), relation, next(sides), node)
+    return tuple(relations.found.values())

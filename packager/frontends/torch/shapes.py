@@ -14,7 +14,8 @@ from packager.errors import ModelError
 
 
 class Symbols:
-    """Converts extents. ``variables`` maps the names of torch's symbols to shape variables of the function's inputs."""
+    """Converts extents. ``variables`` maps the names of torch's symbols to shape variables of the function's inputs, or
+    to expressions over these."""
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
         self.variables = dict(variables)
@@ -28,6 +29,10 @@ class Symbols:
         if isinstance(value, int):
             return value
         return self._convert(sympy.sympify(value.node.expr))
+
+    def expression(self, expr: Any) -> Any:
+        """Return a sympy expression over torch's symbols as a TVM expression. Raises ModelError."""
+        return _expression(self._convert(sympy.sympify(expr)))
 
     def _convert(self, expr: Any) -> Any:
         if expr.is_Integer:

@@ -142,7 +142,7 @@ def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int]
                 return None
             try:
                 array.shape = wanted
-            except AttributeError:
+            except (AttributeError, ValueError):  # no view, or of a size that is equal for the sizes of a run alone
                 return None
     if operand.swapped:
         array = array.transpose([0, 1, 3, 2])

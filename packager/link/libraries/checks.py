@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from packager.bundle.cpu_levels import clone_symbol
 from packager.bundle.elf.symbols import INTERNAL, LOCAL, NOTYPE, PROTECTED, UNDEFINED
+from packager.bundle.isa.levels import clone_symbol
 from packager.codegen.objects import ObjectFile, is_archive
 from packager.codegen.sysroot import SystemSymbols
 from packager.errors import BackendError, BundleError, listed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from packager.bundle.cpu_levels import DISPATCHED_SECTION, clone_symbol, code_section
 from packager.bundle.elf.symbols import UNDEFINED
+from packager.bundle.isa.levels import DISPATCHED_SECTION, clone_symbol, code_section
 from packager.codegen.objects import CONSTRUCTOR_SECTIONS, code_sections, forget_uniqueness, is_archive
 from packager.codegen.toolchain import run
 from packager.errors import ToolchainError

@@ -145,10 +145,16 @@ def _exceeds(extent: Any, first: Any) -> bool:
 def _dynamic_bytes(name: str, body: Any) -> int:
     buffers = [allocation.buffer for allocation in nodes_of(body, st.AllocBuffer)]
     dynamic = [buffer for buffer in buffers if buffer.scope() == DYNAMIC]
-    if not all(isinstance(extent, tirx.IntImm) for buffer in dynamic for extent in buffer.shape):
+    if any(_is_symbolic(buffer) for buffer in buffers if buffer.scope() != DYNAMIC):
+        raise BackendError(f"kernel {name!r} needs registers of symbolic size")
+    if any(map(_is_symbolic, dynamic)):
         raise BackendError(f"kernel {name!r} needs shared memory of symbolic size")
     sizes = [tvm.runtime.DataType(b.dtype).itemsize * math.prod(map(int, b.shape)) for b in dynamic]
     return int(max(sizes, default=0))
+
+
+def _is_symbolic(buffer: Any) -> bool:
+    return not all(isinstance(extent, tirx.IntImm) for extent in buffer.shape)
 
 
 def _to_device_function(kernel: Kernel, function: Any, target: tvm.target.Target) -> Any:

@@ -32,7 +32,8 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     inputs = pickle.loads((folder / "inputs.pickle").read_bytes())
     try:
         with packager.load(folder / "model.so") as bundle:
-            names = [spec.name for spec in bundle.manifest.inputs]
+            seeds = {node.seed for node in bundle.manifest.model.random}
+            names = [spec.name for spec in bundle.manifest.inputs if spec.name not in seeds]
             if not set(names) <= set(inputs):
                 return {"status": "unfit", "message": "the model has other inputs"}
             outputs = bundle.run({name: inputs[name] for name in names})

@@ -29,9 +29,10 @@ HEAD = """# ONNX operators
 
 What becomes of the {total:,} cases that onnx {version} has for its operators, and of the {carried} small models that it
 carries, built for the default Targets, loaded in a process without TVM and run. `python -m tests.conformance.onnx
---table` writes this page. *Right* is within onnx's own tolerances. In
-*frozen* of them inputs that say how the operator works were made constants, as real models have them (`packager build
---freeze`). Nothing is wrong: what cannot be computed right is refused when the model is built.
+--table` writes this page. *Right* is within onnx's own tolerances; of what
+draws random numbers shapes and element types are compared. In *frozen* of them inputs that say how the operator works
+were made constants, as real models have them (`packager build --freeze`). Nothing is wrong: what cannot be computed
+right is refused when the model is built.
 [ONNX models](onnx.md) says what must be known at build time.
 
 *On CUDA* is what of that is right, too, built with `-t "{target}"` and run on an {gpu}, three times each: kernel by

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from packager.bundle.cpu_levels import clone_symbol
 from packager.bundle.elf.file import read_elf
+from packager.bundle.isa.levels import clone_symbol
 from packager.codegen.toolchain import find_toolchain
 from packager.errors import BackendError
 from packager.ir.link_plan import PreparedLibrary

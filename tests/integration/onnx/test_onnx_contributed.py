@@ -78,6 +78,12 @@ def packed(rows: int, depth: int, block: int, *, zeros: bool = False) -> list[Gi
     return [*made, c(u8(rows * -(-blocks // 2)))] if zeros else made
 
 
+def embedding(width: int) -> list[Given]:
+    """Rows of ``width`` bytes and three scales at most, and which to take."""
+    return [c(u8(10, width)), x(np.array([[0, 3], [5, 7]])), c(np.abs(f(10, 3 if width > 16 else 2)))]
+
+
+LENGTHS = np.array([3, 5], np.int32)
 IDS, SEGMENTS = RNG.integers(0, 10, (2, 5)).astype(np.int32), RNG.integers(0, 2, (2, 5)).astype(np.int32)
 MASK = np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], np.int32)
 PLACES = np.array([[0, 1, 2, 3, 4], [3, 4, 5, 6, 7]], np.int64)
@@ -141,6 +147,17 @@ CASES = [
     case("MultiHeadAttention", x(f(2, 5, 8)), x(f(2, 2, 6, 4)), x(f(2, 2, 6, 4)), num_heads=2),
     case("MultiHeadAttention", x(f(2, 1, 8)), x(f(2, 1, 8)), x(f(2, 1, 8)), None, None, None, x(f(2, 2, 3, 4)),
          x(f(2, 2, 3, 4)), outputs=(True,) * 3, num_heads=2),
+    case("Attention", x(f(2, 5, 8)), c(f(8, 24)), c(f(24)), x(LENGTHS), num_heads=2),
+    case("QAttention", x(u8(2, 5, 8)), c(i8(8, 24)), c(f(24)), scale(0.02), scale(0.01), None, zero(120),
+         zero(0, np.int8), num_heads=2),
+    case("QAttention", x(u8(2, 5, 8)), c(i8(8, 24)), c(f(24)), scale(0.02), c(np.abs(f(24)) * 0.01), x(LENGTHS),
+         zero(120), c(np.zeros(24, np.int8)), num_heads=2),
+    case("QLinearConv", x(u8(1, 8, 8, 3)), scale(0.02), zero(120), c(i8(4, 3, 3, 3)), scale(0.01), zero(0, np.int8),
+         *ONTO, channels_last=1),
+    case("NhwcMaxPool", x(u8(1, 8, 8, 3)), kernel_shape=[2, 2], strides=[2, 2]),
+    case("GatherBlockQuantized", *embedding(24), c(u8(10, 2)), bits=4, block_size=16, opset=21),
+    case("GatherBlockQuantized", *embedding(16), bits=4, block_size=16, opset=21),
+    case("GatherBlockQuantized", *embedding(48), c(u8(10, 3)), bits=8, block_size=16, opset=21),
     case("RotaryEmbedding", x(f(2, 5, 16)), x(PLACES), c(f(16, 4)), c(f(16, 4))),
     case("RotaryEmbedding", x(f(2, 2, 5, 8)), x(PLACES), c(f(16, 4)), c(f(16, 4)), interleaved=1),
 ]  # fmt: skip
@@ -201,7 +218,12 @@ def test_all_are_right(opset: int, tmp_path: Path) -> None:
         (case("FusedConv", x(f(1, 3, 8, 8)), c(f(4, 3, 3, 3)), activation="Wave"), "activation Wave"),
         (case("MatMulNBits", x(f(2, 64)), x(u8(8, 2, 16)), c(f(16)), K=64, N=8, bits=4, block_size=32), "not constant"),
         (case("MatMulNBits", *packed(8, 64, 32), N=8, bits=4, block_size=32), "lacks the attribute K"),
-        (case("QLinearConv", *A, *B, *ONTO, channels_last=1), "channels_last"),
+        (
+            case(
+                "PackedAttention", x(f(7, 8)), c(f(8, 24)), c(f(24)), x(MASK), x(LENGTHS), x(f(1, 2, 7, 7)), num_heads=2
+            ),
+            "added bias",
+        ),
     ],
 )
 def test_a_use_that_is_not_supported_names_the_node(wrong: Case, why: str, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def change(path: str, new: Any) -> Callable[[dict[str, Any]], None]:
     return apply
 
 
+DRAW = {"node": "n", "operator": "RandomNormal", "seed": "seed"}
 STATE = {"name": "s", "output": "n", "dtype": "float32", "shape": [4], "offset": 0, "bytes": 16, "initial": None}
 OTHER = STATE | {"name": "t", "output": "m", "offset": 64}
 
@@ -89,6 +90,14 @@ def test_entries_that_agree(value: dict[str, Any]) -> None:
         reread(value | {"states": [STATE], "entries": [ENTRY]})
 
 
+def test_random_nodes_that_agree(value: dict[str, Any]) -> None:
+    assert reread(value).model.random == ()
+    seed = {"name": "seed", "dtype": "int64", "shape": []}
+    nodes = [DRAW, DRAW | {"node": "m", "seed": None}]
+    read = reread(value | {"inputs": [*value["inputs"], seed], "model": value["model"] | {"random": nodes}})
+    assert [(item.node, item.seed) for item in read.model.random] == [("n", "seed"), ("m", None)]
+
+
 def test_states_that_agree(value: dict[str, Any]) -> None:
     states = [STATE, OTHER | {"shape": [16], "bytes": 64, "initial": "scale"}]
     read = reread(value | {"states": states})
@@ -109,6 +118,9 @@ def test_states_that_agree(value: dict[str, Any]) -> None:
         ("model.name", None, r"\$\.model\.name: expected string, found null"),
         ("model.name", "", r"\$\.model\.name"),
         ("model.opset", {"ai.onnx": "17"}, r"\$\.model\.opset\.ai\.onnx: expected integer"),
+        ("model.random", [DRAW], r"\$\.model\.random\[0\]: 'seed' is not an input of one int64"),
+        ("model.random", [DRAW | {"seed": "x"}], r"\$\.model\.random\[0\]: 'x' is not an input of one int64"),
+        ("model.random", [DRAW | {"seed": None}] * 2, r"\$\.model\.random\[1\]: 'n' is listed twice"),
         ("dims.0.min", 5, r"\$\.dims\[0\]: min 5 is greater than max 4"),
         ("dims.0.name", "n-1", r"\$\.dims\[0\]\.name: must be a C identifier"),
         ("dims", [{"name": "n", "min": 1, "max": 4, "buckets": [1, 3]}], r"\$\.dims\[0\]\.buckets: must increase"),

@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from packager.bundle.arrays import Array
 from packager.frontends.onnx.graph.branches import choose_branches
-from packager.frontends.onnx.graph.contrib.expand import expand_contributed
+from packager.frontends.onnx.graph.contrib.expand import DOMAIN, expand_contributed
 from packager.frontends.onnx.graph.custom_ops import CustomNode
 from packager.frontends.onnx.graph.expand_functions import expand_functions, inline_branches
 from packager.frontends.onnx.graph.fold_constants import Constants, fold_constants
@@ -25,12 +25,16 @@ from packager.frontends.onnx.graph.nodes import (
     NodeWriter,
     all_inputs,
     attributes_of,
+    inner_graphs,
     is_standard,
     replace_all,
     rewrite_nodes,
     standard_version,
 )
+from packager.frontends.onnx.graph.optimizer_steps import expand_steps
+from packager.frontends.onnx.graph.stated.shapes import follow_stated_shapes
 from packager.frontends.onnx.graph.unroll_loops import unroll_loops
+from packager.frontends.onnx.graph.vector_moves import gather_moves
 
 # Operators whose optional outputs are computed only if the node has them.
 OPTIONAL_OUTPUTS = ("LayerNormalization", "Attention", "Dropout", "MaxPool")
@@ -49,12 +53,18 @@ def simplify(
     ``arrays`` holds the initializers whose data are not in the graph. Returns the inferred types and the constants.
     """
     constants = Constants(model.graph, arrays)
+    _omit_unread(model.graph)
     for _ in range(MAX_ROUNDS):
         inferred = infer(model, custom)
         bounded = _rewrite(model.graph, inferred, constants)
         _split_to_slices(model, inferred, constants)
         folded = _replace_empty(model.graph, inferred, constants) + fold_constants(model, inferred.extents, constants)
-        changed = bounded | expand_contributed(model, inferred, constants)
+        changed = bounded
+        # An expansion makes the types known that the next one on the way down needs: as many steps as layers.
+        while expand_contributed(model, inferred, constants):
+            inferred, changed = infer(model, custom), True
+        changed |= expand_steps(model, inferred, constants)
+        changed |= follow_stated_shapes(model, inferred, constants) | gather_moves(model, inferred, constants)
         changed |= inline_branches(model.graph, constants) | expand_functions(model, inferred)
         if (changed | unroll_loops(model, inferred, constants)) or folded:
             continue
@@ -67,6 +77,16 @@ def simplify(
     _add_pairwise(model.graph)
     _drop_unused(model.graph)
     return inferred, constants
+
+
+def _omit_unread(graph: onnx.GraphProto) -> None:
+    """Omit the outputs of onnxruntime's operators that nothing reads: exporters name them all, optional ones too."""
+    graphs = [graph, *(inner for node in graph.node for inner in inner_graphs(node))]
+    read = {value.name for inner in graphs for value in inner.output}
+    read |= {name for node in graph.node for name in all_inputs(node)}
+    for node in graph.node:
+        if node.domain == DOMAIN:
+            node.output[:] = [name if name in read else "" for name in node.output]
 
 
 def _rewrite(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> bool:

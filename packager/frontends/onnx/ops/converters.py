@@ -15,6 +15,7 @@ from packager.frontends.onnx.ops import (
     elementwise,
     fourier,
     gather_pad,
+    random_numbers,
     reductions,
     scatter,
     sequences,
@@ -32,16 +33,17 @@ from packager.frontends.onnx.ops.nn import (
     pooling,
     recurrent,
     resize,
+    roi_align,
 )
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, opset
 from packager.frontends.onnx.ops.quantization import integer_math, narrow_types, quantization
 from packager.frontends.onnx.ops.run_time import choose, sizes
 
 FAMILIES = (
-    *(cumulative, elementwise, fourier, gather_pad, reductions, scatter, sequences, slice_range),
+    *(cumulative, elementwise, fourier, gather_pad, random_numbers, reductions, scatter, sequences, slice_range),
     *(choose, sizes, sorting, tfidf, topk),
     *(linear, preprocessing, svm, trees),
-    *(activations, attention, deform_conv, normalization, pooling, recurrent, resize),
+    *(activations, attention, deform_conv, normalization, pooling, recurrent, resize, roi_align),
     *(integer_math, narrow_types, quantization),
 )
 

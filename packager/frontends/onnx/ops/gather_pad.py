@@ -1,6 +1,6 @@
 """Converters of data movement that TVM's importer lacks, or supports with constants only; and Det, IsInf.
 
-ONNX operators OneHot (11), Pad (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
+ONNX operators OneHot (11), Pad (25), Reshape (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
 BatchNormalization in training mode (15).
 """
 
@@ -25,6 +25,7 @@ from packager.frontends.onnx.ops.operands import (
     static_extents,
     text,
 )
+from packager.graph.dataflow import shape_of
 
 
 def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -50,11 +51,13 @@ def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
 
 
 def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Pad with a value computed at run time; TVM's importer supports constants only."""
-    value = optional(inputs, 2)
-    if value is None or constant(value, attributes) is not None or text(attributes, "mode", "constant") != "constant":
+    """Pad by extents, or with a value computed at run time; TVM's importer supports constants only."""
+    value, mode = optional(inputs, 2), text(attributes, "mode", "constant")
+    sized = isinstance(inputs[1], relax.ShapeExpr) and constant(inputs[1], attributes) is None
+    if not sized and (value is None or constant(value, attributes) is not None or mode != "constant"):
         return convert("Pad", list(inputs), attributes)
-    data, pads = inputs[0], known(inputs[1], attributes, "an input of Pad (pads)").tolist()
+    data = inputs[0]
+    pads = list(inputs[1].values) if sized else known(inputs[1], attributes, "an input of Pad (pads)").tolist()
     rank = data.ty.ndim
     axes = list(range(rank))
     if optional(inputs, 3) is not None:
@@ -62,11 +65,81 @@ def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
     before, after = [0] * rank, [0] * rank
     for number, axis in enumerate(axes):
         before[axis], after[axis] = pads[number], pads[len(axes) + number]
+    filler = relax.const(0, dtype_of(data)) if value is None else value
+    if not sized:
 
-    def compute(x: Any, filler: Any) -> Any:
-        return topi.nn.pad(x, before, after, filler(*[0] * len(filler.shape)))
+        def compute(x: Any, filler: Any) -> Any:
+            return topi.nn.pad(x, before, after, filler(*[0] * len(filler.shape)))
 
-    return builder.call_te(compute, data, value, primfunc_name_hint="pad")
+        return builder.call_te(compute, data, filler, primfunc_name_hint="pad")
+    return builder.call_te(_padded, data, filler, before, after, mode, primfunc_name_hint="pad")
+
+
+def _padded(x: Any, filler: Any, before: Sequence[Any], after: Sequence[Any], mode: str) -> Any:
+    """Return ``x`` padded by extents; those below zero cut off."""
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise ValueError(f"mode {mode!r} is none of Pad")
+
+    def element(*at: Any) -> Any:
+        inside, source = [], []
+        for index, start, extent in zip(at, before, x.shape, strict=True):
+            place = index - start
+            if mode == "constant":
+                inside += [place >= 0, place < extent]
+            elif mode == "wrap":
+                place = tirx.floormod(place, extent)
+            elif mode == "reflect":
+                place = tirx.Select(place < 0, 0 - place, place)
+                place = tirx.Select(place >= extent, 2 * extent - 2 - place, place)
+            # Reflections of more than an extent are not defined, but have to stay in the memory.
+            source.append(place if mode in ("constant", "wrap") else tirx.max(tirx.min(place, extent - 1), 0))
+        if mode == "constant":
+            return tirx.if_then_else(tirx.all(*inside), x(*source), filler(*[0] * len(filler.shape)))
+        return x(*source)
+
+    shape = [extent + start + end for extent, start, end in zip(x.shape, before, after, strict=True)]
+    return te.compute(shape, element, name="pad")
+
+
+def _reshape(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Reshape; an extent of -1 by canceling equal factors, which TVM would multiply out and divide by each other."""
+    data, target = inputs
+    wanted = list(target.values) if isinstance(target, relax.ShapeExpr) else constant(target, attributes)
+    shape = shape_of(data)
+    if wanted is None or shape is None or all(isinstance(extent, int) for extent in shape):
+        return convert("Reshape", list(inputs), attributes)
+    wanted = [int(extent) if isinstance(extent, int | np.integer | tirx.IntImm) else extent for extent in wanted]
+    if not attributes.get("allowzero", 0) and len(wanted) <= len(shape):
+        wanted = [shape[axis] if isinstance(e, int) and e == 0 else e for axis, e in enumerate(wanted)]
+    rest = _quotient(shape, [extent for extent in wanted if not (isinstance(extent, int) and extent == -1)], attributes)
+    if rest is None or sum(isinstance(extent, int) and extent == -1 for extent in wanted) != 1:
+        return convert("Reshape", list(inputs), attributes)
+    return relax.op.reshape(data, [rest if isinstance(e, int) and e == -1 else e for e in wanted])
+
+
+def _quotient(extents: Sequence[Any], by: Sequence[Any], attributes: Mapping[str, Any]) -> Any | None:
+    """Return the product of ``extents`` divided by that of others; None unless all factors of these cancel."""
+    analyzer = attributes["tvm_custom"]["analyzer"]
+    left = [factor for extent in extents for factor in _factors(extent)]
+    number, symbols = math.prod(e for e in left if isinstance(e, int)), [e for e in left if not isinstance(e, int)]
+    divisor = 1
+    for factor in (factor for extent in by for factor in _factors(extent)):
+        if isinstance(factor, int):
+            divisor *= factor
+            continue
+        equal = [n for n, symbol in enumerate(symbols) if analyzer.can_prove_equal(symbol, factor)]
+        if not equal:
+            return None
+        del symbols[equal[0]]
+    if divisor == 0 or number % divisor:
+        return None
+    return math.prod(symbols, start=number // divisor)
+
+
+def _factors(extent: Any) -> list[Any]:
+    if isinstance(extent, tirx.Mul):
+        return [*_factors(extent.a), *_factors(extent.b)]
+    return [int(extent) if isinstance(extent, int | tirx.IntImm) else extent]
 
 
 def _reverse_sequence(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -93,7 +166,8 @@ def _columns_to_image(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     rank = len(image)
     dilations, strides = attributes.get("dilations", [1] * rank), attributes.get("strides", [1] * rank)
     pads = attributes.get("pads", [0] * 2 * rank)
-    batch, rows, _ = static_extents(inputs[0])
+    batch = extents(inputs[0])[0]
+    rows, _ = static_extents(inputs[0], first=1)
     counts = [
         (image[i] + pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(rank)
     ]
@@ -191,6 +265,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "OneHot": _one_hot,
     "Pad": _pad,
     "ReverseSequence": _reverse_sequence,
+    "Reshape": _reshape,
     "Col2Im": _columns_to_image,
     "IsInf": _is_infinite,
     "Det": _determinant,

@@ -1,4 +1,4 @@
-"""Emits PrimFuncs of one sequential loop nest, for loops with carried dependencies."""
+"""Emits PrimFuncs of loop nests that TE has no form for: with carried dependencies, or with extents that data give."""
 
 from __future__ import annotations
 
@@ -23,9 +23,37 @@ def emit_sequential(
     """
 
     call = builder.call_te(lambda *x: sequential(name, x, results, body), *operands, primfunc_name_hint=name)
+    return _emitted(builder, call, name, len(operands), tirx.const(1, "int64"), None)
+
+
+def emit_rows(
+    builder: Any,
+    name: str,
+    operands: Sequence[Any],
+    shapes: Callable[..., tuple[Any, Sequence[tuple[Sequence[Any], str]]]],
+    body: Callable[[Sequence[Any], Sequence[Any], Any], None],
+) -> list[Any]:
+    """Emit a call of a PrimFunc that computes rows independently of each other, in parallel; return its results.
+
+    ``shapes`` gets the operands as TE tensors, and returns the number of rows, and shapes and element types of the
+    results. ``body`` gets operands and results as flat buffers, the operands' shapes, and the number of a row.
+    """
+    row, found = tirx.Var("row", "int64"), list[Any]()
+
+    def compute(*tensors: Any) -> Any:
+        count, results = shapes(*tensors)
+        found.append(count)
+        given = [tensor.shape for tensor in tensors]
+        return sequential(name, tensors, results, lambda *buffers: body(buffers, given, row))
+
+    call = builder.call_te(compute, *operands, primfunc_name_hint=name)
+    return _emitted(builder, call, name, len(operands), found[-1], row)
+
+
+def _emitted(builder: Any, call: Any, name: str, inputs: int, rows: Any, row: Any | None) -> list[Any]:
     function = call.args[0]
     primfunc = builder.get()[function]
-    builder.update_func(function, _in_a_loop(primfunc, name, len(operands)))
+    builder.update_func(function, _in_a_loop(primfunc, name, inputs, rows, row))
     result = builder.emit(call)
     if not isinstance(result.ty, relax.TupleType):
         return [result]
@@ -51,20 +79,26 @@ def sequential(
     return te.extern(shapes, list(tensors), generate, dtype=dtypes, out_buffers=buffers, name=name)
 
 
-def _in_a_loop(primfunc: tirx.PrimFunc, name: str, inputs: int) -> tirx.PrimFunc:
-    """Wrap the statements of a function in a block under a loop of one iteration, as schedules require."""
+def _in_a_loop(primfunc: tirx.PrimFunc, name: str, inputs: int, rows: Any, row: Any | None) -> tirx.PrimFunc:
+    """Wrap the statements of a function in a block under a loop over rows, and one of one iteration, as schedules
+    require: they vectorize the innermost loop."""
     statement = primfunc.body.block.body
     while isinstance(statement, tirx.AttrStmt):
         statement = statement.body
     buffers = [parameter for parameter in primfunc.params if tirx.buffer.is_buffer_var(parameter)]
-    loop, one = tirx.Var("step", "int64"), tirx.const(1, "int64")
-    variable = tirx.IterVar(ir.Range.from_min_extent(tirx.const(0, "int64"), one), tirx.Var("v_step", "int64"), 0)
+    one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
     regions = [
-        tirx.BufferRegion(buffer, [ir.Range.from_min_extent(tirx.const(0, "int64"), extent) for extent in buffer.shape])
+        tirx.BufferRegion(buffer, [ir.Range.from_min_extent(zero, extent) for extent in buffer.shape])
         for buffer in buffers
     ]
-    block = s_tir.SBlock([variable], regions[:inputs], regions[inputs:], name, statement)
-    realized = s_tir.SBlockRealize([loop], tirx.const(1, "bool"), block)
-    nest = tirx.For(loop, tirx.const(0, "int64"), one, tirx.ForKind.SERIAL, realized)
-    root = s_tir.SBlock([], [], [], "root", nest)
+    step = tirx.Var("v_step", "int64")
+    nest = [(tirx.Var("step", "int64"), one, step)]
+    if row is not None:
+        nest.insert(0, (tirx.Var("row_loop", "int64"), rows, row))
+    variables = [tirx.IterVar(ir.Range.from_min_extent(zero, extent), inner, 0) for _, extent, inner in nest]
+    block = s_tir.SBlock(variables, regions[:inputs], regions[inputs:], name, statement)
+    loops: Any = s_tir.SBlockRealize([loop for loop, _, _ in nest], tirx.const(1, "bool"), block)
+    for loop, extent, _ in reversed(nest):
+        loops = tirx.For(loop, zero, extent, tirx.ForKind.SERIAL, loops)
+    root = s_tir.SBlock([], [], [], "root", loops)
     return primfunc.with_body(s_tir.SBlockRealize([], tirx.const(1, "bool"), root))

@@ -7,11 +7,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import sympy  # type: ignore[import-untyped]
 import torch
 
-from packager.errors import ModelError, UnsupportedOperatorsError
+from packager.errors import UnsupportedOperatorsError
 
 _ATEN = torch.ops.aten
 # Not decomposed: attention would become a dozen operators that no backend recognizes, and matmuls would become
@@ -23,18 +21,6 @@ LARGEST_KNOWN = 2**22
 LITERALS = ("lifted_tensor_", "_lifted_tensor_constant")
 
 
-def check_inputs(program: Any) -> None:
-    """Raise ModelError for an input whose extent is an expression, such as ``2 * Dim("half")``."""
-    for node in program.graph.nodes:
-        value = node.meta.get("val") if node.op == "placeholder" else None
-        for axis, extent in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            if isinstance(extent, torch.SymInt) and not extent.node.expr.is_Symbol and not extent.node.expr.is_number:
-                raise ModelError(
-                    f"input {node.name!r}: axis {axis} is {extent.node.expr}; only a plain dim can be an extent",
-                    hint="export to ONNX with a plain dim: divisibility is then checked at run time",
-                )
-
-
 def decompose(program: Any) -> Any:
     """Decompose to core operators. Raises ModelError for a program that mutates its buffers or inputs."""
     for node in program.graph.nodes:
@@ -42,12 +28,24 @@ def decompose(program: Any) -> Any:
         # other strides.
         if node.op == "call_function" and node.target is _ATEN.view.default:
             node.target = _ATEN.reshape.default
+    _drop_ranges_of_expressions(program)
+    program.example_inputs = None  # torch would check them, and their containers may have types that are not there
     table = torch.export.default_decompositions()
     for operator in KEPT:
         table.pop(operator, None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about deprecated calls of its own
         return program.run_decompositions(table)
+
+
+def _drop_ranges_of_expressions(program: Any) -> None:
+    """Leave the ranges of symbols alone: a file has those of inputs' extents too, at which torch stumbles."""
+    for node in program.graph.find_nodes(op="placeholder"):
+        for extent in getattr(node.meta.get("val"), "shape", ()):
+            if isinstance(extent, torch.SymInt):
+                ranges = extent.node.shape_env.var_to_range
+                for expr in [expr for expr in ranges if not expr.is_Symbol]:
+                    del ranges[expr]
 
 
 def known_values(program: Any) -> dict[Any, torch.Tensor]:
@@ -92,36 +90,6 @@ def check_operators(program: Any, known: Mapping[Any, Any], supported: Mapping[s
                 refused.setdefault(operator, []).append(node.name)
     if refused:
         raise UnsupportedOperatorsError(refused)
-
-
-def check_conditions(program: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
-    """Raise ModelError unless the program's assertions on its dims hold for all sizes within ``bounds``.
-
-    torch emits them for guards that it cannot prove at export.
-    """
-    for node in program.graph.nodes:
-        condition = node.args[0].meta.get("val") if operator_of(node) == "_assert_scalar.default" else None
-        if isinstance(condition, torch.SymBool) and not _always(condition.node.expr, bounds):
-            raise ModelError(
-                f"the program asserts {condition.node.expr}, which cannot be proved for all sizes of its dims",
-                hint="narrow the dims with --dim, or fix them",
-            )
-
-
-def _always(condition: Any, bounds: Mapping[str, tuple[int, int]]) -> bool:
-    """Tell whether a condition holds for all sizes, by trying each."""
-    symbols = sorted(condition.free_symbols, key=str)
-    if not symbols:
-        return bool(condition)
-    if any(str(symbol) not in bounds for symbol in symbols):
-        return False
-    ranges = [bounds[str(symbol)] for symbol in symbols]
-    if math.prod(high - low + 1 for low, high in ranges) > LARGEST_KNOWN:
-        return False
-    axes = [np.arange(low, high + 1) for low, high in ranges]
-    grid = np.meshgrid(*axes, indexing="ij", sparse=True)
-    functions = {"FloorDiv": np.floor_divide, "CleanDiv": np.floor_divide, "PythonMod": np.mod, "Mod": np.mod}
-    return bool(np.all(sympy.lambdify(symbols, condition, [functions, "numpy"])(*grid)))
 
 
 def operator_of(node: Any) -> str:

@@ -1,11 +1,12 @@
-"""Rules of weights that are quantized in blocks, and dequantized at build time: MatMulNBits."""
+"""Rules of weights that are quantized in blocks: of MatMulNBits they are dequantized at build time, of
+GatherBlockQuantized those that a run takes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
 from packager.bundle.arrays import Array
 from packager.frontends.onnx.graph.contrib.body import Body, Rule
@@ -47,4 +48,41 @@ def _matmul(b: Body) -> list[str]:
     return [b("Add", product, b.input(5)) if b.input(5) else product]
 
 
-RULES: Mapping[str, Rule] = {"MatMulNBits": _matmul}
+def _gather(b: Body) -> list[str]:
+    """Inputs: data [rows, .., width] in 4 bits, two in a byte, or in 8; indices; scales and zero points by block of the
+    last axis. Only the rows that are taken are unpacked."""
+    data, indices, scales, zeros = map(b.input, range(4))
+    bits, block = b.flag("bits", 4), b.flag("block_size", 128)
+    rank = len(b.extents(data))
+    if b.flag("gather_axis") != 0 or b.flag("quantize_axis", 1) % rank != rank - 1 or bits not in (4, 8):
+        raise ValueError("only rows (gather_axis 0) of 4 or 8 bits, quantized along the last axis, are supported")
+    kind, packed = b.type_of(scales), b.type_of(data) == TensorProto.UINT8
+    wide = b("Cast", _rows(b, data, indices, bits if packed else 8), to=kind)
+    default = 1 << bits - 1 if packed else 0
+    zero = b("Cast", _rows(b, zeros, indices, bits if packed else 8), to=kind) if zeros else b.number(default, scales)
+    taken = b("Gather", scales, indices, axis=0)
+    blocks = b.unsqueezed(taken, rank_of_result := rank + len(b.extents(indices)) - 1)
+    split = b("Reshape", wide, b.integers(*[0] * (rank_of_result - 1), -1, block))
+    if zeros:
+        zero = b("Slice", zero, b.integers(0), b("Slice", b("Shape", taken), b.integers(-1), b.integers(1 << 31)),
+                 b.integers(-1))  # fmt: skip
+        zero = b.unsqueezed(zero, rank_of_result)
+    result = b("Mul", b("Sub", split, zero), blocks)
+    return [b("Reshape", result, b.integers(*[0] * (rank_of_result - 1), -1))]
+
+
+def _rows(b: Body, data: str, indices: str, bits: int) -> str:
+    """Take rows, and unpack their last axis, the low bits first."""
+    taken = b("Gather", data, indices, axis=0)
+    if bits == 8:
+        return taken
+    parts = [
+        b("BitwiseAnd", taken, b.array(15, np.uint8)),
+        b("BitShift", taken, b.array(4, np.uint8), direction="RIGHT"),
+    ]
+    rank = len(b.extents(data)) + len(b.extents(indices)) - 1
+    both = b("Concat", *(b.unsqueezed(part, rank) for part in parts), axis=rank)
+    return b("Reshape", both, b.integers(*[0] * (rank - 1), -1))
+
+
+RULES: Mapping[str, Rule] = {"MatMulNBits": _matmul, "GatherBlockQuantized": _gather}

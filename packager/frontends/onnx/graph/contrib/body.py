@@ -28,6 +28,7 @@ class Body:
         self.opset = opset
         self.attributes = attributes_of(node)
         self.nodes: list[onnx.NodeProto] = []
+        self.declared: list[onnx.ValueInfoProto] = []
         self._inferred, self._constants, self._prefix = inferred, constants, prefix
 
     def input(self, index: int) -> str:
@@ -50,6 +51,20 @@ class Body:
         if name not in self._inferred.extents:
             raise NotYetError
         return self._inferred.extents[name]
+
+    def output(self, index: int) -> str:
+        """Return an output's name; empty if it is left out."""
+        return str(self.node.output[index]) if self.wants(index) else ""
+
+    def dims(self, name: str) -> tuple[int | str | None, ...]:
+        """Return the extents of a value, names where these are symbolic; () if nothing is known."""
+        proto = self._inferred.protos.get(name)
+        shape = proto.tensor_type.shape.dim if proto is not None else ()
+        return tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in shape)
+
+    def declare(self, name: str, kind: int, extents: Extents) -> None:
+        """State the type of a value that was written, which onnx may not infer: other rules may need it."""
+        self.declared.append(helper.make_tensor_value_info(name, kind, extents))
 
     def constant_of(self, name: str, what: str) -> Array:
         """Return the value of a constant. Raises ValueError if it is computed at run time."""

@@ -8,18 +8,23 @@ import onnx
 
 from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.errors import ModelError
-from packager.frontends.onnx.graph.contrib import activations, attention, blocks, normalization, quantized
+from packager.frontends.onnx.graph.contrib import (
+    activations,
+    attention,
+    blocks,
+    cached_attention,
+    normalization,
+    packed_attention,
+    quantized,
+)
 from packager.frontends.onnx.graph.contrib.body import Body, NotYetError, Rule
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
 from packager.frontends.onnx.graph.nodes import rewrite_nodes, standard_version, title_of
 
 DOMAIN = "com.microsoft"
-RULES: Mapping[str, Rule] = {
-    name: rule
-    for family in (activations, attention, blocks, normalization, quantized)
-    for name, rule in family.RULES.items()
-}
+FAMILIES = (activations, attention, blocks, cached_attention, normalization, packed_attention, quantized)
+RULES: Mapping[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}
 # Those that onnxruntime registers in the standard domain.
 IN_STANDARD_DOMAIN = ("SimplifiedLayerNormalization",)
 
@@ -49,6 +54,7 @@ def expand_contributed(model: onnx.ModelProto, inferred: Inferred, constants: Co
         for name, result in zip(node.output, results, strict=False):
             if name and result:
                 body.nodes.append(onnx.helper.make_node("Identity", [result], [name], name=title_of(node)))
+        model.graph.value_info.extend(body.declared)
         return body.nodes
 
     return rewrite_nodes(model.graph, expanded)

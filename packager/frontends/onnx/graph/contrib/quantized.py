@@ -5,7 +5,7 @@ Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from onnx import TensorProto
 
@@ -114,9 +114,45 @@ def _same(operator: str) -> Rule:
 
 
 def _conv(b: Body) -> Sequence[str]:
-    if b.flag("channels_last"):
-        raise ValueError("channels_last is not supported: save the model at a lower optimization level")
-    return b.several("QLinearConv", b.node.input, 1, **{k: v for k, v in b.attributes.items() if k != "channels_last"})
+    given = {name: value for name, value in b.attributes.items() if name != "channels_last"}
+    if not b.flag("channels_last"):
+        return b.several("QLinearConv", b.node.input, 1, **given)
+    return [channels_last(b, lambda x: b("QLinearConv", x, *b.node.input[1:], **given))]
+
+
+def _max_pool(b: Body) -> list[str]:
+    return [channels_last(b, lambda x: b("MaxPool", x, **b.attributes))]
+
+
+def channels_last(b: Body, compute: Callable[[str], str]) -> str:
+    """Compute input 0 [N, .., C] as [N, C, ..]; the weights of such operators are as the standard has them."""
+    rank = len(b.extents(b.input(0)))
+    result = compute(b("Transpose", b.input(0), perm=[0, rank - 1, *range(1, rank - 1)]))
+    return b("Transpose", result, perm=[0, *range(2, rank), 1])
+
+
+def _lstm(b: Body) -> Sequence[str]:
+    """LSTM with weights [directions, inputs, 4 hidden] and [directions, hidden, 4 hidden] in 8 bits. The operands that
+    onnxruntime quantizes for each call stay floats."""
+    operands = [*map(b.input, range(8))]
+    for index, first in ((1, 8), (2, 10)):
+        rank = len(b.extents(b.input(first)))
+        scale, zero = (_per_column(b, name, rank) for name in (b.input(first), b.input(first + 1)))
+        wide = b("Cast", operands[index], to=TensorProto.FLOAT)
+        if zero:
+            wide = b("Sub", wide, b("Cast", zero, to=TensorProto.FLOAT))
+        operands[index] = b("Transpose", b("Mul", wide, scale), perm=[0, 2, 1])
+    while not operands[-1]:
+        operands.pop()
+    return b.several("LSTM", operands, len(b.node.output), **b.attributes)
+
+
+def _per_column(b: Body, name: str, rank: int) -> str:
+    """Return a scale or zero point [directions] or [directions, columns] as [directions, 1, 1 or columns]."""
+    if not name:
+        return ""
+    name = name if rank == 2 else b.unsqueezed(name, 1)
+    return b.unsqueezed(name, 1)
 
 
 RULES: Mapping[str, Rule] = {
@@ -130,6 +166,8 @@ RULES: Mapping[str, Rule] = {
     "QLinearSoftmax": _softmax,
     "QLinearWhere": _where,
     "QLinearConv": _conv,
+    "NhwcMaxPool": _max_pool,
+    "DynamicQuantizeLSTM": _lstm,
     "QGemm": _gemm,
     "MatMulIntegerToFloat": _matmul_to_float,
     "DynamicQuantizeMatMul": _dynamic_matmul,

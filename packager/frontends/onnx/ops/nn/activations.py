@@ -46,15 +46,14 @@ def _thresholded_relu(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     return relax.op.where(above, data, relax.const(0, dtype))
 
 
-def _prelu(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+def _prelu(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     """PRelu; before version 7 a vector of slopes applies to the channels (axis 1)."""
     data, slope = inputs
     if opset(attributes) < 7 and slope.ty.ndim == 1 and data.ty.ndim > 2 and extents(slope) != [1]:
         slope = builder.emit(relax.op.reshape(slope, [-1] + [1] * (data.ty.ndim - 2)))
-    if data.ty.ndim == 0:
-        below = builder.emit(relax.op.less(data, relax.const(0, dtype_of(data))))
-        return relax.op.where(below, builder.emit(relax.op.multiply(slope, data)), data)
-    return convert("PRelu", [data, slope], attributes)
+    # Not TVM's operator, which wants to know the extent of the slopes' axis.
+    below = builder.emit(relax.op.less(data, relax.const(0, dtype_of(data))))
+    return relax.op.where(below, builder.emit(relax.op.multiply(slope, data)), data)
 
 
 CONVERTERS: Mapping[str, Converter] = {

@@ -93,19 +93,10 @@ def _eye_like(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
     return relax.op.astype(builder.emit(relax.op.equal(diagonal, column)), dtype)
 
 
-def _dropout(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Dropout-22 in inference: the input, and a mask of ones."""
-    data = inputs[0]
-    if output_count(attributes) == 1:
-        return data
-    return relax.Tuple([data, builder.emit(relax.op.full(extents(data), relax.const(True, "bool"), "bool"))])
-
-
 CONVERTERS: Mapping[str, Converter] = {
     "LayerNormalization": _layer_normalization,
     "RMSNormalization": _rms_normalization,
     "MeanVarianceNormalization": _mean_variance,
     "LpNormalization": _lp_normalization,
     "EyeLike": _eye_like,
-    "Dropout": _dropout,
 }

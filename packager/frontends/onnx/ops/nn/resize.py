@@ -18,7 +18,8 @@ from tvm import te, tirx
 from tvm_ffi import structural_equal
 
 from packager.bundle.arrays import Array
-from packager.frontends.onnx.ops.nn.resize_symbolic import resize_symbolic
+from packager.frontends.onnx.graph.stated.shapes import SIZES
+from packager.frontends.onnx.ops.nn.resize_symbolic import resize_by_operands, resize_symbolic
 from packager.frontends.onnx.ops.operands import (
     Convert,
     Converter,
@@ -28,7 +29,6 @@ from packager.frontends.onnx.ops.operands import (
     known,
     opset,
     optional,
-    static_extents,
     tensor_constant,
     text,
 )
@@ -37,6 +37,12 @@ from packager.frontends.onnx.ops.shape_rules import objects
 
 # Up to this product of taps over all axes one loop nest computes the sum; beyond it, one per axis.
 MAX_TAPS = 16
+# Mode, coordinates and rounding that TVM computes as the standard says, if extents are whole.
+PLAIN = {
+    *(("nearest", *how) for how in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))),
+    *(("linear", how, "round_prefer_floor") for how in ("half_pixel", "pytorch_half_pixel", "align_corners")),
+    *(("linear", "asymmetric", rounding) for rounding in ("floor", "round_prefer_floor")),
+}
 
 
 @dataclass(frozen=True)
@@ -50,17 +56,20 @@ class _Axis:
 
 
 def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    given, own = inputs, attributes
+    if opset(attributes) < 11:
+        inputs = [inputs[0], None, inputs[1]]
+        attributes = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor", **attributes}
     data = inputs[0]
+    if SIZES in attributes and not (_is_known(inputs, 1, attributes) and _is_known(inputs, 2, attributes)):
+        return resize_by_operands(builder, inputs, attributes)
     if _is_symbolic(inputs, attributes):
         return resize_symbolic(builder, inputs, attributes)
-    if not all(isinstance(extent, int) for extent in extents(data)):
-        return convert("Resize", list(inputs), attributes)
-    if opset(attributes) < 11:
-        inputs = [data, None, inputs[1]]
-        attributes = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor", **attributes}
-    shape = static_extents(data)
+    shape = extents(data)
     axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
     sizes, scales = _geometry(shape, axes, inputs, attributes)
+    if _is_plain(shape, sizes, scales, attributes):
+        return convert("Resize", list(given), own)
     regions = [(0.0, 1.0)] * len(shape)
     if text(attributes, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         region = known(inputs[1], attributes, "the region of interest of Resize").astype(np.float64)
@@ -69,62 +78,97 @@ def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
     changes = [
         _table(axis, shape[axis], sizes[axis], scales[axis], regions[axis], attributes)
         for axis in axes
-        if sizes[axis] != shape[axis] or scales[axis] != 1.0 or regions[axis] != (0.0, 1.0)
+        if isinstance(shape[axis], int)
+        and (sizes[axis] != shape[axis] or scales[axis] != 1.0 or regions[axis] != (0.0, 1.0))
     ]
-    return _apply(builder, data, sizes, changes, float(attributes.get("extrapolation_value", 0.0)))
+    return _apply(builder, data, changes, float(attributes.get("extrapolation_value", 0.0)))
+
+
+def _is_known(inputs: Sequence[Any], place: int, attributes: Mapping[str, Any]) -> bool:
+    given = optional(inputs, place)
+    return given is None or constant(given, attributes) is not None
 
 
 def _is_symbolic(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> bool:
     """Tell whether a resized axis has a symbolic extent, before or after."""
     shape = extents(inputs[0])
-    axes = attributes.get("axes", range(len(shape)))
-    index = 1 if opset(attributes) < 11 else 2
-    scales = constant(inputs[index], attributes) if optional(inputs, index) is not None else None
+    axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
+    scales = constant(inputs[2], attributes) if optional(inputs, 2) is not None else None
     if scales is not None and scales.size:
         changing = [axis for axis, scale in zip(axes, scales.tolist(), strict=True) if scale != 1.0]
         return not all(isinstance(shape[axis], int) for axis in changing)
-    wanted = optional(inputs, 3)
-    if wanted is None or not is_symbolic(wanted):
+    sizes = _wanted(inputs, attributes)
+    if sizes is None:
         return False
-    if not all(isinstance(extent, int) for extent in shape[2:]):
-        return True
-    sizes = objects(wanted.values)
     pairs = [(shape[axis], size) for axis, size in zip(axes, sizes, strict=True)]
-    same = [isinstance(old, int) == isinstance(new, int) and structural_equal(old, new) for old, new in pairs]
-    return not all(equal or all(isinstance(e, int) for e in pair) for equal, pair in zip(same, pairs, strict=True))
+    return not all(_equal(*pair) or all(isinstance(e, int) for e in pair) for pair in pairs)
+
+
+def _is_plain(
+    shape: Sequence[Any], sizes: Sequence[Any], scales: Sequence[float], attributes: Mapping[str, Any]
+) -> bool:
+    """Tell whether TVM's operator, which other passes know, computes the same: images of a symbolic batch, by scales
+    that give whole extents."""
+    if all(isinstance(extent, int) for extent in shape) or not all(isinstance(extent, int) for extent in shape[2:]):
+        return False
+    defaults = {"mode": "nearest", "coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_floor"}
+    how = tuple(text(attributes, *default) for default in defaults.items())
+    spatial = zip(sizes[2:], shape[2:], scales[2:], strict=True)
+    whole = all(size == extent * scale != 1 for size, extent, scale in spatial)
+    odd = any(attributes.get(name) for name in ("antialias", "exclude_outside", "axes"))
+    return len(shape) == 4 and whole and how in PLAIN and not odd
+
+
+def _equal(old: Any, new: Any) -> bool:
+    return isinstance(old, int) == isinstance(new, int) and bool(structural_equal(old, new))
+
+
+def _wanted(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any] | None:
+    """Return the sizes, as integers or expressions; None if there are none that are known."""
+    given = optional(inputs, 3)
+    if given is not None and is_symbolic(given):
+        return list(objects(given.values))
+    value = None if given is None else constant(given, attributes)
+    return None if value is None else [int(size) for size in value.reshape(-1)]
 
 
 def _upsample(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     scales = np.asarray(attributes["scales"], np.float32) if "scales" in attributes else None
     if scales is None:
-        scales = known(inputs[1], attributes, "the scales of Upsample")
+        scales = constant(inputs[1], attributes)
     given = {k: v for k, v in attributes.items() if k != "scales"}
     given |= {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
     given["tvm_custom"] = {**attributes["tvm_custom"], "opset": 13}
-    return _resize(builder, [inputs[0], None, tensor_constant(scales), None], given, convert)
+    factors = inputs[1] if scales is None else tensor_constant(scales)
+    return _resize(builder, [inputs[0], None, factors, None], given, convert)
 
 
 def _geometry(
-    shape: list[int], axes: list[int], inputs: Sequence[Any], attributes: Mapping[str, Any]
-) -> tuple[list[int], list[float]]:
-    """Return the extents of the output and the scales of all axes."""
+    shape: list[Any], axes: list[int], inputs: Sequence[Any], attributes: Mapping[str, Any]
+) -> tuple[list[Any], list[float]]:
+    """Return the extents of the output and the scales of all axes; those with symbolic extents stay as they are."""
     sizes, scales = list(shape), [1.0] * len(shape)
     given = None if optional(inputs, 2) is None else constant(inputs[2], attributes)
     if given is not None and given.size:
         for axis, scale in zip(axes, given.tolist(), strict=True):
             scales[axis] = scale
-            sizes[axis] = math.floor(shape[axis] * scale)
+            sizes[axis] = math.floor(shape[axis] * scale) if isinstance(shape[axis], int) else shape[axis]
         return sizes, scales
-    if optional(inputs, 3) is None:
-        raise ValueError("the scales of Resize are not constant: freeze them with --freeze")
-    wanted = known(inputs[3], attributes, "an input of Resize (sizes)").tolist()
-    ratios = [size / shape[axis] for axis, size in zip(axes, wanted, strict=True)]
+    wanted = _wanted(inputs, attributes)
+    if wanted is None:
+        raise ValueError("scales and sizes of Resize are computed from data: freeze them with --freeze")
+    ratios = [
+        size / shape[axis] if isinstance(shape[axis], int) else 1.0 for axis, size in zip(axes, wanted, strict=True)
+    ]
     policy = text(attributes, "keep_aspect_ratio_policy", "stretch")
+    chosen = (min if policy == "not_larger" else max)(ratios)
+    if policy != "stretch" and chosen != 1.0 and not all(isinstance(shape[axis], int) for axis in axes):
+        raise ValueError("Resize that keeps the aspect ratio needs extents that are numbers: fix the dims with --dim")
     for number, axis in enumerate(axes):
-        scales[axis], sizes[axis] = ratios[number], int(wanted[number])
-        if policy != "stretch":
-            scales[axis] = (min if policy == "not_larger" else max)(ratios)
-            sizes[axis] = int(scales[axis] * shape[axis] + 0.5)
+        scales[axis], sizes[axis] = ratios[number], wanted[number]
+        if policy != "stretch" and isinstance(shape[axis], int):
+            scales[axis] = chosen
+            sizes[axis] = int(chosen * shape[axis] + 0.5)
     return sizes, scales
 
 
@@ -199,15 +243,13 @@ def _table(
     return _Axis(axis, np.clip(positions, 0, extent - 1).astype(np.int32), weights, outside)
 
 
-def _apply(builder: Any, data: Any, sizes: list[int], changes: list[_Axis], extrapolation: float) -> Any:
+def _apply(builder: Any, data: Any, changes: list[_Axis], extrapolation: float) -> Any:
     if not changes:
         return data
     taps = math.prod(change.indices.shape[1] for change in changes)
     if taps > MAX_TAPS and len(changes) > 1:
         for change in changes:
-            partly = static_extents(data)
-            partly[change.axis] = sizes[change.axis]
-            data = builder.emit(_apply(builder, data, partly, [change], extrapolation))
+            data = builder.emit(_apply(builder, data, [change], extrapolation))
         return data
     dtype = dtype_of(data)
     work = "float64" if dtype in ("float64", "int64", "int32") else "float32"
@@ -237,7 +279,10 @@ def _apply(builder: Any, data: Any, sizes: list[int], changes: list[_Axis], extr
                     total = tirx.Select(beyond, tirx.const(extrapolation, dtype), total)
             return total
 
-        return te.compute([tirx.const(size, "int64") for size in sizes], element, name="resize")
+        sizes = list(x.shape)
+        for change in changes:
+            sizes[change.axis] = tirx.const(len(change.indices), "int64")
+        return te.compute(sizes, element, name="resize")
 
     return builder.call_te(compute, data, *tables, primfunc_name_hint="resize")
 
