@@ -16,6 +16,7 @@ from packager.backends.base import Match, Pattern, Search
 from packager.graph.dataflow import Dataflow, bindings_of, extents_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import nodes_of
+from packager.placement.emptiness import Emptiness
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -27,7 +28,7 @@ class FlatMain:
     Variables share the numbers of their bindings; parameters follow. ``bound`` are the bindings that refer to functions
     of the module, so cannot leave it; ``no_tensors`` the variables that are not tensors of known rank; ``own_extents``
     the symbolic extents in shape and type arguments of bindings. ``scalars`` are those of run-time extents, which are
-    read between calls; ``of_nothing`` the bindings with elements that follow from no elements if one of these is 0.
+    read between calls; ``of_nothing`` the bindings with elements that may follow from no elements.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class FlatMain:
         num_inputs: int,
         array_of: Callable[[Any], Array | None],
         scalars: IdentityMap[Any] | None = None,
+        emptiness: Emptiness | None = None,
     ) -> None:
         self.main = main
         self.bindings = bindings_of(main)
@@ -57,17 +59,12 @@ class FlatMain:
         stated = ((index, own_extents(binding.value)) for index, binding in enumerate(self.bindings))
         self.own_extents = {index: extents for index, extents in stated if extents}
         self.scalars = scalars or IdentityMap()
-        computed = [self._computed(variable) for variable in self.variables]
+        extents = [tuple(extents_of(variable) or ()) for variable in self.variables]
         self.of_nothing = {
-            index for index, reads in enumerate(self.reads) if any(computed[v] - computed[index] for v in reads)
+            index
+            for index, reads in enumerate(self.reads)
+            if emptiness is not None and emptiness.follows([extents[v] for v in reads], extents[index])
         }
-
-    def _computed(self, variable: relax.Var) -> IdentitySet:
-        """Return the run-time extents in a variable's shape."""
-        found = (
-            (v for extent in (extents_of(variable) or ()) for v in nodes_of(extent, tirx.Var)) if self.scalars else ()
-        )
-        return IdentitySet(v for v in found if v in self.scalars)
 
     def predecessors(self) -> list[list[int]]:
         """Return the numbers of the bindings that each binding reads, for its operands or for its extents."""

@@ -24,6 +24,7 @@ from packager.ir.model import PartitionedModel, PlacedPartition, PreparedModel
 from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
 from packager.ir.shapes import Extent
 from packager.placement.check_output import check_answer, result_types
+from packager.placement.emptiness import Emptiness
 from packager.placement.grouping import Grouping
 from packager.placement.match import Candidate, FlatMain, find_candidates, is_closed
 from packager.placement.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
@@ -98,16 +99,17 @@ class _Placer:
         self.model = model
         parameters = main.params[num_inputs:]
         self.constant_names = IdentityMap(zip(parameters, constants, strict=True))
+        extents = (extent for parameter in main.params[:num_inputs] for extent in parameter.ty.shape.values)
+        self.names: IdentityMap[Extent] = IdentityMap((e, str(e.name)) for e in extents if isinstance(e, tirx.Var))
+        self.dims = {dim.name: dim for dim in model.signature.dims}
         self.graph = FlatMain(
             main,
             num_inputs,
             lambda variable: constants[self.constant_names[variable]].array,
             scalars_of(main, model.signature),
+            Emptiness(self.names, self.dims),
         )
         self.grouping = Grouping(self.graph.predecessors())
-        extents = (extent for parameter in main.params[:num_inputs] for extent in parameter.ty.shape.values)
-        self.names: IdentityMap[Extent] = IdentityMap((e, str(e.name)) for e in extents if isinstance(e, tirx.Var))
-        self.dims = {dim.name: dim for dim in model.signature.dims}
         self.calls: dict[frozenset[int], str] = {}
         self.placed: dict[str, PlacedPartition] = {}
         self.sites: dict[str, CallSite] = {}

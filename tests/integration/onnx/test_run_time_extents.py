@@ -60,8 +60,8 @@ CHAINS = {
     "convolution": "float[a,b,c] y => u = Unsqueeze(rows, axis1) y = Conv <pads = [1, 1]> (u, kernel)",
     "cumulative sum": "float[a,b] y => y = CumSum (rows, zero)",
     "new order": "float[a,b] y => r = Reshape(rows, kept) y = Transpose(r)",
-    "sorted": "float[a,b] y, int64[a,b] i => s = Shape(rows) k = Slice(s, axis0, axis1)\n"
-    "y, i = TopK <axis = 0> (rows, k)",
+    "sorted": """float[a,b] y, int64[a,b] i => s = Shape(rows) k = Slice(s, axis0, axis1)
+                 y, i = TopK <axis = 0> (rows, k)""",
     "best two": """float[a,b] y, int64[a,b] i => s = Shape(rows) k = Slice(s, axis0, axis1)  c = Min (k, two)
                    y, i = TopK <axis = 0> (rows, c)""",
     "chosen again": """float[a,b] y => t = ReduceSum <keepdims = 0> (rows, axis1) p = Less (t, limit)
@@ -101,8 +101,8 @@ def test_chains_over_elements_that_are_chosen(what: str, tmp_path: Path) -> None
     check_runs(model, mask_runs(), tmp_path, {"n": (1, 5)})
 
 
-DETECTOR = """detector (float[n,8,4] boxes, float[n,3,8] scores) =>
-(float[a,4] best, float[b] found, int64[c] kind, int64[d,3] kept)
+DETECTOR = """detector (float[n,8,4] boxes, float[n,3,8] scores)
+=> (float[a,4] best, float[b] found, int64[c] kind, int64[d,3] kept)
 {
     kept = NonMaxSuppression (boxes, scores, most, overlap, least)
     found = GatherND (scores, kept)
@@ -270,7 +270,7 @@ BRANCHES = {
     "several results": """g (float[n,6] x, bool p) => (float[a,b] y, float[e,f] z) {
         y, z = If (p) <then_branch = t () => (float[c,6] u1, float[g,6] w1) { u1 = Exp (x) w1 = Neg (x) },
                        else_branch = e () => (float[d,6] u2, float[h,6] w2) {
-                            u2 = Identity (x) w2 = Identity (x) }> }""",
+                           u2 = Identity (x) w2 = Identity (x) }> }""",
     "a constant": """g (float[n,6] x, bool p) => (float[a,b] y) {
         y = If (p) <then_branch = t () => (float[6,4] u) { u = Identity (table) },
                     else_branch = e () => (float[d,6] v) { v = Abs (x) }> }""",
@@ -295,6 +295,15 @@ def test_branches(what: str, tmp_path: Path) -> None:
     model = parsed(text, {name: w for name, w in BRANCH_WEIGHTS.items() if name in re.findall(r"\w+", text)})
     runs = [{"x": x, "p": np.array(p)} for x in (numbers(3, 6), -numbers(3, 6), numbers(1, 6)) for p in (True, False)]
     check_runs(model, runs, tmp_path, {"n": (1, 4)})
+
+
+def test_sums_over_half_of_one_row(tmp_path: Path) -> None:
+    """An extent that is 0 for some sizes of a dim: a product over it is 0, by whichever backend."""
+    text = """g (float[n,6] x) => (float[6,6] y, float[1,6] z, float[a,6] r) {
+        s = Shape (x)  k = Slice (s, axis0, axis1)  h = Div (k, two)  r = Slice (x, axis0, h, axis0)
+        t = Transpose (r)  p = MatMul (t, r)  y = Relu (p)  e = Exp (r)  z = ReduceSum (e, axis0) }"""
+    used = {name: CHAIN_WEIGHTS[name] for name in ("axis0", "axis1", "two")}
+    check_runs(parsed(text, used), [{"x": numbers(rows, 6)} for rows in (4, 1, 3, 1)], tmp_path, {"n": (1, 4)})
 
 
 SAME = {
