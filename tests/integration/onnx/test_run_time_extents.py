@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from chains_at_random import Growth, inputs
 from command_line import Cli
 
 import packager
 from packager.errors import ModelError, RunError
+from tests.chains_at_random import Growth, inputs
 from tests.one_cpu import targets_here
 from tests.onnx_nodes import Array, check_runs
 
