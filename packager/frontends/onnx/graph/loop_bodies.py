@@ -23,17 +23,22 @@ from packager.frontends.onnx.graph.nodes import (
     is_standard,
     replace_all,
     rewrite_nodes,
+    standard_version,
     title_of,
 )
 
 Simplify = Callable[[onnx.ModelProto, dict[str, Any]], tuple[Inferred, Constants]]
 MARK = "packager.prepared"
+# Before operator set 9 Scan runs over batches.
+FIRST_SCAN = 9
 
 
 def prepare_loops(model: onnx.ModelProto, inferred: Inferred, constants: Constants, simplify: Simplify) -> bool:
     """Prepare each Loop and Scan that is left in place; return whether there were any that were not yet."""
 
     def prepared(index: int, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if node.op_type == "Scan" and (standard_version(model) or FIRST_SCAN) < FIRST_SCAN:
+            return None
         if not is_standard(node, "Loop", "Scan") or any(entry.key == MARK for entry in node.metadata_props):
             return None
         nodes = [*_as_loop(node, inferred, constants)] if node.op_type == "Scan" else [node]
