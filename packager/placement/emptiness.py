@@ -45,7 +45,7 @@ class Emptiness:
                 others = tuple(str(to_extent(part, self.names)) for part in parts)
                 if extent_interval(text, self.dims)[0] < 1 and not self.vanishes(str(text), others):
                     return True
-            except ModelError:
+            except (ModelError, shape_expr.ShapeExpressionError):  # nothing is known of it
                 return True
         return False
 

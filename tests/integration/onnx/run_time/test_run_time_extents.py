@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -10,10 +11,11 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from chains_at_random import Growth, inputs
+from command_line import Cli
 
 import packager
 from packager.errors import ModelError, RunError
+from tests.chains_at_random import Growth, inputs
 from tests.one_cpu import targets_here
 from tests.onnx_nodes import Array, check_runs
 
@@ -411,6 +413,35 @@ def test_a_c_program_gives_room_and_reads_shapes(larger: Path, tmp_path: Path) -
         "0",
         "room 12",
     ]
+
+
+def test_many_branches_in_a_row(tmp_path: Path) -> None:
+    """Expressions of extents do not double with each."""
+    steps = [
+        f"""s{i} = ReduceSum <keepdims = 0> (x{i})  q{i} = Greater (s{i}, limit)
+            x{i + 1} = If (q{i})
+                <then_branch = t{i} () => (float[a{i},6] u{i}) {{ u{i} = Concat <axis = 0> (x{i}, x0) }},
+                 else_branch = e{i} () => (float[b{i},6] v{i}) {{ v{i} = Neg (x{i}) }}>"""
+        for i in range(12)
+    ]
+    text = f"g (float[n,6] x0) => (float[c,6] y) {{ {' '.join(steps)} y = Relu (x12) }}"
+    drawn = (np.random.default_rng(seed).integers(-3, 4, (2, 6)) for seed in range(4))
+    runs: list[dict[str, Array]] = [{"x0": x.astype(np.float32)} for x in drawn]  # whole numbers: sums are exact
+    check_runs(parsed(text, {"limit": np.array(0, np.float32)}), runs, tmp_path, {"n": (1, 4)})
+
+
+def test_commands_show_and_measure_run_time_extents(larger: Path, cli: Cli) -> None:
+    shown = cli("inspect", larger)
+    assert re.search(r"Run-time extents\n  name +bounds +node\n  compress_0  0..n \* 6  y", shown.stdout)
+    model = larger.with_name("model.onnx")
+    explained = cli("explain", model, "--dim", "n=1:4")
+    assert "extent     compress_0  0..n * 6, read during a run from node 'y'" in explained.stdout
+    assert "run_time" not in explained.stdout
+    on_gpu = cli("explain", model, "--dim", "n=1:4", "-t", "cuda -arch=sm_90a")
+    assert "waits for the GPU" in on_gpu.stdout
+    measured = cli("bench", larger, "--runs", 3, "--profile", "--json")
+    assert json.loads(measured.stdout)["runs"] == 3
+    assert cli("run", larger, "--random", 0).returncode == 0
 
 
 def test_a_branch_that_is_not_taken_is_not_computed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Converter of Choose, which ``graph.branches`` inserts: the value of the branch that a run takes.
 
-Its extents are those of either branch: ``taken * a + (1 - taken) * b``.
+Its extents are those of either branch: ``taken * a + (1 - taken) * b``. Where these are no short expressions an extent
+is a run-time extent of its own, or texts would double with each of several Choose in a row.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from tvm import relax, tirx
 from tvm_ffi import structural_equal
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, extents
+from packager.frontends.onnx.ops.shape_arithmetic import as_tensor
 from packager.graph.control_flow import CHOOSE
+from packager.graph.rewrite import nodes_of
+
+# Extents with more variables become run-time extents.
+MAX_VARIABLES = 2
 
 
 def choice(builder: Any, condition: Any, known: Any, found: Any) -> Any:
@@ -24,20 +30,32 @@ def choice(builder: Any, condition: Any, known: Any, found: Any) -> Any:
 
 def _choose(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     condition, *values = inputs
-    taken = choice(builder, condition, constant(condition, attributes), attributes["tvm_custom"]["extents"])
+    found = attributes["tvm_custom"]["extents"]
+    taken = choice(builder, condition, constant(condition, attributes), found)
     if isinstance(taken, int):
         return values[0 if taken else 1]
     first, second = (extents(value) for value in values)
     if len(first) != len(second) or dtype_of(values[0]) != dtype_of(values[1]):
         raise ValueError("the branches have results of different ranks or element types")
-    shape = [_either(taken, a, b) for a, b in zip(first, second, strict=True)]
+    shape = [_either(builder, condition, taken, a, b, found) for a, b in zip(first, second, strict=True)]
     operands = relax.Tuple([*values, relax.prim_value(taken)])
     return relax.call_dps_packed(CHOOSE, operands, relax.TensorType(shape, dtype_of(values[0])))
 
 
-def _either(taken: Any, a: Any, b: Any) -> Any:
+def _read(builder: Any, condition: Any, a: Any, b: Any, found: Any) -> Any:
+    """Return a run-time extent that is one of two extents by a condition."""
+    a, b = (tirx.IntImm("int64", extent) if isinstance(extent, int) else extent for extent in (a, b))
+    first, second = (as_tensor(builder, extent) for extent in (a, b))
+    scalar = builder.emit(relax.op.reshape(condition, []))
+    value = builder.emit(relax.op.where(scalar, first, second))
+    return found.read(builder, value, tirx.max(a, b), "chosen")
+
+
+def _either(builder: Any, condition: Any, taken: Any, a: Any, b: Any, found: Any) -> Any:
     if (isinstance(a, int) and isinstance(b, int) and a == b) or structural_equal(a, b):
         return a
+    if sum(len(nodes_of(extent, tirx.Var)) for extent in (a, b) if not isinstance(extent, int)) > MAX_VARIABLES:
+        return _read(builder, condition, a, b, found)
     one = tirx.IntImm("int64", 1)
     return taken * a + (one - taken) * b
 
