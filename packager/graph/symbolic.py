@@ -113,6 +113,17 @@ def _wrap(extent: Extent) -> str:
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
+def is_readable(extent: Extent) -> bool:
+    """Tell whether a manifest may have an extent: its text is limited in length and depth."""
+    if isinstance(extent, int):
+        return True
+    try:
+        shape_expr.names(extent)
+    except shape_expr.ShapeExpressionError:
+        return False
+    return True
+
+
 def product(extents: tuple[Extent, ...]) -> Extent:
     """Return the product of extents."""
     result: Extent = 1

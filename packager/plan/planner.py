@@ -240,6 +240,11 @@ class _Planner(Values):
         if tensor is None:
             raise ModelError(f"output {name!r} is a shape with symbolic dims", hint="fix the dims with --dim")
         shape = tuple(symbolic.to_extent(extent, self.names) for extent in tensor.shape)
+        if not all(symbolic.is_readable(extent) for extent in shape):
+            raise ModelError(
+                f"output {name!r} has an extent whose expression is too long for a manifest",
+                hint="fix some of its dims with --dim, or cut the model before the output",
+            )
         return TensorSpec(name, self.declared.get(name) or tensor.dtype, shape)  # type: ignore[arg-type]
 
     def _place(self) -> int:

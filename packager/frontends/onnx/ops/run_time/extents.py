@@ -23,7 +23,7 @@ from packager.frontends.dims import DimRequest
 from packager.frontends.onnx.ops.operands import dtype_of, extents
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import nodes_of
-from packager.graph.symbolic import to_extent
+from packager.graph.symbolic import is_readable, to_extent
 
 # Larger extents would let sizes in bytes overflow.
 LARGEST = 2**31 - 1
@@ -76,6 +76,7 @@ class RunTimeExtents:
         scalar = builder.emit(relax.op.reshape(scalar, []))
         text = to_extent(bound, IdentityMap((v, v.name) for v in nodes_of(bound, tirx.Var)))
         maximum = min(int(self.analyzer.const_int_bound(bound).max_value), LARGEST)
+        text = text if is_readable(text) else maximum
         variable = tirx.Var(name, "int64")
         self.analyzer.bind(variable, tvm.ir.Range.from_min_extent(0, maximum + 1))
         self.by_value[value] = variable
