@@ -73,7 +73,6 @@ def _run(folder: Path, run: CarriedRun, judge: Judge, server: Server) -> Outcome
                 "bundle": str(folder / f"{run.bundle}.so"),
                 "entry": run.entry,
                 "inputs": str(inputs),
-                "shapes": [list(np.shape(array)) for array in run.outputs],
                 "output": str(outputs),
             }
         )
