@@ -186,11 +186,14 @@ def test_an_operator_that_tvm_imports_but_does_not_lower(tmp_path: Path, monkeyp
     assert list(caught.value.operators.values()) == [("pick",)]
 
 
-def test_shapes_that_depend_on_data(tmp_path: Path) -> None:
-    model = graph("g (float[6] x) => (float[1,k] y) { z = NonZero(x) f = Cast <to = 1> (z) y = Softmax(f) }")
+def test_shapes_that_depend_on_data_without_a_bound(tmp_path: Path) -> None:
+    model = graph("""g (int64[6] x) => (int64[k] y) {
+      zero = Constant <value = int64 {0}> () one = Constant <value = int64 {1}> ()
+      m = ReduceMax <keepdims = 0> (x) y = Range(zero, m, one) }""")
     with pytest.raises(ModelError) as caught:
         build(save(model, tmp_path / "m.onnx"), tmp_path)
     assert_clear(caught.value)
+    assert "--dim reducemax_0=1:MAX" in (caught.value.hint or "")
 
 
 def test_unbounded_dims_are_all_listed(cli: Cli, tmp_path: Path) -> None:
@@ -238,14 +241,15 @@ def test_control_flow(tmp_path: Path) -> None:
         np.testing.assert_array_equal(bundle.run({"c": np.array(False), "x": x})["y"], np.abs(x))
 
 
-def test_control_flow_that_is_not_known(tmp_path: Path) -> None:
-    text = """g (bool c, float[4] x) => (float[n] y) {
+def test_branches_with_results_of_different_ranks(tmp_path: Path) -> None:
+    model = graph("""g (bool c, float[4] x) => (float[n] y) {
+      first = Constant <value = int64[1] {0}> ()
       y = If(c)
       <then_branch = a () => (float[4] p) { p = Neg(x) },
-       else_branch = b () => (float[8] q) { q = Concat<axis=0>(x, x) }> }"""
+       else_branch = b () => (float[1,4] q) { q = Unsqueeze(x, first) }> }""")
     with pytest.raises(ModelError) as caught:
-        build(save(graph(text), tmp_path / "m.onnx"), tmp_path)
-    assert "If" in caught.value.render()
+        build(save(model, tmp_path / "m.onnx"), tmp_path)
+    assert "different ranks" in caught.value.render()
 
 
 def test_the_folder_of_the_model_is_not_written_to(models: Path, tmp_path: Path) -> None:

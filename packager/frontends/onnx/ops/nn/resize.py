@@ -69,7 +69,8 @@ def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
     axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
     sizes, scales = _geometry(shape, axes, inputs, attributes)
     if _is_plain(shape, sizes, scales, attributes):
-        return convert("Resize", list(given), own)
+        by_scales = [data, None, tensor_constant(np.array(scales, np.float32))]  # TVM reads no symbolic sizes
+        return convert("Resize", by_scales if is_symbolic(optional(inputs, 3)) else list(given), own)
     regions = [(0.0, 1.0)] * len(shape)
     if text(attributes, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         region = known(inputs[1], attributes, "the region of interest of Resize").astype(np.float64)
