@@ -126,7 +126,11 @@ class _Loop:
             if isinstance(count, int):
                 return relax.const(max(count, 0), "int64"), max(count, 0) if count <= LARGEST else None
             return self._tensor(name), count
-        return self._scalar(self._tensor(name)), self.importer.value_bounds.bound(name)
+        scalar, bound = self._scalar(self._tensor(name)), self.importer.value_bounds.bound(name)
+        if bound is not None:  # read as an extent, so that a run refuses a count beyond its bound
+            scalar = self.builder.emit(relax.op.maximum(scalar, relax.const(0, "int64")))
+            self.importer.extents.read(self.builder, scalar, bound, "trip")
+        return scalar, bound
 
     @property
     def is_counted(self) -> bool:
