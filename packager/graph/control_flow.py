@@ -4,11 +4,11 @@ All are ``call_dps_packed`` of these names, opaque to every pass.
 
 - ``CHOOSE(then, otherwise, taken)`` is ``If``: one of two values, by a run-time extent that is 1 or 0. The planner
   turns it into a choice of memory: no code.
-- ``LOOP_BEGIN(trip, going, initial..., bound, extents...)`` returns the number of the iteration, and a scalar for each
-  varying extent of a state, initially ``extents``. ``trip``, at most ``bound``, and ``going`` are scalars.
+- ``LOOP_BEGIN(trip, going, initial..., extents...)`` returns the number of the iteration, and a scalar for each varying
+  extent of a state, initially ``extents``. ``trip`` and ``going`` are scalars.
 - ``LOOP_STATE(number, state)`` returns a state in the loop, given the first result of LOOP_BEGIN and the state's index.
 - ``LOOP_END(number, going, next..., scanned..., (extent, next extent)...)`` returns the number of iterations, a scalar
-  for each varying extent, and the scan outputs, with room for ``bound`` slices.
+  for each varying extent, and the scan outputs, with room for the most that there can be.
 - ``LOOP_RESULT(count, value)`` returns a state or a scan output after the loop, given the first result of LOOP_END.
 
 The loop's body is what depends on the results of LOOP_BEGIN, but not of LOOP_END. All scalars are int64.

@@ -168,5 +168,7 @@ def room(extent: Extent, bounds: Mapping[str, tuple[Extent, Extent]], dims: Mapp
             return combine("//", a[0], b[0]), combine("//", a[1], b[0])
         return 0, most
 
-    names = lambda name: bounds.get(name, (name, name))  # noqa: E731
-    return shape_expr.fold(extent, lambda n: (n, n), names, bound_of, limited=False)[1]
+    def of_name(name: str) -> tuple[Extent, Extent]:
+        return bounds.get(name, (name, name))
+
+    return shape_expr.fold(extent, lambda n: (n, n), of_name, bound_of, limited=False)[1]

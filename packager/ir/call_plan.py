@@ -100,12 +100,11 @@ class Copy:
 @dataclass(frozen=True)
 class LoopBegin:
     """Begins loop ``number``: ``trip`` iterations at most, as long as ``going`` is not 0. ``index`` gets the number of
-    each iteration. Before, ``extents`` are written, and ``states`` copied. ``trip`` may be ``bound`` at most."""
+    each iteration. Before, ``extents`` are written, and ``states`` copied."""
 
     number: int
     trip: Memory
     going: Memory
-    bound: Extent
     index: Memory
     extents: tuple[tuple[Memory, Extent], ...]
     states: tuple[Copy, ...]

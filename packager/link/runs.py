@@ -27,8 +27,6 @@ from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
 
 LINE = "\n  "
-# The bound of loops whose number of iterations nothing bounds.
-UNBOUNDED = 2**31 - 1
 # The C operator that holds if a condition does not.
 FAILS = {"==": "!=", "<=": ">"}
 
@@ -178,9 +176,6 @@ def _loop_text(done: int, step: LoopBegin | LoopEnd, run: EntryPlan, tensors: Te
             [
                 f"int64_t {name}_trip, {name}_going, {name} = 0;",
                 read(f"{name}_trip", step.trip),
-                f"if ({name}_trip > {dim_expression(step.bound)}) {name}_trip = {dim_expression(step.bound)};"
-                if step.bound != UNBOUNDED
-                else "",
                 read(f"{name}_going", step.going),
                 *(write(memory, dim_expression(value)) for memory, value in step.extents),
                 *map(move, step.states),

@@ -27,7 +27,6 @@ class PlannedLoop:
     begin: int
     trip: PlannedTensor
     going: PlannedTensor
-    bound: Extent
     index: PlannedTensor
     scalars: list[PlannedTensor]
     first: list[Extent]
@@ -105,8 +104,8 @@ class ControlFlow:
         made = [self.make(field) for field in (ty.fields if isinstance(ty, relax.TupleType) else [ty])]
         for tensor in (*values, *made):
             self.read(tensor).touch(now)
-        bound, *first = (self.extent_of(extent) for extent in extents)
-        loop = PlannedLoop(len(self.loops), now, trip, going, bound, made[0], made[1:], first, initial)
+        first = [self.extent_of(extent) for extent in extents]
+        loop = PlannedLoop(len(self.loops), now, trip, going, made[0], made[1:], first, initial)
         self.loops.append(loop)
         return tuple(made) if len(made) > 1 else made[0], PlannedMark(loop, False, now)
 
@@ -183,7 +182,6 @@ def begin_step(loop: PlannedLoop) -> LoopBegin:
         number=loop.number,
         trip=operand_of(loop.trip),
         going=operand_of(loop.going),
-        bound=loop.bound,
         index=operand_of(loop.index),
         extents=tuple((operand_of(s), e) for s, e in zip(loop.scalars, loop.first, strict=True)),
         states=_copies(loop.copies_in),

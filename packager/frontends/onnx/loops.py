@@ -149,8 +149,7 @@ class _Loop:
         importer, builder = self.importer, self.builder
         inner = len(importer.extents.found)
         first = [_expr(extents(self.initial[axis.state])[axis.axis]) for axis in axes]
-        bound = _expr(LARGEST if self.bound is None else self.bound)
-        operands = [self.trip, self.going, *self.initial, bound, *first]
+        operands = [self.trip, self.going, *self.initial, *first]
         begin = control_flow(LOOP_BEGIN, operands, [SCALAR] * (1 + len(axes)))
         number, *scalars = self._fields(begin)
         made = []

@@ -115,6 +115,24 @@ def test_a_trip_count_of_the_run_with_states_and_scan_outputs(tmp_path: Path) ->
     assert [run["z"].shape for run in found] == [(3,), (0,), (5,), (1,)]
 
 
+def test_a_trip_count_beyond_a_declared_bound_is_refused_by_the_run(tmp_path: Path) -> None:
+    loop = body(
+        [node("Concat", "s row", "s2", axis=0), GO_ON], [value("s", FLOAT, ["a", 4])], [value("s2", FLOAT, ["b", 4])]
+    )
+    path = save(
+        tmp_path / "narrow.onnx",
+        [TRIP, node("Loop", "n - x", "y", body=loop)],
+        [value("x", FLOAT, [2, 4]), SELECT],
+        [value("y", FLOAT, ["k", 4])],
+    )
+    x = RNG.standard_normal((2, 4)).astype(np.float32)
+    compare(path, [{"x": x, "sel": chosen(count)} for count in (3, 0)], {"trip_0": (1, 3)})
+    with packager.load(path.with_suffix(".so")) as loaded:
+        with pytest.raises(packager.PackagerError, match="trip_0"):
+            loaded.run({"x": x, "sel": chosen(4)})
+        assert loaded.run({"x": x, "sel": chosen(2)})["y"].shape == (4, 4)
+
+
 def test_a_condition_of_the_run_ends_a_loop_without_a_trip_count(tmp_path: Path) -> None:
     loop = body(
         [

@@ -49,7 +49,7 @@ class _Found:
 class RunTimeExtents:
     """The run-time extents of a model that is being imported.
 
-    ``declared`` are bounds that the user has given for extents by name (``--dim nonzero_0=0:100``); ``taken`` are names
+    ``declared`` are bounds that the user has given for extents by name (``--dim nonzero_0=1:100``); ``taken`` are names
     that no extent may have.
     """
 
