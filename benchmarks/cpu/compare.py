@@ -31,7 +31,7 @@ from benchmarks.harness.turns import EngineError, Model, Worker, in_order, level
 
 GEOMEAN, WORST, SMALL_RATIO, QUANTIZED_RATIO = 1.15, 0.95, 3.0, 1.0
 RIVAL = "onnxruntime"
-PACKAGES = ("torch", "transformers", "iree-base-compiler", "iree-base-runtime")
+PACKAGES = ("torch", "transformers", "iree-base-compiler", "iree-base-runtime", "openvino")
 Record = dict[str, Any]
 Turns = dict[str, list[float]]
 

@@ -160,10 +160,19 @@ def iree(model: Model, threads: int, settings: Settings) -> Start:
     return partial(Worker, model, argv, settings.workdir, ON_PATH, settings.limit_s)
 
 
+def openvino(model: Model, threads: int, settings: Settings) -> Start:
+    """OpenVINO's runtime through Python, tensors bound, latency first, no lower precision."""
+    if importlib.util.find_spec("openvino") is None:
+        raise EngineError("not installed: pip install openvino")
+    argv = [*WORKER, "openvino", model.name, model.path, "-t", str(threads), "TENSORS"]
+    return partial(Worker, model, argv, settings.workdir, ON_PATH, settings.limit_s)
+
+
 ENGINES: dict[str, Callable[[Model, int, Settings], Start]] = {
     "packager": packager,
     "onnxruntime": onnxruntime,
     "tvm": tvm,
     "torch.compile": torch,
     "iree": iree,
+    "openvino": openvino,
 }

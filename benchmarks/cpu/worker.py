@@ -1,7 +1,8 @@
-"""Runs a model in torch or IREE when it is told to: c/serve.c for engines that are driven from Python.
+"""Runs a model in torch, IREE or OpenVINO when it is told to: c/serve.c for engines that are driven from Python.
 
 python -m benchmarks.cpu.worker torch MODEL_NAME MODEL.onnx -t THREADS -i NAME:DTYPE:SHAPE FILE -o NAME:DTYPE:SHAPE FILE
 python -m benchmarks.cpu.worker iree MODEL_NAME MODEL.vmfb ...
+python -m benchmarks.cpu.worker openvino MODEL_NAME MODEL.onnx ...
 """
 
 from __future__ import annotations
@@ -67,7 +68,29 @@ def start_iree(_: str, path: Path, inputs: Sequence[np.ndarray], threads: int) -
     return run, fetch
 
 
-STARTS = {"torch": start_torch, "iree": start_iree}
+def start_openvino(_: str, path: Path, inputs: Sequence[np.ndarray], threads: int) -> tuple[Run, Fetch]:
+    """A compiled model in float32 for one stream; inputs and outputs stay where they are."""
+    import openvino
+
+    options = {
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "ENABLE_CPU_PINNING": False,  # the cores are those that all engines share
+    }
+    request = openvino.Core().compile_model(str(path), "CPU", options).create_infer_request()
+    for index, array in enumerate(inputs):
+        request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
+    count = len(request.model_outputs)
+
+    def fetch(_: object) -> list[np.ndarray]:
+        return [request.get_output_tensor(index).data for index in range(count)]
+
+    return request.infer, fetch
+
+
+STARTS = {"torch": start_torch, "iree": start_iree, "openvino": start_openvino}
 
 
 def main() -> int:

@@ -220,6 +220,24 @@ def test_documented_commands_are_understood(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_zoo(run_benchmark: Callable[..., Figures]) -> None:
+    figures = run_benchmark(
+        "zoo.compare", "--models", "nbeats", "--threads", 1, "--rounds", 3, "--block", 0.01, "--cold"
+    )
+    (record,) = figures["configurations"]
+    assert record["over_packager"]["onnxruntime"]["median"] > 0
+    assert record["build_s"] > 0
+    for engine in ("packager", "onnxruntime"):
+        assert 0 <= record["engines"][engine]["difference"] < 1e-4
+
+
+def test_the_zoo_has_many_architectures_and_no_name_twice() -> None:
+    from benchmarks.zoo.models import ENTRIES, ZOO
+
+    assert len(ENTRIES) == len(ZOO) > 60
+
+
+@pytest.mark.slow
 def test_import_time(run_benchmark: Callable[..., Figures]) -> None:
     figures = run_benchmark("bundle.import_time", "--runs", 2)
     assert {spread["count"] for spread in figures.values()} == {2}

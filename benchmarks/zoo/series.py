@@ -1,0 +1,137 @@
+"""Time series, tables and recommendation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.zoo.entry import Entry, Inputs, hugging, noise, tokens
+
+
+class Tcn(nn.Module):
+    """Causal dilated convolutions (arXiv:1803.01271), six residual blocks over 400 steps."""
+
+    def __init__(self, channels: int = 16, width: int = 64) -> None:
+        super().__init__()
+        self.enter = nn.Conv1d(channels, width, 1)
+        self.convs = nn.ModuleList(nn.Conv1d(width, width, 3, dilation=2**i) for i in range(6))
+        self.last = nn.Linear(width, 24)
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        """Return [n, 24]."""
+        x = self.enter(series)
+        for index, conv in enumerate(self.convs):
+            x = x + torch.relu(conv(functional.pad(x, (2 * 2**index, 0))))
+        return self.last(x[:, :, -1])
+
+
+class NBeats(nn.Module):
+    """Stacked perceptrons that explain a series and its future (arXiv:1905.10437)."""
+
+    def __init__(self, past: int = 96, future: int = 24, width: int = 256) -> None:
+        super().__init__()
+        self.past, self.future = past, future
+        layers = lambda: nn.Sequential(  # noqa: E731
+            nn.Linear(past, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, past + future)
+        )
+        self.blocks = nn.ModuleList(layers() for _ in range(6))
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        """Return [n, future]."""
+        total = torch.zeros(())
+        for block in self.blocks:
+            back, ahead = block(series).split([self.past, self.future], 1)
+            series, total = series - back, total + ahead
+        return total
+
+
+class DeepAr(nn.Module):
+    """An LSTM of two layers that predicts mean and deviation of each step (arXiv:1704.04110)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.last = nn.LSTM(8, 64, 2, batch_first=True), nn.Linear(64, 2)
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        """Return [n, steps, 2]."""
+        hidden, _ = self.net(series)
+        mean, deviation = self.last(hidden).chunk(2, -1)
+        return torch.cat([mean, functional.softplus(deviation)], -1)
+
+
+class Dlrm(nn.Module):
+    """Recommendation by products of embeddings (arXiv:1906.00091), 64 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bottom = nn.Sequential(nn.Linear(13, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU())
+        self.tables = nn.ModuleList(nn.Embedding(1000, 64) for _ in range(26))
+        self.top = nn.Sequential(nn.Linear(64 + 351, 256), nn.ReLU(), nn.Linear(256, 1))
+        self.register_buffer("pairs", torch.tril_indices(27, 27, -1))
+
+    def forward(self, dense: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Return [n, 1]."""
+        bottom = self.bottom(dense)
+        rows = torch.stack([bottom, *(table(ids[:, i]) for i, table in enumerate(self.tables))], 1)
+        products = (rows @ rows.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        return torch.sigmoid(self.top(torch.cat([bottom, products], 1)))
+
+
+class DeepFm(nn.Module):
+    """Factorization machine and perceptron (arXiv:1703.04247), 64 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.embed = nn.Embedding(5000, 1), nn.Embedding(5000, 16)
+        self.deep = nn.Sequential(nn.Linear(39 * 16, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 1))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return [n, 1]."""
+        rows = self.embed(ids)
+        crossed = (rows.sum(1) ** 2 - (rows**2).sum(1)).sum(1, keepdim=True) / 2
+        return torch.sigmoid(self.first(ids).sum(1) + crossed + self.deep(rows.flatten(1)))
+
+
+class Tabular(nn.Module):
+    """A transformer over the features of a row (arXiv:2106.11959), 16 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(32, 64)), nn.Parameter(torch.randn(32, 64))
+        layer = nn.TransformerEncoderLayer(64, 8, 256, dropout=0.0, batch_first=True, norm_first=True)
+        self.body, self.last = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(64, 1)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return [n, 1]."""
+        return self.last(self.body(rows[:, :, None] * self.weight + self.bias).mean(1))
+
+
+def autoencoder() -> nn.Module:
+    """Return an autoencoder of machine sounds, 32 rows."""
+    sizes = (640, 128, 128, 128, 8, 128, 128, 128, 640)
+    layers = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in itertools.pairwise(sizes[:-1])]
+    return nn.Sequential(*layers, nn.Linear(128, 640))
+
+
+def _own(name: str, family: str, make: Callable[[], nn.Module], inputs: Callable[[], Inputs]) -> Entry:
+    return Entry(name, family, lambda: make().eval(), inputs)
+
+
+PATCHES = {"num_input_channels": 7, "context_length": 512, "patch_length": 16, "prediction_length": 96}
+SERIES = [
+    _own("tcn", "time series", Tcn, lambda: {"series": noise(1, 16, 400)}),
+    _own("nbeats", "time series", NBeats, lambda: {"series": noise(16, 96)}),
+    _own("deepar", "time series", DeepAr, lambda: {"series": noise(4, 96, 8)}),
+    hugging("patchtst", "time series", "PatchTSTForPrediction", PATCHES | {"patch_stride": 8},
+            lambda: {"past_values": noise(1, 512, 7)}, "prediction_outputs"),
+    hugging("patchtsmixer", "time series", "PatchTSMixerForPrediction", PATCHES | {"patch_stride": 16},
+            lambda: {"past_values": noise(1, 512, 7)}, "prediction_outputs"),
+    _own("dlrm", "recommendation", Dlrm, lambda: {"dense": noise(64, 13), "ids": tokens(64, 26)}),
+    _own("deepfm", "recommendation", DeepFm, lambda: {"ids": tokens(64, 39)}),
+    _own("ft_transformer", "tables", Tabular, lambda: {"rows": noise(16, 32)}),
+    _own("autoencoder", "tables", autoencoder, lambda: {"rows": noise(32, 640)}),
+]  # fmt: skip
