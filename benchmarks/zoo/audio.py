@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.zoo.entry import Entry, Inputs, hugging, noise
+from benchmarks.zoo.entry import Inputs, hugging, noise, own
 
 
 class LogMelConv(nn.Module):
@@ -190,21 +190,17 @@ class Recognizer(nn.Module):
         return self.last(hidden)
 
 
-def _own(name: str, family: str, make: Callable[[], nn.Module], inputs: Callable[[], Inputs]) -> Entry:
-    return Entry(name, family, lambda: make().eval(), inputs)
-
-
 def _wave(samples: int) -> Callable[[], Inputs]:
     return lambda: {"wave": noise(1, samples)}
 
 
 SPEECH = {"hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 1024}
 AUDIO = [
-    _own("log_mel_conv", "features", LogMelConv, _wave(16000)),
-    _own("log_mel_stft", "features", LogMelStft, _wave(16000)),
-    _own("silero_vad", "recognition", Vad, _wave(512 + 64)),
-    _own("keywords_dscnn", "recognition", Keywords, lambda: {"features": noise(1, 1, 49, 10)}),
-    _own("deepspeech", "recognition", Recognizer, lambda: {"mel": noise(1, 100, 80)}),
+    own("log_mel_conv", "features", LogMelConv, _wave(16000)),
+    own("log_mel_stft", "features", LogMelStft, _wave(16000)),
+    own("silero_vad", "recognition", Vad, _wave(512 + 64)),
+    own("keywords_dscnn", "recognition", Keywords, lambda: {"features": noise(1, 1, 49, 10)}),
+    own("deepspeech", "recognition", Recognizer, lambda: {"mel": noise(1, 100, 80)}),
     hugging("wav2vec2", "recognition", "Wav2Vec2ForCTC", SPEECH,
             lambda: {"input_values": noise(1, 16000)}, "logits"),
     hugging("wavlm", "recognition", "WavLMModel", SPEECH, lambda: {"input_values": noise(1, 8000)}),
@@ -214,7 +210,7 @@ AUDIO = [
     hugging("ast", "recognition", "ASTForAudioClassification", {"num_hidden_layers": 2, "hidden_size": 384,
             "num_attention_heads": 6, "intermediate_size": 1536, "max_length": 256},
             lambda: {"input_values": noise(1, 256, 128)}, "logits"),
-    _own("conv_tasnet", "separation", ConvTasNet, _wave(8000)),
-    _own("hifigan", "vocoder", HifiGan, lambda: {"mel": noise(1, 80, 50)}),
-    _own("wavenet", "vocoder", WaveNet, lambda: {"wave": noise(1, 1, 2000)}),
+    own("conv_tasnet", "separation", ConvTasNet, _wave(8000)),
+    own("hifigan", "vocoder", HifiGan, lambda: {"mel": noise(1, 80, 50)}),
+    own("wavenet", "vocoder", WaveNet, lambda: {"wave": noise(1, 1, 2000)}),
 ]  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import nn
 
-from benchmarks.zoo.entry import Entry, hugging, image
+from benchmarks.zoo.entry import Entry, hugging, image, own
 
 
 def conv(channels: int, out: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -232,8 +233,8 @@ def _net(name: str, model: str, size: int = 224, **config: object) -> Entry:
     return hugging(name, "classifier", f"{model}ForImageClassification", config, image(size), "logits")
 
 
-def _own(name: str, make: object) -> Entry:
-    return Entry(name, "classifier", make, image())  # type: ignore[arg-type]  # a partial
+def _own(name: str, make: Callable[[], nn.Module]) -> Entry:
+    return own(name, "classifier", make, image())
 
 
 RESNET = {"hidden_sizes": [64, 128, 256, 512], "embedding_size": 64}
@@ -261,7 +262,7 @@ CLASSIFIERS = [
     _net("vit_s16", "ViT", **VIT),
     _net("dinov2_s", "Dinov2", hidden_size=384, num_hidden_layers=4, num_attention_heads=6),
     _net("beit_s", "Beit", **VIT, use_relative_position_bias=True),
-    _own("mixer_s16", lambda: MixerNet().eval()),
+    _own("mixer_s16", MixerNet),
     _net("swin_tiny", "Swin", depths=[2, 2, 2, 2]),
     _net("swinv2_tiny", "Swinv2", 256, image_size=256, window_size=8, depths=[2, 2, 2, 2]),
     _net("poolformer_s", "PoolFormer", depths=[2, 2, 4, 2]),

@@ -50,6 +50,11 @@ def image(size: int = 224, channels: int = 3) -> Callable[[], Inputs]:
     return lambda: {"pixel_values": noise(1, channels, size, size)}
 
 
+def own(name: str, family: str, make: Callable[[], nn.Module], inputs: Callable[[], Inputs]) -> Entry:
+    """Return an entry by a module of this folder."""
+    return Entry(name, family, lambda: make().eval(), inputs)
+
+
 def hugging(
     name: str,
     family: str,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.zoo.entry import Entry, Inputs, hugging, noise, tokens
+from benchmarks.zoo.entry import hugging, noise, own, tokens
 
 
 class Tcn(nn.Module):
@@ -117,21 +116,17 @@ def autoencoder() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(128, 640))
 
 
-def _own(name: str, family: str, make: Callable[[], nn.Module], inputs: Callable[[], Inputs]) -> Entry:
-    return Entry(name, family, lambda: make().eval(), inputs)
-
-
 PATCHES = {"num_input_channels": 7, "context_length": 512, "patch_length": 16, "prediction_length": 96}
 SERIES = [
-    _own("tcn", "time series", Tcn, lambda: {"series": noise(1, 16, 400)}),
-    _own("nbeats", "time series", NBeats, lambda: {"series": noise(16, 96)}),
-    _own("deepar", "time series", DeepAr, lambda: {"series": noise(4, 96, 8)}),
+    own("tcn", "time series", Tcn, lambda: {"series": noise(1, 16, 400)}),
+    own("nbeats", "time series", NBeats, lambda: {"series": noise(16, 96)}),
+    own("deepar", "time series", DeepAr, lambda: {"series": noise(4, 96, 8)}),
     hugging("patchtst", "time series", "PatchTSTForPrediction", PATCHES | {"patch_stride": 8},
             lambda: {"past_values": noise(1, 512, 7)}, "prediction_outputs"),
     hugging("patchtsmixer", "time series", "PatchTSMixerForPrediction", PATCHES | {"patch_stride": 16},
             lambda: {"past_values": noise(1, 512, 7)}, "prediction_outputs"),
-    _own("dlrm", "recommendation", Dlrm, lambda: {"dense": noise(64, 13), "ids": tokens(64, 26)}),
-    _own("deepfm", "recommendation", DeepFm, lambda: {"ids": tokens(64, 39)}),
-    _own("ft_transformer", "tables", Tabular, lambda: {"rows": noise(16, 32)}),
-    _own("autoencoder", "tables", autoencoder, lambda: {"rows": noise(32, 640)}),
+    own("dlrm", "recommendation", Dlrm, lambda: {"dense": noise(64, 13), "ids": tokens(64, 26)}),
+    own("deepfm", "recommendation", DeepFm, lambda: {"ids": tokens(64, 39)}),
+    own("ft_transformer", "tables", Tabular, lambda: {"rows": noise(16, 32)}),
+    own("autoencoder", "tables", autoencoder, lambda: {"rows": noise(32, 640)}),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from benchmarks.zoo.entry import Entry, Inputs, hugging, tokens
+from benchmarks.zoo.entry import Entry, Inputs, hugging, own, tokens
 
 BASE = {"hidden_size": 384, "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 1536,
         "vocab_size": 4000}  # fmt: skip
@@ -93,8 +93,8 @@ TEXT = [
     _decoder("gemma_prompt", "Gemma", LLAMA, 64),
     hugging("clip_text", "encoder", "CLIPTextModel", {"hidden_size": 512, "num_hidden_layers": 4,
             "num_attention_heads": 8, "intermediate_size": 2048, "vocab_size": 4000}, _ids(77)),
-    Entry("text_cnn", "convolutional", lambda: TextCnn().eval(), _ids(256)),
-    Entry("char_cnn", "convolutional", lambda: CharCnn().eval(), lambda: {"input_ids": tokens(1, 1014, below=100)}),
-    Entry("lstm_tagger", "recurrent", lambda: Tagger(nn.LSTM).eval(), _ids()),
-    Entry("gru_tagger", "recurrent", lambda: Tagger(nn.GRU).eval(), _ids()),
+    own("text_cnn", "convolutional", TextCnn, _ids(256)),
+    own("char_cnn", "convolutional", CharCnn, lambda: {"input_ids": tokens(1, 1014, below=100)}),
+    own("lstm_tagger", "recurrent", lambda: Tagger(nn.LSTM), _ids()),
+    own("gru_tagger", "recurrent", lambda: Tagger(nn.GRU), _ids()),
 ]  # fmt: skip

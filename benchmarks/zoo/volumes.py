@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from benchmarks.zoo.entry import Entry, Inputs, hugging, noise
+from benchmarks.zoo.entry import Inputs, hugging, noise, own
 
 
 class Block3d(nn.Module):
@@ -119,21 +119,17 @@ class Dgcnn(nn.Module):
         return self.head(torch.cat([one, self.two(one)], 1).amax(2))
 
 
-def _own(name: str, family: str, make: Callable[[], nn.Module], inputs: Callable[[], Inputs]) -> Entry:
-    return Entry(name, family, lambda: make().eval(), inputs)
-
-
 def _clip(frames: int, size: int) -> Callable[[], Inputs]:
     return lambda: {"video": noise(1, 3, frames, size, size)}
 
 
 VOLUMES = [
-    _own("r3d", "video", lambda: resnet3d(factored=False), _clip(8, 64)),
-    _own("r2plus1d", "video", lambda: resnet3d(factored=True), _clip(8, 64)),
+    own("r3d", "video", lambda: resnet3d(factored=False), _clip(8, 64)),
+    own("r2plus1d", "video", lambda: resnet3d(factored=True), _clip(8, 64)),
     hugging("videomae", "video", "VideoMAEModel",
             {"image_size": 64, "num_frames": 8, "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3,
              "intermediate_size": 768}, lambda: {"pixel_values": noise(1, 8, 3, 64, 64)}),
-    _own("unet3d", "volumes", UNet3d, lambda: {"volume": noise(1, 1, 32, 32, 32)}),
-    _own("pointnet", "points", PointNet, lambda: {"points": noise(1, 3, 1024)}),
-    _own("dgcnn", "points", Dgcnn, lambda: {"points": noise(1, 3, 256)}),
+    own("unet3d", "volumes", UNet3d, lambda: {"volume": noise(1, 1, 32, 32, 32)}),
+    own("pointnet", "points", PointNet, lambda: {"points": noise(1, 3, 1024)}),
+    own("dgcnn", "points", Dgcnn, lambda: {"points": noise(1, 3, 256)}),
 ]  # fmt: skip
