@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Preparation:
     """The model-wide passes that a backend requires before partitioning; the requirements of all backends are united.
 
-    ``channels_last``: 2-D convolutions and poolings in NHWC on the CPU too, with weights in OHWI. ``integer_matmuls``:
+    ``channels_last``: convolutions and poolings with channels last on the CPU too. ``integer_matmuls``:
     QDQ is converted to integer matmuls and convolutions, uint8 or int8 times constant int8 weights, accumulated in
     int32. ``float8_matmuls``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents.
     ``im2col``: on the GPU convolutions with few input channels are lowered to im2col + matmul.

@@ -19,7 +19,15 @@ from packager.backends.ccompiler.core.machine import (
     VECTOR_MAXIMA,
     Machine,
 )
-from packager.backends.ccompiler.core.operations import MOVES, POOLS, ROW_ANCHORS, CannotRender, Operation, read_graph
+from packager.backends.ccompiler.core.operations import (
+    CONVOLUTIONS,
+    MOVES,
+    POOLS,
+    ROW_ANCHORS,
+    CannotRender,
+    Operation,
+    read_graph,
+)
 from packager.backends.ccompiler.core.shapes import c_name
 from packager.backends.ccompiler.core.stages import Stage, make_stages
 from packager.backends.ccompiler.gemm.tiles import render_tiles
@@ -52,9 +60,9 @@ ADDERS: dict[str, Adder] = {
     **dict.fromkeys(ROW_ANCHORS, add_rows),
     **dict.fromkeys(MOVES, add_move),
     **dict.fromkeys(POOLS, add_pool2d),
+    **dict.fromkeys(CONVOLUTIONS, add_conv2d),
     "nn.avg_pool1d": add_neighbors,
     "attention": add_attention,
-    "nn.conv2d": add_conv2d,
     "matmul": add_dense,
     "packager.tree_ensemble": add_trees,
 }
@@ -198,7 +206,7 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: bool) -> Gr
 
 def _adder(anchor: Operation) -> Adder:
     layout = getattr(anchor.attributes, "data_layout", getattr(anchor.attributes, "layout", "NHWC"))
-    if anchor.name in ("nn.conv2d", *POOLS) and layout != "NHWC":
+    if anchor.name in (*CONVOLUTIONS, *POOLS) and layout not in ("NWC", "NHWC"):
         raise CannotRender(f"{anchor.name} over {layout}")
-    is_depthwise_conv = anchor.name == "nn.conv2d" and is_depthwise(anchor)
+    is_depthwise_conv = anchor.name in CONVOLUTIONS and is_depthwise(anchor)
     return add_depthwise if is_depthwise_conv else ADDERS[anchor.name]

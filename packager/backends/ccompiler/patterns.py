@@ -21,6 +21,8 @@ from packager.graph.tree_ensemble import NAME as TREES
 
 # Element types of anchors.
 NUMBERS = (*FLOATS, "int8", "int32")
+# Layouts of data and weights of convolutions.
+LAYOUTS = {"conv1d": ("NWC", "OWI"), "conv2d": ("NHWC", "OHWI")}
 # The maximum of channel groups that an unrolled loop interleaves.
 MOST_GROUPS = 16
 
@@ -30,7 +32,9 @@ def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
     makers: dict[str, Callable[[], Sequence[Pattern | Search]]] = {
         "elementwise": lambda: [*_elementwise(), *_moves()],
         "dense": lambda: [_anchor("dense", is_op("relax.matmul")(wildcard(), wildcard()), _is_dense)],
-        "conv2d": lambda: [_anchor("conv2d", is_op("relax.nn.conv2d")(wildcard(), wildcard()), _is_conv2d)],
+        "conv2d": lambda: [
+            _anchor(name, is_op(f"relax.nn.{name}")(wildcard(), wildcard()), _is_convolution) for name in LAYOUTS
+        ],
         "pool2d": _pool2d,
         "softmax": lambda: [
             _anchor(name, is_op(f"relax.nn.{name}")(wildcard()), _is_softmax) for name in ("softmax", "log_softmax")
@@ -157,11 +161,12 @@ def _is_product(call: Any) -> bool:
     return same and str(call.ty.dtype) in results
 
 
-def _is_conv2d(match: Match) -> bool:
+def _is_convolution(match: Match) -> bool:
     (call,) = match.calls
     data, weight = call.args
     attrs, extents = call.attrs, shape_of(weight)
-    last = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NHWC", "OHWI", "NHWC")
+    layout, kernel_layout = LAYOUTS[call.op.name.removeprefix("relax.nn.")]
+    last = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == (layout, kernel_layout, layout)
     if not last or extents is None or not _is_static(extents) or not match.is_constant(weight):
         return False
     return _is_product(call) and _has_channels(shape_of(data)) and shape_of(call) is not None

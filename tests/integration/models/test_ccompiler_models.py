@@ -108,6 +108,30 @@ CASES = {
         composites=frozenset(),  # a row of one number is given back
         left=True,
     ),
+    "lines": Case(
+        """g (float[n,t,6] x) => (float[n,u,9] y, float[n,12] z) {
+          i = Transpose<perm=[0,2,1]>(x)  c = Conv<dilations=[2], pads=[4,0]>(i, w, b)  k = Relu(c)
+          d = Conv<group=8, pads=[1,1]>(k, v)  e = Add(d, k)  p = MaxPool<kernel_shape=[3], strides=[2], pads=[1,1]>(e)
+          q = Pad(p, pads)  r = Slice(q, starts, ends, axes)  s = AveragePool<kernel_shape=[3], pads=[1,1]>(r)
+          a = Concat<axis=1>(r, s)  f = Conv(a, u, h)  o = Tanh(f)  y = Transpose<perm=[0,2,1]>(o)
+          m = Conv<strides=[3]>(a, l)  z = ReduceMean<axes=[2], keepdims=0>(m) }""",
+        {
+            "w": normal(8, 6, 3),
+            "b": normal(8),
+            "v": normal(8, 1, 3),
+            "u": normal(9, 12, 1),
+            "h": normal(9),
+            "l": normal(12, 12, 5),
+            "pads": np.array([0, 0, 1, 0, 0, 2]),
+            "starts": np.array([1, 1]),
+            "ends": np.array([7, 1 << 40]),
+            "axes": np.array([1, 2]),
+        },
+        {"n": (1, 3), "t": (16, 200)},
+        ({"n": 1, "t": 16}, {"n": 3, "t": 131}),
+        composites=frozenset({"ccompiler.conv1d", "ccompiler.conv1d+ccompiler.elementwise"}),
+        left=True,
+    ),
     "half precision": Case(
         """g (float16[n,3,6,6] x) => (float16[n,9] y) {
           a = Conv<pads=[1,1,1,1]>(x, w, b)  r = Relu(a)  p = AveragePool<kernel_shape=[6,6]>(r)  f = Flatten(p)

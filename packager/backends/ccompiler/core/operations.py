@@ -20,7 +20,8 @@ ROW_ANCHORS = frozenset({"nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer
 MOVES = frozenset({"concat", "permute_dims"})
 POOLS = frozenset({"nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean"})
 # Operators with a loop nest of their own.
-ANCHORS = frozenset({"matmul", "nn.conv2d", "attention", "packager.tree_ensemble"}) | ROW_ANCHORS | POOLS | MOVES
+CONVOLUTIONS = frozenset({"nn.conv1d", "nn.conv2d"})
+ANCHORS = frozenset({"matmul", "attention", "packager.tree_ensemble"}) | CONVOLUTIONS | ROW_ANCHORS | POOLS | MOVES
 OPERATORS = frozenset({"sum", "stack"}) | ANCHORS | ARITIES.keys()
 # Operators that leave every element where it is.
 VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})
@@ -28,7 +29,10 @@ VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})
 
 @dataclass(frozen=True)
 class Window:
-    """The window of a convolution or pooling: pairs are (height, width), padding is (top, left, bottom, right)."""
+    """The window of a convolution or pooling: pairs are (height, width), padding is (top, left, bottom, right).
+
+    One along lines alone has the height 1.
+    """
 
     size: tuple[int, int]
     strides: tuple[int, int]
@@ -47,10 +51,22 @@ class Window:
 
 
 def window_of(size: Any, attributes: Any) -> Window:
-    """Return the window of TVM's attributes of a convolution or a pooling."""
-    top, left, bottom, right = (int(value) for value in attributes.padding)
-    vertical, horizontal = (tuple(int(value) for value in pair) for pair in (attributes.strides, attributes.dilation))
-    return Window((int(size[0]), int(size[1])), vertical, horizontal, (top, left, bottom, right))  # type: ignore[arg-type]
+    """Return the window of TVM's attributes of a convolution or a pooling of one or two dimensions."""
+    first: list[int] = [1] * (2 - len(size))
+
+    def pair(values: Any, first: list[int] = first) -> tuple[int, int]:
+        height, width = [*first, *map(int, values)]
+        return height, width
+
+    before, after = list(attributes.padding)[: len(size)], list(attributes.padding)[len(size) :]
+    edges = [0] * len(first)
+    padding = (*pair(before, edges), *pair(after, edges))
+    return Window(pair(size), pair(attributes.strides), pair(attributes.dilation), padding)
+
+
+def planar(shape: Shape) -> Shape:
+    """Return a shape of data with channels last as [N, H, W, C]; lines are planes of height 1."""
+    return Shape((shape[0], 1, *shape[1:])) if len(shape) == 3 else shape
 
 
 class CannotRender(Exception):  # noqa: N818  # no error: the partition is given back, with this as the reason

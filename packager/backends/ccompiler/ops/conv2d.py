@@ -1,4 +1,4 @@
-"""conv2d over NHWC with constant weights, as implicit GEMM: a row is the window of one output pixel."""
+"""conv1d and conv2d with channels last and constant weights, as implicit GEMM: a row is the window of one pixel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Kind
-from packager.backends.ccompiler.core.operations import Operation, Window, window_of
+from packager.backends.ccompiler.core.operations import Operation, Window, planar, window_of
 from packager.backends.ccompiler.core.shapes import Shape, c_text, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import Blocks, Data, even_blocks, gathered, rows_of
@@ -30,16 +30,16 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
     data, weight = anchor.uses
     argument = group.constant(weight)
-    window, groups, kind = window_of(weight.shape[1:3], anchor.attributes), groups_of(anchor), KINDS[data.tensor.dtype]
+    window, groups, kind = window_of(weight.shape[1:-1], anchor.attributes), groups_of(anchor), KINDS[data.tensor.dtype]
     if group.winograd and is_winograd(anchor, window, groups):
         add_winograd(stage, anchor, window, group)
         return
-    out_channels, in_channels = int(weight.shape[0]) // groups, int(weight.shape[3])
+    out_channels, in_channels = int(weight.shape[0]) // groups, int(weight.shape[-1])
     line, lines = in_channels * window.size[1], window.size[0]
 
     draft = group.function("conv2d")
     x = draft.tensor(data.tensor, False)
-    blocks, rows, setup = _rows(x, data.shape, anchor.result.shape, window, groups, kind)
+    blocks, rows, setup = _rows(x, planar(data.shape), planar(anchor.result.shape), window, groups, kind)
     layout = f"ohwi{COLUMNS}" + (f"p{kind.pair}" if kind.pair > 1 else "")
     stretch = rows.stretch * kind.pair or line  # padded to whole steps
     if stretch != line:
@@ -84,6 +84,6 @@ def _packer(shape: tuple[int, int, int, int], stretch: int, pair: int) -> Callab
             return inner(padded.reshape(groups, outer, lines * stretch).transpose(0, 2, 1))
         # The weights are a permuted view: reshaping window and channels to one axis would copy them.
         split = np.asarray(array).reshape(groups, outer // COLUMNS, COLUMNS, *array.shape[1:])
-        return split.transpose(0, 1, 3, 4, 5, 2)
+        return np.moveaxis(split, 2, -1)
 
     return pack

@@ -1,4 +1,4 @@
-"""Depthwise conv2d over NHWC, vectorized along the channels.
+"""Depthwise conv1d over NWC and conv2d over NHWC, vectorized along the channels.
 
 A tile is a few pixels of a line times one or two vectors of channels, accumulated in registers. A table points to the
 pixels of the input that its windows read; those of the padding point to zeros. With fewer channels than a vector, or
@@ -14,7 +14,7 @@ import numpy as np
 from packager.backends.ccompiler.core.expressions import CTYPES, as_result
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import KINDS
-from packager.backends.ccompiler.core.operations import Operation, window_of
+from packager.backends.ccompiler.core.operations import Operation, planar, window_of
 from packager.backends.ccompiler.core.shapes import Extent, c_text, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.ops.conv2d import groups_of
@@ -37,10 +37,10 @@ MOST_BYTES = 2**24 // (255 * 128)
 def is_depthwise(anchor: Operation) -> bool:
     """Whether a convolution has one input channel per group, and floats hold sums of integers exactly."""
     data, weight = anchor.uses
-    if groups_of(anchor) < 2 or not equal(weight.shape[3], 1):
+    if groups_of(anchor) < 2 or not equal(weight.shape[-1], 1):
         return False
     if data.tensor.dtype in BYTES:
-        exact = product(weight.shape[1:3]) <= MOST_BYTES
+        exact = product(weight.shape[1:-1]) <= MOST_BYTES
         return bool(weight.tensor.dtype == "int8" and anchor.result.dtype == "int32" and exact)
     return data.tensor.dtype in ("float32", "float16")
 
@@ -49,11 +49,12 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
     data, weight = anchor.uses
     argument = group.constant(weight)
-    kind, window = KINDS[data.tensor.dtype].name, window_of(weight.shape[1:3], anchor.attributes)
+    kind, window = KINDS[data.tensor.dtype].name, window_of(weight.shape[1:-1], anchor.attributes)
     is_bytes = data.tensor.dtype in BYTES
     channels = int(stage.inner)
-    per_channel = channels // int(data.shape[3])
-    lines, width = anchor.result.shape[1:3]
+    shape = planar(data.shape)
+    per_channel = channels // int(shape[3])
+    lines, width = planar(anchor.result.shape)[1:3]
     places, chunk = _places(width, window.size[1]), _chunk(channels)
     lanes = group.machine.vector_bytes // 4
     draft = group.function("depthwise")
@@ -63,7 +64,7 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     vectors = 2 if group.machine.registers == 32 else 1
     draft.finish(
         "ops/depthwise",
-        product((data.shape[0], lines)),
+        product((shape[0], lines)),
         {
             "program": draft.program(stage, as_result("sums[j]", anchor.result.dtype)),
             "kind": f"{kind}_f32" if is_bytes else kind,
@@ -77,8 +78,8 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
             "in_channels": channels // per_channel,
             "lines": c_text(lines),
             "width": c_text(width),
-            "in_height": c_text(data.shape[1]),
-            "in_width": c_text(data.shape[2]),
+            "in_height": c_text(shape[1]),
+            "in_width": c_text(shape[2]),
             "window": window,
             "places": places,
             "columns": (places - 1) * window.strides[1] + (window.size[1] - 1) * window.dilation[1] + 1,
@@ -111,8 +112,8 @@ def _chunk(channels: int) -> int:
 
 
 def _pack(array: Array) -> Array:
-    """Return [channels, height, width, 1] as [height, width, channels]."""
-    return np.asarray(array).transpose(1, 2, 3, 0)
+    """Return [channels, ..., 1], of which ... is the window, as [..., 1, channels]."""
+    return np.moveaxis(np.asarray(array), 0, -1)
 
 
 def _pack_floats(array: Array) -> Array:

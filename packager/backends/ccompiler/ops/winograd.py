@@ -39,8 +39,8 @@ CHUNK = 256
 def is_winograd(anchor: Operation, window: Window, groups: int) -> bool:
     """Whether Winograd is faster for a convolution over NHWC."""
     data, weight = anchor.uses
-    outer, inner = int(weight.shape[0]), int(weight.shape[3])
-    sides = anchor.result.shape[1:3]
+    outer, inner = int(weight.shape[0]), int(weight.shape[-1])
+    sides = anchor.result.shape[1:-1]
     if data.tensor.dtype != "float32" or groups != 1 or not all(isinstance(side, int) for side in sides):
         return False
     if (window.size, window.strides, window.dilation) != ((3, 3), (1, 1), (1, 1)):

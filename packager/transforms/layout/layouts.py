@@ -1,0 +1,22 @@
+"""Axes and names of the layouts with channels last: NWC, NHWC, NDHWC."""
+
+from __future__ import annotations
+
+# Layouts of data and filters by rank: channels first, then last.
+FIRST = {3: ("NCW", "OIW"), 4: ("NCHW", "OIHW"), 5: ("NCDHW", "OIDHW")}
+LAST = {3: ("NWC", "OWI"), 4: ("NHWC", "OHWI"), 5: ("NDHWC", "ODHWI")}
+
+
+def to_last(rank: int) -> list[int]:
+    """Return the permutation from NC... to N...C."""
+    return [0, *range(2, rank), 1]
+
+
+def to_first(rank: int) -> list[int]:
+    """Return the permutation from N...C to NC..."""
+    return [0, rank - 1, *range(1, rank - 1)]
+
+
+def last_axis(axis: int, rank: int) -> int:
+    """Return the axis of N...C for an axis of NC..., which may count from the end."""
+    return to_first(rank)[axis % rank]

@@ -1,0 +1,29 @@
+"""Padding and slices with channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+
+from packager.graph.dataflow import operator_of
+from packager.transforms.layout.layouts import last_axis, to_last
+
+
+def move_last(call: relax.Call, in_last: Callable[[Any], Any]) -> Any | None:
+    """Return a padding or slice of NC... as one of N...C, or None for other operators.
+
+    ``in_last`` returns an operand with channels last.
+    """
+    rank = int(call.ty.ndim)
+    match operator_of(call):
+        case "nn.pad":
+            widths = list(map(int, call.attrs.pad_width))
+            moved = [width for axis in to_last(rank) for width in widths[2 * axis : 2 * axis + 2]]
+            return relax.op.nn.pad(in_last(call.args[0]), moved, call.attrs.pad_mode, float(call.attrs.pad_value))
+        case "strided_slice" if isinstance(call.args[1], relax.Tuple):
+            data, axes, *rest = call.args
+            moved = [relax.prim_value(last_axis(int(axis.value), rank)) for axis in axes.fields]
+            return relax.Call(call.op, [in_last(data), relax.Tuple(moved), *rest], call.attrs, call.ty_args)
+    return None

@@ -1,0 +1,75 @@
+"""Convolutions of one, two and three dimensions against torch in float64: any window, groups, symbolic extents."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+
+import torch
+from ccompiler_runner import Runner, partition, variable
+from test_ccompiler_families import close, random, symbol
+from tvm.relax import op
+
+from packager.transforms.layout.layouts import LAST, to_first, to_last
+
+pytestmark = pytest.mark.slow
+
+# Shapes of data and weights with channels first, and attributes.
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "line": ((2, 24, 61), (40, 24, 3), {"padding": (1, 1)}),
+    "line of one channel in frames": ((1, 1, 700), (21, 1, 100), {"strides": (40,)}),
+    "causal and dilated": ((2, 20, 130), (17, 20, 3), {"padding": (8, 0), "dilation": (4,)}),
+    "places of a line": ((3, 33, 50), (20, 33, 1), {}),
+    "strided places of a line, far apart": ((2, 512, 40), (40, 512, 3), {"strides": (2,), "padding": (1, 1)}),
+    "groups of a line": ((2, 48, 40), (96, 12, 5), {"groups": 4, "padding": (2, 3)}),
+    "channels of a line": ((2, 40, 70), (40, 1, 3), {"groups": 40, "padding": (2, 2), "dilation": (2,)}),
+}  # fmt: skip
+
+
+def convolved(data: np.ndarray, weight: np.ndarray, attributes: dict[str, Any]) -> np.ndarray:
+    """Return a convolution with channels first in float64; padding is that before all axes, then that after them."""
+    axes = data.ndim - 2
+    pads = attributes.get("padding", (0,) * 2 * axes)
+    edges = [edge for axis in reversed(range(axes)) for edge in (pads[axis], pads[axes + axis])]
+    convolve = getattr(torch.nn.functional, f"conv{axes}d")
+    padded = torch.nn.functional.pad(torch.from_numpy(data).double(), edges)
+    names = {"strides": "stride", "dilation": "dilation", "groups": "groups"}
+    given = {names[name]: value for name, value in attributes.items() if name in names}
+    return np.asarray(convolve(padded, torch.from_numpy(weight).double(), **given))
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_convolutions(case: str, symbolic: bool, tmp_path: Path) -> None:
+    """With bias and activation, of static extents and of symbolic ones, however units of work are handed out."""
+    shape, weight, attributes = CASES[case]
+    rank = len(shape)
+    layout, kernel_layout = LAST[rank]
+    layouts = {"data_layout": layout, "kernel_layout": kernel_layout, "out_layout": layout}
+    last, first = to_last(rank), to_first(rank)
+    extents = [symbol(f"n{axis}") for axis in range(rank - 1)] if symbolic else [shape[axis] for axis in last[:-1]]
+    arguments = [variable("x", (*extents, shape[1])), variable("w", [weight[axis] for axis in last])]
+    arguments += [variable("b", weight[:1])]
+
+    def body(e, x, w, b):
+        convolve = getattr(op.nn, f"conv{rank - 2}d")
+        return e(op.nn.relu(e(op.add(e(convolve(x, w, **attributes, **layouts)), b))))
+
+    run = Runner(partition(arguments, body, [1, 2]), tmp_path)
+    sizes = [shape, (1, shape[1], *(extent + 3 for extent in shape[2:]))] if symbolic else [shape]
+    for size in sizes:
+        data, weights, bias = random(size), random(weight), random(weight[:1])
+        results = []
+        for split in (1, 3, 1000):
+            run.split = split
+            results.append(run(data.transpose(last), weights.transpose(last), bias).transpose(first))
+            np.testing.assert_array_equal(results[-1], results[0])
+        wanted = convolved(data, weights, attributes)
+        wanted = np.maximum(wanted + bias.reshape(-1, *[1] * (rank - 2)), 0)
+        close(results[0], wanted, math.prod(weight[1:]))
