@@ -11,18 +11,17 @@ child, the node reads feature ``i + width``, in whose keys a NaN is less than al
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax
-from tvm.ir import Op, _ffi_api
+from tvm.ir import Op
 
 from packager.bundle.arrays import Array
+from packager.graph.own_operators import register
 
 NAME = "relax.packager.tree_ensemble"
 # The type of keys by that of floats.
@@ -103,20 +102,4 @@ def _infer(call: Any, _builder: Any) -> Any:
     return relax.TensorType([rows, int(call.attrs["targets"])], str(weights.ty.dtype))
 
 
-def _register() -> None:
-    """Register the operator. TVM's registry outlives the interpreter, so the function must too."""
-    if NAME in Op.list_op_names():
-        return
-    _ffi_api.RegisterOp(NAME, "An ensemble of decision trees")
-    operator = Op.get(NAME)
-    operands = ("data", "nodes", "trees", "leaves", "weights")
-    operator.set_num_inputs(len(operands))
-    for operand in operands:
-        operator.add_argument(operand, "Tensor", "")
-    infer = tvm_ffi.convert(_infer)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(infer))
-    operator.set_attr("FInferType", infer)
-    operator.set_attr("FPurity", True)
-
-
-_register()
+register(NAME, "An ensemble of decision trees", ("data", "nodes", "trees", "leaves", "weights"), _infer)

@@ -13,6 +13,7 @@ class Preparation:
     QDQ is converted to integer matmuls and convolutions, uint8 or int8 times constant int8 weights, accumulated in
     int32. ``float8_matmuls``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents.
     ``im2col``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
+    ``normalizations``: on the CPU layer, group, instance and RMS norms are ``packager.normalize``, however written.
     ``sink_reshapes``: on the CPU reshapes are moved below elementwise operators; always done if a backend takes
     partitions.
     """
@@ -21,6 +22,7 @@ class Preparation:
     integer_matmuls: bool = False
     float8_matmuls: bool = False
     im2col: bool = False
+    normalizations: bool = False
     sink_reshapes: bool = False
 
     def __or__(self, other: Preparation) -> Preparation:

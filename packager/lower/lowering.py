@@ -29,6 +29,7 @@ from packager.lower.kernels import make_group
 from packager.lower.legalize.accumulate import accumulate_in_float32, legalize_layer_norm, legalize_softmax
 from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
+from packager.lower.legalize.normalize import expand_norms
 from packager.lower.legalize.reshape import legalize_reshape, rewrite_reshapes
 from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
 from packager.transforms.clamp_indices import clamp_folded_indices, clamp_indices, legalize_take
@@ -118,7 +119,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     # Folds again after prepare: packed weights (CPU) and changed layouts are new arithmetic on constants.
     module = device.change_layouts(model.module, len(model.signature.inputs))
     module, constants = fold_weights(module, model.constants)
-    module = apply(LEGALIZE, module)
+    module = apply(LEGALIZE, expand_norms(module))
     _check_legal(module["main"], model.nodes, model.partitions)
     module, sources = _fuse(module, model.nodes)
     main = module["main"]

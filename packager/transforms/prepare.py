@@ -15,6 +15,8 @@ from packager.transforms.quantize.float8 import convert_float8_matmuls
 from packager.transforms.quantize.quantize import convert_qdq
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.no_ops import drop_no_ops
+from packager.transforms.simplify.raise_norms import raise_norms
+from packager.transforms.simplify.regroup_norms import regroup_norms
 from packager.transforms.simplify.sink_reshapes import sink_reshapes
 
 _R = relax.transform
@@ -47,6 +49,9 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module, constants = convert_qdq(apply(TIDY, module), num_inputs, constants)
     if wanted.float8_matmuls:
         module = convert_float8_matmuls(apply(TIDY, module), num_inputs)
+    if device == "cpu" and wanted.normalizations:
+        module = raise_norms(apply(TIDY, drop_no_ops(module)))
+        module = regroup_norms(apply(TIDY, module), num_inputs, constants)
     if device == "cuda":
         im2col_inputs = num_inputs if wanted.im2col else None
         module = to_channels_last(apply(TIDY, module), im2col_inputs=im2col_inputs)

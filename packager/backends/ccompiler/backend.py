@@ -97,10 +97,12 @@ class CCompilerBackend:
         return make_patterns(target.options.operators)
 
     def preparation(self, target: Target) -> Preparation:
-        """Require NHWC for convolutions and poolings, and integer arithmetic for quantized products."""
+        """Require NHWC for convolutions and poolings, integer arithmetic for quantized products, and whole norms."""
         taken = set(target.options.operators)
         return Preparation(
-            channels_last=bool({"conv2d", "pool2d"} & taken), integer_matmuls={"conv2d", "dense"} <= taken
+            channels_last=bool({"conv2d", "pool2d"} & taken),
+            integer_matmuls={"conv2d", "dense"} <= taken,
+            normalizations="layer_norm" in taken,
         )
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:

@@ -22,6 +22,7 @@ from packager.backends.ccompiler.core.machine import (
 from packager.backends.ccompiler.core.operations import (
     CONVOLUTIONS,
     MOVES,
+    NORMALIZE,
     POOLS,
     ROW_ANCHORS,
     CannotRender,
@@ -37,6 +38,7 @@ from packager.backends.ccompiler.ops.data_movement import add_move
 from packager.backends.ccompiler.ops.dense import add_dense
 from packager.backends.ccompiler.ops.depthwise import add_depthwise, is_depthwise
 from packager.backends.ccompiler.ops.elementwise import add_elementwise
+from packager.backends.ccompiler.ops.normalize import add_normalization
 from packager.backends.ccompiler.ops.pool2d import add_pool2d
 from packager.backends.ccompiler.ops.softmax_norm import add_neighbors, add_rows
 from packager.backends.ccompiler.ops.trees import add_trees, gather_of
@@ -62,6 +64,7 @@ ADDERS: dict[str, Adder] = {
     **dict.fromkeys(POOLS, add_pool2d),
     **dict.fromkeys(CONVOLUTIONS, add_conv2d),
     "nn.avg_pool1d": add_neighbors,
+    NORMALIZE: add_normalization,
     "attention": add_attention,
     "matmul": add_dense,
     "packager.tree_ensemble": add_trees,

@@ -16,7 +16,11 @@ from packager.backends.base import Match, Pattern, Search
 from packager.backends.ccompiler.core.expressions import ARITIES, CTYPES
 from packager.backends.ccompiler.core.operations import VIEWS
 from packager.backends.ccompiler.core.problems import FLOATS, find_attention, read_layer_norm, read_sum
+from packager.backends.ccompiler.core.shapes import Shape
+from packager.backends.ccompiler.core.statistics import statistics_of
 from packager.graph.dataflow import scalar_of, shape_of
+from packager.graph.normalize import NAME as NORMALIZE
+from packager.graph.normalize import attributes_of_call
 from packager.graph.tree_ensemble import NAME as TREES
 
 # Element types of anchors.
@@ -102,6 +106,7 @@ def _layer_norm() -> list[Pattern]:
     deviation = is_op("relax.sqrt")(is_op("relax.add")(is_op("relax.mean")(square), wildcard()))
     parts = is_op("relax.divide")(centered, deviation)
     return [
+        _anchor("normalize", is_op(NORMALIZE)(wildcard()), _is_normalization),
         _anchor("layer_norm", whole, _is_layer_norm),
         replace(_anchor("layer_norm", parts, _is_decomposed_layer_norm), problem=read_layer_norm),
     ]
@@ -259,6 +264,14 @@ def _is_layer_norm(match: Match) -> bool:
     shape = shape_of(call)
     axes = sorted(int(axis) % len(shape) for axis in call.attrs.axes) if shape else []
     return bool(shape and axes == list(range(len(shape) - len(axes), len(shape))) and _dtypes(call) <= set(FLOATS))
+
+
+def _is_normalization(match: Match) -> bool:
+    """Whether the elements of each statistic are those of adjacent axes."""
+    (call,) = match.calls
+    shape = shape_of(call)
+    found = shape and statistics_of(Shape(shape), attributes_of_call(call.attrs))
+    return bool(found and _dtypes(call) == {"float32"})
 
 
 def _is_decomposed_layer_norm(match: Match) -> bool:

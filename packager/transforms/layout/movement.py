@@ -1,18 +1,20 @@
-"""Padding and slices with channels last."""
+"""Padding, slices and normalizations with channels last."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tvm import relax
 
 from packager.graph.dataflow import operator_of
+from packager.graph.normalize import attributes_of_call, normalize
 from packager.transforms.layout.layouts import last_axis, to_last
 
 
 def move_last(call: relax.Call, in_last: Callable[[Any], Any]) -> Any | None:
-    """Return a padding or slice of NC... as one of N...C, or None for other operators.
+    """Return a padding, slice or normalization of NC... as one of N...C, or None for other operators.
 
     ``in_last`` returns an operand with channels last.
     """
@@ -26,4 +28,10 @@ def move_last(call: relax.Call, in_last: Callable[[Any], Any]) -> Any | None:
             data, axes, *rest = call.args
             moved = [relax.prim_value(last_axis(int(axis.value), rank)) for axis in axes.fields]
             return relax.Call(call.op, [in_last(data), relax.Tuple(moved), *rest], call.attrs, call.ty_args)
+        case "packager.normalize":
+            attributes = attributes_of_call(call.attrs)
+            channel = attributes.channel_axis
+            axes = tuple(sorted(last_axis(axis, rank) for axis in attributes.axes))
+            channel = None if channel is None else last_axis(channel, rank)
+            return normalize(in_last(call.args[0]), replace(attributes, axes=axes, channel_axis=channel))
     return None

@@ -98,7 +98,7 @@ CASES = {
             },
         },
         **batches(),
-        composites=frozenset({"ccompiler.layer_norm+ccompiler.elementwise"}),
+        composites=frozenset({"ccompiler.normalize+ccompiler.elementwise"}),
     ),
     "layer norm of one element": Case(
         """g (float[n,3,1] x) => (float[n,3,1] y) { r = Relu(x)  l = LayerNormalization<axis=-1>(r, g, b)

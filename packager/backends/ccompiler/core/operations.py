@@ -16,7 +16,8 @@ from packager.graph.attention.match import Attention
 from packager.graph.dataflow import bindings_of, extents_of
 from packager.graph.identity import IdentityMap, IdentitySet
 
-ROW_ANCHORS = frozenset({"nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
+NORMALIZE = "packager.normalize"
+ROW_ANCHORS = frozenset({NORMALIZE, "nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
 MOVES = frozenset({"concat", "permute_dims"})
 POOLS = frozenset({"nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean"})
 # Operators with a loop nest of their own.

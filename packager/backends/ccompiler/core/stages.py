@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from packager.backends.ccompiler.core.operations import (
     ANCHORS,
+    NORMALIZE,
     ROW_ANCHORS,
     CannotRender,
     Graph,
@@ -19,6 +20,8 @@ from packager.backends.ccompiler.core.operations import (
     Use,
 )
 from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, product
+from packager.backends.ccompiler.core.statistics import Statistics, statistics_of
+from packager.graph.normalize import attributes_of_call
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ class _Fuser:
 def _take_rows(drafts: list[_Draft]) -> None:
     """Fuse the stage of the rows that softmax or layer norm reads into theirs, if nothing else reads them."""
     for draft in list(drafts):
-        if draft.anchor is None or draft.anchor.name not in ROW_ANCHORS:
+        if draft.anchor is None or not _reads_rows(draft.anchor):
             continue
         data = draft.anchor.uses[0]
         source = next((d for d in drafts if d is not draft and data.tensor.index in d.makes()), None)
@@ -182,6 +185,19 @@ def _take_rows(drafts: list[_Draft]) -> None:
         if all(_rows_fit(operation, draft.inner) for operation in source.operations):
             draft.before = source.operations
             drafts.remove(source)
+
+
+def _reads_rows(anchor: Operation) -> bool:
+    """Whether an anchor computes on a row at a time, in place."""
+    return anchor.name in ROW_ANCHORS and (anchor.name != NORMALIZE or statistics_of_anchor(anchor).are_rows)
+
+
+def statistics_of_anchor(anchor: Operation) -> Statistics:
+    """Return the statistics of a normalization. Raises CannotRender."""
+    found = statistics_of(anchor.result.shape, attributes_of_call(anchor.attributes))
+    if found is None:
+        raise CannotRender("a normalization along axes that alternate with others")
+    return found
 
 
 def _rows(shapes: list[Shape], inner: Extent) -> Extent:
@@ -200,6 +216,8 @@ def anchor_inner(anchor: Operation) -> Extent:
             return product(shape[-2:])
         case "nn.layer_norm":
             return product(shape[len(shape) - len(anchor.attributes.axes) :])
+        case "packager.normalize":
+            return statistics_of_anchor(anchor).inner
         case "nn.softmax" | "nn.log_softmax":
             return shape[int(anchor.attributes.axis) % len(shape)]
         case "attention":

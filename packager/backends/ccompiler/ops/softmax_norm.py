@@ -6,9 +6,17 @@ from typing import Any
 
 from packager.backends.ccompiler.core.expressions import as_result, element, literal
 from packager.backends.ccompiler.core.functions import FunctionDraft, GroupDraft
-from packager.backends.ccompiler.core.operations import CannotRender, Literal, Operand, Operation, Tensor
+from packager.backends.ccompiler.core.operations import (
+    NORMALIZE,
+    CannotRender,
+    Literal,
+    Operand,
+    Operation,
+    Tensor,
+)
 from packager.backends.ccompiler.core.shapes import c_text, product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.graph.normalize import attributes_of_call
 
 # The maximum length of a row that is on the stack twice, and of a window of neighbors.
 MOST_ELEMENTS = 1536
@@ -18,6 +26,7 @@ VALUES = {
     "nn.log_softmax": "y[j] - shift",
     "layer_norm": "(y[j] - mean) * scale",
     "nn.layer_norm": "(y[j] - mean) * scale",
+    NORMALIZE: "(y[j] - mean) * scale",
 }
 
 
@@ -37,6 +46,7 @@ def add_rows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "y": _scratch(stage, late, group, draft),
         "count": c_text(stage.inner),
         "is_log": anchor.name == "nn.log_softmax",
+        "centered": anchor.name != NORMALIZE or attributes_of_call(anchor.attributes).centered,
         "epsilon": literal(_epsilon(anchor), "float32") if template == "layer_norm" else "",
     }
     draft.finish(f"ops/{template}", stage.rows, values)
@@ -94,4 +104,6 @@ def _element(operand: Operand, draft: FunctionDraft) -> str:
 
 
 def _epsilon(anchor: Operation) -> float:
+    if anchor.name == NORMALIZE:
+        return attributes_of_call(anchor.attributes).epsilon
     return anchor.numbers[0] if anchor.name == "layer_norm" else float(anchor.attributes.epsilon)

@@ -1,0 +1,136 @@
+"""Normalizations of the ccompiler backend against numpy in float64: layouts, groups, odd sizes, large means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+from ccompiler_runner import Runner, partition, variable
+from tvm import tirx
+from tvm.relax import op
+
+from packager.backends.ccompiler.core.machine import Machine
+from packager.graph.normalize import Normalization, normalize
+
+pytestmark = pytest.mark.slow
+
+RNG = np.random.default_rng(11)
+
+
+def expected(x: np.ndarray, attributes: Normalization) -> np.ndarray:
+    """Return the normalization in float64."""
+    shape, wide, axes = x.shape, x.astype("f8"), list(attributes.axes)
+    channel = attributes.channel_axis
+    if channel is not None:
+        groups = attributes.groups
+        wide = wide.reshape(*shape[:channel], groups, shape[channel] // groups, *shape[channel + 1 :])
+        axes = [*(axis + (axis > channel) for axis in axes), channel + 1]
+    if attributes.centered:
+        wide = wide - wide.mean(tuple(axes), keepdims=True)
+    return (wide / np.sqrt((wide**2).mean(tuple(axes), keepdims=True) + attributes.epsilon)).reshape(shape)
+
+
+def close(got: np.ndarray, wanted: np.ndarray, error: float = 2e-6) -> None:
+    assert got.shape == wanted.shape
+    assert np.abs(got - wanted).max() <= error * max(1.0, np.abs(wanted).max())
+
+
+CASES = {
+    "group, channels last": ((2, 7, 5, 24), Normalization((1, 2), 1e-5, 3, 4)),
+    "group of odd channels": ((1, 9, 11, 35), Normalization((1, 2), 1e-5, 3, 5)),
+    "one group": ((2, 6, 6, 72), Normalization((1, 2), 1e-5, 3, 1)),
+    "instance, channels last": ((2, 33, 31, 19), Normalization((1, 2), 1e-5)),
+    "large image": ((1, 150, 60, 65), Normalization((1, 2), 1e-5, 3, 5)),
+    "many channels": ((1, 3, 5, 520), Normalization((1, 2), 1e-5, 3, 8)),
+    "group, channels first": ((2, 12, 9, 7), Normalization((2, 3), 1e-5, 1, 4)),
+    "long planes": ((1, 6, 90, 101), Normalization((2, 3), 1e-5, 1, 2)),
+    "one group, channels first": ((2, 6, 5, 7), Normalization((2, 3), 1e-5, 1, 1)),
+    "instance, channels first": ((2, 6, 5, 7), Normalization((2, 3), 1e-5)),
+    "layer": ((3, 4, 50), Normalization((2,), 1e-5)),
+    "layer of two axes": ((3, 4, 5), Normalization((1, 2), 1e-5)),
+    "long row": ((1, 3, 150, 150), Normalization((1, 2, 3), 1e-5)),
+    "channels of places": ((2, 24, 5, 7), Normalization((1,), 1e-5)),
+    "vectors in groups": ((3, 24), Normalization((), 1e-5, 1, 4)),
+    "sequence": ((2, 40, 16), Normalization((1,), 1e-5, 2, 4)),
+    "volume": ((1, 3, 4, 5, 16), Normalization((1, 2, 3), 1e-5, 4, 4)),
+    "rms": ((2, 5, 33), Normalization((2,), 1e-5, centered=False)),
+    "rms of groups": ((2, 6, 5, 32), Normalization((1, 2), 1e-5, 3, 4, centered=False)),
+    "rms of long planes": ((1, 6, 90, 101), Normalization((2, 3), 1e-5, 1, 2, centered=False)),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("case", CASES)
+def test_normalize(case: str, tmp_path: Path) -> None:
+    shape, attributes = CASES[case]
+    x = variable("x", shape)
+    run = Runner(partition([x], lambda e, x: e(normalize(x, attributes))), tmp_path)
+    data = (RNG.standard_normal(shape) * 3 + 1).astype("f4")
+    close(run(data), expected(data, attributes))
+
+
+@pytest.mark.parametrize("case", ["large image", "long planes", "layer"])
+def test_a_mean_far_above_the_deviation_is_removed_first(case: str, tmp_path: Path) -> None:
+    """A variance from the mean of squares would have no correct digit."""
+    shape, attributes = CASES[case]
+    x = variable("x", shape)
+    run = Runner(partition([x], lambda e, x: e(normalize(x, attributes))), tmp_path)
+    data = (RNG.standard_normal(shape) + 5000).astype("f4")
+    # The mean is rounded to float32, which is 2.4e-4 of a deviation here.
+    close(run(data), expected(data, attributes), 2e-4)
+
+
+def block(attributes: Normalization) -> Any:
+    """Return scale, shift, SiLU and a residual after a normalization, which is a result too."""
+
+    def body(e: Any, x: Any, g: Any, b: Any, r: Any) -> Any:
+        scaled = e(op.add(e(op.multiply(e(normalize(x, attributes)), g)), b))
+        active = e(op.multiply(scaled, e(op.sigmoid(scaled))))
+        return scaled, e(op.add(active, r))
+
+    return body
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_what_follows_is_fused(channels_last: bool, tmp_path: Path) -> None:
+    n, h, w = (tirx.Var(name, "int64") for name in ("n", "h", "w"))
+    attributes = Normalization((1, 2), 1e-5, 3, 4) if channels_last else Normalization((2, 3), 1e-5, 1, 4)
+    shape, constant = ((n, h, w, 20), (20,)) if channels_last else ((n, 20, h, w), (20, 1, 1))
+    given = [variable("x", shape), variable("g", constant), variable("b", constant), variable("r", shape)]
+    run = Runner(partition(given, block(attributes), [1, 2]), tmp_path)
+    names = [function.symbol.rpartition("_")[2] for function in run.group.functions]
+    assert names == ["moments", "deviations", "normalize"]
+    for size in ((1, 5, 7), (3, 1, 1), (2, 80, 70)):
+        whole = (size[0], *size[1:], 20) if channels_last else (size[0], 20, *size[1:])
+        x, r = (RNG.standard_normal(whole).astype("f4") for _ in range(2))
+        g, b = (RNG.standard_normal(constant).astype("f4") for _ in range(2))
+        scaled, result = run(x, g, b, r)
+        wanted = expected(x, attributes) * g + b
+        close(scaled, wanted, 1e-5)
+        close(result, wanted / (1 + np.exp(-wanted)) + r, 1e-5)
+
+
+def test_parts_of_the_range_give_equal_results(tmp_path: Path) -> None:
+    shape, attributes = CASES["large image"]
+    x = variable("x", shape)
+    part = partition([x], lambda e, x: e(normalize(x, attributes)))
+    data = RNG.standard_normal(shape).astype("f4")
+    results = [Runner(part, tmp_path / str(split), split=split)(data) for split in (1, 5)]
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("machine", [Machine(16, 16, "sse2"), Machine(64, 32, "avx512")], ids=lambda m: str(m.name))
+def test_other_vector_lengths(machine: Machine, tmp_path: Path) -> None:
+    if machine.name == "avx512" and "avx512vl" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this machine has no AVX-512")
+    shape, attributes = CASES["group of odd channels"]
+    x = variable("x", shape)
+    part = partition([x], lambda e, x: e(normalize(x, attributes)))
+    march = "x86-64-v4" if machine.name == "avx512" else "x86-64-v2"
+    run = Runner(part, tmp_path, f"ccompiler -march={march}", machine=machine)
+    data = RNG.standard_normal(shape).astype("f4")
+    close(run(data), expected(data, attributes))
