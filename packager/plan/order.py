@@ -71,6 +71,24 @@ def order(items: Sequence[tuple[Any, Item]], values: Mapping[Any, Sequence[Any]]
     return [items[place] for place in placed]
 
 
+def _with_whole_loops(
+    placed: list[int], bindings: Sequence[Any], needs: Sequence[list[int]], places: Mapping[Any, int]
+) -> list[int]:
+    """Return an order with nothing else between the begin and the end of a loop than its body.
+
+    A loop that uses values of another one belongs into it as a whole, also if its begin uses none: then the begin is
+    made to need the other's.
+    """
+    while True:
+        inside, ends = _loops_around(placed, bindings, needs, places)
+        entered = [(begin, outer) for begin, end in ends.items() for outer in inside[end] - inside[begin]]
+        if not entered:
+            return _gathered(placed, inside, ends)
+        for begin, outer in entered:
+            needs[begin].append(outer)
+        placed = _by_needs(needs)
+
+
 def _by_needs(needs: Sequence[Sequence[int]]) -> list[int]:
     """Return a stable topological order."""
     done: list[int] = []
@@ -112,11 +130,11 @@ def _extents(ty: Any) -> Iterator[Any]:
         yield from field.shape.values if isinstance(getattr(field, "shape", None), relax.ShapeExpr) else ()
 
 
-def _with_whole_loops(
+def _loops_around(
     placed: Sequence[int], bindings: Sequence[Any], needs: Sequence[Sequence[int]], places: Mapping[Any, int]
-) -> list[int]:
-    """Return the order with nothing else between the begin and the end of a loop than its body."""
-    inside: dict[int, frozenset[int]] = {}  # place -> the loops around it, by the places of their begins
+) -> tuple[dict[int, frozenset[int]], dict[int, int]]:
+    """Return the loops around each place, by the places of their begins, and the place of the end of each begin."""
+    inside: dict[int, frozenset[int]] = {}
     ends: dict[int, int] = {}
     for place in placed:
         callee = called_function(bindings[place].value)
@@ -132,9 +150,14 @@ def _with_whole_loops(
             ends[begin] = place
             around -= {begin}
         inside[place] = around
+    return inside, ends
 
-    def whole(part: Sequence[int], outer: frozenset[int]) -> Iterator[int]:
-        """Yield the places of a part of the order, loops first moved together; ``outer`` are the loops around it."""
+
+def _gathered(placed: Sequence[int], inside: Mapping[int, frozenset[int]], ends: Mapping[int, int]) -> list[int]:
+    """Return an order in which each loop is one piece."""
+
+    def whole(part: Sequence[int]) -> Iterator[int]:
+        """Yield the places of a part of the order, loops first moved together."""
         rest = list(part)
         while rest:
             place = rest.pop(0)
@@ -144,14 +167,14 @@ def _with_whole_loops(
             until = rest.index(ends[place])
             before = [p for p in rest[:until] if place not in inside[p]]
             body = [p for p in rest if place in inside[p]]
-            yield from whole(before, outer)
+            yield from whole(before)
             yield place
-            yield from whole(body, outer | {place})
+            yield from whole(body)
             yield ends[place]
             moved = {*before, *body, ends[place]}
             rest = [p for p in rest if p not in moved]
 
-    return [*whole(placed, frozenset())]
+    return [*whole(placed)]
 
 
 def _begin_of(end: Any, bindings: Sequence[Any], places: Mapping[Any, int]) -> int:

@@ -61,7 +61,8 @@ class Model:
     axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     dims: Mapping[str, Bounds] = field(default_factory=dict)
     sizes: tuple[Sizes, ...] = ({},)
-    opset: int = 17
+    opset: int = 17  # of TorchScript
+    dynamo_opset: int | None = None  # what the exporter prefers
     exporters: tuple[str, ...] = ("torchscript", "dynamo")
     random: bool = False
     tolerance: float = 1e-4

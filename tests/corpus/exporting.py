@@ -8,12 +8,14 @@ import logging
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from tests.conformance.architectures.example import randomized
 
-from .case import Case, Model
+from .case import Call, Case, Model
 
 
 def export(model: Model, exporter: str, path: Path) -> None:
@@ -43,11 +45,17 @@ def export(model: Model, exporter: str, path: Path) -> None:
             inputs,
             str(path),
             **names,
-            dynamic_shapes=(shapes,) if any(shapes) else None,  # of *tensors, the arguments of Call
+            dynamic_shapes=_of_arguments(module, shapes) if any(shapes) else None,
+            opset_version=model.dynamo_opset,
             dynamo=True,
             external_data=False,
             verbose=False,
         )
+
+
+def _of_arguments(module: nn.Module, shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the dynamic axes as the arguments of ``forward`` are nested: Call takes ``*tensors``."""
+    return (shapes,) if isinstance(module, Call) else shapes
 
 
 def cases(models: Iterable[Model]) -> list[Case]:

@@ -125,7 +125,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
                 **{"name": node.name, "num_outputs": len(node.output)},
                 **{"types": [self._element_type(name) for name in node.output]},
                 **{"opset": self.opset, "params": self._params, "analyzer": self.analyzer, "extents": self.extents},
-                **{"relations": self.relations},
+                **{"relations": self.relations, "node": self.current_node},
             }
             inputs = onnx_frontend.onnx_input([self._nodes[name] if name else None for name in node.input])
             is_loop = is_standard(node, "Loop")

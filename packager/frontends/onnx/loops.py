@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import onnx
 from tvm import relax, tirx
 
@@ -87,7 +88,8 @@ class _Loop:
         self.body: onnx.GraphProto = attributes_of(node)["body"]
         trip, going, *initial = [*node.input, ""][: max(len(node.input), 2)]
         self.trip, self.bound = self._trip(trip)
-        self.going = self._scalar(self._tensor(going)) if going else relax.const(1, "int64")
+        goes = not going or bool(np.all(False if (known := importer._known(going)) is None else known))
+        self.going = relax.const(1, "int64") if goes else self._scalar(self._tensor(going))
         for taken in importer.taken():  # no iteration in a run that takes another branch
             self.going = self.builder.emit(relax.op.multiply(self.going, as_tensor(self.builder, taken)))
         self.initial = [self._tensor(name) for name in initial if name]

@@ -14,7 +14,6 @@ from scipy import stats
 
 import packager
 from packager.bundle.origin import RandomNode
-from packager.errors import ModelError
 from tests.onnx_nodes import BOOL, FLOAT, INT64, model_of
 
 SEED = 0x1234_5678_9ABC_DEF0
@@ -224,18 +223,63 @@ def test_streams(tmp_path: Path) -> None:
     assert set(by_name) == {"free", "in_loop", "n_a", "n_b", "n_c"}
 
 
-def test_a_loop_that_is_not_unrolled_is_refused(tmp_path: Path) -> None:
-    """Each of its steps would draw the same numbers."""
-    body = helper.make_graph(
-        [helper.make_node("RandomUniform", [], ["r"], "inside", shape=[2]), helper.make_node("Identity", ["b"], ["c"])],
-        "body",
-        [helper.make_tensor_value_info("i", INT64, []), helper.make_tensor_value_info("b", BOOL, [])],
-        [helper.make_tensor_value_info("c", BOOL, []), helper.make_tensor_value_info("r", FLOAT, [2])],
+def loop_of(
+    number: str, nodes: Sequence[onnx.NodeProto], outputs: Mapping[str, Sequence[int | str]]
+) -> onnx.GraphProto:
+    """Return the body of a loop without states that goes on to its trip count."""
+    return helper.make_graph(
+        [*nodes, helper.make_node("Identity", [f"{number}_going"], [f"{number}_still"])],
+        f"{number}_body",
+        [helper.make_tensor_value_info(number, INT64, []), helper.make_tensor_value_info(f"{number}_going", BOOL, [])],
+        [
+            helper.make_tensor_value_info(f"{number}_still", BOOL, []),
+            *(helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in outputs.items()),
+        ],
     )
-    loop = node("Loop", ["steps", "going"], ["rs"], body=body)
-    inputs = {"steps": ("int64", ()), "going": ("bool", ())}
-    with pytest.raises(ModelError, match="'inside' of operator RandomUniform draws random numbers in node 'n_rs'"):
-        bundle_of(tmp_path, [loop], inputs, {"rs": FLOAT})
+
+
+@pytest.mark.slow
+def test_each_iteration_of_a_loop_has_its_own_numbers(tmp_path: Path) -> None:
+    """The keys of iterations are what the generator gives for their numbers, from the outermost loop inwards."""
+    drawn = [
+        helper.make_node("RandomUniform", [], ["r"], "inside", shape=[2]),
+        helper.make_node("RandomUniform", [], ["f"], "fixed", shape=[2], seed=2.5),
+    ]
+    inner = loop_of("j", drawn, {"r": [2], "f": [2]})
+    outer = loop_of("i", [node("Loop", ["inner", "going"], ["rs", "fs"], body=inner)], {"rs": ["n", 2], "fs": ["n", 2]})
+    nodes = [
+        node("Min", ["given", "limit"], ["steps"]),
+        node("Size", ["x"], ["inner"]),
+        node("Loop", ["steps", "going"], ["y", "z"], body=outer),
+    ]
+    constants = {"limit": np.asarray(4), "going": np.asarray(True)}
+    inputs, outputs = {"given": ("int64", ()), "x": ("float32", ("n",))}, {"y": FLOAT, "z": FLOAT}
+    with bundle_of(tmp_path, nodes, inputs, outputs, constants, dims={"n": (1, 4)}) as bundle:
+
+        def run(outer: int, inner: int, number: int) -> dict[str, np.ndarray]:
+            return bundle.run({"given": np.asarray(outer), "x": np.zeros(inner, np.float32), **seed(number)})
+
+        made, other, fewer = run(2, 3, SEED), run(2, 3, 1), run(1, 2, SEED)
+    last = 0xFFFFFFFF
+
+    def expected(word: int, stream: int) -> np.ndarray:
+        found = np.empty((2, 3, 2), np.float32)
+        for i, j, at in np.ndindex(2, 3, 2):
+            key = [word & last, word >> 32]
+            for number in (i, j):
+                key = philox([number, 0, last, last], key)[:2]
+            found[i, j, at] = (philox([at, 0, stream, 0], key)[0] >> 8) * 2.0**-24
+        return found
+
+    np.testing.assert_array_equal(made["y"], expected(SEED, 0))
+    np.testing.assert_array_equal(made["z"], expected(int(np.float32(2.5).view(np.uint32)), last))
+    np.testing.assert_array_equal(other["z"], made["z"])
+    assert not np.intersect1d(other["y"], made["y"]).size
+    assert fewer["y"].shape == (1, 2, 2)
+    np.testing.assert_array_equal(fewer["y"], made["y"][:1, :2])
+    by_name = {item.node: item for item in bundle.manifest.model.random}
+    assert by_name["inside"] == RandomNode("inside", "RandomUniform", "random_seed")
+    assert by_name["fixed"] == RandomNode("fixed", "RandomUniform", None)
 
 
 @pytest.mark.slow

@@ -16,9 +16,15 @@ import onnx
 from onnx import TensorProto, helper
 
 from packager.bundle.origin import RandomNode
-from packager.errors import ModelError
 from packager.frontends.onnx.graph.fold_constants import Constants
-from packager.frontends.onnx.graph.nodes import attributes_of, inner_graphs, is_standard, replace_all, title_of
+from packager.frontends.onnx.graph.nodes import (
+    attributes_of,
+    inner_graphs,
+    is_standard,
+    replace_all,
+    rewrite_nodes,
+    title_of,
+)
 
 # Operator -> its number of inputs; the seed becomes the one after them.
 RANDOM = {
@@ -27,6 +33,8 @@ RANDOM = {
 }
 STREAM, COPY = "packager_stream", "packager_copy"  # attributes that the passes add
 SEED = "random_seed"
+# Operator that ``connect_seeds`` inserts: a seed and numbers of iterations to a key.
+FOLD_IN = "FoldIn"
 
 
 @dataclass(frozen=True)
@@ -61,39 +69,60 @@ def connect_seeds(graph: onnx.GraphProto, constants: Constants, streams: Streams
     """Give each node that is left the seed of the run as an input, unless it has one of its own, and number the copies
     of a node. The input is removed if no node needs it. Return the nodes for the manifest.
 
-    Raises ModelError for a node in a loop that is left: its steps would draw the same numbers.
+    In a loop that is left the seed is a key of the iteration, which ``FoldIn`` computes.
     """
-    copies: Counter[int] = Counter()
-    found: dict[str, RandomNode] = {}
     seed = streams.seed or ""
     is_input = any(value.name == seed for value in graph.input)
-    needed = False
-    for node in graph.node:
-        for part in (part for inner in inner_graphs(node) for part in inner.node):
-            if STREAM in attributes_of(part) and _draws(part, constants):
-                raise ModelError(
-                    f"node {streams.titles[attributes_of(part)[STREAM]]!r} of operator {part.op_type} draws random "
-                    f"numbers in node {title_of(node)!r} of operator {node.op_type}, which is not unrolled",
-                    hint="give the loop a constant number of steps, or cut the model there",
-                )
-        attributes = attributes_of(node)
-        if STREAM not in attributes or not _draws(node, constants):
-            continue
-        stream = attributes[STREAM]
-        node.attribute.append(helper.make_attribute(COPY, copies[stream]))
-        copies[stream] += 1
-        own = "seed" in attributes
-        node.input.extend([*[""] * (RANDOM[node.op_type] - len(node.input)), "" if own else seed])
-        needed |= not own
-        title = streams.titles[stream]
-        if title not in found or found[title].seed is None:  # names may be given twice
-            found[title] = RandomNode(title, node.op_type, seed if is_input and not own else None)
-    if is_input and not needed:
+    connected = _Connected(streams, constants, seed, is_input)
+    connected.connect(graph, ())
+    if is_input and not connected.needed:
         replace_all(graph.input, [value for value in graph.input if value.name != seed])
-    if needed and not is_input:  # frozen, and dropped for it was not used yet
+    if connected.needed and not is_input:  # frozen, and dropped for it was not used yet
         replace_all(graph.initializer, [t for t in graph.initializer if t.name != seed])
         graph.initializer.append(constants.tensors[seed])
-    return tuple(found.values())
+    return tuple(connected.found.values())
+
+
+class _Connected:
+    """The nodes that got their seeds so far, and whether one of them needs the seed of the run."""
+
+    def __init__(self, streams: Streams, constants: Constants, seed: str, is_input: bool) -> None:
+        self.streams, self.constants, self.seed, self.is_input = streams, constants, seed, is_input
+        self.copies: Counter[int] = Counter()
+        self.found: dict[str, RandomNode] = {}
+        self.needed = False
+
+    def connect(self, graph: onnx.GraphProto, numbers: tuple[str, ...]) -> None:
+        """Connect the nodes of a graph, which is run once for all ``numbers`` of iterations of the loops around it."""
+
+        def connected(_index: int, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    is_loop = is_standard(node, "Loop")
+                    self.connect(attribute.g, (*numbers, attribute.g.input[0].name) if is_loop else numbers)
+            if STREAM not in attributes_of(node) or not _draws(node, self.constants):
+                return None
+            return self._nodes(node, numbers)
+
+        rewrite_nodes(graph, connected)
+
+    def _nodes(self, node: onnx.NodeProto, numbers: tuple[str, ...]) -> list[onnx.NodeProto]:
+        """Return a node with its seed and the number of its copy, after what computes a key of the iteration."""
+        attributes = attributes_of(node)
+        stream, own = attributes[STREAM], "seed" in attributes
+        node.attribute.append(helper.make_attribute(COPY, self.copies[stream]))
+        self.copies[stream] += 1
+        nodes, key = [node], "" if own else self.seed
+        if numbers:
+            key = f"{title_of(node)}.{node.output[0]}.key"
+            given = {"seed": attributes["seed"]} if own else {}
+            nodes.insert(0, helper.make_node(FOLD_IN, ["" if own else self.seed, *numbers], [key], key, **given))
+        node.input.extend([*[""] * (RANDOM[node.op_type] - len(node.input)), key])
+        self.needed |= not own
+        title = self.streams.titles[stream]
+        if title not in self.found or self.found[title].seed is None:  # names may be given twice
+            self.found[title] = RandomNode(title, node.op_type, self.seed if self.is_input and not own else None)
+        return nodes
 
 
 def _nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -19,6 +19,9 @@ BROADCASTING = {
     *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual"),
     *("Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor"),
 }
+# Operators whose other operands have an element for each channel of the first, and those that have its last axes.
+CHANNELS = {"BatchNormalization", "InstanceNormalization"}
+NORMALIZED = {"LayerNormalization", "RMSNormalization"}
 
 
 def agree(
@@ -43,14 +46,34 @@ def _wanted(name: str, shapes: Sequence[Sequence[Any]], attributes: Mapping[str,
         batches = _aligned([shape[:-2] for shape in shapes])
         return [[*batch, *shape[-2:]] for batch, shape in zip(batches, shapes, strict=True)]
     if name == "Gemm" and len(shapes) == 3:
-        a, b, bias = shapes
-        product = [a[1 if attributes.get("transA", 0) else 0], b[0 if attributes.get("transB", 0) else 1]]
-        return [a, b, _aligned([bias, product])[0]]
+        a, b, bias = ([*shape] for shape in shapes)
+        row, column = (1 if attributes.get("transA", 0) else 0), (0 if attributes.get("transB", 0) else 1)
+        product, bias = _aligned([[a[row], b[column]], bias])
+        a[row], b[column] = product
+        return [a, b, bias]
     if name == "Concat" and len({len(shape) for shape in shapes}) == 1:
         axis = attributes.get("axis", 0) % len(shapes[0])
-        aligned = _aligned(shapes)
-        return [[*same[:axis], own[axis], *same[axis + 1 :]] for same, own in zip(aligned, shapes, strict=True)]
+        same = [_same(extents) for extents in zip(*shapes, strict=True)]
+        return [[*same[:axis], own[axis], *same[axis + 1 :]] for own in shapes]
+    if name in CHANNELS and len(shapes) > 1:
+        channel = _same([shapes[0][1], *(shape[0] for shape in shapes[1:])])
+        return [[shapes[0][0], channel, *shapes[0][2:]], *([channel] for _ in shapes[1:])]
+    if name in NORMALIZED and len(shapes) > 1:
+        axis = attributes.get("axis", -1) % len(shapes[0])
+        aligned = _aligned([shapes[0][axis:], *shapes[1:]])
+        return [[*shapes[0][:axis], *aligned[0]], *aligned[1:]]
+    if name == "PRelu":
+        return [_aligned(shapes)[0], _aligned(shapes)[1]] if len(shapes[1]) <= len(shapes[0]) else shapes
+    if name == "ScatterND":
+        data, indices, _ = shapes
+        if isinstance(depth := indices[-1], tirx.IntImm):
+            return [data, indices, [*indices[:-1], *data[int(depth) :]]]
     return shapes
+
+
+def _same(extents: Sequence[Any]) -> Any:
+    """Return what all of these extents have to be: a number if one of them is."""
+    return next((extent for extent in extents if isinstance(extent, tirx.IntImm)), extents[0])
 
 
 def _aligned(shapes: Sequence[Sequence[Any]]) -> list[list[Any]]:

@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from packager.frontends.onnx.ops import (
+    checked_extents,
     cumulative,
     elementwise,
     fourier,
@@ -40,8 +41,8 @@ from packager.frontends.onnx.ops.quantization import integer_math, narrow_types,
 from packager.frontends.onnx.ops.run_time import choose, sizes
 
 FAMILIES = (
-    *(cumulative, elementwise, fourier, gather_pad, random_numbers, reductions, scatter, sequences, slice_range),
-    *(choose, sizes, sorting, tfidf, topk),
+    *(checked_extents, cumulative, elementwise, fourier, gather_pad, random_numbers, reductions, scatter),
+    *(choose, sequences, sizes, slice_range, sorting, tfidf, topk),
     *(linear, preprocessing, svm, trees),
     *(activations, attention, deform_conv, normalization, pooling, recurrent, resize, roi_align),
     *(integer_math, narrow_types, quantization),

@@ -79,6 +79,12 @@ def tensor_constant(array: Array) -> Any:
     return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
+def require(attributes: Mapping[str, Any], left: Any, relation: str, right: Any) -> None:
+    """Let each run check a relation of extents that cannot be proved. Raises ModelError if it never holds."""
+    given = attributes["tvm_custom"]
+    given["relations"].require(left, relation, right, given["node"])
+
+
 # Converts a standard operator, given its name, inputs and attributes.
 Convert = Callable[[str, list[Any], dict[str, Any]], Any]
 

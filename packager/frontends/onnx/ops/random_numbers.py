@@ -7,7 +7,8 @@ of its own, in any order and on any machine. Source: Salmon et al. 2011, "Parall
 The counter is (element, stream, copy): the element's index in two words, the number of the node in the file, and the
 number of the copy if a loop was unrolled (``graph.random_nodes``). The key is the seed of the run. A node with an
 attribute ``seed`` has the bits of that float as its key, and the same stream as all others that have one: equal seeds
-give equal numbers, in each run.
+give equal numbers, in each run. In a loop that is not unrolled each iteration has a key of its own: the numbers that
+the generator gives for the iteration's number, by the key that there would be without the loop.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 from tvm import relax, te, tirx
 
-from packager.frontends.onnx.graph.random_nodes import COPY, STREAM
+from packager.frontends.onnx.graph.random_nodes import COPY, FOLD_IN, STREAM
 from packager.frontends.onnx.ops.cumulative import CONVERTERS as CUMULATIVE
 from packager.frontends.onnx.ops.operands import (
     Convert,
@@ -37,6 +39,7 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # the golden ratio, the square root of 3 less 1
 SEEDED = 0xFFFFFFFF  # stream of the nodes with a seed of their own
+FOLDED = 0xFFFFFFFF  # copy in the counters of keys of iterations
 OPAQUE = 8  # TVM's OpPatternKind::kOpaque: never fused, for a consumer could compute each number many times
 WIDE = "uint64"
 MASK = 0xFFFFFFFF
@@ -80,13 +83,10 @@ def _draw(
     builder: Any, shape: Sequence[Any], seed: Any | None, attributes: Mapping[str, Any], dtype: str, value: _Value
 ) -> Any:
     """Emit a tensor of ``value`` of each element's random words."""
-    stream, copy = attributes[STREAM], attributes[COPY]
+    stream, copy = SEEDED if "seed" in attributes else attributes[STREAM], attributes[COPY]
     fixed = [int(part) for part in shape if isinstance(part, int)]
     symbolic = [part for part in shape if not isinstance(part, int)]
-    whole = 0
-    if seed is None:
-        (whole,) = struct.unpack("<I", struct.pack("<f", attributes["seed"]))
-        stream = SEEDED
+    whole = _own_key(attributes) if seed is None else 0
 
     def compute(*given: Any) -> Any:
         sizes = iter(given if seed is None else given[1:])
@@ -108,6 +108,34 @@ def _draw(
     return builder.emit(
         builder.call_te(compute, *operands, primfunc_name_hint="random", primfunc_attrs={"op_pattern": OPAQUE})
     )
+
+
+def _own_key(attributes: Mapping[str, Any]) -> int:
+    """Return the key of a node with a seed of its own: the bits of the float."""
+    return int(struct.unpack("<I", struct.pack("<f", attributes["seed"]))[0])
+
+
+def _fold_in(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
+    """Return a key, an int64 scalar, for numbers of iterations of nested loops, and a seed.
+
+    Source: ``fold_in`` of JAX's random number generators.
+    """
+    seed, *numbers = inputs
+    if seed is None:
+        seed = relax.const(_own_key(attributes), "int64")
+
+    def compute(seed: Any, *numbers: Any) -> Any:
+        def folded(word: Any, number: Any) -> Any:
+            place = number.astype(WIDE)
+            counter = [place & _word(MASK), place >> _word(32), _word(SEEDED), _word(FOLDED)]
+            return philox(counter, [word & _word(MASK), word >> _word(32)], lambda w: w[0] | (w[1] << _word(32)))
+
+        def key() -> Any:
+            return reduce(lambda word, number: folded(word, number()), numbers, seed().astype(WIDE)).astype("int64")
+
+        return te.compute([], key, name="key")
+
+    return builder.call_te(compute, seed, *numbers, primfunc_name_hint="fold_in")
 
 
 def _unit(words: Sequence[Any], work: str) -> Any:
@@ -240,6 +268,7 @@ def _scalar(builder: Any, value: Any) -> Any:
 
 
 CONVERTERS: Mapping[str, Converter] = {
+    FOLD_IN: _fold_in,
     "RandomNormal": _random_normal,
     "RandomNormalLike": _random_normal,
     "RandomUniform": _random_uniform,

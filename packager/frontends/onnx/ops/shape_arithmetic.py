@@ -29,6 +29,7 @@ SHAPE_INPUTS: Mapping[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,),
     "Resize": (2, 3),
     "Slice": (1, 2, 3, 4),
+    "Split": (1,),
     "Range": (0, 1, 2),
     "Tile": (1,),
     "Pad": (1,),

@@ -106,8 +106,20 @@ def _top_k(builder: Any, inputs: list[Any], attributes: Mapping[str, Any]) -> li
     return inputs
 
 
+def _split(builder: Any, inputs: list[Any], attributes: Mapping[str, Any]) -> list[Any]:
+    shape = extents(inputs[0])
+    asked = _int64(builder, inputs[1])
+    bound = shape[attributes.get("axis", 0) % len(shape)]
+    (count,) = extents(asked)
+    if not isinstance(count, int):
+        raise ValueError("the run decides how many parts there are")
+    inputs[1] = relax.ShapeExpr(_extents(attributes).as_shape(builder, asked, [bound] * count, "split"))
+    return inputs
+
+
 _READERS: Mapping[str, Callable[[Any, list[Any], Mapping[str, Any]], list[Any]]] = {
     "Reshape": _reshape,
     "Slice": _slice,
+    "Split": _split,
     "TopK": _top_k,
 }
