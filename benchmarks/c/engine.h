@@ -4,7 +4,7 @@
 
 #include "packager.h"
 
-#define MAX_TENSORS 8
+#define MAX_TENSORS 32
 #define MAX_RANK 8
 #define MAX_ARGUMENTS 4
 
