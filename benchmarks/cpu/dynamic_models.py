@@ -169,9 +169,10 @@ def _step(kind: str, heads: int, depth: int, **options: Any) -> DynamicModel:
 
 def _prompt(kind: str, **options: Any) -> DynamicModel:
     """A decoder without a past."""
+    names = ("input_ids", "attention_mask")
     return DynamicModel(
-        lambda: Call(_transformer(kind, use_cache=False, **options), _first("input_ids")),
-        {"input_ids": ("batch", "sequence")},
+        lambda: Call(_transformer(kind, use_cache=False, **options), _first(*names)),
+        dict.fromkeys(names, ("batch", "sequence")),
         ["logits"],
         {"batch": (1, 4), "sequence": (1, 128)},
         [{"batch": 1, "sequence": 8}, {"batch": 1, "sequence": 37}, {"batch": 1, "sequence": 128}],

@@ -179,6 +179,7 @@ def render_module(
         ],
         "sources": sources,
         "gather": gather_of(machine.name),
+        "transposes": sorted({bits for bits in (8, 16, 32, 64) if any(f"pk_transpose_{bits}(" in s for s in sources)}),
         "trees": any("pk_child" in source for source in sources),
         "attention": tile_values(machine, sources) if any("pk_attend_" in source for source in sources) else None,
     }

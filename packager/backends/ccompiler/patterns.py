@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.relax.dpl import is_op, is_tuple, wildcard
 
 from packager.backends.base import Match, Pattern, Search
+from packager.backends.ccompiler.core import permutations
 from packager.backends.ccompiler.core.expressions import ARITIES, CTYPES
 from packager.backends.ccompiler.core.operations import VIEWS
 from packager.backends.ccompiler.core.problems import FLOATS, find_attention, read_layer_norm, read_sum
@@ -27,8 +28,6 @@ from packager.graph.tree_ensemble import NAME as TREES
 NUMBERS = (*FLOATS, "int8", "int32")
 # Layouts of data and weights of convolutions.
 LAYOUTS = {"conv1d": ("NWC", "OWI"), "conv2d": ("NHWC", "OHWI")}
-# The maximum of channel groups that an unrolled loop interleaves.
-MOST_GROUPS = 16
 
 
 def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
@@ -75,6 +74,7 @@ def _moves() -> list[Pattern]:
         Pattern("ccompiler.concat", is_op("relax.concat")(wildcard()), check=_is_concat),
         Pattern("ccompiler.interleave", is_op("relax.permute_dims")(wildcard()), check=_is_interleaving),
         Pattern("ccompiler.channels_last", is_op("relax.permute_dims")(wildcard()), check=_is_channels_last),
+        Pattern("ccompiler.transpose", is_op("relax.permute_dims")(wildcard()), check=_is_transpose),
     ]
 
 
@@ -178,34 +178,41 @@ def _is_convolution(match: Match) -> bool:
 
 
 def _is_concat(match: Match) -> bool:
-    """Whether all rows have known lengths, and are concatenated."""
+    """Whether tensors of known shapes are concatenated, along any axis."""
     (call,) = match.calls
     fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
     shapes = [shape_of(value) for value in (*fields, call)]
     if len(fields) < 2 or not all(isinstance(field, relax.Var) for field in fields):
         return False
-    if not all(shape and len(shape) > 1 and _is_static(shape[-1:]) for shape in shapes):
+    if not all(shape and len(shape) > 1 for shape in shapes) or call.attrs.axis is None:
         return False
-    rank = len(shapes[-1] or ())
-    is_last = call.attrs.axis is not None and int(call.attrs.axis) % rank == rank - 1
-    return is_last and {str(value.ty.dtype) for value in (*fields, call)} <= CTYPES.keys()
+    return {str(value.ty.dtype) for value in (*fields, call)} <= CTYPES.keys()
 
 
-def _permuted(call: Any, axes: list[int], known: int) -> int:
-    """Return the last extent of a permutation by ``axes``; 0 for others, or unless the last ``known`` are static."""
-    shape = shape_of(call) or ()
-    fits = list(map(int, call.attrs.axes or ())) == axes and len(shape) == len(axes) and _is_static(shape[-known:])
-    return shape[-1] if fits and _dtypes(call) <= CTYPES.keys() else 0
+def _permuted(match: Match) -> tuple[Shape, list[int]] | None:
+    """Return the shape that is permuted and the axes, if the element type has a C type."""
+    call = match.calls[-1]
+    shape = shape_of(call.args[0])
+    known = shape is not None and call.attrs.axes is not None and _dtypes(call) <= CTYPES.keys()
+    return (Shape(shape or ()), [int(axis) for axis in call.attrs.axes]) if known else None
 
 
 def _is_interleaving(match: Match) -> bool:
-    """Whether it swaps channel groups and the channels of a group, as shuffles do, and groups are few."""
-    return 1 < _permuted(match.calls[-1], [0, 1, 2, 4, 3], 2) <= MOST_GROUPS
+    """Whether it swaps channel groups and the channels of a group, as shuffles of NHWC do, or as much symbolically."""
+    moved = _permuted(match)
+    return moved is not None and permutations.interleaves(*moved) and (len(moved[1]) == 5 or not _is_static(moved[0]))
 
 
 def _is_channels_last(match: Match) -> bool:
-    """Whether it converts NCHW of few channels to NHWC."""
-    return 1 <= _permuted(match.calls[-1], [0, 2, 3, 1], 1) <= MOST_GROUPS
+    return (moved := _permuted(match)) is not None and permutations.makes_channels_last(*moved)
+
+
+def _is_transpose(match: Match) -> bool:
+    """Whether it is any other permutation, of symbolic extents: ``llvm`` fuses those of known ones with others."""
+    moved = _permuted(match)
+    if moved is None or not permutations.is_transpose(*moved) or _is_static(moved[0]):
+        return False
+    return len(permutations.permutation_of(*moved).axes) > 1
 
 
 def _is_mean_of_neighbors(match: Match) -> bool:

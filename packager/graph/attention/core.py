@@ -88,20 +88,51 @@ def _comes_from_product(flow: Dataflow, variable: Any) -> bool:
     return False
 
 
-def find_weighted(flow: Dataflow, softmax: Any) -> tuple[Any, list[Any]] | None:
-    """Return the matmul of the weights with the values, and the variables before it."""
+@dataclass(frozen=True)
+class Weighted:
+    """The operators from the softmax to the second matmul: ``product``, and the variables ``covered`` before it.
+
+    With ``safe`` the weights of a row without a finite score, which are NaN, are replaced by zeros.
+    """
+
+    product: Any
+    covered: tuple[Any, ...]
+    safe: bool = False
+
+
+def find_weighted(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Weighted | None:
+    """Return what multiplies the weights with the values; ``widely`` also where NaN is replaced before."""
     variable = softmax
     covered: list[Any] = []
+    safe = widely and (replaced := _without_nan(flow, softmax)) is not None
+    if safe:
+        assert replaced is not None
+        covered += replaced
+        variable = replaced[-1]
     while not flow.is_result(variable) and len(readers := flow.readers(variable)) == 1:
         call = flow.value(readers[0])
         name = operator_of(call)
         if name == "matmul" and call.args[0].same_as(variable):
-            return readers[0], covered
+            return Weighted(readers[0], tuple(covered), safe)
         if name not in ("astype", "reshape"):
             return None
         covered.append(readers[0])
         variable = readers[0]
     return None
+
+
+def _without_nan(flow: Dataflow, weights: Any) -> tuple[Any, Any] | None:
+    """Return the two variables of ``where(isnan(weights), 0, weights)`` if nothing else reads the weights."""
+    readers = flow.readers(weights)
+    if flow.is_result(weights) or len(readers) != 2:
+        return None
+    test, result = readers
+    choice = flow.call(result, "where")
+    if flow.call(test, "isnan") is None or choice is None:
+        return None
+    condition, zero, other = choice.args
+    fits = condition.same_as(test) and other.same_as(weights) and scalar_of(zero) == 0.0
+    return (test, result) if fits else None
 
 
 def find_result(flow: Dataflow, product: Any, shape: Sequence[Any]) -> tuple[bool, list[Any]]:
@@ -126,5 +157,11 @@ def find_result(flow: Dataflow, product: Any, shape: Sequence[Any]) -> tuple[boo
             moved = True
         elif name != "reshape":
             break
-        best = (moved, list(covered))
+        if _has_rows(shape_of(variable) or (), (shape[1] if moved else 1) * shape[3]):
+            best = (moved, list(covered))
     return best
+
+
+def _has_rows(extents: Sequence[Any], length: Any) -> bool:
+    """Whether the last axes of a tensor have ``length`` elements."""
+    return any(same(math.prod(extents[axis:]), length) for axis in range(len(extents)))

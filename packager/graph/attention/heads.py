@@ -5,6 +5,7 @@ Replays the reshapes, transposes and slices between them on a numpy array of zer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_map
 
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
-from packager.graph.identity import IdentityMap
+from packager.graph.identity import IdentityMap, IdentitySet
 
 MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
 # Stand-ins for symbolic extents: distinct primes, so that no two extents are equal by chance.
@@ -26,12 +27,19 @@ PRIMES = (5, 7, 11, 13, 17)
 @dataclass(frozen=True)
 class Heads:
     """An operand as [batch, heads, rows, depth] of ``source``; element (b, h, s, d) is at offset
-    ``offset + b * rows * row + s * row + h * head + d``."""
+    ``offset + b * rows * row + s * row + h * head + d``.
+
+    With ``head_major``, as in caches of keys and values, all rows of a head follow each other:
+    ``offset + (b * heads / group + h) * rows * row + s * row + d``. Each head of the source is that of ``group``
+    consecutive heads of the operand (Ainslie et al. 2023, "GQA"): ``h`` is then divided by ``group``.
+    """
 
     source: Any
     offset: int
     row: int
     head: int
+    head_major: bool = False
+    group: int = 1
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,24 @@ class Operand:
         b, h, s, d = self.shape
         return replace(self, shape=(b, h, d, s), swapped=True)
 
+    def private(self, flow: Dataflow, inner: IdentitySet) -> Operand:
+        """Return the operand from the last view on that others than ``inner`` read, which is then its source."""
+        shared = [
+            view for view in self.views if flow.is_result(view) or any(r not in inner for r in flow.readers(view))
+        ]
+        if not shared:
+            return self
+        at = next(index for index, view in enumerate(self.views) if view.same_as(shared[-1]))
+        at += flow.call(shared[-1], "split") is not None  # a tuple: its field is what can be read
+        views = self.views[at + 1 :]
+        factors = [factor[1] for view in views if (factor := scaled_by(flow.value(view))) is not None]
+        return replace(self, source=self.views[at], views=views, scale=math.prod(factors))
 
-def follow_views(flow: Dataflow, variable: Any, *, scaled: bool = False) -> Operand | None:
+
+def follow_views(flow: Dataflow, variable: Any, *, widely: bool = False) -> Operand | None:
     """Trace an operand back through views; stops before a view that fuses batch and heads.
 
-    With ``scaled``, multiplications by scalars count as views.
+    ``widely``: multiplications by scalars and repeated heads count as views.
     """
     views: list[Any] = []
     scale = 1.0
@@ -77,7 +98,10 @@ def follow_views(flow: Dataflow, variable: Any, *, scaled: bool = False) -> Oper
         elif isinstance(value, relax.TupleGetItem) and flow.call(value.tuple_value, "split") is not None:
             views += [variable, value.tuple_value]
             variable = flow.value(value.tuple_value).args[0]
-        elif scaled and (factor := scaled_by(value)) is not None:
+        elif widely and operator_of(value) == "broadcast_to":
+            views.append(variable)
+            variable = value.args[0]
+        elif widely and (factor := scaled_by(value)) is not None:
             views.append(variable)
             variable, number = factor
             scale *= number
@@ -99,18 +123,39 @@ def scaled_by(call: Any) -> tuple[Any, float] | None:
     return first, number if name == "multiply" else 1 / number
 
 
-def locate(flow: Dataflow, operand: Operand) -> Heads | None:
-    """Return the layout of an operand in its source; None if its strides are not constant."""
-    places = {_place(flow, operand, shift) for shift in (0, 1)}
-    if len(places) != 1 or None in places:
-        return None
-    (place,) = places
-    assert place is not None
-    return Heads(operand.source, *place)
+def locate(flow: Dataflow, operand: Operand, *, widely: bool = False) -> Heads | None:
+    """Return the layout of an operand in its source; None if its strides are not constant.
+
+    ``widely``: heads may precede rows, and be repeated.
+    """
+    first, second = (_places(flow, operand, shift) for shift in (0, 1))
+    for place in first:
+        if place in second and (widely or not (place.head_major or place.group > 1)):
+            return replace(place, source=operand.source)
+    return None
 
 
-def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int] | None:
-    """Return the offset and the strides of rows and heads for one choice of the symbolic extents."""
+def _places(flow: Dataflow, operand: Operand, shift: int) -> list[Heads]:
+    """Return the layouts, without a source, that an operand has for one choice of the symbolic extents."""
+    found = _replay(flow, operand, shift)
+    if found is None:
+        return []
+    array, offset, group = found
+    batch, head, row, step = array.strides
+    batches, heads, rows, depth = array.shape
+    if step != 1 and depth > 1:
+        return []
+    layouts = []
+    if batches == 1 or batch == rows * row:
+        layouts.append(Heads(None, offset, row, head, group=group))
+    if (heads == 1 or head == rows * row) and (batches == 1 or batch == heads * rows * row):
+        layouts.append(Heads(None, offset, row, 0, head_major=True, group=group))
+    return layouts
+
+
+def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any], int, int] | None:
+    """Return an array of an operand's strides for one choice of the symbolic extents, its offset in the source, and
+    how many heads each of its heads is; None if it is no view of the source."""
     numbers: IdentityMap[int] = IdentityMap()
 
     def known(extents: Sequence[Any]) -> tuple[int, ...] | None:
@@ -123,34 +168,48 @@ def _place(flow: Dataflow, operand: Operand, shift: int) -> tuple[int, int, int]
     array: NDArray[Any] = np.zeros(shape, np.int8)  # with all its elements: a reshape that is no view copies them
     start = array.__array_interface__["data"][0]
     pending: list[NDArray[Any]] = []
+    group, repeated = 1, False  # whether [batch, heads, group, rows, depth] stands without its third axis
     for view in operand.views:
         value = flow.value(view)
         name = operator_of(value)
+        wanted = known(shape_of(view) or ())
         if name == "split":
             pending = _split(array, value)
         elif isinstance(value, relax.TupleGetItem):
             array = pending[int(value.index)]
         elif name in ("multiply", "divide"):
             continue
+        elif wanted is None:
+            return None
+        elif name == "broadcast_to" and array.shape == wanted:
+            continue
+        elif name == "broadcast_to":
+            if group > 1 or len(wanted) != 5 or array.shape != (*wanted[:2], 1, *wanted[3:]):
+                return None
+            group, repeated = wanted[2], True
+            array = array[:, :, 0]
+        elif repeated:
+            if name != "reshape" or wanted != (array.shape[0], array.shape[1] * group, *array.shape[2:]):
+                return None
+            repeated = False
+        elif group > 1 and name != "permute_dims":
+            return None
         elif name == "permute_dims":
             array = array.transpose([int(axis) for axis in value.attrs.axes])
-        elif len(shape_of(view) or ()) == 3 and view.same_as(operand.views[-1]):
+        elif len(wanted) == 3 and view.same_as(operand.views[-1]):
             continue  # fuses batch and heads, which need no constant stride
         else:
-            array, wanted = array.view(), known(shape_of(view) or ())
-            if wanted is None:
-                return None
+            array = array.view()
             try:
                 array.shape = wanted
             except (AttributeError, ValueError):  # no view, or of a size that is equal for the sizes of a run alone
                 return None
     if operand.swapped:
         array = array.transpose([0, 1, 3, 2])
-    batch, head, row, step = array.strides
-    extents = array.shape
-    if (step != 1 and extents[3] > 1) or (batch != extents[2] * row and extents[0] > 1):
+    expected = known(operand.shape)
+    if repeated or expected is None or (array.shape[0], array.shape[1] * group, *array.shape[2:]) != expected:
         return None
-    return array.__array_interface__["data"][0] - start, row, head
+    return array, array.__array_interface__["data"][0] - start, group
 
 
 def _split(array: NDArray[Any], call: Any) -> list[NDArray[Any]]:

@@ -7,13 +7,14 @@ classifies the mask.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packager.graph.attention.core import Scores, find_result, find_scores, find_weighted
 from packager.graph.attention.heads import Heads, Operand, follow_views, locate
 from packager.graph.attention.masks import read_mask
 from packager.graph.dataflow import Dataflow, in_order, only_last_is_read, same, shape_of
+from packager.graph.identity import IdentitySet
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Attention:
     """A match: ``variables`` are the covered bindings in order, the last is ``result``.
 
     ``mask`` is added to the scores; None if there is none or it is ``causal``. Scores are replaced by ``fill`` where
-    ``keep`` is false (true if ``inverted``), before the mask is added.
+    ``keep`` is false (true if ``inverted``), before the mask is added. With ``safe`` a row without a finite score is
+    zero, not NaN.
     """
 
     variables: tuple[Any, ...]
@@ -41,6 +43,7 @@ class Attention:
     keep: Any = None
     inverted: bool = False
     fill: float = 0.0
+    safe: bool = False
 
     @property
     def result(self) -> Any:
@@ -51,30 +54,41 @@ class Attention:
 def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Attention | None:
     """Return the attention around a softmax, or None.
 
-    ``widely``: operands may be scaled, and a boolean mask may select scores.
+    ``widely``: operands may be scaled, their heads precede rows or be repeated; a boolean mask may select scores, and
+    NaN may be replaced by zero.
     """
     extents = shape_of(softmax)
     if not extents or int(flow.value(softmax).attrs.axis) % len(extents) != len(extents) - 1:
         return None
     scores = find_scores(flow, softmax, widely=widely)
-    weighted = find_weighted(flow, softmax)
+    weighted = find_weighted(flow, softmax, widely=widely)
     if scores is None or weighted is None:
         return None
-    product, weights = weighted
     queries, keys = flow.value(scores.product).args
-    q, keys_first = (follow_views(flow, variable, scaled=widely) for variable in (queries, keys))
-    v = follow_views(flow, flow.value(product).args[1])
-    if q is None or keys_first is None or v is None:
+    q, keys_first = (follow_views(flow, variable, widely=widely) for variable in (queries, keys))
+    v = follow_views(flow, flow.value(weighted.product).args[1], widely=widely)
+    if q is None or keys_first is None or v is None or v.scale != 1.0:
         return None
-    rows_first, after = find_result(flow, product, v.shape)
-    core = [softmax, product, scores.product, *scores.covered, *weights, *after]
-    return _attention(flow, core, (q, keys_first.transposed(), v), rows_first, scores)
+    rows_first, after = find_result(flow, weighted.product, v.shape)
+    core = [softmax, weighted.product, scores.product, *scores.covered, *weighted.covered, *after]
+    inner = IdentitySet([*core, *q.views, *keys_first.views, *v.views])
+    operands = [q, keys_first.transposed(), v]
+    if widely:
+        operands = [operand.private(flow, inner) for operand in operands]
+    places = [locate(flow, operand, widely=widely) for operand in operands]
+    found = _attention(flow, core, operands, places, rows_first, scores)
+    return found and replace(found, safe=weighted.safe)
 
 
 def _attention(
-    flow: Dataflow, core: Sequence[Any], operands: Sequence[Operand], rows_first: bool, scores: Scores
+    flow: Dataflow,
+    core: Sequence[Any],
+    operands: Sequence[Operand],
+    places: Sequence[Heads | None],
+    rows_first: bool,
+    scores: Scores,
 ) -> Attention | None:
-    """Return the attention of these operands if their shapes match; it covers ``core`` and the operands' views."""
+    """Return the attention of operands at ``places`` if shapes match; it covers ``core`` and the operands' views."""
     q, k, v = operands
     batch, heads, queries, depth = q.shape
     keys, value_depth = k.shape[2], v.shape[3]
@@ -82,11 +96,12 @@ def _attention(
     fits = same(k.shape[:2], q.shape[:2]) and same(v.shape[:2], q.shape[:2]) and same(k.shape[3], depth)
     if not static or not fits or not same(v.shape[2], keys):
         return None
-    places = [place for operand in operands if (place := locate(flow, operand)) is not None]
     variables = in_order(flow, [*core, *(view for operand in operands for view in operand.views)])
-    if len(places) != len(operands) or not only_last_is_read(flow, variables):
-        return None
     at_q, at_k, at_v = places
+    if at_q is None or at_k is None or at_v is None or not only_last_is_read(flow, variables):
+        return None
+    if at_q.group != 1 or at_k.group != at_v.group:
+        return None
     mask, causal = read_mask(flow, scores.mask, queries, keys)
     row, head = (heads * value_depth, value_depth) if rows_first else (value_depth, 0)
     return Attention(

@@ -83,7 +83,6 @@ CASES = {
         },
         **batches(),
         composites=frozenset({"ccompiler.dense", DENSE, "ccompiler.softmax", "ccompiler.layer_norm"}),
-        left=True,
     ),
     "decomposed layer norm and gelu": Case(
         """g (float[n,20] x) => (float[n,20] y) {

@@ -19,6 +19,7 @@ from packager.backends.ccompiler.core.operations import (
     Tensor,
     Use,
 )
+from packager.backends.ccompiler.core.permutations import interleaves, is_transpose
 from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, product
 from packager.backends.ccompiler.core.statistics import Statistics, statistics_of
 from packager.graph.normalize import attributes_of_call
@@ -119,6 +120,8 @@ class _Fuser:
 
     def _join(self, draft: _Draft, operation: Operation) -> bool:
         """Add an operator to a stage, with the free ones that it reads, if all of them fit."""
+        if draft.anchor is not None and _is_transpose(draft.anchor):
+            return False  # it has no epilogue
         wanted = self._free_before(operation)
         made = draft.makes()
         for candidate in [*wanted, operation]:
@@ -208,11 +211,17 @@ def _rows(shapes: list[Shape], inner: Extent) -> Extent:
     raise CannotRender(f"no shape with rows of {inner}")
 
 
+def _is_transpose(anchor: Operation) -> bool:
+    return anchor.name == "permute_dims" and is_transpose(anchor.uses[0].shape, anchor.attributes.axes)
+
+
 def anchor_inner(anchor: Operation) -> Extent:
     """Return the length of the rows that an anchor makes."""
     shape = anchor.result.shape
     match anchor.name:
-        case "permute_dims" if anchor.attributes.axes[-1] == len(shape) - 2:
+        case "concat":
+            return product(shape[int(anchor.attributes.axis) % len(shape) :])
+        case "permute_dims" if interleaves(anchor.uses[0].shape, anchor.attributes.axes):
             return product(shape[-2:])
         case "nn.layer_norm":
             return product(shape[len(shape) - len(anchor.attributes.axes) :])

@@ -27,22 +27,28 @@ ALIASED = 512
 class Blocks:
     """Blocks of ``size`` rows in ``runs`` runs of ``run`` rows; the last block of a run may be smaller.
 
-    ``size`` is None for a symbolic number of rows, which is divided as evenly as possible.
+    ``size`` is None for a symbolic number of rows, which is divided as evenly as possible: at most ``most`` each.
     """
 
     runs: Extent
     run: Extent
     size: int | None
+    most: int = BLOCK
 
     def halved(self) -> Blocks:
         """Return blocks of at most half the rows."""
-        assert isinstance(self.run, int)
-        return replace(self, size=even_size(self.run, BLOCK // 2))
+        most = self.most // 2
+        return replace(self, size=even_size(self.run, most) if isinstance(self.run, int) else None, most=most)
+
+    @property
+    def room(self) -> int:
+        """Return the rows that a buffer for a block has."""
+        return self.size or self.most
 
     @property
     def per_run(self) -> Extent:
         """Return the blocks per run."""
-        return ceil_div(self.run, self.size or BLOCK)
+        return ceil_div(self.run, self.room)
 
     @property
     def count(self) -> Extent:
@@ -108,7 +114,7 @@ def gathered(gather: str, blocks: Blocks, unit: int, chunk: int = COPIED, follow
     A step has ``unit`` elements.
     """
     apart = (chunk + GAP) * unit
-    buffer = (blocks.size or BLOCK) * apart
+    buffer = blocks.room * apart
     return Data("a", "count, 1, apart, 0, 1, 0", chunk, buffer=buffer, apart=apart, gather=gather, following=following)
 
 

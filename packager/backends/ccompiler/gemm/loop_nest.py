@@ -18,7 +18,7 @@ from packager.backends.ccompiler.core.machine import COLUMNS, Kind
 from packager.backends.ccompiler.core.operations import Operation, Tensor
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.gemm.blocks import BLOCK, CHUNK, Blocks, Data, gathered
+from packager.backends.ccompiler.gemm.blocks import CHUNK, Blocks, Data, gathered
 from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def add_product(
         "columns": c_text(columns),
         "steps": c_text(steps),
         "chunk": c_text(_chunk(steps, data)),
-        "block": blocks.size or BLOCK,
+        "block": blocks.room,
         "blocks": c_text(blocks.count),
         "batch_of": f"% {c_text(sizes.batch)}" if sizes.shared else f"/ {c_text(blocks.count)}",
         "block_of": f"/ {c_text(sizes.batch)}" if sizes.shared else f"% {c_text(blocks.count)}",
@@ -141,8 +141,6 @@ def _summed(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Tens
 
 def _deep(sizes: Product, kind: Kind) -> Product:
     """Return a product with blocks of half the rows and the steps of rows in place: there is no accumulator buffer."""
-    if sizes.blocks.size is None:
-        return sizes
     blocks = sizes.blocks.halved()
     data = gathered(sizes.data.gather, blocks, kind.unit, CHUNK, sizes.data.following)
     return replace(sizes, blocks=blocks, data=data)

@@ -34,16 +34,17 @@ def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     dtype = CTYPES[q.tensor.dtype]
     batch, queries, keys = (plain(extent) for extent in (attention.batch, attention.queries, attention.keys))
     heads, depth = attention.heads, attention.depth
+    sharing = attention.k.group  # that read the same keys and values
+    packed = heads // sharing
     padded = product((ceil_div(keys, HALF), HALF))
     value_width = -(-attention.value_depth // HALF) * HALF
     panels = (
-        group.workspace(product((batch, heads, depth, padded))),
-        group.workspace(product((batch, heads, value_width, keys))),
+        group.workspace(product((batch, packed, depth, padded))),
+        group.workspace(product((batch, packed, value_width, keys))),
     )
     shared = {
         "stored": dtype.stored,
         "kind": "f16" if q.tensor.dtype == "float16" else "f32",
-        "heads": heads,
         "depth": depth,
         "value_depth": attention.value_depth,
         "value_width": value_width,
@@ -53,13 +54,14 @@ def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     draft = group.function("attention_pack")
     draft.finish(
         "ops/attention_pack",
-        product((batch, heads)),
+        product((batch, packed)),
         {
             **shared,
+            "heads": packed,
             "k": draft.tensor(k.tensor, False),
             "v": draft.tensor(v.tensor, False),
-            "k_at": _place(attention.k, keys, "0"),
-            "v_at": _place(attention.v, keys, "0"),
+            "k_at": _place(attention.k, packed, keys, "0"),
+            "v_at": _place(attention.v, packed, keys, "0"),
             "k_row": attention.k.row,
             "v_row": attention.v.row,
             "key_panels": draft.workspace(panels[0], "float", True),
@@ -72,9 +74,12 @@ def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     rows_first = attention.out.head > 0
     values = {
         **shared,
+        "heads": heads,
+        "group": sharing,
+        "safe": attention.safe,
         **_masks(attention, anchor.uses[3:], draft.tensor),
         "q": draft.tensor(q.tensor, False),
-        "q_at": _place(attention.q, queries, "top"),
+        "q_at": _place(attention.q, heads, queries, "top"),
         "element": element(f"x[r * {attention.q.row} + d]", q.tensor.dtype),
         "scale": literal(attention.scale, "float32"),
         "key_panels": draft.workspace(panels[0], "float", False),
@@ -109,9 +114,11 @@ def _chunk(keys: Extent, deep: bool) -> int:
     return -(-keys // (parts * PANEL)) * PANEL
 
 
-def _place(heads: Heads, rows: Extent, first: str) -> str:
-    """Return the offset of row ``first`` of a head in its tensor."""
+def _place(heads: Heads, count: int, rows: Extent, first: str) -> str:
+    """Return the offset of row ``first`` of a head, one of ``count`` in its tensor."""
     terms = [str(heads.offset)] * bool(heads.offset)
+    if heads.head_major:
+        return " + ".join([*terms, f"((batch * {count} + head) * {c_text(rows)} + {first}) * {heads.row}"])
     terms += [f"(batch * {c_text(rows)} + {first}) * {heads.row}", f"head * {heads.head}"]
     return " + ".join(terms)
 

@@ -1,4 +1,4 @@
-"""Data movement along rows: concatenation along the last axis, channel shuffle, NCHW to NHWC.
+"""Data movement: concatenation, channel shuffle, NCHW to NHWC, and any other permutation of axes.
 
 A row is assembled in memory, in the result if that is stored, and the epilogue reads it from the L1 cache.
 """
@@ -9,9 +9,11 @@ from typing import Any
 
 from packager.backends.ccompiler.core.expressions import CTYPES, element
 from packager.backends.ccompiler.core.functions import FunctionDraft, GroupDraft
-from packager.backends.ccompiler.core.operations import CannotRender, Operation
+from packager.backends.ccompiler.core.operations import Operation
+from packager.backends.ccompiler.core.permutations import is_transpose, makes_channels_last
 from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.ops.transpose import add_transpose
 from packager.bundle.dtypes import DTYPES
 
 # The maximum size of rows on the stack, in bytes.
@@ -23,35 +25,51 @@ PLACES = 256
 
 def add_move(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
-    if not isinstance(stage.inner, int):
-        raise CannotRender(f"{anchor.name} of rows of unknown length")
-    if anchor.name == "permute_dims" and len(anchor.attributes.axes) == 4 and anchor.uses[0].shape[1] == stage.inner:
+    if anchor.name == "concat":
+        _add_concat(stage, anchor, group)
+        return
+    source, axes = anchor.uses[0].shape, anchor.attributes.axes
+    if is_transpose(source, axes):
+        add_transpose(anchor, group)
+        return
+    if makes_channels_last(source, axes):
         _add_planes(stage, anchor, group)
         return
     result = anchor.result
-    ctype = CTYPES[result.dtype]
-    template = "concat" if anchor.name == "concat" else "interleave"
-    draft = group.function(template)
+    draft = group.function("interleave")
+    inner, groups = (int(extent) for extent in result.shape[-2:])
+    values = _row_values(stage, anchor, group, draft)
+    values |= {"from": draft.tensor(anchor.uses[0].tensor, False), "each": inner, "groups": groups}
+    values["step"] = 1 << (min(inner, STEP).bit_length() - 1)
+    draft.finish("ops/interleave", stage.rows, values)
+
+
+def _add_concat(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
+    """Add the function that concatenates: a row is all that lies beyond the axes before the concatenated one."""
+    draft = group.function("concat")
+    axis = int(anchor.attributes.axis) % len(anchor.result.shape)
+    values = _row_values(stage, anchor, group, draft)
+    values["fields"] = [
+        {"from": draft.tensor(use.tensor, False), "width": c_text(product(use.shape[axis:]))} for use in anchor.uses
+    ]
+    values["itemsize"] = DTYPES[anchor.result.dtype].itemsize
+    fields = 1 if values["program"] else len(anchor.uses)
+    draft.finish("ops/concat", product((stage.rows, fields)), values)
+
+
+def _row_values(stage: Stage, anchor: Operation, group: GroupDraft, draft: FunctionDraft) -> dict[str, Any]:
+    """Return the values of the templates that assemble a row and have an epilogue."""
+    result = anchor.result
     row = _row(stage, anchor, group, draft)
     stored = [tensor for tensor in stage.stored if tensor != result]
     program = draft.program(stage, element("y[j]", result.dtype), stored=stored)
-    values: dict[str, Any] = {
+    return {
         "program": program if stage.after else None,
-        "stored": ctype.stored,
-        "inner": stage.inner,
+        "stored": CTYPES[result.dtype].stored,
+        "inner": c_text(stage.inner),
         "row": row,
         "on_stack": not row,
     }
-    if template == "concat":
-        values["fields"] = [
-            {"from": draft.tensor(use.tensor, False), "width": int(use.shape[-1])} for use in anchor.uses
-        ]
-        values["itemsize"] = DTYPES[result.dtype].itemsize
-    else:
-        inner, groups = (int(extent) for extent in result.shape[-2:])
-        values |= {"from": draft.tensor(anchor.uses[0].tensor, False), "each": inner, "groups": groups}
-        values["step"] = 1 << (min(inner, STEP).bit_length() - 1)
-    draft.finish(f"ops/{template}", stage.rows, values)
 
 
 def _add_planes(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
@@ -81,7 +99,7 @@ def _row(stage: Stage, anchor: Operation, group: GroupDraft, draft: FunctionDraf
     result = anchor.result
     if result in stage.stored:
         return draft.tensor(result, True)
-    if stage.inner * DTYPES[result.dtype].itemsize <= MOST_BYTES:
+    if isinstance(stage.inner, int) and stage.inner * DTYPES[result.dtype].itemsize <= MOST_BYTES:
         return ""
     workspace = group.workspace(product((stage.rows, stage.inner)), result.dtype)
     return draft.workspace(workspace, CTYPES[result.dtype].stored, True)

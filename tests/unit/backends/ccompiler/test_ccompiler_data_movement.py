@@ -40,6 +40,24 @@ def test_concat(widths: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(run(*data), np.concatenate(data, -1))
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_concat_of_symbolic_extents(axis: int, tmp_path: Path) -> None:
+    n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+    shapes = [[*(4, 3, 5)[:axis], extent, *(4, 3, 5)[axis + 1 :]] for extent in (n, m)]
+    arguments = [variable(name, shape) for name, shape in zip("xy", shapes, strict=True)]
+
+    def body(e, x, y):
+        whole = e(op.concat([x, y, x], axis))
+        return e(op.nn.relu(e(op.add(whole, whole)))), whole
+
+    run = Runner(partition(arguments, body), tmp_path)
+    for sizes in ((1, 1), (7, 2), (0, 3), (40, 17)):
+        x, y = (random(tuple(size if i == axis else e for i, e in enumerate((4, 3, 5)))) for size in sizes)
+        doubled, whole = run(x, y)
+        np.testing.assert_array_equal(whole, np.concatenate([x, y, x], axis))
+        np.testing.assert_array_equal(doubled, np.maximum(2 * whole, 0))
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
