@@ -14,8 +14,9 @@ class Preparation:
     int32. ``float8_matmuls``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents.
     ``im2col``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
     ``normalizations``: on the CPU layer, group, instance and RMS norms are ``packager.normalize``, however written.
-    ``sink_reshapes``: on the CPU reshapes are moved below elementwise operators; always done if a backend takes
-    partitions.
+    ``transposed_convolutions``: on the CPU they are lowered to convolutions of stride 1; always done if no backend
+    takes partitions. ``sink_reshapes``: on the CPU reshapes are moved below elementwise operators; always done if a
+    backend takes partitions.
     """
 
     channels_last: bool = False
@@ -23,6 +24,7 @@ class Preparation:
     float8_matmuls: bool = False
     im2col: bool = False
     normalizations: bool = False
+    transposed_convolutions: bool = False
     sink_reshapes: bool = False
 
     def __or__(self, other: Preparation) -> Preparation:

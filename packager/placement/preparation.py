@@ -20,7 +20,7 @@ def backend_of(target: Target) -> PartitionBackend:
 
 def preparation_for(targets: Sequence[Target]) -> Preparation:
     """Return the union of what the backends of the specialized ``targets`` require of the model."""
-    wanted = Preparation(sink_reshapes=bool(targets))
+    wanted = Preparation(sink_reshapes=bool(targets), transposed_convolutions=not targets)
     for target in targets:
         backend = backend_of(target)
         with blamed(backend.kind):

@@ -11,6 +11,7 @@ from packager.transforms.fold_inline import fold_inline
 from packager.transforms.fold_weights import fold_weights
 from packager.transforms.layout.channels_last import to_channels_last
 from packager.transforms.layout.flatten import fold_flatten_transpose
+from packager.transforms.layout.transposed_conv import lower_transposed_convolutions
 from packager.transforms.quantize.float8 import convert_float8_matmuls
 from packager.transforms.quantize.quantize import convert_qdq
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
@@ -52,6 +53,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     if device == "cpu" and wanted.normalizations:
         module = raise_norms(apply(TIDY, drop_no_ops(module)))
         module = regroup_norms(apply(TIDY, module), num_inputs, constants)
+    if device == "cpu" and wanted.transposed_convolutions:
+        module = apply(TIDY, lower_transposed_convolutions(module, num_inputs))
     if device == "cuda":
         im2col_inputs = num_inputs if wanted.im2col else None
         module = to_channels_last(apply(TIDY, module), im2col_inputs=im2col_inputs)

@@ -103,6 +103,7 @@ class CCompilerBackend:
             channels_last=bool({"conv2d", "pool2d"} & taken),
             integer_matmuls={"conv2d", "dense"} <= taken,
             normalizations="layer_norm" in taken,
+            transposed_convolutions="conv2d" in taken,
         )
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:

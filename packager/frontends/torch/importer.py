@@ -17,6 +17,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from packager.errors import ModelError, PackagerError, last_line
 from packager.frontends.torch.inputs import Inputs, read_inputs
+from packager.frontends.torch.ops.convolution import CONVOLUTIONS
 from packager.frontends.torch.ops.elementwise import OPERATORS
 from packager.frontends.torch.ops.nn import NETWORK
 from packager.frontends.torch.ops.program import is_scalar, operator_of
@@ -27,7 +28,14 @@ from packager.frontends.torch.shapes import Symbols, is_extent
 from packager.graph.dataflow import extents_of
 
 Converter = Callable[["Importer", Any], Any]
-CONVERTERS: Mapping[str, Converter] = {**OPERATORS, **REDUCTIONS, **VIEWS, **UPDATES, **NETWORK}
+CONVERTERS: Mapping[str, Converter] = {
+    **OPERATORS,
+    **REDUCTIONS,
+    **VIEWS,
+    **UPDATES,
+    **NETWORK,
+    **CONVOLUTIONS,
+}
 
 # TVM imports these wrongly: random numbers as zeros, dropout as a no-op, sparse tensors as dense.
 REFUSED = (

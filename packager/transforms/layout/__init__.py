@@ -1,1 +1,1 @@
-"""Layout passes: ``channels_last``, ``channel_patterns``, ``im2col``, ``flatten``."""
+"""Layout passes: ``transposed_conv`` (``output_phases``), ``channels_last`` (``channel_patterns``), and others."""

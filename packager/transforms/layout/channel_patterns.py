@@ -1,4 +1,4 @@
-"""Matches channel shuffles, and means over neighboring channels (LRN), written with reshapes and transposes."""
+"""Matches what models write with reshapes and transposes: rearrangements of channels, means over neighboring ones."""
 
 from __future__ import annotations
 
@@ -9,35 +9,84 @@ from typing import Any
 from tvm import relax
 
 from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
+from packager.transforms.layout.layouts import LAST, to_last
 
 VIEWS = ("reshape", "expand_dims", "squeeze")
 
 
 @dataclass(frozen=True)
-class Shuffle:
-    """A channel shuffle. ``parts`` are [N, H, W, groups, channels], ``whole`` is NHWC."""
+class Rearrangement:
+    """Axes split, permuted and merged: depth to space, space to depth, channel shuffles. Channels are last.
+
+    ``parts`` are the extents of ``source`` after the split, ``axes`` their permutation, ``whole`` the result's extents.
+    """
 
     source: Any
     parts: tuple[Any, ...]
+    axes: tuple[int, ...]
     whole: tuple[Any, ...]
 
+    @property
+    def moves(self) -> bool:
+        """Whether elements change their order with channels last."""
+        return list(self.axes) != sorted(self.axes)
 
-def find_shuffle(call: relax.Call, flow: Dataflow) -> Shuffle | None:
-    """Match the last reshape of a shuffle.
 
-    The model reshapes to [N, groups, C, H, W], swaps groups and C, and reshapes to [N, C * groups, H, W].
+def find_rearrangement(call: relax.Call, flow: Dataflow) -> Rearrangement | None:
+    """Match the last reshape of a rearrangement of NC...: a reshape that splits axes, a transpose, and this one.
+
+    A reshape alone, that leaves batch and channels, is one too.
     """
+    whole = shape_of(call) or ()
     swap = flow.call(call.args[0], "permute_dims")
     split = flow.call(swap.args[0], "reshape") if swap is not None else None
     if split is None or swap.attrs.axes is None:
+        image = shape_of(call.args[0]) or ()
+        kept = len(image) in LAST and len(whole) in LAST and same(image[:2], whole[:2])
+        after = _last(whole)
+        return Rearrangement(call.args[0], after, tuple(range(len(after))), after) if kept else None
+    parts, axes, image = shape_of(split) or (), tuple(map(int, swap.attrs.axes)), shape_of(split.args[0]) or ()
+    if len(image) not in LAST or len(whole) not in LAST:
         return None
-    source, parts, whole = _names(split.args[0]), _names(split), _names(call)
-    views = source and [parts[0], *parts[3:]] == [source[0], *source[2:]] and whole == source
-    if not views or len(parts) != 5 or list(map(int, swap.attrs.axes)) != [0, 2, 1, 3, 4]:
+    before, merged = _groups(parts, image), _groups([parts[axis] for axis in axes], whole)
+    if before is None or merged is None:
         return None
-    groups, inner = split.ty.shape.values[1:3]
-    batch, channels, height, width = call.ty.shape.values
-    return Shuffle(split.args[0], (batch, height, width, groups, inner), (batch, height, width, channels))
+    # Axes of extent 1 belong to any group: without them it shows what stays in order.
+    long = {axis for group in before for axis in _without_units(group, parts)}
+    order = [axis for group in _last(before) for axis in group if axis in long]
+    moved = [axes[axis] for group in _last(merged) for axis in group if axes[axis] in long]
+    permutation = tuple(order.index(axis) for axis in moved)
+    return Rearrangement(split.args[0], tuple(parts[axis] for axis in order), permutation, _last(whole))
+
+
+def _last(axes: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what belongs to the axes of NC... in the order of N...C."""
+    return tuple(axes[axis] for axis in to_last(len(axes)))
+
+
+def _groups(parts: Sequence[Any], whole: Sequence[Any]) -> list[list[int]] | None:
+    """Return the axes of ``parts`` that each axis of ``whole`` is split into; None if it is not split so."""
+    groups: list[list[int]] = []
+    axis = 0
+    for extent in whole:
+        group: list[int] = []
+        product: Any = 1
+        while axis < len(parts) and (not group or not same(product, extent)):
+            group.append(axis)
+            product = product * parts[axis]
+            axis += 1
+        if not same(product, extent):
+            return None
+        groups.append(group)
+    if any(extent != 1 for extent in parts[axis:]):
+        return None
+    groups[-1] += range(axis, len(parts))
+    return groups
+
+
+def _without_units(group: Sequence[int], parts: Sequence[Any]) -> Sequence[int]:
+    """Return the axes of a group without those of extent 1, but at least one."""
+    return [axis for axis in group if not (isinstance(parts[axis], int) and parts[axis] == 1)] or group[:1]
 
 
 def find_flattened(call: Any, flow: Dataflow) -> Any | None:

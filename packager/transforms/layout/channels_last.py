@@ -14,7 +14,12 @@ from tvm import relax
 from packager.graph.dataflow import Dataflow, bindings_of, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_call, rebuild_main, with_main
-from packager.transforms.layout.channel_patterns import VIEWS, find_flattened, find_mean_of_neighbors, find_shuffle
+from packager.transforms.layout.channel_patterns import (
+    VIEWS,
+    find_flattened,
+    find_mean_of_neighbors,
+    find_rearrangement,
+)
 from packager.transforms.layout.im2col import find_im2col
 from packager.transforms.layout.layouts import FIRST, LAST, last_axis, to_first, to_last
 from packager.transforms.layout.movement import move_last
@@ -123,8 +128,8 @@ class _Converter:
         if is_pooling and rank == 4 and self.constants is not None:
             return self._pooling(call, name)
         if name in VIEWS:
-            shuffled = self._shuffled(call)
-            return self._mean_of_neighbors(call) if shuffled is None else shuffled
+            rearranged = self._rearranged(call)
+            return self._mean_of_neighbors(call) if rearranged is None else rearranged
         axes = _reduced_axes(call) if name in REDUCTIONS and call.attrs.keepdims else []
         is_plane_mean = name == "mean" and rank == 4 and axes == [1, 2] and self.constants is not None
         if not is_plane_mean and not any(self._prefers_last(argument) for argument in call.args):
@@ -166,13 +171,15 @@ class _Converter:
             return any(self._prefers_last(field) for field in argument.fields)
         return argument in self.computed_last
 
-    def _shuffled(self, call: relax.Call) -> relax.Call | None:
-        shuffle = find_shuffle(call, self.flow)
-        if shuffle is None or not self._prefers_last(shuffle.source):
+    def _rearranged(self, call: relax.Call) -> Any | None:
+        found = find_rearrangement(call, self.flow)
+        if found is None or not self._prefers_last(found.source):
             return None
-        parts = self.builder.emit(relax.op.reshape(self._in_last(shuffle.source), shuffle.parts))
-        swapped = self.builder.emit(relax.op.permute_dims(parts, [0, 1, 2, 4, 3]))
-        return relax.op.reshape(swapped, shuffle.whole)
+        value = self._in_last(found.source)
+        if found.moves:
+            parts = self.builder.emit(relax.op.reshape(value, found.parts))
+            value = self.builder.emit(relax.op.permute_dims(parts, list(found.axes)))
+        return relax.op.reshape(value, found.whole)
 
     def _mean_of_neighbors(self, call: relax.Call) -> relax.Call | None:
         mean = find_mean_of_neighbors(call, self.flow)

@@ -131,6 +131,29 @@ CASES = {
         composites=frozenset({"ccompiler.conv1d", "ccompiler.conv1d+ccompiler.elementwise"}),
         left=True,
     ),
+    "transposed convolutions": Case(
+        """g (float[n,8,h,5] x, float[n,6,l] t, float[n,4,3,2,4] v)
+          => (float[n,3,u,20] y, float[n,2,k] z, float[n,5,d,e,f] q) {
+          a = ConvTranspose<strides=[2,2], pads=[1,1,1,1]>(x, w0, b0)
+          n0 = BatchNormalization(a, s, c, m, r)  p = LeakyRelu(n0)
+          o = ConvTranspose<strides=[2,2], pads=[1,1,1,1], output_padding=[1,1]>(p, w1)  y = Tanh(o)
+          i = ConvTranspose<strides=[8], pads=[4,4]>(t, w2)  j = Relu(i)  z = ConvTranspose<strides=[3], group=2>(j, w3)
+          q = ConvTranspose<strides=[2,2,2]>(v, w4, b4) }""",
+        {
+            "w0": normal(8, 16, 4, 4),
+            "b0": normal(16),
+            **{name: np.abs(normal(16, seed=seed)) + 0.5 for seed, name in enumerate("scmr", 1)},
+            "w1": normal(16, 3, 3, 3),
+            "w2": normal(6, 4, 16),
+            "w3": normal(4, 1, 5),
+            "w4": normal(4, 5, 2, 2, 2),
+            "b4": normal(5),
+        },
+        {"n": (1, 3), "h": (1, 9), "l": (1, 40)},
+        ({"n": 1, "h": 1, "l": 40}, {"n": 3, "h": 7, "l": 9}),
+        composites=frozenset({CONV, "ccompiler.conv1d+ccompiler.elementwise"}),
+        left=True,
+    ),
     "half precision": Case(
         """g (float16[n,3,6,6] x) => (float16[n,9] y) {
           a = Conv<pads=[1,1,1,1]>(x, w, b)  r = Relu(a)  p = AveragePool<kernel_shape=[6,6]>(r)  f = Flatten(p)

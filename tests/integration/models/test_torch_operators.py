@@ -18,7 +18,9 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 
-def check(forward: Any, inputs: tuple[Any, ...], folder: Path, dynamic: Any = None, others: Any = ()) -> None:
+def check(
+    forward: Any, inputs: tuple[Any, ...], folder: Path, dynamic: Any = None, others: Any = (), tolerance: float = 1e-5
+) -> None:
     """Build ``forward`` and compare every output with torch."""
 
     class Module(torch.nn.Module):
@@ -33,7 +35,7 @@ def check(forward: Any, inputs: tuple[Any, ...], folder: Path, dynamic: Any = No
             results = bundle.run(feeds).values()
             for number, (result, wanted) in enumerate(zip(results, forward(*tensors), strict=True)):
                 assert result.dtype == wanted.numpy().dtype, number
-                np.testing.assert_allclose(result, wanted.numpy(), 1e-5, 1e-5, err_msg=f"output {number}")
+                np.testing.assert_allclose(result, wanted.numpy(), tolerance, tolerance, err_msg=f"output {number}")
 
 
 def test_element_types_follow_torch(tmp_path: Path) -> None:
@@ -186,3 +188,18 @@ def test_what_would_be_wrong_is_refused(module: Any, error: Any, words: str, tmp
     torch.export.save(torch.export.export(module, (torch.randn(1, 2, 5, 5),)), tmp_path / "m.pt2")
     with pytest.raises(error, match=words):
         packager.build(tmp_path / "m.pt2", tmp_path / "m.so")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_convolutions(dtype: Any, tmp_path: Path) -> None:
+    """Of one to three dimensions, transposed ones too; in half precision the sums are of float32."""
+    w, b = torch.randn(6, 2, 3).to(dtype), torch.randn(4).to(dtype)
+    u, v = torch.randn(6, 4, 4, 3).to(dtype), torch.randn(6, 2, 3, 2, 2).to(dtype)
+
+    def forward(x: Any, y: Any, z: Any) -> Any:
+        up = F.conv_transpose2d(y, u, b, stride=(2, 3), padding=1, output_padding=(1, 0), dilation=(1, 2))
+        volume = F.conv_transpose3d(z, v, stride=2, groups=3)
+        return F.conv1d(x, w, stride=2, padding=1, groups=3), up, volume, F.conv_transpose1d(x, w, None, 2, 1, 1, 3)
+
+    inputs = [torch.randn(2, 6, *extents).to(dtype) for extents in ((9,), (4, 5), (3, 2, 4))]
+    check(forward, tuple(inputs), tmp_path, tolerance=1e-5 if dtype is torch.float32 else 1e-2)
