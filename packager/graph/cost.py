@@ -11,7 +11,7 @@ from tvm import relax, s_tir, tirx
 from tvm.tirx import stmt as st
 
 from packager.bundle.manifest import Dim
-from packager.graph import symbolic, tree_ensemble
+from packager.graph import block_weights, symbolic, tree_ensemble
 from packager.graph.dataflow import bindings_of
 from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Cost, Kernel
@@ -69,7 +69,7 @@ def estimate_function(function: Any, names: Mapping[Any, Extent], dims: Mapping[
 def _multiplications(call: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
     """Return the multiply-adds per output element of a matmul or convolution; 0 for other operators."""
     name = getattr(call.op, "name", "")
-    if name == "relax.matmul":
+    if name in ("relax.matmul", block_weights.MATMUL):
         return 2 * symbolic.maximum(call.args[0].ty.shape.values[-1], names, dims)
     if name.startswith("relax.nn.conv") and not name.endswith("transpose"):
         layout = str(call.attrs.kernel_layout)

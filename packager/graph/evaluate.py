@@ -16,6 +16,7 @@ from tvm.ir import GenericConst
 from packager.bundle.arrays import Array
 from packager.graph import array_views as views
 from packager.graph.array_views import reshape_tracked
+from packager.graph.block_weights import DEQUANTIZE, dequantized, format_of
 from packager.graph.dataflow import bindings_of
 from packager.graph.identity import IdentityMap
 
@@ -62,6 +63,10 @@ def _dequantize(call: relax.Call, array: Array, scale: Array, zero: Array) -> Ar
     return (array.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale
 
 
+def _dequantize_blocks(call: relax.Call, packed: Array, scales: Array, zeros: Array) -> Array:
+    return dequantized(packed, scales, zeros, format_of(call.attrs))
+
+
 def _full(call: relax.Call, *values: Array) -> Array:
     return np.full(_shape(call), values[-1], str(call.ty.dtype))
 
@@ -102,6 +107,7 @@ OPERATORS: dict[str, Callable[..., Array | None]] = {
     "relax.shape_to_tensor": _shape_to_tensor,
     "relax.astype": _astype,
     "relax.dequantize": _dequantize,
+    DEQUANTIZE: _dequantize_blocks,
     "relax.add": lambda _, a, b: a + b,
     "relax.subtract": lambda _, a, b: a - b,
     "relax.multiply": lambda _, a, b: a * b,

@@ -14,7 +14,7 @@ from tvm.tirx.buffer import is_buffer_var
 
 from packager.custom_ops.library import called_operator
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
-from packager.graph import tree_ensemble
+from packager.graph import block_weights, tree_ensemble
 from packager.graph.control_flow import is_computed, is_control_flow
 from packager.graph.dataflow import bindings_of, called_function
 from packager.graph.rewrite import apply
@@ -27,6 +27,7 @@ from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.kernels import make_group
 from packager.lower.legalize.accumulate import accumulate_in_float32, legalize_layer_norm, legalize_softmax
+from packager.lower.legalize.block_weights import legalize_block_matmul, legalize_dequantize_blocks
 from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.normalize import expand_norms
@@ -49,6 +50,8 @@ LEGALIZERS = {
     "relax.reshape": legalize_reshape,
     "relax.nn.layer_norm": legalize_layer_norm,
     tree_ensemble.NAME: legalize_tree_ensemble,
+    block_weights.DEQUANTIZE: legalize_dequantize_blocks,
+    block_weights.MATMUL: legalize_block_matmul,
 }
 TIDY = [
     _R.AnnotateTIROpPattern(),

@@ -12,6 +12,7 @@ from packager.transforms.fold_weights import fold_weights
 from packager.transforms.layout.channels_last import to_channels_last
 from packager.transforms.layout.flatten import fold_flatten_transpose
 from packager.transforms.layout.transposed_conv import lower_transposed_convolutions
+from packager.transforms.quantize.block_products import keep_block_weights
 from packager.transforms.quantize.float8 import convert_float8_matmuls
 from packager.transforms.quantize.quantize import convert_qdq
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
@@ -55,6 +56,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module = regroup_norms(apply(TIDY, module), num_inputs, constants)
     if device == "cpu" and wanted.transposed_convolutions:
         module = apply(TIDY, lower_transposed_convolutions(module, num_inputs))
+    if wanted.block_products:
+        module = keep_block_weights(apply(TIDY, module), num_inputs)
     if device == "cuda":
         im2col_inputs = num_inputs if wanted.im2col else None
         module = to_channels_last(apply(TIDY, module), im2col_inputs=im2col_inputs)

@@ -104,6 +104,7 @@ class CCompilerBackend:
             integer_matmuls={"conv2d", "dense"} <= taken,
             normalizations="layer_norm" in taken,
             transposed_convolutions="conv2d" in taken,
+            block_products="dense" in taken,
         )
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:

@@ -33,6 +33,7 @@ from packager.backends.ccompiler.core.shapes import c_name
 from packager.backends.ccompiler.core.stages import Stage, make_stages
 from packager.backends.ccompiler.gemm.tiles import render_tiles
 from packager.backends.ccompiler.ops.attention import add_attention, tile_values
+from packager.backends.ccompiler.ops.block_matmul import add_block_matmul
 from packager.backends.ccompiler.ops.conv2d import add_conv2d
 from packager.backends.ccompiler.ops.data_movement import add_move
 from packager.backends.ccompiler.ops.dense import add_dense
@@ -68,6 +69,7 @@ ADDERS: dict[str, Adder] = {
     "attention": add_attention,
     "matmul": add_dense,
     "packager.tree_ensemble": add_trees,
+    "packager.block_matmul": add_block_matmul,
 }
 
 

@@ -19,6 +19,8 @@ from packager.backends.ccompiler.core.operations import VIEWS
 from packager.backends.ccompiler.core.problems import FLOATS, find_attention, read_layer_norm, read_sum
 from packager.backends.ccompiler.core.shapes import Shape
 from packager.backends.ccompiler.core.statistics import statistics_of
+from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
+from packager.graph.block_weights import format_of
 from packager.graph.dataflow import scalar_of, shape_of
 from packager.graph.normalize import NAME as NORMALIZE
 from packager.graph.normalize import attributes_of_call
@@ -34,7 +36,10 @@ def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
     """Return the patterns for groups of operators."""
     makers: dict[str, Callable[[], Sequence[Pattern | Search]]] = {
         "elementwise": lambda: [*_elementwise(), *_moves()],
-        "dense": lambda: [_anchor("dense", is_op("relax.matmul")(wildcard(), wildcard()), _is_dense)],
+        "dense": lambda: [
+            _anchor("dense", is_op("relax.matmul")(wildcard(), wildcard()), _is_dense),
+            _anchor("block_matmul", is_op(BLOCK_MATMUL)(*(wildcard() for _ in range(4))), _is_block_matmul),
+        ],
         "conv2d": lambda: [
             _anchor(name, is_op(f"relax.nn.{name}")(wildcard(), wildcard()), _is_convolution) for name in LAYOUTS
         ],
@@ -164,6 +169,14 @@ def _is_product(call: Any) -> bool:
     results = {"int8": ("int8", "int32"), "uint8": ("int32",), "float16": ("float16", "float32")}.get(data, (data,))
     same = weight == data if data in NUMBERS else (data, weight) == ("uint8", "int8")
     return same and str(call.ty.dtype) in results
+
+
+def _is_block_matmul(match: Match) -> bool:
+    """Whether all weights are constants, and blocks are whole words of packed weights."""
+    (call,) = match.calls
+    form = format_of(call.attrs)
+    weights = [operand for operand in call.args[1:] if isinstance(operand, relax.Var) and match.is_constant(operand)]
+    return len(weights) == 3 and form.block * form.bits % 32 == 0 and shape_of(call) is not None
 
 
 def _is_convolution(match: Match) -> bool:

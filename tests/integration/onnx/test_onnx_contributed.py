@@ -250,3 +250,28 @@ def test_group_norm_with_silu(tmp_path: Path) -> None:
     with packager.load(packager.build(tmp_path / "m.onnx", tmp_path / "m.so")) as bundle:
         (found,) = bundle.run(inputs).values()
     np.testing.assert_allclose(found, normal / (1 + np.exp(-normal)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("targets", [(), ("llvm",), ("llvm", "ccompiler -min_partition_flops=1000000000000")])
+def test_weights_in_blocks_keep_their_names_and_stay_packed(targets: tuple[str, ...], tmp_path: Path) -> None:
+    columns, depth = 320, 1024
+    cases = [case("MatMulNBits", *packed(columns, depth, 32, zeros=z), K=depth, N=columns, bits=4, block_size=32)
+             for z in (False, True)]  # fmt: skip
+    model, inputs, _ = model_of(cases)
+    for value in model.graph.output:
+        value.CopyFrom(helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, [2, 3, columns]))
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    onnx.save(model, tmp_path / "m.onnx")
+    path = packager.build(tmp_path / "m.onnx", tmp_path / "m.so", targets=list(targets))
+    with packager.load(path) as bundle:
+        found = bundle.run(inputs)
+    for want, got in zip(wanted, found.values(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
+    constants = packager.inspect(path).manifest.constants
+    if targets != ("llvm",):
+        assert {"v0_1", "v0_2", "v1_1", "v1_2"} <= {source for constant in constants for source in constant.sources}
+    packed_bytes = 2 * columns * depth // 2 * 1.6  # with scales and zero points in float32
+    dense_bytes = 2 * columns * depth * 4
+    total = sum(constant.bytes for constant in constants)
+    assert total >= dense_bytes if targets == ("llvm",) else total < packed_bytes

@@ -37,7 +37,7 @@ from packager.frontends.onnx.ops.nn import (
     roi_align,
 )
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, opset
-from packager.frontends.onnx.ops.quantization import integer_math, narrow_types, quantization
+from packager.frontends.onnx.ops.quantization import block_weights, integer_math, narrow_types, quantization
 from packager.frontends.onnx.ops.run_time import choose, sizes
 
 FAMILIES = (
@@ -45,7 +45,7 @@ FAMILIES = (
     *(choose, sequences, sizes, slice_range, sorting, tfidf, topk),
     *(linear, preprocessing, svm, trees),
     *(activations, attention, deform_conv, normalization, pooling, recurrent, resize, roi_align),
-    *(integer_math, narrow_types, quantization),
+    *(block_weights, integer_math, narrow_types, quantization),
 )
 
 

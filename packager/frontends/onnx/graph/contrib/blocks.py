@@ -1,50 +1,40 @@
-"""Rules of weights that are quantized in blocks: of MatMulNBits they are dequantized at build time, of
-GatherBlockQuantized those that a run takes."""
+"""Rules of weights that are quantized in blocks: those of MatMulNBits stay packed as far as backends take them, of
+GatherBlockQuantized those are dequantized that a run takes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from packager.bundle.arrays import Array
 from packager.frontends.onnx.graph.contrib.body import Body, Rule
+from packager.graph.block_weights import BITS, BlockFormat, unpack
 
-
-def _unpacked(packed: Array, bits: int, count: int) -> Array:
-    """Return the last axis of bytes as ``count`` unsigned numbers, the lowest bits first."""
-    if bits == 8:
-        return packed[..., :count]
-    per_byte = 8 // bits
-    shifts = np.arange(per_byte, dtype=np.uint8) * bits
-    numbers = (packed[..., None] >> shifts) & ((1 << bits) - 1)
-    return numbers.reshape(*packed.shape[:-1], -1)[..., :count]
-
-
-def dequantized_rows(b: Body, rows: int, depth: int, bits: int, block: int) -> Array:
-    """Return weights [rows, depth] in float32: (q - zero point) scale, with one scale per row and block."""
-    if bits not in (2, 4, 8):
-        raise ValueError(f"weights of {bits} bits are not supported")
-    blocks = -(-depth // block)
-    packed = b.constant_of(b.input(1), "the weight").reshape(rows, blocks, -1)
-    numbers = _unpacked(packed, bits, block).astype(np.float32)
-    scales = b.constant_of(b.input(2), "the scales").astype(np.float32).reshape(rows, blocks, 1)
-    zero: Array = np.full((1, 1, 1), 1 << bits - 1, np.float32)
-    if b.input(3):
-        given = b.constant_of(b.input(3), "the zero points")
-        whole = given if given.dtype.kind == "f" else _unpacked(given.reshape(rows, -1), bits, blocks)
-        zero = whole.astype(np.float32).reshape(rows, blocks, 1)
-    return np.ascontiguousarray(((numbers - zero) * scales).reshape(rows, blocks * block)[:, :depth])
+# An operator of packager's own: ``ops.quantization.block_weights`` converts it.
+DEQUANTIZE_BLOCKS = "DequantizeBlocks"
 
 
 def _matmul(b: Body) -> list[str]:
     if b.input(4):
         raise ValueError("its input g_idx is not supported")
-    rows, depth = b.required("N"), b.required("K")
-    weight = dequantized_rows(b, rows, depth, b.flag("bits", 4), b.required("block_size"))
-    kind = helper.tensor_dtype_to_np_dtype(b.type_of(b.input(0)))
-    product = b("MatMul", b.input(0), b.array(weight.T, kind))
+    rows, depth, bits, block = b.required("N"), b.required("K"), b.flag("bits", 4), b.required("block_size")
+    if bits not in BITS:
+        raise ValueError(f"weights of {bits} bits are not supported")
+    form = BlockFormat(bits, block, depth, has_zeros=bool(b.input(3)))
+    b.constant_of(b.input(1), "the weight")
+    b.constant_of(b.input(2), "the scales")
+    kind = b.type_of(b.input(0))
+    operands = [b.input(1), b.input(2)]
+    if b.input(3):
+        given = b.constant_of(b.input(3), "the zero points")
+        whole = given if given.dtype.kind == "f" else unpack(given.reshape(rows, -1), bits, form.blocks)
+        operands.append(b.array(whole, np.float32))
+    weights = b(DEQUANTIZE_BLOCKS, *operands, bits=bits, block=block, depth=depth, rows=rows)
+    b.declare(weights, TensorProto.FLOAT, (rows, depth))
+    turned = b("Transpose", weights, perm=[1, 0])
+    wide = turned if kind == TensorProto.FLOAT else b("Cast", turned, to=kind)
+    product = b("MatMul", b.input(0), wide)
     return [b("Add", product, b.input(5)) if b.input(5) else product]
 
 

@@ -1,0 +1,103 @@
+"""Relax operators over weights that are quantized in blocks of a few bits.
+
+``packager.dequantize_blocks`` returns such weights as floats. ``packager.block_matmul`` is a product with them, which a
+backend may compute from the packed bits. Weights are packed as those of onnxruntime's MatMulNBits
+(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md): row ``n`` has the weights of column ``n``
+of the result, in blocks along the depth, the lowest bits of a byte first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Op
+
+from packager.bundle.arrays import Array
+from packager.graph.own_operators import register
+
+DEQUANTIZE = "relax.packager.dequantize_blocks"
+MATMUL = "relax.packager.block_matmul"
+BITS = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """``depth`` weights a row, of ``bits`` each, in blocks of ``block``, the last one padded.
+
+    With ``has_zeros`` each block has a zero point of its own, else all have half of the range.
+    """
+
+    bits: int
+    block: int
+    depth: int
+    has_zeros: bool
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a row."""
+        return -(-self.depth // self.block)
+
+    @property
+    def middle(self) -> int:
+        """Half of the range: the zero point where none is given."""
+        return 1 << (self.bits - 1)
+
+
+def dequantize_blocks(packed: Any, scales: Any, zeros: Any, form: BlockFormat) -> relax.Call:
+    """Return the call: (q - zero) scale, float32 [rows, depth].
+
+    ``packed`` is uint8 [rows, blocks, block * bits / 8], ``scales`` and ``zeros`` are float32 [rows, blocks]. Without
+    ``form.has_zeros``, ``zeros`` is not read.
+    """
+    return relax.Call(Op.get(DEQUANTIZE), [packed, scales, zeros], _attributes(form))
+
+
+def block_matmul(data: Any, packed: Any, scales: Any, zeros: Any, form: BlockFormat) -> relax.Call:
+    """Return the call: ``data``, float32 [..., depth], times the transposed weights, [..., rows]."""
+    return relax.Call(Op.get(MATMUL), [data, packed, scales, zeros], _attributes(form))
+
+
+def _attributes(form: BlockFormat) -> Any:
+    return tvm.ir.make_node(
+        "ir.DictAttrs", bits=form.bits, block=form.block, depth=form.depth, has_zeros=int(form.has_zeros)
+    )
+
+
+def format_of(attrs: Any) -> BlockFormat:
+    """Return the format by the attributes of a call."""
+    return BlockFormat(int(attrs["bits"]), int(attrs["block"]), int(attrs["depth"]), bool(int(attrs["has_zeros"])))
+
+
+def unpack(packed: Array, bits: int, count: int) -> Array:
+    """Return the last axis of bytes as ``count`` unsigned numbers, the lowest bits first."""
+    if bits == 8:
+        return packed[..., :count]
+    shifts = np.arange(8 // bits, dtype=np.uint8) * np.uint8(bits)
+    numbers: Array = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return numbers.reshape(*packed.shape[:-1], -1)[..., :count]
+
+
+def dequantized(packed: Array, scales: Array, zeros: Array, form: BlockFormat) -> Array:
+    """Return what ``dequantize_blocks`` computes."""
+    numbers: Array = unpack(packed, form.bits, form.block).astype(np.float32)
+    zero = zeros[..., None] if form.has_zeros else np.float32(form.middle)
+    whole = ((numbers - zero) * scales[..., None]).reshape(len(packed), -1)
+    return np.ascontiguousarray(whole[:, : form.depth])
+
+
+def _infer_weights(call: Any, _builder: Any) -> Any:
+    return relax.TensorType([call.args[0].ty.shape.values[0], int(call.attrs["depth"])], "float32")
+
+
+def _infer_matmul(call: Any, _builder: Any) -> Any:
+    data, packed = call.args[0].ty, call.args[1].ty
+    return relax.TensorType([*data.shape.values[:-1], packed.shape.values[0]], "float32")
+
+
+WEIGHTS = ("packed", "scales", "zeros")
+register(DEQUANTIZE, "Weights quantized in blocks, as floats", WEIGHTS, _infer_weights)
+register(MATMUL, "A product with weights quantized in blocks", ("data", *WEIGHTS), _infer_matmul)
