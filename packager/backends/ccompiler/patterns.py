@@ -14,11 +14,13 @@ from tvm.relax.dpl import is_op, is_tuple, wildcard
 
 from packager.backends.base import Match, Pattern, Search
 from packager.backends.ccompiler.core import permutations
+from packager.backends.ccompiler.core.checks import NUMBERS, anchor, dtypes_of, has_channels, is_static
 from packager.backends.ccompiler.core.expressions import ARITIES, CTYPES
 from packager.backends.ccompiler.core.operations import VIEWS
 from packager.backends.ccompiler.core.problems import FLOATS, find_attention, read_layer_norm, read_sum
 from packager.backends.ccompiler.core.shapes import Shape
 from packager.backends.ccompiler.core.statistics import statistics_of
+from packager.backends.ccompiler.pool_patterns import pool_patterns
 from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.block_weights import format_of
 from packager.graph.dataflow import scalar_of, shape_of
@@ -26,8 +28,6 @@ from packager.graph.normalize import NAME as NORMALIZE
 from packager.graph.normalize import attributes_of_call
 from packager.graph.tree_ensemble import NAME as TREES
 
-# Element types of anchors.
-NUMBERS = (*FLOATS, "int8", "int32")
 # Layouts of data and weights of convolutions.
 LAYOUTS = {"conv1d": ("NWC", "OWI"), "conv2d": ("NHWC", "OHWI")}
 
@@ -37,26 +37,21 @@ def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
     makers: dict[str, Callable[[], Sequence[Pattern | Search]]] = {
         "elementwise": lambda: [*_elementwise(), *_moves()],
         "dense": lambda: [
-            _anchor("dense", is_op("relax.matmul")(wildcard(), wildcard()), _is_dense),
-            _anchor("block_matmul", is_op(BLOCK_MATMUL)(*(wildcard() for _ in range(4))), _is_block_matmul),
+            anchor("dense", is_op("relax.matmul")(wildcard(), wildcard()), _is_dense),
+            anchor("block_matmul", is_op(BLOCK_MATMUL)(*(wildcard() for _ in range(4))), _is_block_matmul),
         ],
         "conv2d": lambda: [
-            _anchor(name, is_op(f"relax.nn.{name}")(wildcard(), wildcard()), _is_convolution) for name in LAYOUTS
+            anchor(name, is_op(f"relax.nn.{name}")(wildcard(), wildcard()), _is_convolution) for name in LAYOUTS
         ],
-        "pool2d": _pool2d,
+        "pool2d": pool_patterns,
         "softmax": lambda: [
-            _anchor(name, is_op(f"relax.nn.{name}")(wildcard()), _is_softmax) for name in ("softmax", "log_softmax")
+            anchor(name, is_op(f"relax.nn.{name}")(wildcard()), _is_softmax) for name in ("softmax", "log_softmax")
         ],
         "layer_norm": _layer_norm,
         "attention": lambda: [Search("ccompiler.attention", "nn.softmax", find_attention, anchor=True)],
-        "trees": lambda: [_anchor("trees", is_op(TREES)(*(wildcard() for _ in range(5))), _is_tree_ensemble)],
+        "trees": lambda: [anchor("trees", is_op(TREES)(*(wildcard() for _ in range(5))), _is_tree_ensemble)],
     }
     return [pattern for group in groups for pattern in makers[group]()]
-
-
-def _anchor(name: str, pattern: Any, check: Callable[[Match], bool]) -> Pattern:
-    """Return the pattern of an anchor, an operator with a loop nest of its own."""
-    return Pattern(f"ccompiler.{name}", pattern, check=check, anchor=True)
 
 
 def _elementwise() -> list[Pattern]:
@@ -91,18 +86,6 @@ def _view() -> Any:
     return functools.reduce(operator.or_, map(_through, sorted(VIEWS)))
 
 
-def _pool2d() -> list[Pattern]:
-    pools = [_anchor(name, is_op(f"relax.nn.{name}")(wildcard()), _is_pool2d) for name in ("max_pool2d", "avg_pool2d")]
-    adaptive = is_op("relax.nn.adaptive_avg_pool2d")(wildcard())
-    rows = is_op("relax.reshape")(wildcard(), wildcard())
-    return [
-        *pools,
-        _anchor("avg_pool1d", is_op("relax.nn.avg_pool1d")(rows), _is_mean_of_neighbors),
-        _anchor("avg_pool2d", adaptive, _is_global_pool),
-        _anchor("avg_pool2d", is_op("relax.mean")(wildcard()), _is_spatial_mean),
-    ]
-
-
 def _layer_norm() -> list[Pattern]:
     whole = is_op("relax.nn.layer_norm")(wildcard(), wildcard(), wildcard())
     data = wildcard()
@@ -111,35 +94,27 @@ def _layer_norm() -> list[Pattern]:
     deviation = is_op("relax.sqrt")(is_op("relax.add")(is_op("relax.mean")(square), wildcard()))
     parts = is_op("relax.divide")(centered, deviation)
     return [
-        _anchor("normalize", is_op(NORMALIZE)(wildcard()), _is_normalization),
-        _anchor("layer_norm", whole, _is_layer_norm),
-        replace(_anchor("layer_norm", parts, _is_decomposed_layer_norm), problem=read_layer_norm),
+        anchor("normalize", is_op(NORMALIZE)(wildcard()), _is_normalization),
+        anchor("layer_norm", whole, _is_layer_norm),
+        replace(anchor("layer_norm", parts, _is_decomposed_layer_norm), problem=read_layer_norm),
     ]
-
-
-def _is_static(extents: Sequence[Any]) -> bool:
-    return all(isinstance(extent, int) for extent in extents)
-
-
-def _dtypes(call: Any) -> set[str]:
-    return {str(value.ty.dtype) for value in (*call.args, call) if isinstance(value.ty, relax.TensorType)}
 
 
 def _is_elementwise(match: Match) -> bool:
     """Whether shapes are known, element types have a C type, and it computes more than a number from numbers."""
     for call in match.calls:
         tensors = [arg for arg in call.args if isinstance(arg.ty, relax.TensorType)]
-        if any(shape_of(tensor) is None for tensor in (*tensors, call)) or not _dtypes(call) <= CTYPES.keys():
+        if any(shape_of(tensor) is None for tensor in (*tensors, call)) or not dtypes_of(call) <= CTYPES.keys():
             return False
     call = match.calls[-1]
-    is_integer_power = call.op.name == "relax.power" and not _dtypes(call) <= {*FLOATS, "float64"}
+    is_integer_power = call.op.name == "relax.power" and not dtypes_of(call) <= {*FLOATS, "float64"}
     return bool(shape_of(call)) and not is_integer_power and not _is_copy(call)
 
 
 def _is_copy(call: Any) -> bool:
     """Whether it is an identity: worth no loop of its own, nor a result of a partition."""
     same = call.op.name == "relax.broadcast_to" and str(shape_of(call)) == str(shape_of(call.args[0]))
-    return same or (call.op.name == "relax.astype" and len(_dtypes(call)) == 1)
+    return same or (call.op.name == "relax.astype" and len(dtypes_of(call)) == 1)
 
 
 def _is_sum_of_tensors(match: Match) -> bool:
@@ -149,7 +124,7 @@ def _is_sum_of_tensors(match: Match) -> bool:
     fields = stack.args[0].fields if isinstance(stack.args[0], relax.Tuple) else ()
     shapes = {str(shape_of(field)) for field in fields}
     same = len(shapes) == 1 and shape_of(total) is not None and shapes == {str(shape_of(total))}
-    return bool(same and axes == [0] and int(stack.attrs.axis or 0) == 0 and _dtypes(total) <= {"float32", "int32"})
+    return bool(same and axes == [0] and int(stack.attrs.axis or 0) == 0 and dtypes_of(total) <= {"float32", "int32"})
 
 
 def _is_dense(match: Match) -> bool:
@@ -185,9 +160,9 @@ def _is_convolution(match: Match) -> bool:
     attrs, extents = call.attrs, shape_of(weight)
     layout, kernel_layout = LAYOUTS[call.op.name.removeprefix("relax.nn.")]
     last = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == (layout, kernel_layout, layout)
-    if not last or extents is None or not _is_static(extents) or not match.is_constant(weight):
+    if not last or extents is None or not is_static(extents) or not match.is_constant(weight):
         return False
-    return _is_product(call) and _has_channels(shape_of(data)) and shape_of(call) is not None
+    return _is_product(call) and has_channels(shape_of(data)) and shape_of(call) is not None
 
 
 def _is_concat(match: Match) -> bool:
@@ -206,14 +181,14 @@ def _permuted(match: Match) -> tuple[Shape, list[int]] | None:
     """Return the shape that is permuted and the axes, if the element type has a C type."""
     call = match.calls[-1]
     shape = shape_of(call.args[0])
-    known = shape is not None and call.attrs.axes is not None and _dtypes(call) <= CTYPES.keys()
+    known = shape is not None and call.attrs.axes is not None and dtypes_of(call) <= CTYPES.keys()
     return (Shape(shape or ()), [int(axis) for axis in call.attrs.axes]) if known else None
 
 
 def _is_interleaving(match: Match) -> bool:
     """Whether it swaps channel groups and the channels of a group, as shuffles of NHWC do, or as much symbolically."""
     moved = _permuted(match)
-    return moved is not None and permutations.interleaves(*moved) and (len(moved[1]) == 5 or not _is_static(moved[0]))
+    return moved is not None and permutations.interleaves(*moved) and (len(moved[1]) == 5 or not is_static(moved[0]))
 
 
 def _is_channels_last(match: Match) -> bool:
@@ -223,52 +198,15 @@ def _is_channels_last(match: Match) -> bool:
 def _is_transpose(match: Match) -> bool:
     """Whether it is any other permutation, of symbolic extents: ``llvm`` fuses those of known ones with others."""
     moved = _permuted(match)
-    if moved is None or not permutations.is_transpose(*moved) or _is_static(moved[0]):
+    if moved is None or not permutations.is_transpose(*moved) or is_static(moved[0]):
         return False
     return len(permutations.permutation_of(*moved).axes) > 1
-
-
-def _is_mean_of_neighbors(match: Match) -> bool:
-    """Whether it is along rows, and the padding is counted."""
-    call = match.calls[-1]
-    attrs, shape = call.attrs, shape_of(call)
-    plain = attrs.layout == "NCW" and int(attrs.strides[0]) == 1 and int(attrs.dilation[0]) == 1
-    if shape is None or str(shape) != str(shape_of(call.args[0])) or not _is_static(shape[1:]) or shape[1] != 1:
-        return False
-    counted = attrs.count_include_pad or not any(map(int, attrs.padding))
-    return bool(plain and counted and _dtypes(call) == {"float32"})
-
-
-def _is_pool2d(match: Match) -> bool:
-    (call,) = match.calls
-    attrs = call.attrs
-    last = attrs.layout == "NHWC" and attrs.out_layout in ("", "NHWC")
-    taken = {*NUMBERS, "uint8"} if call.op.name == "relax.nn.max_pool2d" else set(NUMBERS)
-    return last and shape_of(call) is not None and _has_channels(shape_of(call.args[0])) and _dtypes(call) <= taken
-
-
-def _has_channels(shape: tuple[Any, ...] | None) -> bool:
-    """Whether the number of channels of NHWC is known."""
-    return shape is not None and isinstance(shape[-1], int)
-
-
-def _is_global_pool(match: Match) -> bool:
-    (call,) = match.calls
-    shape = shape_of(call) or ()
-    return shape[1:3] == (1, 1) and call.attrs.layout == "NHWC" and _has_channels(shape) and _dtypes(call) <= {*FLOATS}
-
-
-def _is_spatial_mean(match: Match) -> bool:
-    (call,) = match.calls
-    shape = shape_of(call.args[0])
-    axes = sorted(int(axis) % 4 for axis in call.attrs.axis or ())
-    return _has_channels(shape) and len(shape or ()) == 4 and axes == [1, 2] and _dtypes(call) <= set(FLOATS)
 
 
 def _is_softmax(match: Match) -> bool:
     (call,) = match.calls
     shape = shape_of(call)
-    if not shape or not _dtypes(call) <= set(FLOATS):
+    if not shape or not dtypes_of(call) <= set(FLOATS):
         return False
     return all(isinstance(extent, int) and extent == 1 for extent in shape[int(call.attrs.axis) % len(shape) + 1 :])
 
@@ -283,7 +221,7 @@ def _is_layer_norm(match: Match) -> bool:
     (call,) = match.calls
     shape = shape_of(call)
     axes = sorted(int(axis) % len(shape) for axis in call.attrs.axes) if shape else []
-    return bool(shape and axes == list(range(len(shape) - len(axes), len(shape))) and _dtypes(call) <= set(FLOATS))
+    return bool(shape and axes == list(range(len(shape) - len(axes), len(shape))) and dtypes_of(call) <= set(FLOATS))
 
 
 def _is_normalization(match: Match) -> bool:
@@ -291,7 +229,7 @@ def _is_normalization(match: Match) -> bool:
     (call,) = match.calls
     shape = shape_of(call)
     found = shape and statistics_of(Shape(shape), attributes_of_call(call.attrs))
-    return bool(found and _dtypes(call) == {"float32"})
+    return bool(found and dtypes_of(call) == {"float32"})
 
 
 def _is_decomposed_layer_norm(match: Match) -> bool:
@@ -307,4 +245,4 @@ def _is_decomposed_layer_norm(match: Match) -> bool:
             return False
         if call.op.name == "relax.add" and scalar_of(call.args[1]) is None:
             return False
-    return _dtypes(division) == {"float32"}
+    return dtypes_of(division) == {"float32"}

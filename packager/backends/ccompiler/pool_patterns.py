@@ -1,0 +1,54 @@
+"""The patterns of pooling, as operators of pooling and as means."""
+
+from __future__ import annotations
+
+from tvm.relax.dpl import is_op, wildcard
+
+from packager.backends.base import Match, Pattern
+from packager.backends.ccompiler.core.checks import NUMBERS, anchor, dtypes_of, has_channels, is_static
+from packager.backends.ccompiler.core.problems import FLOATS
+from packager.graph.dataflow import shape_of
+
+
+def pool_patterns() -> list[Pattern]:
+    pools = [anchor(name, is_op(f"relax.nn.{name}")(wildcard()), _is_pool2d) for name in ("max_pool2d", "avg_pool2d")]
+    adaptive = is_op("relax.nn.adaptive_avg_pool2d")(wildcard())
+    rows = is_op("relax.reshape")(wildcard(), wildcard())
+    return [
+        *pools,
+        anchor("avg_pool1d", is_op("relax.nn.avg_pool1d")(rows), _is_mean_of_neighbors),
+        anchor("avg_pool2d", adaptive, _is_global_pool),
+        anchor("avg_pool2d", is_op("relax.mean")(wildcard()), _is_spatial_mean),
+    ]
+
+
+def _is_mean_of_neighbors(match: Match) -> bool:
+    """Whether it is along rows, and the padding is counted."""
+    call = match.calls[-1]
+    attrs, shape = call.attrs, shape_of(call)
+    plain = attrs.layout == "NCW" and int(attrs.strides[0]) == 1 and int(attrs.dilation[0]) == 1
+    if shape is None or str(shape) != str(shape_of(call.args[0])) or not is_static(shape[1:]) or shape[1] != 1:
+        return False
+    counted = attrs.count_include_pad or not any(map(int, attrs.padding))
+    return bool(plain and counted and dtypes_of(call) == {"float32"})
+
+
+def _is_pool2d(match: Match) -> bool:
+    (call,) = match.calls
+    attrs = call.attrs
+    last = attrs.layout == "NHWC" and attrs.out_layout in ("", "NHWC")
+    taken = {*NUMBERS, "uint8"} if call.op.name == "relax.nn.max_pool2d" else set(NUMBERS)
+    return last and shape_of(call) is not None and has_channels(shape_of(call.args[0])) and dtypes_of(call) <= taken
+
+
+def _is_global_pool(match: Match) -> bool:
+    (call,) = match.calls
+    shape = shape_of(call) or ()
+    return shape[1:3] == (1, 1) and call.attrs.layout == "NHWC" and has_channels(shape) and dtypes_of(call) <= {*FLOATS}
+
+
+def _is_spatial_mean(match: Match) -> bool:
+    (call,) = match.calls
+    shape = shape_of(call.args[0])
+    axes = sorted(int(axis) % 4 for axis in call.attrs.axis or ())
+    return has_channels(shape) and len(shape or ()) == 4 and axes == [1, 2] and dtypes_of(call) <= set(FLOATS)
