@@ -11,7 +11,7 @@ from tvm import relax, s_tir, tirx
 from tvm.tirx import stmt as st
 
 from packager.bundle.manifest import Dim
-from packager.graph import block_weights, symbolic, tree_ensemble
+from packager.graph import block_weights, recurrent, symbolic, tree_ensemble
 from packager.graph.dataflow import bindings_of
 from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Cost, Kernel
@@ -37,7 +37,7 @@ def estimate(kernel: Kernel, names: Mapping[Any, Extent], dims: Mapping[str, Dim
 def estimate_function(function: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> Cost:
     """Return the cost of a Relax function of operators; ``names`` maps its shape variables to extents.
 
-    Matmuls and convolutions count two operations per multiply-add, of any type; other floating-point operators count
+    Products count two operations per multiply-add, of any type; other floating-point operators count
     one per element read or written, whichever is more.
     """
 
@@ -67,10 +67,12 @@ def estimate_function(function: Any, names: Mapping[Any, Extent], dims: Mapping[
 
 
 def _multiplications(call: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
-    """Return the multiply-adds per output element of a matmul or convolution; 0 for other operators."""
+    """Return the operations of products per output element: a matmul's, a convolution's, a recurrent layer's; or 0."""
     name = getattr(call.op, "name", "")
     if name in ("relax.matmul", block_weights.MATMUL):
         return 2 * symbolic.maximum(call.args[0].ty.shape.values[-1], names, dims)
+    if name == recurrent.NAME:  # with the rows of all gates of a direction
+        return 2 * int(call.args[1].ty.shape.values[1])
     if name.startswith("relax.nn.conv") and not name.endswith("transpose"):
         layout = str(call.attrs.kernel_layout)
         weight = call.args[1].ty.shape.values

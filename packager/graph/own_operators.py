@@ -10,8 +10,12 @@ import tvm_ffi
 from tvm.ir import Op, _ffi_api
 
 
-def register(name: str, description: str, operands: Sequence[str], infer: Callable[[Any, Any], Any]) -> None:
+def register(
+    name: str, description: str, operands: Sequence[str], infer: Callable[[Any, Any], Any], *, variadic: bool = False
+) -> None:
     """Register a pure operator; ``infer(call, builder)`` returns the type of its result.
+
+    A ``variadic`` one may have more operands.
 
     TVM's registry outlives the interpreter, so the function must too.
     """
@@ -19,7 +23,7 @@ def register(name: str, description: str, operands: Sequence[str], infer: Callab
         return
     _ffi_api.RegisterOp(name, description)
     operator = Op.get(name)
-    operator.set_num_inputs(len(operands))
+    operator.set_num_inputs(-1 if variadic else len(operands))
     for operand in operands:
         operator.add_argument(operand, "Tensor", "")
     function = tvm_ffi.convert(infer)

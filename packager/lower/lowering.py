@@ -31,6 +31,7 @@ from packager.lower.legalize.block_weights import legalize_block_matmul, legaliz
 from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.normalize import expand_norms
+from packager.lower.legalize.recurrent import expand_recurrent
 from packager.lower.legalize.reshape import legalize_reshape, rewrite_reshapes
 from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
 from packager.transforms.clamp_indices import clamp_folded_indices, clamp_indices, legalize_take
@@ -120,7 +121,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     device = DEVICES[device_name]
     sites = _sites(model)
     # Folds again after prepare: packed weights (CPU) and changed layouts are new arithmetic on constants.
-    module = device.change_layouts(model.module, len(model.signature.inputs))
+    module = device.change_layouts(expand_recurrent(model.module), len(model.signature.inputs))
     module, constants = fold_weights(module, model.constants)
     module = apply(LEGALIZE, expand_norms(module))
     _check_legal(module["main"], model.nodes, model.partitions)

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.slow
 
 class TestCCompiler(FewAlone, PartitionConformance):
     kind = "ccompiler"
-    elsewhere = frozenset({"ccompiler.trees"})  # tests/integration/onnx/test_ml_*.py
+    # tests/integration/onnx/test_ml_*.py, tests/integration/onnx/test_onnx_recurrent.py
+    elsewhere = frozenset({"ccompiler.trees", "ccompiler.recurrent"})
     values = {
         "operators": ["conv2d", "softmax"],
         "header": ["<stdint.h>"],

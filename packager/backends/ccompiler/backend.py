@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from packager.backends.base import Pattern, Search, Target
     from packager.ir.primitives import BackendOutput, Partition
 
-OPERATORS = ("elementwise", "dense", "conv2d", "pool2d", "softmax", "layer_norm", "attention", "trees")
+OPERATORS = ("elementwise", "dense", "conv2d", "pool2d", "softmax", "layer_norm", "attention", "recurrent", "trees")
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from packager.backends.ccompiler.ops.depthwise import add_depthwise, is_depthwis
 from packager.backends.ccompiler.ops.elementwise import add_elementwise
 from packager.backends.ccompiler.ops.normalize import add_normalization
 from packager.backends.ccompiler.ops.pool2d import add_pool2d
+from packager.backends.ccompiler.ops.recurrent import add_recurrent
 from packager.backends.ccompiler.ops.softmax_norm import add_neighbors, add_rows
 from packager.backends.ccompiler.ops.trees import add_trees, gather_of
 from packager.backends.ccompiler.ops.winograd import render_transforms
@@ -68,6 +69,7 @@ ADDERS: dict[str, Adder] = {
     NORMALIZE: add_normalization,
     "attention": add_attention,
     "matmul": add_dense,
+    "packager.recurrent": add_recurrent,
     "packager.tree_ensemble": add_trees,
     "packager.block_matmul": add_block_matmul,
 }

@@ -26,6 +26,8 @@ from packager.graph.block_weights import format_of
 from packager.graph.dataflow import scalar_of, shape_of
 from packager.graph.normalize import NAME as NORMALIZE
 from packager.graph.normalize import attributes_of_call
+from packager.graph.recurrent import NAME as RECURRENT
+from packager.graph.recurrent import operands_of_call
 from packager.graph.tree_ensemble import NAME as TREES
 
 # Layouts of data and weights of convolutions.
@@ -49,6 +51,9 @@ def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
         ],
         "layer_norm": _layer_norm,
         "attention": lambda: [Search("ccompiler.attention", "nn.softmax", find_attention, anchor=True)],
+        "recurrent": lambda: [
+            anchor("recurrent", is_op(RECURRENT)(wildcard(), wildcard(), varg_default_wildcard=True), _is_recurrent)
+        ],
         "trees": lambda: [anchor("trees", is_op(TREES)(*(wildcard() for _ in range(5))), _is_tree_ensemble)],
     }
     return [pattern for group in groups for pattern in makers[group]()]
@@ -209,6 +214,15 @@ def _is_softmax(match: Match) -> bool:
     if not shape or not dtypes_of(call) <= set(FLOATS):
         return False
     return all(isinstance(extent, int) and extent == 1 for extent in shape[int(call.attrs.axis) % len(shape) + 1 :])
+
+
+def _is_recurrent(match: Match) -> bool:
+    """Whether weights are constants, and all floats are of one type that there are tiles for."""
+    operands = operands_of_call(match.calls[-1])
+    constants = [operands.weights, operands.peepholes, operands.hidden_bias]
+    floats = [operands.x, operands.initial_h, operands.initial_c, *constants]
+    types = {str(operand.ty.dtype) for operand in floats if operand is not None}
+    return len(types) == 1 and types <= set(FLOATS) and all(c is None or match.is_constant(c) for c in constants)
 
 
 def _is_tree_ensemble(match: Match) -> bool:

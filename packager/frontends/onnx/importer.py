@@ -123,7 +123,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             attributes = self._parse_attr(node.attribute)
             attributes["tvm_custom"] = {
                 **{"name": node.name, "num_outputs": len(node.output)},
-                **{"types": [self._element_type(name) for name in node.output]},
+                **{"types": [self._element_type(name) for name in node.output], "read": [*map(bool, node.output)]},
                 **{"opset": self.opset, "params": self._params, "analyzer": self.analyzer, "extents": self.extents},
                 **{"relations": self.relations, "node": self.current_node},
             }

@@ -21,6 +21,7 @@ from packager.frontends.torch.ops.convolution import CONVOLUTIONS
 from packager.frontends.torch.ops.elementwise import OPERATORS
 from packager.frontends.torch.ops.nn import NETWORK
 from packager.frontends.torch.ops.program import is_scalar, operator_of
+from packager.frontends.torch.ops.recurrent import RECURRENT
 from packager.frontends.torch.ops.reductions import REDUCTIONS
 from packager.frontends.torch.ops.updates import UPDATES
 from packager.frontends.torch.ops.views import VIEWS
@@ -35,6 +36,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **UPDATES,
     **NETWORK,
     **CONVOLUTIONS,
+    **RECURRENT,
 }
 
 # TVM imports these wrongly: random numbers as zeros, dropout as a no-op, sparse tensors as dense.

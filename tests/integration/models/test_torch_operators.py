@@ -203,3 +203,28 @@ def test_convolutions(dtype: Any, tmp_path: Path) -> None:
 
     inputs = [torch.randn(2, 6, *extents).to(dtype) for extents in ((9,), (4, 5), (3, 2, 4))]
     check(forward, tuple(inputs), tmp_path, tolerance=1e-5 if dtype is torch.float32 else 1e-2)
+
+
+@pytest.mark.parametrize("targets", [["llvm"], ["llvm", "ccompiler"]])
+def test_recurrent_layers_are_loops(targets: list[str], tmp_path: Path) -> None:
+    """Stacked layers of two directions, states given and returned."""
+    lstm = torch.nn.LSTM(6, 5, 2, bidirectional=True, batch_first=True)
+    gru, rnn = torch.nn.GRU(10, 7, bias=False), torch.nn.RNN(7, 3, nonlinearity="relu")
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.gru, self.rnn = lstm, gru, rnn
+
+        def forward(self, x: Any, h: Any, c: Any) -> Any:
+            y, (h, c) = self.lstm(x, (h, c))
+            z, last = self.gru(y.transpose(0, 1))
+            return y, h, c, self.rnn(z)[0], last
+
+    net = Net().eval()
+    inputs = (torch.randn(3, 9, 6), torch.randn(4, 3, 5), torch.randn(4, 3, 5))
+    torch.export.save(torch.export.export(net, inputs), tmp_path / "m.pt2")
+    with packager.load(packager.build(tmp_path / "m.pt2", tmp_path / "m.so", targets=targets)) as bundle:
+        results = bundle(*(tensor.numpy() for tensor in inputs)).values()
+        for result, wanted in zip(results, net(*inputs), strict=True):
+            np.testing.assert_allclose(result, wanted.detach().numpy(), 1e-5, 1e-5)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import helper
 
+import packager
 from packager.errors import ModelError
 from tests.onnx_nodes import FLOAT, check_with_onnxruntime, model_of, run_bundle
 
@@ -56,8 +58,36 @@ def test_the_batch_may_be_symbolic(tmp_path: Path) -> None:
     check_with_onnxruntime(_model("GRU", 1, "batch"), {"x": x}, tmp_path, dims={"batch": (1, 4)})
 
 
-def test_an_unknown_number_of_steps_is_refused(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("targets", [("llvm",), ("llvm", "ccompiler")])
+@pytest.mark.parametrize(("kind", "directions"), [("LSTM", 2), ("GRU", 1)])
+def test_a_run_takes_as_many_steps_as_it_has(kind: str, directions: int, targets: Any, tmp_path: Path) -> None:
+    """The number of steps has no limit but that of the dim, and building does not take longer with it."""
+    attributes = {"direction": "bidirectional"} if directions == 2 else {"direction": "reverse"}
+    model = _model(kind, directions, "batch", "steps", **attributes)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    dims = {"steps": (1, 3000), "batch": (1, 4)}
+    packager.build(tmp_path / "model.onnx", tmp_path / "model.so", dims=dims, targets=targets)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with packager.load(tmp_path / "model.so") as bundle:
+        for steps, batch in ((1, 1), (17, 3), (3000, 4)):
+            feeds = {"x": np.random.default_rng(steps).standard_normal((steps, batch, 5)).astype(np.float32)}
+            made = bundle.run(feeds)
+            for value, wanted in zip(model.graph.output, session.run(None, feeds), strict=True):
+                np.testing.assert_allclose(made[value.name], wanted, rtol=1e-4, atol=1e-5, err_msg=value.name)
+
+
+@pytest.mark.slow
+def test_final_states_alone(tmp_path: Path) -> None:
+    model = _model("LSTM", 2, 2, direction="bidirectional")
+    model.graph.node[0].output[0] = ""
+    del model.graph.output[0]
+    x = np.random.default_rng(1).standard_normal((3, 2, 5)).astype(np.float32)
+    check_with_onnxruntime(model, {"x": x}, tmp_path)
+
+
+def test_an_unknown_activation_is_refused(tmp_path: Path) -> None:
     x = np.zeros((3, 2, 5), np.float32)
     with pytest.raises(ModelError, match="LSTM") as caught:
-        run_bundle(_model("LSTM", 1, 2, "steps"), {"x": x}, tmp_path, dims={"steps": (1, 4000)})
-    assert "number" in (caught.value.detail or "")
+        run_bundle(_model("LSTM", 1, 2, activations=["Sigmoid", "Gelu", "Tanh"]), {"x": x}, tmp_path)
+    assert "Gelu" in (caught.value.detail or "")

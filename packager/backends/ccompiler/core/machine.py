@@ -94,14 +94,18 @@ KINDS = {
 
 @dataclass(frozen=True, order=True)
 class Tile:
-    """A tile function: rows x panels of 16 columns."""
+    """A tile function: rows x panels of 16 columns.
+
+    A ``near`` one does not fetch weights ahead, which the cache has: prefetches of it cost as much as loads.
+    """
 
     kind: str
     rows: int
     panels: int
     vectors: int  # of a panel
+    near: bool = False
 
     @property
     def name(self) -> str:
         """Its name in C."""
-        return f"pk_tile_{self.kind}_{self.rows}x{self.panels * COLUMNS}"
+        return f"pk_tile_{self.kind}_{self.rows}x{self.panels * COLUMNS}{'_near' if self.near else ''}"

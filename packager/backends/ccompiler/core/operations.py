@@ -22,13 +22,8 @@ MOVES = frozenset({"concat", "permute_dims"})
 POOLS = frozenset({"nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean"})
 # Operators with a loop nest of their own.
 CONVOLUTIONS = frozenset({"nn.conv1d", "nn.conv2d"})
-ANCHORS = (
-    frozenset({"matmul", "attention", "packager.tree_ensemble", "packager.block_matmul"})
-    | CONVOLUTIONS
-    | ROW_ANCHORS
-    | POOLS
-    | MOVES
-)
+_SINGLE = frozenset({"matmul", "attention", "packager.recurrent", "packager.tree_ensemble", "packager.block_matmul"})
+ANCHORS = _SINGLE | CONVOLUTIONS | ROW_ANCHORS | POOLS | MOVES
 OPERATORS = frozenset({"sum", "stack"}) | ANCHORS | ARITIES.keys()
 # Operators that leave every element where it is.
 VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Kind, Machine, Tile
@@ -106,23 +107,27 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
     kinds = [kind for kind in KINDS.values() if any(tile.kind == kind.name for tile in tiles)]
     if not kinds:
         return []
-    values = {"chunk": CHUNK, "bytes": machine.vector_bytes, "fetch": fetch, "few": FEW}
+    values = {"chunk": CHUNK, "bytes": machine.vector_bytes, "few": FEW}
     elements = {"quads": machine.quads, "embedded": EMBEDDED if machine.embeds else ()}
     made = [
         render("ccompiler/common/gather.h.j2", values, kinds=kinds),
         render("ccompiler/common/elements.h.j2", elements, kinds=kinds),
     ]
-    for kind in kinds:
+    for kind, near in product(kinds, (False, True)):
+        own = sorted(tile for tile in tiles if (tile.kind, tile.near) == (kind.name, near))
+        if not own:
+            continue
         registers = registers_of(machine, kind.name)
-        types = {"kind": kind.name, "data": kind.data, "weight": kind.weight, "total": kind.total, "unit": kind.unit}
-        own = sorted(tile for tile in tiles if tile.kind == kind.name)
+        types = {
+            **{"kind": kind.name, "data": kind.data, "weight": kind.weight, "total": kind.total, "unit": kind.unit},
+            **{"step": COLUMNS * kind.pair, "near": near, "fetch": fetch and not near},
+        }
         for tile in own:
             made.append(
                 render(
                     "ccompiler/gemm/tile.c.j2",
                     values,
                     **types,
-                    step=COLUMNS * kind.pair,
                     feature="PK_QUADS" if machine.quads and kind.name == "u8" else "",
                     name=tile.name,
                     rows=tile.rows,
@@ -131,15 +136,6 @@ def render_tiles(machine: Machine, tiles: Set[Tile], *, fetch: bool = True) -> l
                     vectors=tile.vectors,
                 )
             )
-        made.append(
-            render(
-                "ccompiler/gemm/products.c.j2",
-                values,
-                **types,
-                step=COLUMNS * kind.pair,
-                most=registers.rows,
-                widths=registers.widths,
-                tiles=own,
-            )
-        )
+        products = {"most": registers.rows, "widths": registers.widths, "tiles": own}
+        made.append(render("ccompiler/gemm/products.c.j2", values, **types, **products))
     return [text.trimmed() for text in made]

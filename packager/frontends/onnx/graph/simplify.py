@@ -38,6 +38,8 @@ from packager.frontends.onnx.graph.vector_moves import gather_moves
 
 # Operators whose optional outputs are computed only if the node has them.
 OPTIONAL_OUTPUTS = ("LayerNormalization", "Attention", "Dropout", "MaxPool")
+# Operators with optional outputs in between.
+RECURRENT = ("RNN", "GRU", "LSTM")
 SCATTERS = ("ScatterND", "ScatterElements", "Scatter")
 # The first opset in which Slice takes its bounds as inputs.
 FIRST_SLICE = 10
@@ -283,6 +285,8 @@ def _drop_unused(graph: onnx.GraphProto) -> None:
         if used.intersection(node.output):
             while node.op_type in OPTIONAL_OUTPUTS and node.output[-1] not in used:
                 del node.output[-1:]
+            if is_standard(node) and node.op_type in RECURRENT:
+                node.output[:] = [name if name in used else "" for name in node.output]
             kept.append(node)
             used.update(all_inputs(node))
     replace_all(graph.node, reversed(kept))

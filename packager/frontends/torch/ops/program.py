@@ -15,6 +15,8 @@ _ATEN = torch.ops.aten
 # Not decomposed: attention would become a dozen operators that no backend recognizes, and matmuls would become
 # reshapes around 2-D matmuls.
 KEPT = (_ATEN.scaled_dot_product_attention.default, _ATEN.linear.default, _ATEN.matmul.default)
+# Decomposed they are unrolled.
+RECURRENT = (_ATEN.lstm.input, _ATEN.gru.input, _ATEN.rnn_tanh.input, _ATEN.rnn_relu.input)
 # The largest precomputed result, in elements.
 LARGEST_KNOWN = 2**22
 # Prefixes of torch's names for literals of the source, which users cannot name as constants.
@@ -31,11 +33,28 @@ def decompose(program: Any) -> Any:
     _drop_ranges_of_expressions(program)
     program.example_inputs = None  # torch would check them, and their containers may have types that are not there
     table = torch.export.default_decompositions()
-    for operator in KEPT:
+    for operator in (*KEPT, *_kept_recurrent(program)):
         table.pop(operator, None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about deprecated calls of its own
         return program.run_decompositions(table)
+
+
+def _kept_recurrent(program: Any) -> list[Any]:
+    """Return the recurrent operators of a program, unless one projects its hidden states (``proj_size``)."""
+    kept = []
+    for operator in RECURRENT:
+        nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target is operator]
+        if nodes and not any(has_projection(node) for node in nodes):
+            kept.append(operator)
+    return kept
+
+
+def has_projection(node: Any) -> bool:
+    """Tell whether a recurrent layer has a third matrix."""
+    weights = [weight.meta["val"] for weight in node.args[2]]
+    matrices = sum(weight.ndim == 2 for weight in weights)
+    return bool(matrices != 2 * int(node.args[4]) * (1 + int(node.args[7])))
 
 
 def _drop_ranges_of_expressions(program: Any) -> None:
