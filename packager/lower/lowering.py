@@ -17,6 +17,8 @@ from packager.errors import ModelError, UnsupportedOperatorsError, last_line
 from packager.graph import block_weights, tree_ensemble
 from packager.graph.control_flow import is_computed, is_control_flow
 from packager.graph.dataflow import bindings_of, called_function
+from packager.graph.resize import NAME as RESIZE
+from packager.graph.resize import legalize_resize
 from packager.graph.rewrite import apply
 from packager.ir.model import CallSource, LoweredModel, PartitionedModel
 from packager.ir.primitives import CallSite, FunctionGroup, Kernel
@@ -53,6 +55,7 @@ LEGALIZERS = {
     tree_ensemble.NAME: legalize_tree_ensemble,
     block_weights.DEQUANTIZE: legalize_dequantize_blocks,
     block_weights.MATMUL: legalize_block_matmul,
+    RESIZE: legalize_resize,
 }
 TIDY = [
     _R.AnnotateTIROpPattern(),

@@ -20,6 +20,8 @@ from packager.bundle.arrays import Array
 from packager.graph.dataflow import bindings_of, called_function, operator_of, variables_of
 from packager.graph.evaluate import evaluate
 from packager.graph.identity import IdentityMap
+from packager.graph.resize import NAME as RESIZE
+from packager.graph.resize import legalize_resize
 from packager.graph.rewrite import unique_name, with_main
 from packager.ir.model import NamedArray
 from packager.transforms.clamp_indices import clamp_indices, legalize_take
@@ -173,7 +175,7 @@ def _run(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -
     functions = {v: f for v, f in lifted.functions.items() if v.name_hint not in ("main", TRANSFORM)}
     module = tvm.IRModule({**functions, TRANSFORM: transform})
     module = relax.transform.DeadCodeElimination([TRANSFORM])(module)
-    module = relax.transform.LegalizeOps({"relax.take": legalize_take})(module)
+    module = relax.transform.LegalizeOps({"relax.take": legalize_take, RESIZE: legalize_resize})(module)
     # Constant indices may be out of bounds: that would crash the build, or make it nondeterministic.
     clamped = {v: clamp_indices(f) if isinstance(f, tirx.PrimFunc) else f for v, f in module.functions.items()}
     module = tvm.IRModule(clamped, attrs=module.attrs)

@@ -52,7 +52,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     if wanted.float8_matmuls:
         module = convert_float8_matmuls(apply(TIDY, module), num_inputs)
     if device == "cpu" and wanted.normalizations:
-        module = raise_norms(apply(TIDY, drop_no_ops(module)))
+        module = raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs)
         module = regroup_norms(apply(TIDY, module), num_inputs, constants)
     if device == "cpu" and wanted.transposed_convolutions:
         module = apply(TIDY, lower_transposed_convolutions(module, num_inputs))

@@ -24,6 +24,7 @@ from packager.backends.ccompiler.core.operations import (
     MOVES,
     NORMALIZE,
     POOLS,
+    RESIZE,
     ROW_ANCHORS,
     CannotRender,
     Operation,
@@ -42,6 +43,7 @@ from packager.backends.ccompiler.ops.elementwise import add_elementwise
 from packager.backends.ccompiler.ops.normalize import add_normalization
 from packager.backends.ccompiler.ops.pool2d import add_pool2d
 from packager.backends.ccompiler.ops.recurrent import add_recurrent
+from packager.backends.ccompiler.ops.resize import add_resize
 from packager.backends.ccompiler.ops.softmax_norm import add_neighbors, add_rows
 from packager.backends.ccompiler.ops.trees import add_trees, gather_of
 from packager.backends.ccompiler.ops.winograd import render_transforms
@@ -67,6 +69,7 @@ ADDERS: dict[str, Adder] = {
     **dict.fromkeys(CONVOLUTIONS, add_conv2d),
     "nn.avg_pool1d": add_neighbors,
     NORMALIZE: add_normalization,
+    RESIZE: add_resize,
     "attention": add_attention,
     "matmul": add_dense,
     "packager.recurrent": add_recurrent,

@@ -18,16 +18,17 @@ from packager.backends.ccompiler.core.checks import NUMBERS, anchor, dtypes_of, 
 from packager.backends.ccompiler.core.expressions import ARITIES, CTYPES
 from packager.backends.ccompiler.core.operations import VIEWS
 from packager.backends.ccompiler.core.problems import FLOATS, find_attention, read_layer_norm, read_sum
+from packager.backends.ccompiler.core.resize_tables import read_tables
 from packager.backends.ccompiler.core.shapes import Shape
-from packager.backends.ccompiler.core.statistics import statistics_of
+from packager.backends.ccompiler.core.statistics import statistics_of_call
 from packager.backends.ccompiler.pool_patterns import pool_patterns
 from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.block_weights import format_of
 from packager.graph.dataflow import scalar_of, shape_of
 from packager.graph.normalize import NAME as NORMALIZE
-from packager.graph.normalize import attributes_of_call
 from packager.graph.recurrent import NAME as RECURRENT
 from packager.graph.recurrent import operands_of_call
+from packager.graph.resize import NAME as RESIZE
 from packager.graph.tree_ensemble import NAME as TREES
 
 # Layouts of data and weights of convolutions.
@@ -78,6 +79,11 @@ def _moves() -> list[Pattern]:
     return [
         Pattern("ccompiler.concat", is_op("relax.concat")(wildcard()), check=_is_concat),
         Pattern("ccompiler.interleave", is_op("relax.permute_dims")(wildcard()), check=_is_interleaving),
+        Pattern(
+            "ccompiler.resize",
+            is_op(RESIZE)(wildcard(), wildcard()),
+            check=lambda m: read_tables(m.calls[0]) is not None,
+        ),
         Pattern("ccompiler.channels_last", is_op("relax.permute_dims")(wildcard()), check=_is_channels_last),
         Pattern("ccompiler.transpose", is_op("relax.permute_dims")(wildcard()), check=_is_transpose),
     ]
@@ -99,7 +105,7 @@ def _layer_norm() -> list[Pattern]:
     deviation = is_op("relax.sqrt")(is_op("relax.add")(is_op("relax.mean")(square), wildcard()))
     parts = is_op("relax.divide")(centered, deviation)
     return [
-        anchor("normalize", is_op(NORMALIZE)(wildcard()), _is_normalization),
+        anchor("normalize", is_op(NORMALIZE)(wildcard()), lambda m: statistics_of_call(m.calls[0]) is not None),
         anchor("layer_norm", whole, _is_layer_norm),
         replace(anchor("layer_norm", parts, _is_decomposed_layer_norm), problem=read_layer_norm),
     ]
@@ -182,6 +188,10 @@ def _is_concat(match: Match) -> bool:
     return {str(value.ty.dtype) for value in (*fields, call)} <= CTYPES.keys()
 
 
+def _is_resize(match: Match) -> bool:
+    return read_tables(match.calls[0]) is not None
+
+
 def _permuted(match: Match) -> tuple[Shape, list[int]] | None:
     """Return the shape that is permuted and the axes, if the element type has a C type."""
     call = match.calls[-1]
@@ -236,14 +246,6 @@ def _is_layer_norm(match: Match) -> bool:
     shape = shape_of(call)
     axes = sorted(int(axis) % len(shape) for axis in call.attrs.axes) if shape else []
     return bool(shape and axes == list(range(len(shape) - len(axes), len(shape))) and dtypes_of(call) <= set(FLOATS))
-
-
-def _is_normalization(match: Match) -> bool:
-    """Whether the elements of each statistic are those of adjacent axes."""
-    (call,) = match.calls
-    shape = shape_of(call)
-    found = shape and statistics_of(Shape(shape), attributes_of_call(call.attrs))
-    return bool(found and dtypes_of(call) == {"float32"})
 
 
 def _is_decomposed_layer_norm(match: Match) -> bool:

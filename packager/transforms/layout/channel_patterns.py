@@ -101,6 +101,17 @@ def find_flattened(call: Any, flow: Dataflow) -> Any | None:
     return flat.args[0] if same((*image[:2], image[2] * image[3]), rows) else None
 
 
+def find_unflattened(call: Any, flow: Dataflow) -> Any | None:
+    """Match [N, H * W, C] -> transpose to [N, C, H * W] -> [N, C, H, W]; return the first, or None."""
+    flat = flow.call(call.args[0], "permute_dims") if operator_of(call) == "reshape" else None
+    if flat is None or list(map(int, flat.attrs.axes or ())) != [0, 2, 1]:
+        return None
+    rows, image = shape_of(flat), shape_of(call)
+    if not rows or not image or len(image) < 4:
+        return None
+    return flat.args[0] if same(rows[:2], image[:2]) else None
+
+
 @dataclass(frozen=True)
 class NeighborMean:
     """A mean over ``window`` adjacent channels; ``whole`` is NHWC."""

@@ -19,6 +19,7 @@ from packager.transforms.layout.channel_patterns import (
     find_flattened,
     find_mean_of_neighbors,
     find_rearrangement,
+    find_unflattened,
 )
 from packager.transforms.layout.im2col import find_im2col
 from packager.transforms.layout.layouts import FIRST, LAST, last_axis, to_first, to_last
@@ -82,6 +83,12 @@ class _Converter:
     def _bind(self, binding: Any) -> None:
         value, variable = binding.value, binding.var
         is_image = isinstance(value, relax.Call) and _rank(variable) in LAST
+        # Of three axes it may be rows as well: channels are last only where an operator asks for that.
+        source = self._source_with_channels_last(value) if is_image and _rank(variable) > 3 else None
+        if source is not None:
+            self.last[variable] = self.builder.emit(source)
+            self.computed_last.add(variable)
+            return
         converted = self._channels_last(value) if is_image else None
         if converted is not None:
             self.last[variable] = self.builder.emit(converted, binding.var.name)
@@ -107,17 +114,21 @@ class _Converter:
 
     def _in_last(self, variable: Any) -> Any:
         if variable not in self.last:
-            source = self._source_with_channels_last(variable)
+            source = self._source_with_channels_last(self.flow.value(variable))
             permuted = _permuted(self._rewritten(variable), to_last(_rank(variable))) if source is None else source
             self.last[variable] = self.builder.emit(permuted)
         return self.last[variable]
 
-    def _source_with_channels_last(self, variable: Any) -> Any | None:
-        """Return what the model has transposed to this value with channels first, e.g. of [N, W, C]; else None."""
-        moved = self.flow.call(variable, "permute_dims")
-        axes = moved.attrs.axes if moved is not None else None
-        is_moved = axes is not None and list(map(int, axes)) == to_first(_rank(variable))
-        return self._rewritten(moved.args[0]) if is_moved else None
+    def _source_with_channels_last(self, call: Any) -> Any | None:
+        """Return what the model transposes to channels first in ``call``, with channels last; else None."""
+        axes = call.attrs.axes if operator_of(call) == "permute_dims" else None
+        if axes is not None and list(map(int, axes)) == to_first(_rank(call)):
+            return self._rewritten(call.args[0])
+        tokens = find_unflattened(call, self.flow)
+        if tokens is None:
+            return None
+        extents = call.ty.shape.values
+        return relax.op.reshape(self._rewritten(tokens), [extents[axis] for axis in to_last(len(extents))])
 
     def _channels_last(self, call: relax.Call) -> Any | None:
         """Return the call on operands with channels last, or None to leave it unchanged."""

@@ -1,4 +1,4 @@
-"""Padding, slices and normalizations with channels last."""
+"""Padding, slices, normalizations and resizing with channels last."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 from tvm import relax
 
+from packager.graph import resize
 from packager.graph.dataflow import operator_of
 from packager.graph.normalize import attributes_of_call, normalize
 from packager.transforms.layout.layouts import last_axis, to_last
 
 
 def move_last(call: relax.Call, in_last: Callable[[Any], Any]) -> Any | None:
-    """Return a padding, slice or normalization of NC... as one of N...C, or None for other operators.
+    """Return such an operator on NC... as one on N...C, or None for other operators.
 
     ``in_last`` returns an operand with channels last.
     """
@@ -34,4 +35,9 @@ def move_last(call: relax.Call, in_last: Callable[[Any], Any]) -> Any | None:
             axes = tuple(sorted(last_axis(axis, rank) for axis in attributes.axes))
             channel = None if channel is None else last_axis(channel, rank)
             return normalize(in_last(call.args[0]), replace(attributes, axes=axes, channel_axis=channel))
+        case "packager.resize" if isinstance(call.args[1], relax.Tuple):
+            resizing = resize.attributes_of_call(call.attrs)
+            axes = tuple(last_axis(axis, rank) for axis in resizing.axes)
+            data, tables = call.args
+            return resize.resize(in_last(data), tables.fields, replace(resizing, axes=axes))
     return None

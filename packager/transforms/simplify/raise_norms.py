@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, shape_of
+from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, shape_of
 from packager.graph.normalize import Normalization, normalize
 from packager.graph.rewrite import map_bindings
 from packager.transforms.simplify.match_norms import Written, find_written
@@ -25,10 +25,14 @@ WHOLE = ("nn.group_norm", "nn.instance_norm", "nn.rms_norm")
 ROOTS = ("add", "divide", "multiply")
 
 
-def raise_norms(module: tvm.IRModule) -> tvm.IRModule:
-    """Raise normalizations of ``main``; what only they read is left as dead code."""
-    flow = Dataflow(module["main"])
-    changed = map_bindings(module, lambda binding: _raised(flow, binding))
+def raise_norms(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
+    """Raise normalizations of ``main``; what only they read is left as dead code.
+
+    Those of the parameters after ``num_inputs``, as in weight standardization, are folded as they are.
+    """
+    main = module["main"]
+    flow, constant = Dataflow(main), computed_from_constants(main, num_inputs)
+    changed = map_bindings(module, lambda binding: [binding] if binding.var in constant else _raised(flow, binding))
     return relax.transform.Normalize()(changed)
 
 

@@ -95,7 +95,7 @@ def raised(module: tvm.IRModule, values: dict[str, np.ndarray] | None = None) ->
             relax.transform.DeadCodeElimination(),
         ]
     )
-    module = tidy(raise_norms(relax.transform.Normalize()(module)))
+    module = tidy(raise_norms(relax.transform.Normalize()(module), 1))
     constants = {p.name: NamedArray((values or arrays_of(module))[p.name], ()) for p in module["main"].params[1:]}
     return tidy(drop_no_ops(regroup_norms(module, 1, constants)))
 
@@ -150,6 +150,12 @@ def test_scale_and_shift_as_keras_writes_them() -> None:
 )
 def test_what_is_no_normalization_stays(lines: tuple[str, ...]) -> None:
     assert not found(raised(make(DATA, *lines, result="y")))
+
+
+def test_standardized_weights_are_folded_as_they_are() -> None:
+    lines = [line.replace("(x", "(w") for line in (*CENTERED, VARIANCE, SHIFTED, *ENDS["divide"])]
+    module = make(f'{DATA}, w: R.Tensor((2, 12, 5, 3), "float32")', *lines, "z = R.add(x, y)", result="z")
+    assert not found(raised(module))
 
 
 @pytest.mark.parametrize(

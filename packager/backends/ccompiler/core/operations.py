@@ -11,18 +11,22 @@ from tvm.ir import is_prim_expr
 
 from packager.backends.ccompiler.core.expressions import ARITIES
 from packager.backends.ccompiler.core.problems import LayerNorm, Problem, SumOfTensors
+from packager.backends.ccompiler.core.resize_tables import read_tables
 from packager.backends.ccompiler.core.shapes import Shape, equal_shapes
 from packager.graph.attention.match import Attention
 from packager.graph.dataflow import bindings_of, extents_of
 from packager.graph.identity import IdentityMap, IdentitySet
 
 NORMALIZE = "packager.normalize"
+RESIZE = "packager.resize"
 ROW_ANCHORS = frozenset({NORMALIZE, "nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
 MOVES = frozenset({"concat", "permute_dims"})
 POOLS = frozenset({"nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean"})
 # Operators with a loop nest of their own.
 CONVOLUTIONS = frozenset({"nn.conv1d", "nn.conv2d"})
-_SINGLE = frozenset({"matmul", "attention", "packager.recurrent", "packager.tree_ensemble", "packager.block_matmul"})
+_SINGLE = frozenset(
+    {"matmul", "attention", "packager.recurrent", "packager.tree_ensemble", "packager.block_matmul", RESIZE}
+)
 ANCHORS = _SINGLE | CONVOLUTIONS | ROW_ANCHORS | POOLS | MOVES
 OPERATORS = frozenset({"sum", "stack"}) | ANCHORS | ARITIES.keys()
 # Operators that leave every element where it is.
@@ -238,7 +242,8 @@ class _Reader:
             return Use(source.tensor, Shape(call.ty.shape.values))
         operands: list[Operand] = []
         numbers = []
-        for argument in call.args:
+        is_resize = name == RESIZE  # its tables are part of the code
+        for argument in call.args[: 1 if is_resize else None]:
             if isinstance(argument, relax.ShapeExpr):
                 continue  # of broadcast_to: the result's type has it
             if is_prim_expr(argument):
@@ -248,8 +253,8 @@ class _Reader:
             operands += value if isinstance(value, list) else [value]
         if name not in OPERATORS:
             raise CannotRender(f"the operator {name}")
-        result = self._tensor(call.ty)
-        self.operations.append(Operation(name, tuple(operands), result, call.attrs, tuple(numbers)))
+        result, attributes = self._tensor(call.ty), read_tables(call) if is_resize else call.attrs
+        self.operations.append(Operation(name, tuple(operands), result, attributes, tuple(numbers)))
         return Use(result, result.shape)
 
 

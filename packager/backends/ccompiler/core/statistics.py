@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from packager.backends.ccompiler.core.shapes import Extent, equal, product
-from packager.graph.normalize import Normalization
+from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, product
+from packager.graph.dataflow import shape_of
+from packager.graph.normalize import Normalization, attributes_of_call
 
 # Elements of a row that one call takes several passes over.
 LONGEST_ROW = 32768
@@ -35,6 +37,12 @@ class Statistics:
     def inner(self) -> Extent:
         """The last extent."""
         return self.channels if self.channels_last else self.places
+
+
+def statistics_of_call(call: Any) -> Statistics | None:
+    """Return the statistics of a call of ``packager.normalize`` of float32, or None."""
+    shape = shape_of(call)
+    return statistics_of(Shape(shape), attributes_of_call(call.attrs)) if shape and call.ty.dtype == "float32" else None
 
 
 def statistics_of(shape: Sequence[Extent], attributes: Normalization) -> Statistics | None:

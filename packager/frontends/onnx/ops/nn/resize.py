@@ -7,14 +7,12 @@ axis, whose indices and weights depend on extents, scales and the region of inte
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import te, tirx
 from tvm_ffi import structural_equal
 
 from packager.bundle.arrays import Array
@@ -34,6 +32,7 @@ from packager.frontends.onnx.ops.operands import (
 )
 from packager.frontends.onnx.ops.shape_arithmetic import is_symbolic
 from packager.frontends.onnx.ops.shape_rules import objects
+from packager.graph.resize import Resizing, resize
 
 # Up to this product of taps over all axes one loop nest computes the sum; beyond it, one per axis.
 MAX_TAPS = 16
@@ -254,47 +253,12 @@ def _apply(builder: Any, data: Any, changes: list[_Axis], extrapolation: float) 
         return data
     dtype = dtype_of(data)
     work = "float64" if dtype in ("float64", "int64", "int32") else "float32"
-    exact = all(change.indices.shape[1] == 1 for change in changes)
     tables: list[Any] = []
     for change in changes:
         tables += [tensor_constant(change.indices), tensor_constant(change.weights.astype(work))]
         tables.append(tensor_constant(change.outside.astype(np.int32)))
-
-    def compute(x: Any, *given: Any) -> Any:
-        def element(*index: Any) -> Any:
-            total = None
-            for choice in itertools.product(*(range(change.indices.shape[1]) for change in changes)):
-                source, weight = list(index), None
-                for number, (change, tap) in enumerate(zip(changes, choice, strict=True)):
-                    position = index[change.axis]
-                    source[change.axis] = given[3 * number][position, tap].astype("int64")
-                    factor = given[3 * number + 1][position, tap]
-                    weight = factor if weight is None else weight * factor
-                term = x(*source) if exact else x(*source).astype(work) * weight
-                total = term if total is None else total + term
-            if not exact:
-                total = _stored(total, dtype)
-            for number, change in enumerate(changes):
-                if change.outside.any():
-                    beyond = given[3 * number + 2][index[change.axis]] != 0
-                    total = tirx.Select(beyond, tirx.const(extrapolation, dtype), total)
-            return total
-
-        sizes = list(x.shape)
-        for change in changes:
-            sizes[change.axis] = tirx.const(len(change.indices), "int64")
-        return te.compute(sizes, element, name="resize")
-
-    return builder.call_te(compute, data, *tables, primfunc_name_hint="resize")
-
-
-def _stored(value: Any, dtype: str) -> Any:
-    """Convert a sum to the result type: integers are truncated and saturate."""
-    if not dtype.startswith(("int", "uint")):
-        return value.astype(dtype)
-    limits = np.iinfo(dtype)
-    low, high = (tirx.const(float(limit), value.ty.dtype) for limit in (limits.min, limits.max))
-    return tirx.min(tirx.max(value, low), high).astype(dtype)
+    cropped = tuple(bool(change.outside.any()) for change in changes)
+    return resize(data, tables, Resizing(tuple(change.axis for change in changes), cropped, extrapolation))
 
 
 CONVERTERS: Mapping[str, Converter] = {"Resize": _resize, "Upsample": _upsample}

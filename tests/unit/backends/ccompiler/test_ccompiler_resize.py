@@ -1,0 +1,66 @@
+"""Resizing by tables in the ccompiler backend: any axes but the last, several terms, what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+from ccompiler_runner import Runner, partition, variable
+from tvm import relax, tirx
+from tvm.relax import op
+
+from packager.graph.resize import Resizing, resize
+
+pytestmark = pytest.mark.slow
+
+RNG = np.random.default_rng(17)
+
+
+def tables(extents: Sequence[int], sizes: Sequence[int], taps: Sequence[int]) -> list[np.ndarray]:
+    """Return random tables for axes: indices, weights, and that nothing is beyond the edges."""
+    found = []
+    for extent, size, count in zip(extents, sizes, taps, strict=True):
+        weights = RNG.uniform(-1, 1, (size, count)) if max(taps) > 1 else np.ones((size, count))
+        found += [RNG.integers(0, extent, (size, count)).astype("i4"), weights.astype("f4"), np.zeros(size, "i4")]
+    return found
+
+
+def expected(x: np.ndarray, axes: Sequence[int], given: Sequence[np.ndarray]) -> np.ndarray:
+    wide = x.astype("f8")
+    for number, axis in enumerate(axes):
+        indices, weights = given[3 * number : 3 * number + 2]
+        taken = np.take(wide, indices, axis)
+        shape = [1] * axis + list(weights.shape) + [1] * (x.ndim - axis - 1)
+        wide = (taken * weights.reshape(shape)).sum(axis + 1)
+    return wide
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "sizes", "taps"),
+    [
+        ((2, 5, 4, 19), (1, 2), (10, 8), (1, 1)),
+        ((1, 5, 4, 70), (1, 2), (7, 9), (2, 2)),
+        ((2, 6, 33), (1,), (11,), (4,)),
+        ((1, 3, 4, 5, 8), (1, 2, 3), (6, 8, 10), (1, 2, 2)),
+        ((2, 5, 4, 16), (2,), (9,), (2,)),
+    ],
+)
+def test_resize(shape: Any, axes: Any, sizes: Any, taps: Any, tmp_path: Path) -> None:
+    given = tables([shape[axis] for axis in axes], sizes, taps)
+    attributes = Resizing(axes, (False,) * len(axes))
+    constants = [relax.const(array) for array in given]
+    batch = tirx.Var("n", "int64")
+    x, bias = variable("x", (batch, *shape[1:])), variable("b", shape[-1:])
+
+    def body(e: Any, x: Any, bias: Any) -> Any:
+        return e(op.nn.relu(e(op.add(e(resize(x, constants, attributes)), bias))))
+
+    run = Runner(partition([x, bias], body, [1]), tmp_path)
+    data, shift = RNG.standard_normal(shape).astype("f4"), RNG.standard_normal(shape[-1:]).astype("f4")
+    wanted = np.maximum(expected(data, axes, given) + shift, 0)
+    np.testing.assert_allclose(run(data, shift), wanted, rtol=1e-5, atol=1e-5)
