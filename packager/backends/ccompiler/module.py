@@ -32,6 +32,7 @@ from packager.backends.ccompiler.core.operations import (
 )
 from packager.backends.ccompiler.core.shapes import c_name
 from packager.backends.ccompiler.core.stages import Stage, make_stages
+from packager.backends.ccompiler.gemm.blocks import SUM
 from packager.backends.ccompiler.gemm.tiles import render_tiles
 from packager.backends.ccompiler.ops.attention import add_attention, tile_values
 from packager.backends.ccompiler.ops.block_matmul import add_block_matmul
@@ -173,6 +174,7 @@ def render_module(
         "halves": [lanes >> step for step in range(1, lanes.bit_length())],
         "vector_max": VECTOR_MAXIMA.get(machine.name, ""),
         "quads": machine.quads,
+        "sum": SUM,
         "embedded": machine.embeds,
         "integer_bytes": min(machine.vector_bytes, 32),
         "half_load": HALF_LOADS[machine.name],
@@ -217,7 +219,7 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: bool) -> Gr
 
 def _adder(anchor: Operation) -> Adder:
     layout = getattr(anchor.attributes, "data_layout", getattr(anchor.attributes, "layout", "NHWC"))
-    if anchor.name in (*CONVOLUTIONS, *POOLS) and layout not in ("NWC", "NHWC"):
+    if anchor.name in (*CONVOLUTIONS, *POOLS) and layout not in ("NWC", "NHWC", "NDHWC"):
         raise CannotRender(f"{anchor.name} over {layout}")
     is_depthwise_conv = anchor.name in CONVOLUTIONS and is_depthwise(anchor)
     return add_depthwise if is_depthwise_conv else ADDERS[anchor.name]

@@ -32,7 +32,7 @@ from packager.graph.resize import NAME as RESIZE
 from packager.graph.tree_ensemble import NAME as TREES
 
 # Layouts of data and weights of convolutions.
-LAYOUTS = {"conv1d": ("NWC", "OWI"), "conv2d": ("NHWC", "OHWI")}
+LAYOUTS = {"conv1d": ("NWC", "OWI"), "conv2d": ("NHWC", "OHWI"), "conv3d": ("NDHWC", "ODHWI")}
 
 
 def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:

@@ -23,7 +23,7 @@ ROW_ANCHORS = frozenset({NORMALIZE, "nn.softmax", "nn.log_softmax", "nn.layer_no
 MOVES = frozenset({"concat", "permute_dims"})
 POOLS = frozenset({"nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean"})
 # Operators with a loop nest of their own.
-CONVOLUTIONS = frozenset({"nn.conv1d", "nn.conv2d"})
+CONVOLUTIONS = frozenset({"nn.conv1d", "nn.conv2d", "nn.conv3d"})
 _SINGLE = frozenset(
     {"matmul", "attention", "packager.recurrent", "packager.tree_ensemble", "packager.block_matmul", RESIZE}
 )
@@ -35,44 +35,43 @@ VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})
 
 @dataclass(frozen=True)
 class Window:
-    """The window of a convolution or pooling: pairs are (height, width), padding is (top, left, bottom, right).
+    """The window of a convolution or pooling along the axes (height, width) or (depth, height, width).
 
-    One along lines alone has the height 1.
+    ``before`` and ``after`` are the padding. A window along lines alone has the height 1.
     """
 
-    size: tuple[int, int]
-    strides: tuple[int, int]
-    dilation: tuple[int, int]
-    padding: tuple[int, int, int, int]
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
 
     @property
     def is_padded(self) -> bool:
         """Whether it has padding."""
-        return any(self.padding)
+        return any((*self.before, *self.after))
 
     @property
     def is_place(self) -> bool:
-        """Whether it is 1x1 without strides and padding."""
-        return self.size == (1, 1) and self.strides == (1, 1) and not self.is_padded
+        """Whether it is one pixel, without strides and padding."""
+        return {*self.size, *self.strides} == {1} and not self.is_padded
 
 
-def window_of(size: Any, attributes: Any) -> Window:
-    """Return the window of TVM's attributes of a convolution or a pooling of one or two dimensions."""
-    first: list[int] = [1] * (2 - len(size))
+def window_of(size: Any, attributes: Any, axes: int = 2) -> Window:
+    """Return the window of TVM's attributes of a convolution or a pooling, with at least so many axes."""
+    missing = axes - len(size)
 
-    def pair(values: Any, first: list[int] = first) -> tuple[int, int]:
-        height, width = [*first, *map(int, values)]
-        return height, width
+    def extended(values: Any, first: int) -> tuple[int, ...]:
+        return (*[first] * missing, *map(int, values))
 
     before, after = list(attributes.padding)[: len(size)], list(attributes.padding)[len(size) :]
-    edges = [0] * len(first)
-    padding = (*pair(before, edges), *pair(after, edges))
-    return Window(pair(size), pair(attributes.strides), pair(attributes.dilation), padding)
+    steps = extended(attributes.strides, 1), extended(attributes.dilation, 1)
+    return Window(extended(size, 1), *steps, extended(before, 0), extended(after, 0))
 
 
-def planar(shape: Shape) -> Shape:
-    """Return a shape of data with channels last as [N, H, W, C]; lines are planes of height 1."""
-    return Shape((shape[0], 1, *shape[1:])) if len(shape) == 3 else shape
+def spatial(shape: Shape, axes: int = 2) -> Shape:
+    """Return a shape of data with channels last and at least so many spatial axes: lines are planes of height 1."""
+    return Shape((shape[0], *[1] * (axes + 2 - len(shape)), *shape[1:]))
 
 
 class CannotRender(Exception):  # noqa: N818  # no error: the partition is given back, with this as the reason

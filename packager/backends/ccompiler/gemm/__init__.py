@@ -1,3 +1,3 @@
-"""GEMM and convolution as GEMM: ``tiles`` (register tiles), ``blocks`` (cache blocking), ``loop_nest``, ``row_windows``
+"""GEMM and convolution as GEMM: ``tiles`` (register tiles), ``blocks`` (cache blocking), ``loop_nest``, ``windows``,
 (convolution windows read in place, without im2col).
 """

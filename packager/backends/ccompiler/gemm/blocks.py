@@ -17,6 +17,8 @@ BLOCK = 56
 CHUNK = 1024
 # K steps per pass of rows that are copied; the buffers of rows and accumulators are on the stack.
 COPIED = 256
+# K steps of a sum, before it is added to others: errors grow with the length of sums.
+SUM = 256
 # Padding between the rows of a buffer, so that they do not alias in the L1 cache.
 GAP = 16
 # Rows with a pitch of a multiple of this alias in the L1 cache.
@@ -44,6 +46,11 @@ class Blocks:
     def room(self) -> int:
         """Return the rows that a buffer for a block has."""
         return self.size or self.most
+
+    @property
+    def rows(self) -> Extent:
+        """The rows of all blocks."""
+        return product((self.runs, self.run))
 
     @property
     def per_run(self) -> Extent:
@@ -90,10 +97,13 @@ class Data:
     """Where the rows of a block are in memory; texts are C.
 
     ``source`` points to the start of a chunk: steps ``done`` to ``done + taken`` of the rows from ``first`` on, at most
-    ``chunk`` steps. ``layout`` are the fields of a ``pk_rows_t``. A row is contiguous, or in stretches of ``stretch``
-    steps. ``prepare`` runs before the first chunk of a block, ``gather`` before each; they fill a buffer ``a`` of
-    ``buffer`` elements with a row pitch of ``apart``. ``groups`` are the lengths of runs of rows with a constant pitch,
-    by default whole blocks. ``following`` points to the rows of the next block, to prefetch them.
+    ``chunk`` steps. ``layout`` are the first fields of a ``pk_rows_t``. ``prepare`` runs before the first chunk of a block,
+    ``gather`` before each; they fill a buffer ``a`` of ``buffer`` elements with a row pitch of ``apart``. ``groups`` are
+    the lengths of runs of rows with a constant pitch, by default whole blocks; ``grouped`` says that there may be
+    several in a block. ``following`` points to the rows of the next block, to prefetch them.
+
+    With ``passes``, C for their number, ``gather`` declares the ``rows`` of a pass, whose weights have
+    ``stretch`` steps.
     """
 
     source: str
@@ -104,7 +114,9 @@ class Data:
     gather: str = ""
     prepare: str = ""
     stretch: int = 0
-    groups: tuple[int, ...] = ()
+    passes: str = ""
+    groups: tuple[int, ...] | None = None
+    grouped: bool = False
     following: str = ""
 
 
@@ -115,7 +127,7 @@ def gathered(gather: str, blocks: Blocks, unit: int, chunk: int = COPIED, follow
     """
     apart = (chunk + GAP) * unit
     buffer = blocks.room * apart
-    return Data("a", "count, 1, apart, 0, 1, 0", chunk, buffer=buffer, apart=apart, gather=gather, following=following)
+    return Data("a", "count, 1, apart, 0", chunk, buffer=buffer, apart=apart, gather=gather, following=following)
 
 
 def rows_of(x: str, first: str, pitch: Extent, depth: Extent, kind: Kind, blocks: Blocks) -> Data:
@@ -124,7 +136,7 @@ def rows_of(x: str, first: str, pitch: Extent, depth: Extent, kind: Kind, blocks
     start = f"{x} + ({first}) * {c_text(pitch)} + done" + (f" * {kind.pair}" if kind.pair > 1 else "")
     stored = isinstance(depth, int) and depth % kind.unit == 0 and not kind.converts
     if stored and isinstance(pitch, int) and (pitch % (ALIASED * kind.unit) != 0 or blocks.counts == (1, 1)):
-        return Data(start, f"count, 1, {pitch}, 0, 1, 0", following=following)
+        return Data(start, f"count, 1, {pitch}, 0", following=following)
     taken = f"pk_min_i64(taken * {kind.pair}, {c_text(depth)} - done * {kind.pair})"
     gather = f"pk_gather_{kind.name}(a, {start}, {c_text(pitch)}, apart, count, {taken});"
     return gathered(gather, blocks, kind.unit, following=following)

@@ -18,7 +18,8 @@ from packager.backends.ccompiler.core.machine import COLUMNS, Kind
 from packager.backends.ccompiler.core.operations import Operation, Tensor
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.gemm.blocks import CHUNK, Blocks, Data, gathered
+from packager.backends.ccompiler.gemm.blocks import CHUNK, SUM, Blocks, Data, gathered
+from packager.backends.ccompiler.gemm.line_blocks import LineBlocks
 from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Product:
     """
 
     batch: Extent
-    blocks: Blocks
+    blocks: Blocks | LineBlocks
     depth: Extent
     columns: Extent
     data: Data
@@ -76,10 +77,11 @@ def add_product(
         "kind": kind,
         "sizes": sizes,
         "w": weights,
-        "rows": c_text(product((blocks.runs, blocks.run))),
+        "rows": c_text(blocks.rows),
         "columns": c_text(columns),
         "steps": c_text(steps),
         "chunk": c_text(_chunk(steps, data)),
+        "sums": -(-data.chunk // SUM),
         "block": blocks.room,
         "blocks": c_text(blocks.count),
         "batch_of": f"% {c_text(sizes.batch)}" if sizes.shared else f"/ {c_text(blocks.count)}",
@@ -99,7 +101,8 @@ def add_product(
         "pitch": pitch,
     }
     extent = product((sizes.batch, blocks.count, bands))
-    tiles = tiles_of(group.machine, kind, data.groups or blocks.counts, columns, band, grouped=bool(data.groups))
+    counts = data.groups or blocks.counts
+    tiles = tiles_of(group.machine, kind, counts, columns, band, grouped=data.grouped)
     draft.finish(name, extent, values, tiles, product((sizes.batch, sizes.depth, columns)))
 
 
@@ -116,7 +119,7 @@ def _rows_first(sizes: Product) -> bool:
 
     Worth it where the rows have more elements than the weights, all of which each thread then reads.
     """
-    rows, depth, columns = product((sizes.blocks.runs, sizes.blocks.run)), sizes.depth, sizes.columns
+    rows, depth, columns = sizes.blocks.rows, sizes.depth, sizes.columns
     if not (isinstance(rows, int) and isinstance(depth, int) and isinstance(columns, int)):
         return False
     return 2 * rows * (depth + columns) >= depth * columns
@@ -127,7 +130,7 @@ def _summed(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Tens
 
     Each block then reads all weights, which the cache must hold.
     """
-    if not sizes.data.gather or sizes.target or sizes.offset or kind.total != "float":
+    if sizes.data.passes or not sizes.data.gather or sizes.target or sizes.offset or kind.total != "float":
         return None
     columns, weights = sizes.columns, product((sizes.depth, sizes.columns))
     if not isinstance(columns, int) or columns <= SPAN or columns % COLUMNS:
@@ -141,6 +144,8 @@ def _summed(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Tens
 
 def _deep(sizes: Product, kind: Kind) -> Product:
     """Return a product with blocks of half the rows and the steps of rows in place: there is no accumulator buffer."""
+    if isinstance(sizes.blocks, LineBlocks):
+        return sizes
     blocks = sizes.blocks.halved()
     data = gathered(sizes.data.gather, blocks, kind.unit, CHUNK, sizes.data.following)
     return replace(sizes, blocks=blocks, data=data)
@@ -148,9 +153,6 @@ def _deep(sizes: Product, kind: Kind) -> Product:
 
 def _chunk(steps: Extent, data: Data) -> Extent:
     """Return the steps per chunk, as even as possible."""
-    if data.stretch:
-        lines, most = steps // data.stretch, max(1, data.chunk // data.stretch)
-        return -(-lines // -(-lines // most)) * data.stretch
     if isinstance(steps, int):
         return -(-steps // -(-steps // data.chunk))
     return data.chunk

@@ -14,7 +14,7 @@ import numpy as np
 from packager.backends.ccompiler.core.expressions import CTYPES, as_result
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import KINDS
-from packager.backends.ccompiler.core.operations import Operation, planar, window_of
+from packager.backends.ccompiler.core.operations import Operation, spatial, window_of
 from packager.backends.ccompiler.core.shapes import Extent, c_text, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.ops.conv2d import groups_of
@@ -52,9 +52,9 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     kind, window = KINDS[data.tensor.dtype].name, window_of(weight.shape[1:-1], anchor.attributes)
     is_bytes = data.tensor.dtype in BYTES
     channels = int(stage.inner)
-    shape = planar(data.shape)
+    shape = spatial(data.shape)
     per_channel = channels // int(shape[3])
-    lines, width = planar(anchor.result.shape)[1:3]
+    lines, width = spatial(anchor.result.shape)[1:3]
     places, chunk = _places(width, window.size[1]), _chunk(channels)
     lanes = group.machine.vector_bytes // 4
     draft = group.function("depthwise")

@@ -75,8 +75,8 @@ def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDr
         "tiles": c_text(tiles),
         "inner": inner,
         "outer": outer,
-        "top": window.padding[0],
-        "left": window.padding[1],
+        "top": window.before[0],
+        "left": window.before[1],
         "lanes": min(COLUMNS, group.machine.vector_bytes // 4),
     }
     before = group.function("winograd_data")

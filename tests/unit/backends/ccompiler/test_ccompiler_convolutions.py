@@ -29,6 +29,10 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "strided places of a line, far apart": ((2, 512, 40), (40, 512, 3), {"strides": (2,), "padding": (1, 1)}),
     "groups of a line": ((2, 48, 40), (96, 12, 5), {"groups": 4, "padding": (2, 3)}),
     "channels of a line": ((2, 40, 70), (40, 1, 3), {"groups": 40, "padding": (2, 2), "dilation": (2,)}),
+    "volume": ((2, 6, 5, 9, 8), (24, 6, 3, 3, 3), {"padding": (1, 1, 1, 1, 1, 1)}),
+    "planes one by one": ((1, 90, 4, 7, 20), (20, 90, 3, 3, 3), {"padding": (1, 1, 1, 0, 1, 1), "strides": (2, 1, 2)}),
+    "planes apart": ((2, 16, 9, 6, 5), (20, 16, 3, 1, 1), {"padding": (4, 0, 0, 4, 0, 0), "dilation": (4, 1, 1)}),
+    "groups of a volume": ((1, 24, 4, 6, 5), (36, 8, 2, 3, 1), {"groups": 3, "dilation": (1, 2, 1)}),
 }  # fmt: skip
 
 

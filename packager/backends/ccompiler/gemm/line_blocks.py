@@ -1,0 +1,84 @@
+"""Blocks of the rows of a convolution: pixels of whole lines of its result, or of a part of one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, plain, product
+from packager.backends.ccompiler.gemm.blocks import BLOCK, even_size
+
+
+@dataclass(frozen=True)
+class LineBlocks:
+    """Blocks of a result of ``lines`` lines of ``places`` pixels in each of ``planes`` planes; each may be symbolic.
+
+    A block has ``together`` lines, or fewer at the end of a plane, or a part of one line, of which there are ``parts``.
+    """
+
+    planes: Extent
+    lines: Extent
+    places: Extent
+
+    @property
+    def together(self) -> Extent:
+        """Lines of a block."""
+        if not isinstance(self.places, int):
+            return plain(tirx.max(1, tirx.floordiv(BLOCK, tirx.max(1, self.places))))
+        most = max(1, BLOCK // max(1, self.places))
+        return even_size(self.lines, most) if isinstance(self.lines, int) and self.lines > 0 else most
+
+    @property
+    def parts(self) -> Extent:
+        """Blocks of a line."""
+        return ceil_div(self.places, BLOCK)
+
+    @property
+    def counts(self) -> tuple[int, ...] | None:
+        """Pixels of a line that a block may have, or None for any number."""
+        if not isinstance(self.places, int):
+            return None
+        part = even_size(self.places, BLOCK)
+        return (part, self.places - (-(-self.places // part) - 1) * part)
+
+    @property
+    def size(self) -> int | None:
+        """The maximum rows of a block; None for BLOCK."""
+        counts, together = self.counts, self.together
+        return counts[0] * together if counts is not None and isinstance(together, int) else None
+
+    @property
+    def room(self) -> int:
+        """Rows that a buffer for a block has."""
+        return self.size or BLOCK
+
+    @property
+    def rows(self) -> Extent:
+        """The rows of all blocks."""
+        return product((self.planes, self.lines, self.places))
+
+    @property
+    def per_plane(self) -> Extent:
+        """Blocks of a plane."""
+        if isinstance(self.together, int):
+            return product((ceil_div(self.lines, self.together), self.parts))
+        return product((tirx.floordiv(self.lines + self.together - 1, self.together), self.parts))
+
+    @property
+    def count(self) -> Extent:
+        """The number of blocks."""
+        return product((self.planes, self.per_plane))
+
+    @property
+    def place(self) -> str:
+        """C that declares where block ``block`` is, the ``first`` of its rows, and the ``count`` of its rows."""
+        places, parts, together = c_text(self.places), c_text(self.parts), c_text(self.together)
+        part = str(self.counts[0]) if self.counts else f"pk_ceil_div({places}, {parts})"
+        return (
+            f"const int64_t plane = block / {c_text(self.per_plane)}, inner = block % {c_text(self.per_plane)};\n"
+            f"        const int64_t line = inner / {parts} * {together}, place = inner % {parts} * {part};\n"
+            f"        const int64_t lines = pk_min_i64({together}, {c_text(self.lines)} - line);\n"
+            f"        const int64_t places = pk_min_i64({part}, {places} - place);\n"
+            f"        const int64_t first = (plane * {c_text(self.lines)} + line) * {places} + place, count = lines * places;"
+        )

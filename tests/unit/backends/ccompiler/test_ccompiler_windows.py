@@ -1,0 +1,124 @@
+"""Convolutions that read their windows in lines of the data: every way in which lines and places are shared out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+from ccompiler_runner import Runner, partition, variable
+from test_ccompiler_families import LAYOUTS, close, conv2d, first, has_avx512, last, last_shape, random, symbol
+from tvm.relax import op
+
+from packager.backends.ccompiler.core.machine import KINDS, Machine
+from packager.backends.ccompiler.core.operations import Window
+from packager.backends.ccompiler.core.shapes import Shape
+from packager.backends.ccompiler.gemm.windows import MOST_COPIED, Convolution, Rows, find_rows
+
+MACHINES = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}
+# Shapes of data and weights as NCHW, and attributes.
+CASES = {
+    "lines of two blocks": ((2, 8, 5, 61), (24, 8, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "several lines in a block, fewer in the last": ((3, 6, 11, 13), (40, 6, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "few channels, strides, no edges": ((2, 3, 19, 125), (64, 3, 3, 3), {"strides": (2, 2)}),
+    "uneven edges": ((1, 5, 12, 17), (33, 5, 5, 4), {"strides": (3, 2), "padding": (0, 3, 4, 1)}),
+    "windows that see nothing but edges": ((2, 1, 1, 2), (16, 1, 3, 3), {"padding": (3, 3, 3, 3)}),
+    "a chunk for each line": ((1, 90, 9, 10), (70, 90, 3, 3), {"padding": (1, 1, 1, 1), "strides": (1, 2)}),
+    "two lines in a tile": ((2, 16, 5, 4), (40, 16, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "two lines of one place": ((3, 9, 4, 3), (150, 9, 3, 3), {"padding": (1, 0, 1, 0)}),
+    "strided places": ((2, 70, 9, 30), (20, 70, 1, 1), {"strides": (2, 2)}),
+    "strided places that alias": ((2, 256, 9, 11), (20, 256, 1, 1), {"strides": (2, 2)}),
+    "slices of channels": ((2, 300, 9, 10), (40, 300, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "dilated": ((2, 40, 17, 15), (24, 40, 3, 3), {"padding": (2, 3, 2, 3), "dilation": (2, 3)}),
+    "taps that meet padding alone": ((2, 20, 6, 7), (24, 20, 3, 3), {"padding": (5, 9, 5, 9), "dilation": (5, 9)}),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("case", CASES)
+def test_windows_in_lines(case: str, machine: str, tmp_path: Path) -> None:
+    """Right, and with equal bits however units of work are handed out."""
+    if machine == "avx512" and not has_avx512():
+        pytest.skip("this machine has no AVX-512")
+    shape, weight, attributes = CASES[case]
+    arguments = [variable("x", (symbol(), *last_shape(shape)[1:])), variable("w", last_shape(weight))]
+    arguments += [variable("b", (weight[0],))]
+
+    def body(e, x, w, b):
+        return e(op.nn.relu(e(op.add(e(op.nn.conv2d(x, w, **attributes, **LAYOUTS)), b))))
+
+    chosen = Machine(16, 32, "aarch64") if machine == "aarch64" else None
+    data, weights, bias = random(shape), random(weight), random(weight[:1])
+    target = f"ccompiler -march={MACHINES[machine]}"
+    run = Runner(partition(arguments, body, [1, 2]), tmp_path, target, machine=chosen)
+    results = []
+    for split in (1, 3, 1000):
+        run.split = split
+        results.append(first(run(last(data), last(weights), bias)))
+        np.testing.assert_array_equal(results[-1], results[0])
+    wanted = np.maximum(conv2d(data, weights, **attributes) + bias[:, None, None], 0)
+    close(results[0], wanted, math.prod(weight[1:]))
+
+
+def rows_of(kind: str, data: tuple[int, ...], out: tuple[int, ...], window: Window, groups: int = 1) -> Rows:
+    """Return the rows of a convolution over [N, D, H, W, C]."""
+    return find_rows("x", Convolution(Shape(data), Shape(out), window, groups, KINDS[kind]))
+
+
+def window(size: tuple[int, ...], stride: int = 1, dilation: int = 1, pad: int = 0) -> Window:
+    """Return a window that is the same along all axes."""
+    return Window(size, *((value,) * 3 for value in (stride, dilation, pad, pad)))
+
+
+@pytest.mark.parametrize("places", [1, 4, 13, 55, 56, 57, 230])
+@pytest.mark.parametrize("channels", [1, 3, 16, 64, 170, 600, 2048])
+@pytest.mark.parametrize("kind", ["float32", "float16", "uint8", "int8"])
+def test_copies_fit_into_the_buffer(kind: str, places: int, channels: int) -> None:
+    """The stack that a block needs is bounded, whatever the shape; blocks have nearly 56 rows where lines are short."""
+    shape, pair = (1, 3, places, places, channels), KINDS[kind].unit
+    rows = rows_of(kind, shape, (1, 3, places, places, 32), window((3, 3, 3), pad=1))
+    assert rows.data.passes
+    assert 0 < rows.data.buffer <= (MOST_COPIED + 4) * pair
+    assert rows.blocks.counts is not None
+    assert rows.blocks.size is not None
+    assert rows.blocks.size <= 56
+    assert rows.blocks.size >= min(28, places * places) or places > 56
+
+
+def test_windows_that_are_read_where_they_are() -> None:
+    """Without padding nothing is copied, unless rows alias, a step reads beyond a pixel, or elements are converted."""
+    shape = (1, 1, 9, 9)
+    plain, dilated, strided = window((1, 3, 3)), window((1, 3, 3), dilation=2), window((1, 1, 1), stride=2)
+    for kind, channels, chosen, direct in (
+        ("float32", 64, plain, True),
+        ("float32", 64, dilated, True),
+        ("float32", 512, plain, False),
+        ("float32", 256, strided, False),
+        ("uint8", 3, plain, False),
+        ("uint8", 4, plain, True),
+        ("int8", 8, plain, False),
+        ("float16", 8, plain, False),
+    ):
+        rows = rows_of(kind, (*shape, channels), (1, 1, 5, 5, 32), chosen)
+        assert bool(rows.data.buffer) != direct, (kind, channels, chosen)
+
+
+def test_windows_that_are_gathered() -> None:
+    """Of very long windows the rows of a block would not fit."""
+    frames = window((1, 1, 2000), stride=500)
+    padded = Window(frames.size, frames.strides, frames.dilation, (0, 0, 1000), (0, 0, 1000))
+    assert not rows_of("float32", (1, 1, 1, 48000, 1), (1, 1, 1, 97, 64), padded).data.passes
+    assert not rows_of("float32", (1, 1, 1, 48000, 1), (1, 1, 1, 93, 64), frames).data.buffer
+
+
+def test_taps_that_meet_only_padding_are_left_out() -> None:
+    """A copy has room for the lines of one tap where all others meet padding."""
+    wide = window((1, 3, 3), dilation=24, pad=24)
+    whole = Window(wide.size, wide.strides, wide.dilation, (0, 24, 24), (0, 24, 24))
+    rows = rows_of("float32", (1, 1, 16, 16, 64), (1, 1, 16, 16, 64), whole)
+    assert "pk_find_taps" in rows.data.prepare
