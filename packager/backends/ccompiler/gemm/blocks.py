@@ -97,10 +97,10 @@ class Data:
     """Where the rows of a block are in memory; texts are C.
 
     ``source`` points to the start of a chunk: steps ``done`` to ``done + taken`` of the rows from ``first`` on, at most
-    ``chunk`` steps. ``layout`` are the first fields of a ``pk_rows_t``. ``prepare`` runs before the first chunk of a block,
-    ``gather`` before each; they fill a buffer ``a`` of ``buffer`` elements with a row pitch of ``apart``. ``groups`` are
-    the lengths of runs of rows with a constant pitch, by default whole blocks; ``grouped`` says that there may be
-    several in a block. ``following`` points to the rows of the next block, to prefetch them.
+    ``chunk`` steps. ``layout`` are the first fields of a ``pk_rows_t``. ``prepare`` runs before the first chunk of a
+    block, ``gather`` before each; they fill a buffer ``a`` of ``buffer`` elements with a row pitch of ``apart``.
+    ``groups`` are the lengths of runs of rows with a constant pitch, by default whole blocks; ``grouped`` says that
+    there may be several in a block. ``following`` points to the rows of the next block, to prefetch them.
 
     With ``passes``, C for their number, ``gather`` declares the ``rows`` of a pass, whose weights have
     ``stretch`` steps.

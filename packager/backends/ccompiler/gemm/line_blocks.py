@@ -74,11 +74,12 @@ class LineBlocks:
     def place(self) -> str:
         """C that declares where block ``block`` is, the ``first`` of its rows, and the ``count`` of its rows."""
         places, parts, together = c_text(self.places), c_text(self.parts), c_text(self.together)
+        lines = c_text(self.lines)
         part = str(self.counts[0]) if self.counts else f"pk_ceil_div({places}, {parts})"
         return (
             f"const int64_t plane = block / {c_text(self.per_plane)}, inner = block % {c_text(self.per_plane)};\n"
             f"        const int64_t line = inner / {parts} * {together}, place = inner % {parts} * {part};\n"
-            f"        const int64_t lines = pk_min_i64({together}, {c_text(self.lines)} - line);\n"
+            f"        const int64_t lines = pk_min_i64({together}, {lines} - line);\n"
             f"        const int64_t places = pk_min_i64({part}, {places} - place);\n"
-            f"        const int64_t first = (plane * {c_text(self.lines)} + line) * {places} + place, count = lines * places;"
+            f"        const int64_t first = (plane * {lines} + line) * {places} + place, count = lines * places;"
         )

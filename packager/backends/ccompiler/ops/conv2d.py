@@ -11,8 +11,9 @@ from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS
 from packager.backends.ccompiler.core.operations import Operation, spatial, window_of
 from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.gemm.copies import Convolution
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, pad
-from packager.backends.ccompiler.gemm.windows import Convolution, Packing, find_rows
+from packager.backends.ccompiler.gemm.windows import Packing, find_rows
 from packager.backends.ccompiler.ops.winograd import add_winograd, is_winograd
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from tvm.relax import op
 from packager.backends.ccompiler.core.machine import KINDS, Machine
 from packager.backends.ccompiler.core.operations import Window
 from packager.backends.ccompiler.core.shapes import Shape
-from packager.backends.ccompiler.gemm.windows import MOST_COPIED, Convolution, Rows, find_rows
+from packager.backends.ccompiler.gemm.copies import MOST_COPIED, Convolution
+from packager.backends.ccompiler.gemm.windows import Rows, find_rows
 
 MACHINES = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}
 # Shapes of data and weights as NCHW, and attributes.
