@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,21 @@ def stays_inline(array: Array) -> bool:
     return array.size <= (INLINE_INTEGERS if array.dtype.kind in "iu" else 1)
 
 
+def is_made_up(array: Array) -> bool:
+    """Whether a constant that no file names is one that backends pack: a matrix of a Fourier transform, a window.
+
+    Tables of indices stay in the graph, where it is known that they are in range.
+    """
+    return array.dtype.kind == "f" and not stays_inline(array)
+
+
 def lift_constants(
-    module: tvm.IRModule, names: Mapping[Any, str], taken: Iterable[str] = ()
+    module: tvm.IRModule,
+    names: Mapping[Any, str],
+    taken: Iterable[str] = (),
+    wanted: Callable[[Array], bool] = lambda array: not stays_inline(array),
 ) -> tuple[tvm.IRModule, dict[str, Array]]:
-    """Append the constants of ``main`` to its parameters; return their values by name, in order.
+    """Append the ``wanted`` constants of ``main`` to its parameters; return their values by name, in order.
 
     ``names`` maps TVM tensors to names of constants; others are numbered, and deduplicated by content. ``taken`` are
     the names of main's existing parameters.
@@ -37,7 +48,7 @@ def lift_constants(
 
     def lift(constant: GenericConst) -> Any:
         array = np.asarray(constant.value.numpy())
-        if stays_inline(array):
+        if not wanted(array):
             return constant
         own = names.get(constant.value, "")
         key = (own, "" if own else sha256_of_array(array), array.dtype.name, array.shape)

@@ -37,6 +37,7 @@ from packager.frontends.onnx.ops.run_time.extents import is_extent_name
 from packager.frontends.overrides import NO_OVERRIDES, Overrides
 from packager.graph.dataflow import bindings_of, extents_of, variables_of
 from packager.graph.identity import IdentitySet
+from packager.graph.lift_constants import is_made_up, lift_constants
 from packager.ir.model import ImportedModel, ModelSignature
 
 if TYPE_CHECKING:
@@ -86,6 +87,9 @@ def load(
     weights = {name: importer._params.array(name) for name in importer._params}
     module["main"] = module["main"].without_attr("params") if weights else module["main"]
     sources = {name: constants.sources[name] for name in weights if name in constants.sources}
+    module, made = lift_constants(module, {}, weights, is_made_up)
+    weights |= made
+    sources |= dict.fromkeys(made, ())
     module, nodes = tag_bindings(module, importer.node_of_variable)
     source = Model(
         name=name,
