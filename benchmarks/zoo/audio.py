@@ -36,7 +36,7 @@ class LogMelStft(nn.Module):
 
     def forward(self, wave: torch.Tensor) -> torch.Tensor:
         """Return [n, frames, mels]."""
-        parts = torch.view_as_real(torch.stft(wave, 512, 128, window=self.window, center=False, return_complex=True))
+        parts = torch.stft(wave, 512, 128, window=self.window, center=False, return_complex=False)
         power = (parts * parts).sum(-1)
         return torch.log(self.mel(power.transpose(1, 2)).abs() + 1e-5)
 
@@ -205,7 +205,8 @@ AUDIO = [
             lambda: {"input_values": noise(1, 16000)}, "logits"),
     hugging("wavlm", "recognition", "WavLMModel", SPEECH, lambda: {"input_values": noise(1, 8000)}),
     hugging("whisper_encoder", "recognition", "WhisperModel",
-            {"encoder_layers": 2, "decoder_layers": 1, "d_model": 256},
+            {"encoder_layers": 2, "decoder_layers": 1, "d_model": 256, "encoder_attention_heads": 4,
+             "decoder_attention_heads": 4},
             lambda: {"input_features": noise(1, 80, 3000), "decoder_input_ids": torch.ones(1, 1, dtype=torch.int64)}),
     hugging("ast", "recognition", "ASTForAudioClassification", {"num_hidden_layers": 2, "hidden_size": 384,
             "num_attention_heads": 6, "intermediate_size": 1536, "max_length": 256},

@@ -257,7 +257,6 @@ CLASSIFIERS = [
     _net("efficientnet_b0", "EfficientNet", hidden_dim=1280, width_coefficient=1.0, depth_coefficient=1.0),
     _net("convnext_tiny", "ConvNext", depths=[2, 2, 4, 2], hidden_sizes=[96, 192, 384, 768]),
     _net("convnextv2_nano", "ConvNextV2", depths=[2, 2, 4, 2], hidden_sizes=[80, 160, 320, 640]),
-    _net("bit_s", "Bit", depths=[2, 2, 2, 2], hidden_sizes=[256, 512, 1024, 2048]),
     _net("hgnet_v2", "HGNetV2"),
     _net("vit_s16", "ViT", **VIT),
     _net("dinov2_s", "Dinov2", hidden_size=384, num_hidden_layers=4, num_attention_heads=6),

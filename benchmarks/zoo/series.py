@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.zoo.entry import hugging, noise, own, tokens
+from benchmarks.zoo.entry import noise, own, tokens
 
 
 class Tcn(nn.Module):
@@ -60,6 +60,27 @@ class DeepAr(nn.Module):
         hidden, _ = self.net(series)
         mean, deviation = self.last(hidden).chunk(2, -1)
         return torch.cat([mean, functional.softplus(deviation)], -1)
+
+
+class Patches(nn.Module):
+    """A transformer over patches of each series (arXiv:2211.14730), normalized by its own mean and deviation."""
+
+    def __init__(self, past: int = 512, future: int = 96, patch: int = 16, width: int = 128) -> None:
+        super().__init__()
+        self.patch, count = patch, past // patch
+        self.embed, self.places = nn.Linear(patch, width), nn.Parameter(torch.randn(count, width))
+        layer = nn.TransformerEncoderLayer(width, 16, 256, dropout=0.0, batch_first=True, activation="gelu")
+        self.body = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(count * width, future)
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        """Return [n, future, channels]; ``series`` is [n, past, channels]."""
+        rows = series.transpose(1, 2)
+        mean = rows.mean(2, keepdim=True)
+        deviation = torch.sqrt(((rows - mean) ** 2).mean(2, keepdim=True) + 1e-5)
+        patches = ((rows - mean) / deviation).unflatten(2, (-1, self.patch))
+        hidden = self.body((self.embed(patches) + self.places).flatten(0, 1)).unflatten(0, rows.shape[:2])
+        return (self.head(hidden.flatten(2)) * deviation + mean).transpose(1, 2)
 
 
 class Dlrm(nn.Module):
@@ -116,15 +137,11 @@ def autoencoder() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(128, 640))
 
 
-PATCHES = {"num_input_channels": 7, "context_length": 512, "patch_length": 16, "prediction_length": 96}
 SERIES = [
     own("tcn", "time series", Tcn, lambda: {"series": noise(1, 16, 400)}),
     own("nbeats", "time series", NBeats, lambda: {"series": noise(16, 96)}),
     own("deepar", "time series", DeepAr, lambda: {"series": noise(4, 96, 8)}),
-    hugging("patchtst", "time series", "PatchTSTForPrediction", PATCHES | {"patch_stride": 8},
-            lambda: {"past_values": noise(1, 512, 7)}, "prediction_outputs"),
-    hugging("patchtsmixer", "time series", "PatchTSMixerForPrediction", PATCHES | {"patch_stride": 16},
-            lambda: {"past_values": noise(1, 512, 7)}, "prediction_outputs"),
+    own("patchtst", "time series", Patches, lambda: {"series": noise(1, 512, 7)}),
     own("dlrm", "recommendation", Dlrm, lambda: {"dense": noise(64, 13), "ids": tokens(64, 26)}),
     own("deepfm", "recommendation", DeepFm, lambda: {"ids": tokens(64, 39)}),
     own("ft_transformer", "tables", Tabular, lambda: {"rows": noise(16, 32)}),

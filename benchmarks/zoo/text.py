@@ -27,7 +27,7 @@ def _encoder(name: str, model: str, config: Mapping[str, object] = BASE, length:
 
 
 def _decoder(name: str, model: str, config: Mapping[str, object], length: int = 128) -> Entry:
-    return hugging(name, "decoder", f"{model}Model", config, _ids(length), use_cache=False)
+    return hugging(name, "decoder", f"{model}Model", config, _masked(length), use_cache=False)
 
 
 class TextCnn(nn.Module):
