@@ -62,7 +62,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         im2col_inputs = num_inputs if wanted.im2col else None
         module = to_channels_last(apply(TIDY, module), im2col_inputs=im2col_inputs)
     elif wanted.channels_last:
-        module = simplify_arithmetic(apply(TIDY, drop_no_ops(module)), num_inputs)
+        module = simplify_arithmetic(apply(TIDY, drop_no_ops(sink_reshapes(module))), num_inputs)
         module = to_channels_last(apply(TIDY, module), num_inputs)
     module = apply(TIDY, drop_no_ops(module))
     if device == "cuda" or wanted.channels_last:

@@ -26,7 +26,8 @@ ELEMENTWISE = frozenset(
 def sink_reshapes(module: tvm.IRModule) -> tvm.IRModule:
     """Move reshapes in ``main`` below elementwise operators that read only reshapes.
 
-    All operands except scalars must be reshapes of tensors of the same shape. Leaves dead reshapes.
+    All operands except scalars must be reshapes of tensors of the same shape. Where reshapes only add or drop axes of
+    extent 1, as around the masks of shifted windows, others are reshaped likewise. Leaves dead reshapes.
     """
     mover = _Mover()
     moved = map_bindings(module, mover.moved, mover.renamed)
@@ -70,6 +71,7 @@ class _Mover:
             return None
         operands: list[Any] = []
         source = None
+        whole = next((self.sources[v] for v in call.args if v in self.sources and same(shape_of(v), shape)), None)
         for operand in call.args:
             extents = shape_of(operand)
             if extents is None or not isinstance(operand, relax.Var):
@@ -79,10 +81,30 @@ class _Mover:
                 continue
             found = self.sources.get(operand)
             if found is None or not same(extents, shape):
-                return None
+                likewise = None if whole is None else _reshaped_likewise(extents, shape, shape_of(whole))
+                if likewise is None:
+                    return None
+                operands.append(relax.op.reshape(operand, likewise))
+                continue
             before, first = shape_of(found), None if source is None else shape_of(source)
             if before is None or (first is not None and not same(before, first)):
                 return None
             source = found if source is None else source
             operands.append(found)
         return None if source is None else (source, operands)
+
+
+def _reshaped_likewise(extents: tuple[Any, ...], view: tuple[Any, ...], source: Any) -> list[Any] | None:
+    """Return the extents with which a tensor that broadcasts to ``view`` broadcasts to ``source``, if these two differ
+    in axes of extent 1 alone; else None."""
+    if source is None or len(extents) > len(view):
+        return None
+    padded = (*[1] * (len(view) - len(extents)), *extents)
+    kept = [axis for axis, extent in enumerate(view) if not same(extent, 1)]
+    wide = [axis for axis, extent in enumerate(source) if not same(extent, 1)]
+    if not same(tuple(view[axis] for axis in kept), tuple(source[axis] for axis in wide)):
+        return None
+    result: list[Any] = [1] * len(source)
+    for axis, before in zip(kept, wide, strict=True):
+        result[before] = padded[axis]
+    return result
