@@ -168,7 +168,8 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
     array: NDArray[Any] = np.zeros(shape, np.int8)  # with all its elements: a reshape that is no view copies them
     start = array.__array_interface__["data"][0]
     pending: list[NDArray[Any]] = []
-    group, repeated = 1, False  # whether [batch, heads, group, rows, depth] stands without its third axis
+    # Whether [batch, heads, group, rows, depth] stands without its third axis, [batch * heads, rows, depth] with both.
+    group, repeated, fused = 1, False, False
     for view in operand.views:
         value = flow.value(view)
         name = operator_of(value)
@@ -188,28 +189,39 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
                 return None
             group, repeated = wanted[2], True
             array = array[:, :, 0]
-        elif repeated:
-            if name != "reshape" or wanted != (array.shape[0], array.shape[1] * group, *array.shape[2:]):
+        elif repeated or fused or (group > 1 and name != "permute_dims"):
+            whole = (array.shape[0], array.shape[1] * group, *array.shape[2:])
+            if name == "permute_dims" and fused and int(value.attrs.axes[0]) == 0:
+                array = array.transpose([0, 1, *(int(axis) + 1 for axis in value.attrs.axes[1:])])
+            elif name == "reshape" and wanted == whole:
+                repeated = fused = False
+            elif name == "reshape" and wanted == (whole[0] * whole[1], *whole[2:]):
+                repeated, fused = False, True
+            else:
                 return None
-            repeated = False
-        elif group > 1 and name != "permute_dims":
-            return None
         elif name == "permute_dims":
             array = array.transpose([int(axis) for axis in value.attrs.axes])
-        elif len(wanted) == 3 and view.same_as(operand.views[-1]):
-            continue  # fuses batch and heads, which need no constant stride
+        elif view.same_as(operand.views[-1]) and _fuses(array, wanted):
+            fused = True
         else:
             array = array.view()
             try:
                 array.shape = wanted
             except (AttributeError, ValueError):  # no view, or of a size that is equal for the sizes of a run alone
-                return None
+                if not _fuses(array, wanted):
+                    return None
+                fused = True
     if operand.swapped:
         array = array.transpose([0, 1, 3, 2])
     expected = known(operand.shape)
     if repeated or expected is None or (array.shape[0], array.shape[1] * group, *array.shape[2:]) != expected:
         return None
     return array, array.__array_interface__["data"][0] - start, group
+
+
+def _fuses(array: NDArray[Any], wanted: tuple[int, ...]) -> bool:
+    """Whether a reshape makes batch and heads one axis, which need not have a constant stride."""
+    return array.ndim == 4 and wanted == (array.shape[0] * array.shape[1], *array.shape[2:])
 
 
 def _split(array: NDArray[Any], call: Any) -> list[NDArray[Any]]:

@@ -112,3 +112,22 @@ def test_rows_of_nan_and_infinity_are_zero(tmp_path: Path) -> None:
     q[0, 0, [3, 17]] = 0
     others = [row for row in range(40) if row not in (3, 17)]
     np.testing.assert_allclose(got[0, 0, others], attend(q, k, v)[0, 0, others], rtol=0, atol=1e-5)
+
+
+def test_keys_with_batch_and_heads_in_one(tmp_path: Path) -> None:
+    """As torch's newer exporter transposes keys of a symbolic batch."""
+    n, s = tirx.Var("n", "int64"), tirx.Var("s", "int64")
+
+    def body(e: Any, q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (e(op.permute_dims(e(op.reshape(x, (n, s, 3, 16))), [0, 2, 1, 3])) for x in (q, k, v))
+        turned = e(op.permute_dims(e(op.reshape(k, (3 * n, s, 16))), [0, 2, 1]))
+        product = e(op.matmul(q, e(op.reshape(turned, (n, 3, 16, s)))))
+        weighted = e(op.permute_dims(e(op.matmul(e(op.nn.softmax(product, -1)), v)), [0, 2, 1, 3]))
+        return e(op.reshape(weighted, (n, s, 48)))
+
+    run = Runner(partition([variable(name, (n, s, 48)) for name in "qkv"], body), tmp_path)
+    assert len(run.group.functions) == 2
+    for batch, rows in ((1, 1), (2, 7), (3, 40)):
+        q, k, v = (random(batch, rows, 48) for _ in range(3))
+        heads = (x.reshape(batch, rows, 3, 16).transpose(0, 2, 1, 3) for x in (q, k, v))
+        np.testing.assert_allclose(run(q, k, v), merge_heads(attend(*heads)), rtol=0, atol=1e-5)
