@@ -206,6 +206,14 @@ class Preparing(PartitionBackend, Protocol):
 
 
 @runtime_checkable
+class Foreseeing(PartitionBackend, Protocol):
+    """A backend that can tell what ``compile`` would give back: ``explain`` and a dry run ask it."""
+
+    def would_give_back(self, partitions: Sequence[Partition], target: Target) -> Mapping[str, str]:
+        """Return why which partitions would be given back, by their names. Quick: it runs no compiler."""
+
+
+@runtime_checkable
 class FileReader(Backend, Protocol):
     """A backend whose Target names files: what a build gives depends on their content."""
 

@@ -58,7 +58,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
         console = Console(stderr=True)
         with console.status("starting") as status:
-            yield _checked(status.update)
+            yield _checked(lambda line: console.print(line) if line.startswith("warning: ") else status.update(line))
         console.print(f"built in {time.monotonic() - start:.1f} s")
         return
     yield _checked(lambda stage: print(f"[{time.monotonic() - start:5.1f} s] {stage}", file=sys.stderr, flush=True))

@@ -19,7 +19,7 @@ from packager.backends.registry import blamed, find_backend
 from packager.codegen.cache import Cache
 from packager.codegen.timings import Timings, recorded
 from packager.codegen.toolchain import Toolchain, find_toolchain
-from packager.errors import UsageError
+from packager.errors import UsageError, listed
 from packager.pipeline import cache_key
 from packager.pipeline.import_models import import_model
 from packager.pipeline.options import BuildOptions, takes_options
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from packager.ir.call_plan import CallPlan
     from packager.ir.model import ImportedModel
     from packager.ir.primitives import BackendOutput
-    from packager.placement.place import Placement
+    from packager.placement.place import Placement, Verdict
 
 Progress = Callable[[str], None]
 
@@ -197,6 +197,17 @@ def _report_partitions(placement: Placement, progress: Progress) -> None:
         progress(_count_partitions(placement, output.kind))
         for warning in output.warnings:
             progress(f"warning: {output.kind}: {warning}")
+    for verdict in placement.verdicts:
+        if verdict.given_back:
+            progress(f"warning: {_given_back(verdict)}")
+
+
+def _given_back(verdict: Verdict) -> str:
+    """Return what a backend's pattern matched, but its compilation gave back, with its source nodes and the reason."""
+    part = verdict.partition
+    operators = (operator for composite in part.composites for operator in composite.ops)
+    nodes = dict.fromkeys(node for site in part.sites for node in site.nodes)
+    return f"{verdict.backend} gave back {listed(operators)} ({listed(nodes)}): {verdict.reason}"
 
 
 def _count_partitions(placement: Placement, kind: str) -> str:

@@ -21,6 +21,7 @@ from packager.targets.target_list import require_available
 if TYPE_CHECKING:
     from packager.bundle.manifest import RunTimeExtent, TensorSpec
     from packager.ir.model import ImportedModel
+    from packager.placement.place import Placement
 
 # The assumed bounds of a dim without bounds.
 ASSUMED_BOUNDS = (1, 8)
@@ -104,7 +105,7 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
         prepared = prepare(imported, preparation_for(specialized), device)
         placement = partition(prepared, specialized, None)
         table = partition_table(placement, request.targets.generator.kind)
-        leftovers = _leftovers(request, table["rest"])
+        leftovers = _leftovers(request, placement, table["rest"])
         lower(placement.model, device)
     except ModelError as error:
         refusal = _refusal(error)
@@ -135,18 +136,29 @@ def _operators(imported: ImportedModel) -> dict[str, int]:
     return dict(operators_of(imported.module["main"]).most_common())
 
 
-def _leftovers(request: Request, rest: Mapping[str, int]) -> tuple[Leftover, ...]:
+def _leftovers(request: Request, placement: Placement, rest: Mapping[str, int]) -> tuple[Leftover, ...]:
     from packager.placement.match import root_operators
     from packager.placement.preparation import backend_of
 
     roots = {t.kind: root_operators(backend_of(t).patterns(t)) for t in request.targets.specialized}
+    undone: dict[tuple[str, str], str] = {}
+    for verdict in placement.verdicts:
+        if verdict.reason is not None:
+            names = (operator for composite in verdict.partition.composites for operator in composite.ops)
+            undone.update(((verdict.backend, name), verdict.reason) for name in names)
     return tuple(
-        Leftover(operator, count, {kind: _reason(operator, names) for kind, names in roots.items()})
+        Leftover(
+            operator,
+            count,
+            {kind: _reason(operator, names, undone.get((kind, operator))) for kind, names in roots.items()},
+        )
         for operator, count in Counter(rest).most_common()
     )
 
 
-def _reason(operator: str, names: set[str | None]) -> str:
+def _reason(operator: str, names: set[str | None], undone: str | None) -> str:
+    if undone is not None:
+        return f"takes this operator, but not in such partitions: {undone}"
     if operator in names:
         return "takes this operator, but not with these shapes, types, attributes or neighbors"
     return "has no pattern that ends with this operator"

@@ -15,7 +15,7 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.runtime import DataType
 
-from packager.backends.base import Context, PartitionBackend, Target
+from packager.backends.base import Context, Foreseeing, PartitionBackend, Target
 from packager.backends.registry import blamed
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import with_main
@@ -38,11 +38,15 @@ Compile = Callable[[Target, Sequence[Partition]], BackendOutput]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a partition: ``reason`` is why it was undone, None if its backend compiled it."""
+    """The outcome of a partition: ``reason`` is why it was undone, None if its backend compiled it.
+
+    ``given_back``: the backend undid it, whose pattern had matched.
+    """
 
     backend: str
     partition: Partition
     reason: str | None
+    given_back: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,19 @@ def compile_with(make_context: Callable[[Target], Context]) -> Compile:
     return compile_partitions
 
 
+def foresee(target: Target, partitions: Sequence[Partition]) -> BackendOutput:
+    """Return what a Target's backend would compile and give back, as far as it can tell, without compiling."""
+    backend = backend_of(target)
+    with blamed(backend.kind):
+        given_back = dict(backend.would_give_back(partitions, target)) if isinstance(backend, Foreseeing) else {}
+    taken = [part.name for part in partitions if part.name not in given_back]
+    return BackendOutput(backend.kind, groups=dict.fromkeys(taken, FunctionGroup((), ())), given_back=given_back)
+
+
 def partition(prepared: PreparedModel, targets: Sequence[Target], compile_partitions: Compile | None) -> Placement:
     """Partition a prepared model for the backends of ``targets``, in this order.
 
-    Without ``compile_partitions`` nothing is compiled and every partition counts as taken (a dry run). Raises
+    Without ``compile_partitions`` nothing is compiled: what backends foresee to give back is undone (a dry run). Raises
     BackendError and any error of a backend.
     """
     placer = _Placer(prepared)
@@ -132,7 +145,7 @@ class _Placer:
                 offered.append(outlined)
         partitions = [outlined.partition for outlined in offered]
         if compile_partitions is None:
-            output = BackendOutput(backend.kind, groups={part.name: FunctionGroup((), ()) for part in partitions})
+            output = foresee(target, partitions)
         else:
             output = compile_partitions(target, partitions)
             check_answer(backend.kind, partitions, output)
@@ -142,7 +155,7 @@ class _Placer:
                 self._accept(backend.kind, outlined, output.groups[name])
                 verdicts.append(Verdict(backend.kind, outlined.partition, None))
             else:
-                verdicts.append(self._undo(backend.kind, outlined, output.given_back[name]))
+                verdicts.append(self._undo(backend.kind, outlined, output.given_back[name], given_back=True))
         return output, verdicts
 
     def _group(self, backend: PartitionBackend, target: Target, depth: int) -> list[Group]:
@@ -233,10 +246,10 @@ class _Placer:
                     self.grouping.add(candidate.nodes)
                 yield from self._cut([_single(candidate) for candidate in group.candidates])
 
-    def _undo(self, kind: str, outlined: Outlined, reason: str) -> Verdict:
+    def _undo(self, kind: str, outlined: Outlined, reason: str, *, given_back: bool = False) -> Verdict:
         for group in outlined.groups:
             self.grouping.dissolve(group.nodes)
-        return Verdict(kind, outlined.partition, reason)
+        return Verdict(kind, outlined.partition, reason, given_back)
 
     def _accept(self, kind: str, outlined: Outlined, group: FunctionGroup) -> None:
         part = outlined.partition

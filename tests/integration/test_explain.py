@@ -38,6 +38,19 @@ def test_who_would_take_what_and_why_not(cli: Cli, tmp_path: Path) -> None:
     assert plain["table"]["partitions"][0]["sites"][0]["nodes"][0] == "conv"
 
 
+def test_an_explanation_and_a_build_agree(cli: Cli, tmp_path: Path) -> None:
+    """On means of too many neighbors, and a product with numbers in the graph, of which partitions were given back."""
+    text = """g (float[1,3,8,8] x, float[2,1] z) => (float[1,40,8,8] y, float[2,1] p) {
+      a = Conv(x, w)  b = LRN<size=33>(a)  y = Relu(b)  q = MatMul(z, one)  p = Exp(q) }"""
+    model = graph(text, {"w": normal(40, 3, 1, 1), "one": normal(1, 1)})
+    path = save(model, tmp_path / "m.onnx")
+    table = json.loads(cli("explain", path, "--json").stdout)["table"]
+    done = cli("build", path, "-o", tmp_path / "m.so", "--keep-workdir", tmp_path / "work")
+    assert "warning" not in done.stderr
+    assert table == json.loads((tmp_path / "work" / "2-partitions.json").read_text())
+    assert any("nn.relu" in row["operators"] for row in table["partitions"])
+
+
 def test_all_that_is_not_supported_is_named(cli: Cli, tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "acme": 1]>
     g (float[2] x) => (float[2] y) {

@@ -86,8 +86,11 @@ class ToyBackend:
             )
         return found
 
+    def would_give_back(self, partitions: Sequence[Partition], target: Target) -> dict[str, str]:
+        return {p.name: "asked to" for p in partitions if set(target.options.give_back) & set(_operators(p))}
+
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
-        refused = {p.name: "asked to" for p in partitions if set(target.options.give_back) & set(_operators(p))}
+        refused = self.would_give_back(partitions, target)
         kept = [p for p in partitions if p.name not in refused]
         if not kept:
             return BackendOutput(self.kind, given_back=refused)

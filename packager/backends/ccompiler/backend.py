@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,6 +106,14 @@ class CCompilerBackend:
             transposed_convolutions="conv2d" in taken,
             block_products="dense" in taken,
         )
+
+    def would_give_back(self, partitions: Sequence[Partition], target: Target) -> Mapping[str, str]:
+        """Return what cannot be rendered, and why: it is the same for all CPUs."""
+        from packager.backends.ccompiler.compiler import machine_of
+        from packager.backends.ccompiler.module import draft_groups
+
+        _, given_back = draft_groups(partitions, machine_of(set()), winograd=target.options.winograd)
+        return given_back
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
         """Render ``ccompiler.c`` and compile it to ``ccompiler.o``, once for each CPU.

@@ -152,16 +152,9 @@ def render_module(
     partitions: Sequence[Partition], headers: Sequence[str], machine: Machine, *, winograd: bool = True
 ) -> tuple[str, dict[str, FunctionGroup], dict[str, str]]:
     """Return the C file, the group of each partition, and why others are given back."""
-    made: list[CFunction] = []
-    groups, given_back = {}, {}
-    for partition in partitions:
-        try:
-            draft = draft_group(partition, machine, winograd=winograd)
-        except CannotRender as reason:
-            given_back[partition.name] = f"ccompiler cannot render {reason}"
-            continue
-        made += draft.functions
-        groups[partition.name] = draft.group()
+    drafts, given_back = draft_groups(partitions, machine, winograd=winograd)
+    made = [function for draft in drafts.values() for function in draft.functions]
+    groups = {name: draft.group() for name, draft in drafts.items()}
     sources = [function.source for function in made]
     lanes = machine.vector_bytes // 4
     values = {
@@ -199,6 +192,19 @@ def _are_far(functions: Sequence[CFunction]) -> bool:
     """Whether the weights of all functions may leave the L2 cache between runs."""
     weights = [function.weights for function in functions]
     return not all(isinstance(count, int) for count in weights) or sum(map(int, weights)) > NEAR
+
+
+def draft_groups(
+    partitions: Sequence[Partition], machine: Machine, *, winograd: bool
+) -> tuple[dict[str, GroupDraft], dict[str, str]]:
+    """Return the functions of each partition, and why others cannot be rendered."""
+    drafts, given_back = {}, {}
+    for partition in partitions:
+        try:
+            drafts[partition.name] = draft_group(partition, machine, winograd=winograd)
+        except CannotRender as reason:
+            given_back[partition.name] = f"ccompiler cannot render {reason}"
+    return drafts, given_back
 
 
 def draft_group(partition: Partition, machine: Machine, *, winograd: bool) -> GroupDraft:

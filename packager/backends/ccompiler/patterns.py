@@ -14,7 +14,15 @@ from tvm.relax.dpl import is_op, is_tuple, wildcard
 
 from packager.backends.base import Match, Pattern, Search
 from packager.backends.ccompiler.core import permutations
-from packager.backends.ccompiler.core.checks import NUMBERS, anchor, dtypes_of, has_channels, is_static
+from packager.backends.ccompiler.core.checks import (
+    NUMBERS,
+    anchor,
+    dtypes_of,
+    has_channels,
+    has_expression,
+    is_static,
+    readable,
+)
 from packager.backends.ccompiler.core.expressions import ARITIES, CTYPES
 from packager.backends.ccompiler.core.operations import VIEWS
 from packager.backends.ccompiler.core.problems import FLOATS, find_attention, read_layer_norm, read_sum
@@ -57,7 +65,7 @@ def make_patterns(groups: Sequence[str]) -> list[Pattern | Search]:
         ],
         "trees": lambda: [anchor("trees", is_op(TREES)(*(wildcard() for _ in range(5))), _is_tree_ensemble)],
     }
-    return [pattern for group in groups for pattern in makers[group]()]
+    return [readable(pattern) for group in groups for pattern in makers[group]()]
 
 
 def _elementwise() -> list[Pattern]:
@@ -119,7 +127,7 @@ def _is_elementwise(match: Match) -> bool:
             return False
     call = match.calls[-1]
     is_integer_power = call.op.name == "relax.power" and not dtypes_of(call) <= {*FLOATS, "float64"}
-    return bool(shape_of(call)) and not is_integer_power and not _is_copy(call)
+    return bool(shape_of(call)) and not is_integer_power and not _is_copy(call) and has_expression(call)
 
 
 def _is_copy(call: Any) -> bool:

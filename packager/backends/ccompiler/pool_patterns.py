@@ -6,7 +6,7 @@ from tvm.relax.dpl import is_op, wildcard
 
 from packager.backends.base import Match, Pattern
 from packager.backends.ccompiler.core.checks import NUMBERS, anchor, dtypes_of, has_channels, is_static
-from packager.backends.ccompiler.core.problems import FLOATS
+from packager.backends.ccompiler.core.problems import FLOATS, MOST_ELEMENTS, MOST_NEIGHBORS
 from packager.graph.dataflow import shape_of
 
 
@@ -28,6 +28,8 @@ def _is_mean_of_neighbors(match: Match) -> bool:
     attrs, shape = call.attrs, shape_of(call)
     plain = attrs.layout == "NCW" and int(attrs.strides[0]) == 1 and int(attrs.dilation[0]) == 1
     if shape is None or str(shape) != str(shape_of(call.args[0])) or not is_static(shape[1:]) or shape[1] != 1:
+        return False
+    if shape[-1] > MOST_ELEMENTS or int(attrs.pool_size[0]) > MOST_NEIGHBORS:
         return False
     counted = attrs.count_include_pad or not any(map(int, attrs.padding))
     return bool(plain and counted and dtypes_of(call) == {"float32"})

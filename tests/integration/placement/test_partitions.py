@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from tvm import relax
 
 import packager
 import packager.errors
+from packager.pipeline.explain import explain
+from packager.pipeline.options import BuildOptions
 
 
 def weight(*shape: int, seed: int = 0) -> np.ndarray:
@@ -190,8 +193,15 @@ def test_what_a_backend_gives_back_is_offered_to_the_next(tmp_path: Path) -> Non
         a = Mul(x, y)
         z = Add(a, y)
     }""")
-    built = build_and_check(model, tmp_path, ["llvm", "toy -give_back=multiply", "toymerge"])
+    said: list[str] = []
+    targets = ["llvm", "toy -give_back=multiply", "toymerge"]
+    built = build_and_check(model, tmp_path, targets, progress=said.append)
     assert built.undone() == {"toy_0": "asked to"}
+    (warning,) = (line for line in said if line.startswith("warning"))
+    assert warning.startswith("warning: toy gave back multiply (")
+    assert warning.endswith("): asked to")
+    foreseen = explain(BuildOptions(tmp_path / "model.onnx", targets=targets))
+    assert json.loads(json.dumps(foreseen.table)) == built.table
     assert built.provided_by("toy") == ["toy.add"]
     assert built.provided_by("toymerge") == ["toymerge.multiply"]
 

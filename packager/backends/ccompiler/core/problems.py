@@ -12,6 +12,9 @@ from packager.backends.base import Found, Match
 from packager.graph.attention.match import Attention, find_core
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
 
+# Of means of neighbors: the maximum length of a row, which is on the stack twice, and of a window.
+MOST_ELEMENTS = 1536
+MOST_NEIGHBORS = 16
 FLOATS = ("float32", "float16")
 DEEPEST = 256
 

@@ -14,13 +14,11 @@ from packager.backends.ccompiler.core.operations import (
     Operation,
     Tensor,
 )
+from packager.backends.ccompiler.core.problems import MOST_ELEMENTS, MOST_NEIGHBORS
 from packager.backends.ccompiler.core.shapes import c_text, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.graph.normalize import attributes_of_call
 
-# The maximum length of a row that is on the stack twice, and of a window of neighbors.
-MOST_ELEMENTS = 1536
-MOST_NEIGHBORS = 16
 VALUES = {
     "nn.softmax": "y[j] * scale",
     "nn.log_softmax": "y[j] - shift",
