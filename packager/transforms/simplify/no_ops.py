@@ -1,5 +1,5 @@
 """Drops no-ops: casts to the same type, broadcasts to the same shape, views of views, reductions of one element,
-dropout.
+permutations and their inverses, dropout.
 
 Frontends emit them liberally. They would break pattern matching (a matmul and its bias) and CSE.
 """
@@ -47,6 +47,10 @@ def _reduced(binding: Any, made: IdentityMap[Any]) -> Any:
         return relax.VarBinding(binding.var, made_by.args[0]) if operator_of(made_by) == "nn.dropout" else binding
     if operator_of(call) in REDUCTIONS and structural_equal(call.args[0].ty, call.ty):
         return relax.VarBinding(binding.var, call.args[0])
+    if operator_of(call) == "permute_dims":
+        inner: Any = made.get(call.args[0])
+        is_undone = operator_of(inner) == "permute_dims" and _axes(call) == _inverse(_axes(inner))
+        return relax.VarBinding(binding.var, inner.args[0]) if is_undone else binding
     if operator_of(call) not in SAME:
         return binding
     source = call.args[0]
@@ -73,3 +77,14 @@ def _passed_through(call: Any, source: Any, made: IdentityMap[Any]) -> Any:
         types = str(inner.args[0].ty.dtype), str(source.ty.dtype)
         return inner.args[0] if types in EXACT else None
     return None
+
+
+def _axes(call: Any) -> list[int]:
+    """Return the axes of a permutation, from 0 on."""
+    rank = call.args[0].ty.ndim
+    axes = call.attrs.axes
+    return [*range(rank)][::-1] if axes is None else [int(axis) % rank for axis in axes]
+
+
+def _inverse(axes: list[int]) -> list[int]:
+    return sorted(range(len(axes)), key=axes.__getitem__)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 # Panels whose sums are computed together.
 PANELS = 8
-# Rows of a block by the bytes of a direction's weights: few where a core's cache holds these, so that threads share
-# small batches; many where weights come from far for each block.
-ROWS = ((1 << 18, 4), (1 << 20, 8))
+# Rows of a block by the bytes of a direction's weights: few where a cache holds these, which costs nothing and lets
+# threads share small batches; many where weights come from memory for each block.
+ROWS = ((1 << 20, 4), (1 << 22, 8))
 MOST_ROWS = 28
 
 # C of activations of ``v``, with their parameters.
