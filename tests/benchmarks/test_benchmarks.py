@@ -104,6 +104,19 @@ def test_cpu(run_benchmark: Callable[..., Figures]) -> None:
 
 
 @pytest.mark.slow
+def test_dynamic_dims(run_benchmark: Callable[..., Figures]) -> None:
+    pytest.importorskip("torch")
+    options = ["--models", "mlp", "--rounds", 2, "--block", 0.01]
+    run_benchmark("cpu.dynamic_dims", *options, "--sizes", "batch=37", "--threads", 1)
+    figures = run_benchmark("cpu.dynamic_dims", *options, "--sizes", "batch=1", "--threads", 2, "--append")
+    one, many = figures["configurations"]
+    assert [(record["sizes"], record["threads"]) for record in (one, many)] == [("batch=1", 2), ("batch=37", 1)]
+    for record in (one, many):
+        assert record["over_fixed"] == record["fastest_ms"]["dynamic"] / record["fastest_ms"]["fixed"]
+        assert record["of_medians"]["count"] == 2
+
+
+@pytest.mark.slow
 def test_cpu_gemm(run_benchmark: Callable[..., Figures]) -> None:
     figures = run_benchmark("cpu.gemm", "--problems", "8x32x16", "--rounds", 2, "--block", 0.01)["problems"]["8x32x16"]
     assert set(figures["gflops"]) == {"peak", "packager", "onnxruntime"}
