@@ -90,8 +90,8 @@ CASES: dict[str, tuple[list[relax.Var], Body, set[int]]] = {
         {1},
     ),
     "depthwise": (
-        [tensor("x", (N, 12, 12, 6)), tensor("w", (6, 3, 3, 1))],
-        lambda e, x, w: e(op.nn.conv2d(x, w, strides=(2, 2), groups=6, **LAYOUTS)),
+        [tensor("x", (N, 12, 12, 24)), tensor("w", (24, 3, 3, 1))],
+        lambda e, x, w: e(op.nn.conv2d(x, w, strides=(2, 2), groups=24, **LAYOUTS)),
         {1},
     ),
     "max_pool2d": (

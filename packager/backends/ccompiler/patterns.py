@@ -39,6 +39,8 @@ from packager.graph.recurrent import operands_of_call
 from packager.graph.resize import NAME as RESIZE
 from packager.graph.tree_ensemble import NAME as TREES
 
+# Elements along both axes that a transpose of known extents swaps; of fewer, llvm's loops do as well.
+FEWEST_MOVED = 32
 # Layouts of data and weights of convolutions.
 LAYOUTS = {"conv1d": ("NWC", "OWI"), "conv2d": ("NHWC", "OHWI"), "conv3d": ("NDHWC", "ODHWI")}
 
@@ -219,11 +221,18 @@ def _is_channels_last(match: Match) -> bool:
 
 
 def _is_transpose(match: Match) -> bool:
-    """Whether it is any other permutation, of symbolic extents: ``llvm`` fuses those of known ones with others."""
+    """Whether it is any other permutation: of symbolic extents, or one that moves the last of many elements.
+
+    ``llvm`` fuses other permutations of known extents with what is around them.
+    """
     moved = _permuted(match)
-    if moved is None or not permutations.is_transpose(*moved) or is_static(moved[0]):
+    if moved is None or not permutations.is_transpose(*moved):
         return False
-    return len(permutations.permutation_of(*moved).axes) > 1
+    made = permutations.permutation_of(*moved)
+    last = len(made.axes) - 1
+    if last < 1 or not is_static(moved[0]):
+        return last > 0
+    return made.axes[last] != last and min(made.extents[last], made.extents[made.axes[last]]) >= FEWEST_MOVED
 
 
 def _is_softmax(match: Match) -> bool:

@@ -29,7 +29,9 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
     data, weight = anchor.uses
     argument = group.constant(weight)
-    groups, kind = groups_of(anchor), KINDS[data.tensor.dtype]
+    kind, outer = KINDS[data.tensor.dtype], int(weight.shape[0])
+    together = _groups_together(groups_of(anchor), outer)
+    groups = groups_of(anchor) // together
     window = window_of(weight.shape[1:-1], anchor.attributes)
     if group.winograd and is_winograd(anchor, window, groups):
         add_winograd(stage, anchor, window, group)
@@ -38,15 +40,40 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     x = draft.tensor(data.tensor, False)
     whole = window_of(weight.shape[1:-1], anchor.attributes, 3)
     rows = find_rows(x, Convolution(spatial(data.shape, 3), spatial(anchor.result.shape, 3), whole, groups, kind))
-    packing, out_channels = rows.packing, int(weight.shape[0]) // groups
+    packing, out_channels = rows.packing, outer // groups
     layout = f"ohwi{COLUMNS}{packing.layout}" + (f"p{kind.pair}" if kind.pair > 1 else "")
-    pack = _packer(groups, out_channels, packing, kind.pair)
+    layout += f"g{together}" if together > 1 else ""
+    inner = _packer(groups, out_channels, packing, kind.pair)
+
+    def pack(array: Array) -> Array:
+        return inner(_block_diagonal(np.asarray(array), together, outer // groups_of(anchor)))
+
     w = draft.packed(group.packing(argument, layout, pack), kind.weight)
     depth = packing.slices * packing.stretches * -(-packing.length // kind.pair) * kind.pair
     offset = f"batch * {out_channels} + " if groups > 1 else ""
     shared = groups > 1
     sizes = Product(groups, rows.blocks, depth, out_channels, rows.data, "first + r", offset, rows.setup, shared=shared)
     add_product(draft, "gemm/product", sizes, stage, anchor, kind, w)
+
+
+def _groups_together(groups: int, outer: int) -> int:
+    """Return the groups that are computed as one, whose filters have zeros for the channels of other groups.
+
+    A panel of weights has 16 columns anyway: so many groups fill it, with as many products as each of them would cost.
+    """
+    most = max(1, COLUMNS * groups // outer)
+    return max(count for count in range(1, most + 1) if groups % count == 0)
+
+
+def _block_diagonal(array: Array, together: int, outer: int) -> Array:
+    """Return filters [groups * outer, ..., I] as those of so many groups at once, with I * ``together`` channels."""
+    if together == 1:
+        return array
+    inner = array.shape[-1]
+    whole = np.zeros((*array.shape[:-1], together, inner), array.dtype)
+    for filters in range(array.shape[0]):
+        whole[filters, ..., filters // outer % together, :] = array[filters]
+    return whole.reshape(*array.shape[:-1], together * inner)
 
 
 def _packer(groups: int, outer: int, packing: Packing, pair: int) -> Callable[[Array], Array]:

@@ -35,14 +35,26 @@ MOST_BYTES = 2**24 // (255 * 128)
 
 
 def is_depthwise(anchor: Operation) -> bool:
-    """Whether a convolution has one input channel per group, and floats hold sums of integers exactly."""
+    """Whether a convolution of lines or planes has one channel per group, and floats hold sums of integers exactly.
+
+    Several filters per channel, or fewer channels than vectors have, are left to products of several groups at once.
+    """
     data, weight = anchor.uses
-    if groups_of(anchor) < 2 or not equal(weight.shape[-1], 1):
+    filters, groups = int(weight.shape[0]), groups_of(anchor)
+    if groups < 2 or not equal(weight.shape[-1], 1) or len(data.shape) > 4:
+        return False
+    if (filters != groups or filters < MOST_LANES) and _is_product(anchor):
         return False
     if data.tensor.dtype in BYTES:
         exact = product(weight.shape[1:-1]) <= MOST_BYTES
         return bool(weight.tensor.dtype == "int8" and anchor.result.dtype == "int32" and exact)
     return data.tensor.dtype in ("float32", "float16")
+
+
+def _is_product(anchor: Operation) -> bool:
+    """Whether there are tiles for the element types."""
+    data, result = anchor.uses[0].tensor.dtype, anchor.result.dtype
+    return data in ("float32", "float16") or result == "int32"
 
 
 def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:

@@ -32,6 +32,11 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "volume": ((2, 6, 5, 9, 8), (24, 6, 3, 3, 3), {"padding": (1, 1, 1, 1, 1, 1)}),
     "planes one by one": ((1, 90, 4, 7, 20), (20, 90, 3, 3, 3), {"padding": (1, 1, 1, 0, 1, 1), "strides": (2, 1, 2)}),
     "planes apart": ((2, 16, 9, 6, 5), (20, 16, 3, 1, 1), {"padding": (4, 0, 0, 4, 0, 0), "dilation": (4, 1, 1)}),
+    "few channels in many groups": ((2, 32, 9, 8), (64, 4, 3, 3), {"groups": 8, "padding": (1, 1, 1, 1)}),
+    "three groups at once": ((1, 30, 8, 9), (30, 5, 3, 3), {"groups": 6, "strides": (2, 2)}),
+    "two filters for each channel": ((2, 20, 30), (40, 1, 3), {"groups": 20, "padding": (1, 1)}),
+    "four channels": ((2, 4, 12, 9), (4, 1, 3, 3), {"groups": 4, "padding": (1, 1, 1, 1)}),
+    "channels of a volume": ((1, 24, 4, 6, 5), (24, 1, 3, 3, 3), {"groups": 24, "padding": (1, 1, 1, 1, 1, 1)}),
     "groups of a volume": ((1, 24, 4, 6, 5), (36, 8, 2, 3, 1), {"groups": 3, "dilation": (1, 2, 1)}),
 }  # fmt: skip
 
