@@ -22,6 +22,8 @@ VECTORS = (16, 8)
 VECTOR_AXIS = "packager.vector_axis"
 # The channel axis, by the layouts of data, weights and result.
 _CHANNEL_AXES = {("NCHW", "OIHW", "NCHW"): 1, ("NHWC", "OHWI", "NHWC"): 3}
+# The axis of the height in the layouts of an image, by those of a line.
+_LINES = {"NCW": 2, "NWC": 1}
 OUT_ELEMENTWISE_FUSABLE = 4  # relax OpPatternKind: elementwise consumers fuse into the result
 
 
@@ -44,6 +46,7 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         rewrites: dict[str, Callable[[relax.Call], relax.Expr | None]] = {
+            "relax.nn.conv1d": self._conv1d,
             "relax.nn.conv2d": self._conv2d,
             "relax.matmul": self._matmul,
         }
@@ -52,6 +55,28 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
             return call
         packed = rewrite(call)
         return call if packed is None else packed
+
+    def _conv1d(self, call: relax.Call) -> relax.Expr | None:
+        """Pack a convolution of lines as one of images of one line."""
+        attrs, axis = call.attrs, _LINES.get(call.attrs.data_layout)
+        if axis is None or attrs.out_layout != attrs.data_layout:
+            return None
+        data, weight = (self.builder_.emit(relax.op.expand_dims(operand, axis)) for operand in call.args)
+        before, after = (int(value) for value in attrs.padding)
+        image = relax.op.nn.conv2d(
+            data,
+            weight,
+            strides=[1, int(attrs.strides[0])],
+            padding=[0, before, 0, after],
+            dilation=[1, int(attrs.dilation[0])],
+            groups=attrs.groups,
+            data_layout=_image(attrs.data_layout),
+            kernel_layout=_image(attrs.kernel_layout),
+            out_layout=_image(attrs.out_layout),
+            out_dtype=str(call.ty.dtype),
+        )
+        packed = self._conv2d(self.builder_.normalize(image))
+        return None if packed is None else relax.op.squeeze(self.builder_.emit(packed), [axis])
 
     def _conv2d(self, call: relax.Call) -> relax.Expr | None:
         data, weight = call.args
@@ -125,3 +150,8 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
 
 def _vector(extent: int) -> int:
     return next((vector for vector in VECTORS if extent % vector == 0), 0) if extent else 0
+
+
+def _image(layout: str) -> str:
+    """Return the layout of images of one line."""
+    return layout.replace("W", "HW")

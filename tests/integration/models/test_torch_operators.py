@@ -193,13 +193,14 @@ def test_what_would_be_wrong_is_refused(module: Any, error: Any, words: str, tmp
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_convolutions(dtype: Any, tmp_path: Path) -> None:
     """Of one to three dimensions, transposed ones too; in half precision the sums are of float32."""
-    w, b = torch.randn(6, 2, 3).to(dtype), torch.randn(4).to(dtype)
+    w, k, b = (torch.randn(*shape).to(dtype) for shape in ((6, 2, 3), (16, 6, 3), (4,)))
     u, v = torch.randn(6, 4, 4, 3).to(dtype), torch.randn(6, 2, 3, 2, 2).to(dtype)
 
     def forward(x: Any, y: Any, z: Any) -> Any:
         up = F.conv_transpose2d(y, u, b, stride=(2, 3), padding=1, output_padding=(1, 0), dilation=(1, 2))
         volume = F.conv_transpose3d(z, v, stride=2, groups=3)
-        return F.conv1d(x, w, stride=2, padding=1, groups=3), up, volume, F.conv_transpose1d(x, w, None, 2, 1, 1, 3)
+        lines = F.conv1d(x, w, stride=2, padding=1, groups=3), F.conv1d(x, k, None, 2, 3, 2)
+        return *lines, up, volume, F.conv_transpose1d(x, w, None, 2, 1, 1, 3)
 
     inputs = [torch.randn(2, 6, *extents).to(dtype) for extents in ((9,), (4, 5), (3, 2, 4))]
     check(forward, tuple(inputs), tmp_path, tolerance=1e-5 if dtype is torch.float32 else 1e-2)
