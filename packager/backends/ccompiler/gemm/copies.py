@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from packager.backends.ccompiler.core.shapes import Extent, Shape
-from packager.backends.ccompiler.gemm.blocks import ALIASED, BLOCK, COPIED, GAP
+from packager.backends.ccompiler.gemm.blocks import ALIASED, BLOCK, COPIED, GAP, SUM
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.core.machine import Kind
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # The maximum elements of a copy: the size of the buffer for gathered rows.
 MOST_COPIED = BLOCK * COPIED
-# The maximum stretches of a row; windows of more are gathered.
-MOST_STRETCHES = 512
+# The maximum stretches of a row, whose table is on the stack; windows of more are gathered.
+MOST_STRETCHES = 256
 # The maximum steps of a pass: its weights, two panels wide, and its rows stay in the L2 cache.
 MOST_STEPS = 2048
 # The minimum channels of a slice.
@@ -106,8 +106,10 @@ def _even(channels: int, slices: int) -> int:
 
 
 def _stretches(conv: Convolution, copy: Copy) -> int:
-    merged = is_merged(conv, copy)
-    return prod(conv.window.size[:2]) * (1 if merged else conv.window.size[2])
+    """Return the entries of the table of stretches: long ones are cut into sums."""
+    merged, (*lines, wide) = is_merged(conv, copy), conv.window.size
+    length = copy.channels * (wide if merged else 1)
+    return prod(lines) * (1 if merged else wide) * -(-length // (SUM * conv.kind.pair))
 
 
 def is_merged(conv: Convolution, copy: Copy) -> bool:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "line": ((2, 24, 61), (40, 24, 3), {"padding": (1, 1)}),
     "line of one channel in frames": ((1, 1, 700), (21, 1, 100), {"strides": (40,)}),
+    "hundreds of taps": ((1, 2, 40, 30), (300, 2, 18, 19), {"padding": (9, 9, 9, 9)}),
     "causal and dilated": ((2, 20, 130), (17, 20, 3), {"padding": (8, 0), "dilation": (4,)}),
     "places of a line": ((3, 33, 50), (20, 33, 1), {}),
     "strided places of a line, far apart": ((2, 512, 40), (40, 512, 3), {"strides": (2,), "padding": (1, 1)}),
@@ -53,6 +54,7 @@ def convolved(data: np.ndarray, weight: np.ndarray, attributes: dict[str, Any]) 
     return np.asarray(convolve(padded, torch.from_numpy(weight).double(), **given))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_convolutions(case: str, symbolic: bool, tmp_path: Path) -> None:
