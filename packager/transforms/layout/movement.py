@@ -31,7 +31,6 @@ def move_last(call: relax.Call, in_last: Callable[[Any], Any]) -> Any | None:
             return relax.Call(call.op, [in_last(data), relax.Tuple(moved), *rest], call.attrs, call.ty_args)
         case "image.resize2d" if call.attrs.layout == "NCHW":
             kept = (
-                "roi",
                 "method",
                 "coordinate_transformation_mode",
                 "rounding_method",
@@ -39,7 +38,8 @@ def move_last(call: relax.Call, in_last: Callable[[Any], Any]) -> Any | None:
                 "cubic_exclude",
             )
             how = {name: getattr(call.attrs, name) for name in (*kept, "extrapolation_value")}
-            return relax.op.image.resize2d(in_last(call.args[0]), call.args[1], layout="NHWC", **how)
+            roi = tuple(float(edge) for edge in call.attrs.roi)
+            return relax.op.image.resize2d(in_last(call.args[0]), call.args[1], roi=roi, layout="NHWC", **how)
         case "packager.normalize":
             attributes = attributes_of_call(call.attrs)
             channel = attributes.channel_axis

@@ -11,7 +11,7 @@ from tvm.ir import is_prim_expr
 
 from packager.backends.ccompiler.core.expressions import ARITIES
 from packager.backends.ccompiler.core.problems import LayerNorm, Problem, SumOfTensors
-from packager.backends.ccompiler.core.resize_tables import read_tables
+from packager.backends.ccompiler.core.resize_tables import operands_of_resize, read_tables
 from packager.backends.ccompiler.core.shapes import Shape, equal_shapes
 from packager.graph.attention.match import Attention
 from packager.graph.dataflow import bindings_of, extents_of
@@ -241,8 +241,8 @@ class _Reader:
             return Use(source.tensor, Shape(call.ty.shape.values))
         operands: list[Operand] = []
         numbers = []
-        is_resize = name == RESIZE  # its tables are part of the code
-        for argument in call.args[: 1 if is_resize else None]:
+        is_resize = name == RESIZE
+        for argument in operands_of_resize(call) if is_resize else call.args:
             if isinstance(argument, relax.ShapeExpr):
                 continue  # of broadcast_to: the result's type has it
             if is_prim_expr(argument):

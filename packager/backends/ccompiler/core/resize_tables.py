@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax
 
 from packager.bundle.arrays import Array
-from packager.graph.dataflow import shape_of
+from packager.graph.dataflow import shape_of, static_shape_of
 from packager.graph.resize import attributes_of_call
 
 # Terms of an element, and elements of a table.
@@ -19,10 +19,14 @@ LONGEST_TABLE = 4096
 
 @dataclass(frozen=True)
 class ResizeTables:
-    """The resized axes, and three arrays for each, as ``packager.resize`` has them."""
+    """The resized axes, the terms along each, and its indices and weights as far as they are part of the graph.
+
+    Others (None) are operands, in order.
+    """
 
     axes: tuple[int, ...]
-    arrays: tuple[Array, ...]
+    taps: tuple[int, ...]
+    arrays: tuple[tuple[Array | None, Array | None], ...]
 
 
 def read_tables(call: Any) -> ResizeTables | None:
@@ -34,9 +38,20 @@ def read_tables(call: Any) -> ResizeTables | None:
         return None
     if any(attributes.cropped) or len(shape) - 1 in attributes.axes or not isinstance(tables, relax.Tuple):
         return None
-    if not all(hasattr(table, "value") for table in tables.fields):
+    sizes = [static_shape_of(table) or (0, 0) for table in tables.fields[::3]]
+    taps = tuple(count for _, count in sizes)
+    if not 1 <= prod(taps) <= MOST_TERMS or any(prod(size) > LONGEST_TABLE for size in sizes):
         return None
-    arrays = tuple(table.value.numpy() for table in tables.fields)
-    terms = prod(int(indices.shape[1]) for indices in arrays[::3])
-    fits = terms <= MOST_TERMS and all(indices.size <= LONGEST_TABLE for indices in arrays[::3])
-    return ResizeTables(attributes.axes, arrays) if fits else None
+    found = [_array(table) for table in tables.fields]
+    return ResizeTables(attributes.axes, taps, tuple(zip(found[::3], found[1::3], strict=True)))
+
+
+def operands_of_resize(call: Any) -> list[Any]:
+    """Return the data, then the tables that are operands: of each axis indices, then weights."""
+    data, tables = call.args
+    return [data, *(t for i, t in enumerate(tables.fields) if i % 3 < 2 and isinstance(t, relax.Var))]
+
+
+def _array(table: Any) -> Array | None:
+    array: Array | None = table.value.numpy() if hasattr(table, "value") else None
+    return array

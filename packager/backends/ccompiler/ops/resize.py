@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from packager.backends.ccompiler.core.expressions import as_result, literal
 from packager.backends.ccompiler.core.functions import GroupDraft
@@ -13,6 +12,7 @@ from packager.backends.ccompiler.core.operations import Operation
 from packager.backends.ccompiler.core.resize_tables import ResizeTables
 from packager.backends.ccompiler.core.shapes import Extent, c_text, product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.bundle.arrays import Array
 
 
 def add_resize(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
@@ -20,7 +20,9 @@ def add_resize(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     tables: ResizeTables = anchor.attributes
     source, result = anchor.uses[0].shape, anchor.result.shape
     draft = group.function("resize")
-    axes = [_axis(tables, number) for number in range(len(tables.axes))]
+    pointers = (draft.tensor(use.tensor, False) for use in anchor.uses[1:])
+    pairs = enumerate(zip(tables.taps, tables.arrays, strict=True))
+    axes = [_axis(number, taps, pair, pointers) for number, (taps, pair) in pairs]
     terms = list(itertools.product(*(range(axis["taps"]) for axis in axes)))
     exact = all(axis["taps"] == 1 for axis in axes)
     value = "from0[j]" if exact else " + ".join(f"weight{term} * from{term}[j]" for term in range(len(terms)))
@@ -58,15 +60,16 @@ def add_resize(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     )
 
 
-def _axis(tables: ResizeTables, number: int) -> dict[str, Any]:
-    """Return the tables of an axis as C initializers."""
-    indices, weights = tables.arrays[3 * number : 3 * number + 2]
+def _axis(number: int, taps: int, pair: tuple[Array | None, Array | None], pointers: Iterator[str]) -> dict[str, Any]:
+    """Return the tables of an axis as C initializers, or as pointers if they are operands."""
+    indices, weights = pair
     return {
         "number": number,
-        "taps": int(indices.shape[1]),
-        "count": int(indices.size),
-        "indices": ", ".join(str(int(index)) for index in indices.reshape(-1)),
-        "weights": ", ".join(literal(float(weight), "float32") for weight in np.float32(weights).reshape(-1)),
+        "taps": taps,
+        "indices": None if indices is None else ", ".join(str(int(index)) for index in indices.reshape(-1)),
+        "indices_from": next(pointers) if indices is None else "",
+        "weights": None if weights is None else ", ".join(literal(float(w), "float32") for w in weights.reshape(-1)),
+        "weights_from": next(pointers) if weights is None else "",
     }
 
 

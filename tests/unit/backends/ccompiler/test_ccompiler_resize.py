@@ -61,6 +61,13 @@ def test_resize(shape: Any, axes: Any, sizes: Any, taps: Any, tmp_path: Path) ->
         return e(op.nn.relu(e(op.add(e(resize(x, constants, attributes)), bias))))
 
     run = Runner(partition([x, bias], body, [1]), tmp_path)
+    named = [variable(f"t{number}", array.shape, str(array.dtype)) for number, array in enumerate(given)]
+
+    def of_operands(e: Any, x: Any, bias: Any, *operands: Any) -> Any:
+        return e(op.nn.relu(e(op.add(e(resize(x, operands, attributes)), bias))))
+
+    others = Runner(partition([x, bias, *named], of_operands, range(1, 2 + len(named))), tmp_path / "operands")
     data, shift = RNG.standard_normal(shape).astype("f4"), RNG.standard_normal(shape[-1:]).astype("f4")
     wanted = np.maximum(expected(data, axes, given) + shift, 0)
     np.testing.assert_allclose(run(data, shift), wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(others(data, shift, *given), run(data, shift))
