@@ -70,7 +70,7 @@ def slow_functions(model: Model, workdir: Path, flops: float, copied: float) -> 
     done = subprocess.run([*map(str, argv)], capture_output=True, text=True, check=True, env=os.environ | ON_PATH)
     found = []
     for function in json.loads(done.stdout)["profile"]["primitives"]:
-        least_us = max(function["flops"] / flops, function["bytes"] / copied) * 1e6
+        least_us = max((function["flops"] or 0) / flops, (function["bytes"] or 0) / copied) * 1e6
         reached = least_us / function["us"] if function["us"] else 1.0
         if function["share"] >= SHARE and reached < FLOOR:
             kept = {key: function[key] for key in ("symbol", "backend", "ops", "calls", "us", "share")}
