@@ -43,11 +43,23 @@ def bound_analyzer(parameters: Iterable[relax.Var], dims: Sequence[Dim]) -> Anal
 
 
 class Relations:
-    """The distinct conditions of a model, in order."""
+    """The distinct conditions of a model, in order.
 
-    def __init__(self, analyzer: Analyzer, conditions: Iterable[Condition] = ()) -> None:
+    ``branches`` are those that nodes are computed in: a condition of one branch does not hold for other nodes.
+    """
+
+    def __init__(
+        self,
+        analyzer: Analyzer,
+        conditions: Iterable[Condition] = (),
+        branches: Mapping[str, tuple[tuple[str, int], ...]] | None = None,
+    ) -> None:
         self.analyzer = analyzer
-        self.found = {(c.left, c.operator, c.right): c for c in conditions}
+        self.branches = {} if branches is None else branches
+        self.found = {self._key(condition): condition for condition in conditions}
+
+    def _key(self, condition: Condition) -> tuple[Any, ...]:
+        return condition.left, condition.operator, condition.right, self.branches.get(condition.node, ())
 
     def require(self, left: Any, relation: str, right: Any, node: str) -> None:
         """Add a constraint of ``node`` unless it always holds. Raises ModelError if it never does."""
@@ -62,7 +74,7 @@ class Relations:
                 f"node {node!r} requires {condition.text}, which never holds within the bounds of the dims",
                 hint="change the bounds with --dim, or fix the model",
             )
-        self.found.setdefault((condition.left, relation, condition.right), condition)
+        self.found.setdefault(self._key(condition), condition)
 
 
 def with_conditions(model: ImportedModel) -> ImportedModel:
@@ -70,7 +82,8 @@ def with_conditions(model: ImportedModel) -> ImportedModel:
     main, known = model.module["main"], model.signature
     if not known.dims:
         return model
-    relations = Relations(bound_analyzer(main.params[: len(known.inputs)], known.dims), known.conditions)
+    analyzer = bound_analyzer(main.params[: len(known.inputs)], known.dims)
+    relations = Relations(analyzer, known.conditions, known.branches)
     for binding in bindings_of(main):
         call = binding.value
         if operator_of(call) in _RULES:

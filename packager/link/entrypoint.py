@@ -15,7 +15,7 @@ from packager.codegen.escape import CText, c_string, comment_text, joined
 from packager.codegen.templates import render
 from packager.graph import symbolic
 from packager.graph.symbolic import extent_interval
-from packager.ir.call_plan import Call, CallPlan, ConstantSlot, ConstantTable, Copy, EntryPlan, fixed_reason
+from packager.ir.call_plan import Call, CallPlan, Check, ConstantSlot, ConstantTable, Copy, EntryPlan, fixed_reason
 from packager.ir.link_plan import CudaCode, ExternalWeights
 from packager.ir.primitives import CudaModule
 from packager.ir.shapes import Extent
@@ -119,6 +119,7 @@ def _run_view(
     ]
     dims = _dim_views(run)
     room = _room(run)
+    checked = {step.number for step in run.steps if isinstance(step, Check)}
     return {
         "prefix": prefix,
         "sizes": comment_text(shown_sizes(run.sizes)),
@@ -133,7 +134,7 @@ def _run_view(
         "shapes": f"{prefix}shapes" if dims or run.extents else "0",
         "room": [dim_expression(room(extent)) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
         "computed": [_extent_view(extent) for extent in run.extents],
-        "conditions": [_condition_view(i, run) for i in range(len(run.conditions))],
+        "conditions": [_condition_view(i, run, i in checked) for i in range(len(run.conditions))],
         "checks_in_run": bool(run.extents),
         "batches": _batches_view(run),
         "lane_bytes": run.lane_bytes,
@@ -171,11 +172,11 @@ def _extent_view(extent: RunTimeExtent) -> dict[str, str]:
     return {"c_name": f"dim_{extent.name}", "text": c_string(f"{extent.name} of {extent.node}")}
 
 
-def _condition_view(index: int, run: EntryPlan) -> dict[str, Any]:
+def _condition_view(index: int, run: EntryPlan, in_run: bool) -> dict[str, Any]:
     condition = run.conditions[index]
     return {
         "number": index + 1,
-        "in_run": bool(condition.names() & {extent.name for extent in run.extents}),
+        "in_run": in_run,
         "left": dim_expression(condition.left),
         "right": dim_expression(condition.right),
         "fails": FAILS[condition.operator],

@@ -19,7 +19,7 @@ from packager.graph.rewrite import nodes_of
 from packager.graph.run_time_extents import results_of
 from packager.ir.call_plan import Check, Copy, EntryPlan, Operand, PlannedState, ReadExtent, Step
 from packager.ir.model import ModelSignature, State
-from packager.ir.shapes import Extent, MicroBatches
+from packager.ir.shapes import Condition, Extent, MicroBatches
 from packager.plan.arena import align
 from packager.plan.calls import CallRecorder, PlannedCall, PlannedRead, PlannedTensor, operand_of
 from packager.plan.constants import ConstantBuilder
@@ -149,7 +149,7 @@ class PlannedEntry:
         waiting = {
             number: names
             for number, condition in enumerate(self.entry.conditions)
-            if (names := condition.names() & {*computed})
+            if (names := (condition.names() | self._decide(condition)) & {*computed})
         }
         marks = iter(self.marks)
         mark = next(marks, None)
@@ -162,6 +162,10 @@ class PlannedEntry:
                 mark = next(marks, None)
             if call is not None and not call.dropped:
                 yield recorder.step(call)
+
+    def _decide(self, condition: Condition) -> set[str]:
+        """Return the run-time extents that decide whether a condition's node is computed."""
+        return {name for name, _ in self.entry.branches.get(condition.node, ())}
 
     def _read(self, read: PlannedRead, waiting: dict[int, set[str]]) -> Iterator[Step]:
         """Yield the read of a run-time extent, and the checks that waited for it."""

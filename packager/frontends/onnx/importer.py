@@ -67,11 +67,11 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self.fixed = fixed
         self.bounds = {dim.name: dim for dim in dims}
         self.analyzer = Analyzer()  # bound to the ranges of the input dims
-        self.relations = Relations(self.analyzer)
+        self.branches: dict[str, Branch] = {}  # node -> the run-time extents and values under which it is computed
+        self.relations = Relations(self.analyzer, branches=self.branches)
         self.extents = RunTimeExtents(self.analyzer, declared, [*self.bounds, *fixed, *types])
         self.current_branch: list[Any] = []
         self.forgotten = False  # whether values were forgotten by ``restore``
-        self.branches: dict[str, Branch] = {}  # node -> the run-time extents and values under which it is computed
         self.node_of_variable: dict[str, str] = {}
         self.current_node = ""
 

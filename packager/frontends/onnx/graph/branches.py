@@ -2,7 +2,7 @@
 
 The nodes of the branches become nodes of the graph, marked with the condition that they are computed under; ``Choose``
 takes the results of the branch that is taken. Small branches with results of the same static shape are both computed
-and chosen from by Where, which fuses.
+and chosen from by element, which fuses.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from packager.frontends.onnx.graph.nodes import attributes_of, is_standard, rewr
 MARK = "packager.branch"
 """Key of a node's metadata: a list of [value name of a condition, 1 or 0] that it is computed under."""
 CHOOSE = "Choose"
+SMALL = "small"  # attribute of Choose
 # Branches of up to this many nodes cost less than to ask which is taken.
 MAX_COMPUTED = 8
 
@@ -51,10 +52,10 @@ def choose_branches(graph: onnx.GraphProto, inferred: Inferred, constants: Const
                 part.name = f"{prefix}{name}.{number}.{part.name}"
                 _mark(part, (*branch_of(node), (condition, taken)))
             parts += made
-        static = all(None not in inferred.extents.get(name, (None,)) for name in node.output)
-        operator = "Where" if static and len(parts) - 2 * len(node.output) <= MAX_COMPUTED else CHOOSE
+        is_small = len(parts) - 2 * len(node.output) <= MAX_COMPUTED
         for output, first, second in zip(node.output, *results, strict=True):
-            parts.append(helper.make_node(operator, [condition, first, second], [output], name=node.name))
+            operands = [condition, first, second]
+            parts.append(helper.make_node(CHOOSE, operands, [output], name=node.name, **{SMALL: int(is_small)}))
             if inferred.types.get(output) and output not in {value.name for value in graph.value_info}:
                 graph.value_info.append(_declaration(output, inferred))
         for part in (nodes[0], *parts[-len(node.output) :]):

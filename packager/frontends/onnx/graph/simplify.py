@@ -32,6 +32,7 @@ from packager.frontends.onnx.graph.nodes import (
     standard_version,
 )
 from packager.frontends.onnx.graph.optimizer_steps import expand_steps
+from packager.frontends.onnx.graph.sequences import collect_sequences, lower_sequences
 from packager.frontends.onnx.graph.stated.shapes import follow_stated_shapes
 from packager.frontends.onnx.graph.unroll_loops import unroll_loops
 from packager.frontends.onnx.graph.vector_moves import gather_moves
@@ -67,13 +68,14 @@ def simplify(
             inferred, changed = infer(model, custom), True
         changed |= expand_steps(model, inferred, constants)
         changed |= follow_stated_shapes(model, inferred, constants) | gather_moves(model, inferred, constants)
+        changed |= lower_sequences(model, inferred, constants)
         changed |= inline_branches(model.graph, constants) | expand_functions(model, inferred)
         if (changed | unroll_loops(model, inferred, constants)) or folded:
             continue
         # Only where the condition, or the number of iterations, will never be known:
-        if not choose_branches(model.graph, inferred, constants) and not prepare_loops(
-            model, inferred, constants, lambda inner, own: simplify(inner, custom, own)
-        ):
+        if collect_sequences(model.graph) or choose_branches(model.graph, inferred, constants):
+            continue
+        if not prepare_loops(model, inferred, constants, lambda inner, own: simplify(inner, custom, own)):
             break
     _fold_batch_norms(model.graph, constants)
     _add_pairwise(model.graph)

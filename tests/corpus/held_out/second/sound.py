@@ -16,7 +16,7 @@ from ..text import DYNAMO, TORCHSCRIPT, by
 from .text import at_opset
 
 VITS: dict[str, Any] = {
-    "vocab_size": 40,
+    "vocab_size": 100,
     "hidden_size": 32,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
@@ -49,7 +49,7 @@ def vits(name: str, stochastic: bool) -> Model:
     return Model(
         name,
         lambda: _vits(stochastic),
-        {"input_ids": tokens(1, 9) % 40},
+        {"input_ids": tokens(1, 9)},
         {"sound": {1: "samples"}},
         {"input_ids": {1: "sequence_length"}},
         {"sequence_length": (1, 12), "reducemax_0": (1, 400)},
