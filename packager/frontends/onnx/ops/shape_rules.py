@@ -22,6 +22,7 @@ from tvm.sym import Analyzer
 Known = NDArray[Any]
 # Larger tensors are not shapes.
 MAX_ELEMENTS = 64
+MAX_EXTENT = 2**40
 _TYPES = (TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
@@ -50,10 +51,11 @@ def _integers_or(plain: Callable[[Any, Any], Any], symbolic: Callable[[Any, Any]
 
 
 _min, _max = _integers_or(min, tirx.min), _integers_or(max, tirx.max)
+_remainder = _integers_or(operator.mod, tirx.floormod)
 
 
 def _division(function: Callable[[Any, Any], Any]) -> Callable[..., Known]:
-    """Return a rule for Div or Mod, which truncate: as floordiv and floormod for nonnegative operands, other raise.
+    """Return a rule for Div, which truncates: as floordiv for nonnegative operands, others raise.
 
     A quotient of floats must be an integer.
     """
@@ -70,6 +72,34 @@ def _division(function: Callable[[Any, Any], Any]) -> Callable[..., Known]:
         return _elementwise(function)(operands, attributes, analyzer)
 
     return apply
+
+
+def _at_least(expr: Any, analyzer: Analyzer) -> int:
+    """Return a lower bound. Raises NotExactError if there is none to compute with."""
+    least = expr if isinstance(expr, int) else int(analyzer.const_int_bound(expr).min_value)
+    if least < -MAX_EXTENT:
+        raise NotExactError
+    return least
+
+
+def _mod(operands: list[Known], attributes: Mapping[str, Any], analyzer: Analyzer) -> Known:
+    """Return the remainder with the sign of the divisor: of operands below 0 after a multiple of the divisor is added.
+
+    Shape expressions truncate, which is the same where nothing is negative.
+    """
+    truncates = bool(attributes.get("fmod", 0))
+
+    def remainder(a: Any, b: Any) -> Any:
+        least = _at_least(a, analyzer)
+        if least >= 0 and _at_least(b, analyzer) > 0:
+            return _remainder(a, b)
+        if truncates or not isinstance(b, int) or b == 0:
+            raise NotExactError
+        if b < 0:
+            return 0 - remainder(0 - a, -b)
+        return _remainder(a + (-least + b - 1) // b * b, b)
+
+    return np.asarray(np.frompyfunc(remainder, 2, 1)(*operands), dtype=object)
 
 
 def _cast(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Analyzer) -> Known:
@@ -214,7 +244,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Min": _elementwise(_min),
     "Max": _elementwise(_max),
     "Div": _division(_integers_or(operator.floordiv, tirx.floordiv)),
-    "Mod": _division(_integers_or(operator.mod, tirx.floormod)),
+    "Mod": _mod,
     "Neg": lambda operands, _attributes, _analyzer: np.asarray(-operands[0], dtype=object),
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,

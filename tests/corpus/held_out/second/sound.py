@@ -39,16 +39,16 @@ VITS: dict[str, Any] = {
 }
 
 
-def _vits(stochastic: bool) -> nn.Module:
-    config = tr.VitsConfig(**VITS, use_stochastic_duration_prediction=stochastic)
+def _vits() -> nn.Module:
+    config = tr.VitsConfig(**VITS, use_stochastic_duration_prediction=False)  # or random numbers decide the length
     return Call(tr.VitsModel(config).eval(), lambda model, ids: model(input_ids=ids).waveform)
 
 
-def vits(name: str, stochastic: bool) -> Model:
+def vits() -> Model:
     """Return VITS: text to sound, whose length the durations decide."""
     return Model(
-        name,
-        lambda: _vits(stochastic),
+        "vits_model",
+        _vits,
         {"input_ids": tokens(1, 9)},
         {"sound": {1: "samples"}},
         {"input_ids": {1: "sequence_length"}},
@@ -233,14 +233,11 @@ SOUND = [
     ),
     *by(
         TORCHSCRIPT,
-        vits("vits_model", False),
-        vits("vits_stochastic", True),
+        vits(),
         wave("encodec", _encodec, "x", "y", 1),
         at_opset(20, wave("hifigan", _hifigan, "spectrogram", "y", 16, last=True)),
         wave("speech2text", _speech2text, "input_features", "y", 16, last=True),
         at_opset(13, sound("SEWD", squeeze_factor=2, position_buckets=8, max_position_embeddings=64)),
-        forecast("Informer"),
-        forecast("Autoformer", moving_average=5),
         replace(
             fixed("speecht5_encoder", _speech_t5, "input_ids", "y", 2, 8),
             inputs={"input_ids": tokens(2, 8)},

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 import transformers as tr
 from torch import nn
 
@@ -24,7 +23,6 @@ MOE: dict[str, Any] = {
     "moe_intermediate_size": 32,
     "pad_token_id": 0,
 }
-RECURRENT: dict[str, Any] = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2}
 T5: dict[str, Any] = {
     "d_model": 64,
     "d_kv": 16,
@@ -58,19 +56,6 @@ def tower(kind: str, *, head: str = "Model", heads: str = "last_hidden_state", *
     )
 
 
-def _plain(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    return model(input_ids=ids, use_cache=False)[0]
-
-
-def stream(kind: str, options: dict[str, Any], head: str = "ForCausalLM") -> Model:
-    """Return a decoder that takes no mask."""
-
-    def make() -> nn.Module:
-        return Call(getattr(tr, f"{kind}{head}")(getattr(tr, f"{kind}Config")(**options)).eval(), _plain)
-
-    return replace(tower(kind), make=make, outputs={"logits": TEXT_AXES})
-
-
 def pair(name: str, make: Callable[[], nn.Module]) -> Model:
     """Return a translator by the name given."""
     return translator(name, make)
@@ -86,7 +71,6 @@ TEXT = [
         encoder("EuroBert", num_key_value_heads=2, pad_token_id=0),
         encoder("LayoutLM"),
         at_opset(23, prefill("Olmo", GROUPED)),
-        prefill("Gemma3Text", {**GROUPED, "head_dim": 16, "sliding_window": 6}),
         at_opset(20, prefill("Glm", {**GROUPED, "head_dim": 16, "pad_token_id": 0})),
         prefill("Helium", {**GROUPED, "head_dim": 16}),
         prefill("BioGpt", SMALL),
@@ -96,7 +80,6 @@ TEXT = [
         ),
         prefill("Cohere2", {**GROUPED, "sliding_window": 6}),
         prefill("Qwen2Moe", {**MOE, "shared_expert_intermediate_size": 32, "experts_implementation": "batched_mm"}),
-        stream("Mamba", {**RECURRENT, "state_size": 8}),
         pair("mt5", lambda: tr.MT5ForConditionalGeneration(tr.MT5Config(**T5))),
         pair("led", lambda: tr.PLBartForConditionalGeneration(tr.PLBartConfig(**SEQ2SEQ))),
     ),
@@ -104,9 +87,6 @@ TEXT = [
         TORCHSCRIPT,
         at_opset(20, encoder("Luke", entity_vocab_size=10, entity_emb_size=16, use_entity_aware_attention=False)),
         at_opset(11, encoder("BigBird", attention_type="original_full")),
-        encoder("XLNet", d_model=64, n_layer=2, n_head=4, d_inner=128),
-        encoder("Funnel", block_sizes=[1, 1], num_decoder_layers=1, d_model=64, n_head=4, d_head=16, d_inner=64),
-        at_opset(13, encoder("MarkupLM", max_xpath_tag_unit_embeddings=8, max_xpath_subs_unit_embeddings=8)),
         encoder(
             "Perceiver",
             head="ForMaskedLM",
@@ -121,9 +101,6 @@ TEXT = [
             num_cross_attention_heads=4,
         ),
         encoder("XLM", emb_dim=64, n_layers=2, n_heads=4),
-        at_opset(
-            11, encoder("DistilBert", head="ForSequenceClassification", dim=64, n_layers=2, n_heads=4, hidden_dim=128)
-        ),
         at_opset(
             13,
             prefill(
@@ -143,25 +120,6 @@ TEXT = [
         prefill(
             "Phimoe", {**GROUPED, **EAGER, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
         ),
-        prefill(
-            "DeepseekV2",
-            {
-                **SMALL,
-                **EAGER,
-                "num_key_value_heads": 4,
-                "kv_lora_rank": 16,
-                "q_lora_rank": 24,
-                "qk_rope_head_dim": 8,
-                "qk_nope_head_dim": 16,
-                "v_head_dim": 16,
-                "first_k_dense_replace": 1,
-                "n_routed_experts": 4,
-                "n_group": 1,
-                "topk_group": 1,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 32,
-            },
-        ),
         step("Gemma", {**GROUPED, "head_dim": 16}, heads=2),
         at_opset(20, step("Qwen3", {**GROUPED, "head_dim": 16}, heads=2)),
         step("GPTNeoX", {**SMALL, "use_parallel_residual": False}),
@@ -176,18 +134,7 @@ TEXT = [
                 )
             ),
         ),
-        stream("Rwkv", {**RECURRENT, "attention_hidden_size": 32, "context_length": 32}),
         tower("Canine", **{**SMALL, "downsampling_rate": 2, "num_hash_buckets": 64, "local_transformer_stride": 4}),
         encoder("Longformer", attention_window=4),
-        encoder(
-            "Reformer",
-            attn_layers=["local", "local"],
-            num_attention_heads=2,
-            attention_head_size=32,
-            axial_pos_embds=False,
-            local_attn_chunk_length=4,
-            feed_forward_size=64,
-            is_decoder=False,
-        ),
     ),
 ]

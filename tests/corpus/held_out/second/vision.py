@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -99,16 +98,6 @@ def _mask2former() -> nn.Module:
     return Call(tr.Mask2FormerForUniversalSegmentation(config).eval(), call)
 
 
-def _upernet() -> nn.Module:
-    backbone = tr.ConvNextConfig(
-        hidden_sizes=[16, 24, 32, 40], depths=[1, 1, 1, 1], out_features=["stage1", "stage2", "stage3", "stage4"]
-    )
-    config = tr.UperNetConfig(
-        backbone_config=backbone, hidden_size=16, num_labels=5, auxiliary_in_channels=32, auxiliary_channels=16
-    )
-    return Call(tr.UperNetForSemanticSegmentation(config).eval(), outputs_of("logits"))
-
-
 def _dpt() -> nn.Module:
     config = tr.DPTConfig(
         **{**SMALL, "num_hidden_layers": 4},
@@ -179,31 +168,6 @@ def _chinese() -> nn.Module:
 def _align() -> nn.Module:
     config = tr.AltCLIPConfig(text_config={**TEXT, "project_dim": 32}, vision_config=SMALL, projection_dim=32)
     return Call(tr.AltCLIPModel(config).eval(), _towers)
-
-
-def _owl(model: nn.Module, ids: torch.Tensor, pixels: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    result = model(input_ids=ids, pixel_values=pixels, attention_mask=mask)
-    return result.logits, result.pred_boxes
-
-
-def _owlvit() -> nn.Module:
-    config = tr.OwlViTConfig(text_config=TEXT, vision_config=SMALL, projection_dim=32)
-    return Call(tr.OwlViTForObjectDetection(config).eval(), _owl)
-
-
-def owl() -> Model:
-    """Return OWL-ViT with two queries for each image."""
-    return replace(
-        both("owlvit", _owlvit, "logits", "boxes"),
-        inputs={
-            "input_ids": tokens(4, 8),
-            "pixel_values": noise(2, 3, 32, 32),
-            "attention_mask": torch.ones(4, 8).long(),
-        },
-        axes={"input_ids": {1: "sequence_length"}, "pixel_values": {}, "attention_mask": {1: "sequence_length"}},
-        dims={"sequence_length": (1, 16)},
-        sizes=({"sequence_length": 1}, {"sequence_length": 7}, {"sequence_length": 16}),
-    )
 
 
 class Hybrid(nn.Module):
@@ -285,18 +249,6 @@ VISION = [
     *by(
         TORCHSCRIPT,
         pictures(
-            "deformable_detr",
-            _detector("DeformableDetr", num_feature_levels=2),
-            "logits",
-            "boxes",
-            shape=(2, 3, 64, 64),
-        ),
-        pictures("upernet", _upernet, "logits", shape=(2, 3, 64, 64)),
-        at_opset(
-            20,
-            pictures("donut", _simple("DonutSwin", "Model", "last_hidden_state", **WINDOWS), "y", shape=(2, 3, 64, 64)),
-        ),
-        pictures(
             "glpn",
             _simple(
                 "GLPN",
@@ -323,20 +275,6 @@ VISION = [
             shape=(2, 4, 3, 32, 32),
         ),
         pictures(
-            "superpoint",
-            _simple(
-                "SuperPoint",
-                "ForKeypointDetection",
-                "keypoints",
-                encoder_hidden_sizes=[8, 8, 16, 16],
-                decoder_hidden_size=16,
-                keypoint_decoder_dim=65,
-                descriptor_decoder_dim=16,
-            ),
-            "keypoints",
-            shape=(1, 3, 32, 32),
-        ),
-        pictures(
             "vitpose",
             _simple(
                 "VitPose",
@@ -352,13 +290,9 @@ VISION = [
         ),
         at_opset(13, both("blip", _blip, "text", "image")),
         both("altclip", _align, "text", "image"),
-        owl(),
         at_opset(11, net("hybrid", Hybrid)),
         at_opset(13, net("pyramid", Pyramid, outputs=("one", "two", "three"))),
         at_opset(20, net("pyramid", Pyramid, outputs=("one", "two", "three"))),
         at_opset(11, image("ResNet", embedding_size=16, hidden_sizes=[16, 24], depths=[1, 1])),
-        at_opset(
-            13, image("Swin", image_size=32, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4)
-        ),
     ),
 ]

@@ -37,6 +37,12 @@ def _random(*shape: int) -> np.ndarray:
 
 
 BODIES = {
+    "up to a multiple": (
+        3,
+        """n = Shape <start: int = 1, end: int = 2> (x) four = Constant <value_ints: ints = [4]> () less = Neg(n)
+        rest = Mod(less, four) zero = Constant <value_ints: ints = [0]> ()
+        pads = Concat <axis: int = 0> (zero, zero, zero, zero, rest, zero) y = Pad(x, pads)""",
+    ),
     "heads": (
         4,
         """n = Shape <start: int = 0, end: int = 2> (x) w = Shape <start: int = 2> (x)
