@@ -60,20 +60,55 @@ def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix
     tensors = _tensors(run)
 
     def steps(clones: Mapping[str, str]) -> list[dict[str, Any]]:
-        views, number = [], 0
-        for step in run.steps:
+        views, number, fetched = [], 0, 0
+        for place, step in enumerate(run.steps):
             if isinstance(step, Call | Copy):
                 number += 1
                 text = _guarded(step, _step_text(number, step, clones, tensors, on_gpu))
                 views.append({"text": text, "number": number})
-            else:
-                views.append({"text": _between(number, step, run, tensors, on_gpu), "number": 0})
+                continue
+            if on_gpu and place >= fetched and isinstance(step, ReadExtent):
+                group, fetched = reads_together(run.steps, place)
+                views.append({"text": _fetch_text(number, group, tensors), "number": 0})
+            views.append({"text": _between(number, step, run, tensors, on_gpu), "number": 0})
         return views
 
     if not levels:
         return [{"name": f"{prefix}run", "steps": steps({})}]
     names = ["run", *(f"run_{level_identifier(level.name)}" for level in levels[1:])]
     return [{"name": prefix + name, "steps": steps(level.clones)} for name, level in zip(names, levels, strict=True)]
+
+
+def reads_together(steps: Sequence[Step], place: int) -> tuple[list[ReadExtent], int]:
+    """Return the reads from ``place`` on between which nothing is called, and the place behind the last of them.
+
+    Where a branch decides whether or where an extent is read, that is known before: the read is the first of others.
+    """
+    group: list[ReadExtent] = []
+    end = place
+    for number in range(place, len(steps)):
+        step = steps[number]
+        if isinstance(step, Check):
+            continue
+        if not isinstance(step, ReadExtent) or (group and (step.branch or isinstance(step.source, Choice))):
+            break
+        group.append(step)
+        end = number + 1
+        if step.branch:
+            break
+    return group, end
+
+
+def _fetch_text(done: int, group: Sequence[ReadExtent], tensors: Tensors) -> str:
+    """Return the text that copies run-time extents to the host, which waits once for all of them."""
+    sources = ", ".join(_pointer(read.source, tensors) for read in group)
+    targets = ", ".join(f"&call->extents[{read.number}]" for read in group)
+    text = (
+        f"{{ const void *const sources[] = {{{sources}}}; int64_t *const targets[] = {{{targets}}};"
+        f" if (pk_cuda_extents(call->cuda, {len(group)}, sources, targets)) return {max(done, 1)}; }}"
+    )
+    (first, *_) = group
+    return f"if ({' && '.join(_conditions(first.branch))}) {text}" if first.branch else text
 
 
 def _tensors(run: EntryPlan) -> Tensors:
@@ -128,7 +163,7 @@ def _between(
     """Return the text of what is done between calls, after ``done`` of them."""
     if isinstance(step, LoopBegin | LoopEnd):
         return _loop_text(done, step, run, tensors, on_gpu)
-    return _extent_text(done, step, run, tensors, on_gpu)
+    return _extent_text(step, run, tensors, on_gpu)
 
 
 def _guarded(step: Call | Copy, text: str) -> str:
@@ -157,10 +192,15 @@ def _loop_text(done: int, step: LoopBegin | LoopEnd, run: EntryPlan, tensors: Te
             return f"if (pk_cuda_store(call->cuda, {pointer(memory)}, {value})) return {failure};"
         return f"*(int64_t *)({pointer(memory)}) = {value};"
 
-    def read(name: str, memory: Memory) -> str:
-        if on_gpu:
-            return f"if (pk_cuda_extent(call->cuda, {pointer(memory)}, &{name})) return {failure};"
-        return f"{name} = *(const int64_t *)({pointer(memory)});"
+    def read(*values: tuple[str, Memory]) -> str:
+        if not on_gpu:
+            return LINE.join(f"{name} = *(const int64_t *)({pointer(memory)});" for name, memory in values)
+        sources = ", ".join(pointer(memory) for _, memory in values)
+        targets = ", ".join(f"&{name}" for name, _ in values)
+        return (
+            f"{{ const void *const sources[] = {{{sources}}}; int64_t *const targets[] = {{{targets}}};"
+            f" if (pk_cuda_extents(call->cuda, {len(values)}, sources, targets)) return {failure}; }}"
+        )
 
     def copy(target: str, source: str, size: str) -> str:
         if on_gpu:
@@ -175,8 +215,7 @@ def _loop_text(done: int, step: LoopBegin | LoopEnd, run: EntryPlan, tensors: Te
         return LINE.join(
             [
                 f"int64_t {name}_trip, {name}_going, {name} = 0;",
-                read(f"{name}_trip", step.trip),
-                read(f"{name}_going", step.going),
+                read((f"{name}_trip", step.trip), (f"{name}_going", step.going)),
                 *(write(memory, dim_expression(value)) for memory, value in step.extents),
                 *map(move, step.states),
                 f"for (; {name}_going && {name} < {name}_trip; ++{name}) {{ {write(step.index, name)}",
@@ -198,7 +237,7 @@ def _loop_text(done: int, step: LoopBegin | LoopEnd, run: EntryPlan, tensors: Te
             *(f"const int64_t {name}_next_{i} = {value};" for i, value in enumerate(values)),
             *map(move, step.states),
             *(write(memory, f"{name}_next_{i}") for i, (memory, *_) in enumerate(step.extents)),
-            read(f"{name}_going", step.again),
+            read((f"{name}_going", step.again)),
             "}",
             write(step.count, name),
             *(copy(pointer(final), pointer(source), "8") for final, source in step.finals),
@@ -206,26 +245,24 @@ def _loop_text(done: int, step: LoopBegin | LoopEnd, run: EntryPlan, tensors: Te
     )
 
 
-def _extent_text(done: int, step: ReadExtent | Check, run: EntryPlan, tensors: Tensors, on_gpu: bool) -> str:
-    """Return the text that reads a run-time extent, or checks a condition on such, after ``done`` calls."""
+def _extent_text(step: ReadExtent | Check, run: EntryPlan, tensors: Tensors, on_gpu: bool) -> str:
+    """Return the text that reads a run-time extent, or checks a condition on such."""
     if isinstance(step, Check):
         condition = run.conditions[step.number]
         left, right = dim_expression(condition.left), dim_expression(condition.right)
         fails = " && ".join([*_conditions(step.branch), f"{left} {FAILS[condition.operator]} {right}"])
         return f"if ({fails}) return pk_broken(call, {step.number}, {left}, {right});"
-    extent, source = run.extents[step.number], _pointer(step.source, tensors)
-    read = (
-        f"if (pk_cuda_extent(call->cuda, {source}, &call->extents[{step.number}])) return {max(done, 1)};"
-        if on_gpu
-        else f"call->extents[{step.number}] = *(const int64_t *)({source});"
-    )
+    extent = run.extents[step.number]
+    # On a GPU it was copied to the host before: _fetch_text.
+    read = "" if on_gpu else f"call->extents[{step.number}] = *(const int64_t *)({_pointer(step.source, tensors)});"
     if step.branch:
-        read = f"call->extents[{step.number}] = 0; if ({' && '.join(_conditions(step.branch))}) {{ {read} }}"
+        taken = " && ".join(_conditions(step.branch))
+        read = f"if (!({taken})) call->extents[{step.number}] = 0;" + (f" else {{ {read} }}" if read else "")
     name = f"dim_{extent.name}"
     bound = dim_expression(extent.bound)
     return LINE.join(
         [
-            read,
+            *([read] if read else []),
             f"const int64_t {name} = call->extents[{step.number}];",
             f"if ({name} < 0 || {name} > {bound}) return pk_outside(call, {step.number}, {name}, {bound});",
         ]

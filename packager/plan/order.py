@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tvm import relax, tirx
 
 from packager.errors import ModelError
-from packager.graph.control_flow import LOOP_BEGIN, LOOP_END, LOOP_RESULT, operands_of
+from packager.graph.control_flow import LOOP_BEGIN, LOOP_END, LOOP_RESULT, is_control_flow, operands_of
 from packager.graph.dataflow import called_function
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import nodes_of
@@ -23,17 +23,20 @@ Item = TypeVar("Item")
 
 
 class Reads:
-    """When the run-time extents of an entry can be read: each once its scalar is computed, and it is known whether the
-    branch is taken that it is read in. One scalar may be that of several extents.
+    """When the run-time extents of an entry are read: after their scalars are computed, and before one is needed.
 
-    ``variables`` are the shape variables of the extents, and ``scalars`` the Relax variables of their values.
+    ``variables`` are the shape variables of the extents, and ``scalars`` the Relax variables of their values. One
+    scalar may be that of several extents. What is computed in a branch is read when it is known whether that is taken.
     """
 
     def __init__(self, entry: ModelSignature, variables: Sequence[Any], scalars: Sequence[Any]) -> None:
         numbers = {extent.name: number for number, extent in enumerate(entry.extents)}
         self.scalars = scalars
         self.branches = [[numbers[name] for name, _ in entry.branches.get(e.node, ())] for e in entry.extents]
+        self.conditions = {numbers[name] for branch in entry.branches.values() for name, _ in branch}
         self.waiting = list(range(len(scalars)))
+        self.found: list[int] = []  # can be read now
+        self.numbers = IdentityMap((variable, number) for number, variable in enumerate(variables))
         self.needed: IdentityMap[list[Any]] = IdentityMap()  # shape variable -> the scalars that it waits for
         for number, variable in enumerate(variables):
             self.needed[variable] = [scalars[other] for other in self._before(number)]
@@ -42,23 +45,36 @@ class Reads:
         """Return the extents that are read before an extent, and itself."""
         return {number}.union(*(self._before(other) for other in self.branches[number]))
 
-    def ready(self, values: Mapping[Any, Any]) -> Iterator[int]:
-        """Yield the numbers of the extents that can be read now, and were not yet; ``values`` are those computed."""
+    def find(self, values: Mapping[Any, Any]) -> None:
+        """Find the extents that can be read now; ``values`` are those computed."""
         found = True
         while found:
-            found = False
-            for number in self.waiting:
-                if self.scalars[number] in values and not {*self.branches[number]} & {*self.waiting}:
-                    self.waiting.remove(number)
-                    yield number
-                    found = True
-                    break
+            ready = [n for n in self.waiting if self.scalars[n] in values and not {*self.branches[n]} & {*self.waiting}]
+            found = bool(ready)
+            self.found += ready
+            self.waiting = [number for number in self.waiting if number not in ready]
+
+    def must_be_done(self, binding: Any) -> bool:
+        """Tell whether extents that were found have to be read before a binding is evaluated."""
+        # A condition decides which calls are left out; a loop is entered and left with all that was found.
+        if is_control_flow(binding.value) or self.conditions.intersection(self.found):
+            return bool(self.found)
+        return any(self.numbers[v] in self.found for v in _variables(binding) if v in self.numbers)
+
+    def take(self) -> list[int]:
+        """Return the numbers of the extents that were found since, in an order in which they can be read."""
+        taken, self.found = self.found, []
+        return taken
 
 
-def order(items: Sequence[tuple[Any, Item]], values: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, Item]]:
+def order(
+    items: Sequence[tuple[Any, Item]], values: Mapping[Any, Sequence[Any]], waves: bool = False
+) -> list[tuple[Any, Item]]:
     """Return (binding, item) pairs in an order that respects ``values``: shape variable -> the variables of scalars.
 
-    Pairs stay in their order where nothing demands another. Raises ModelError if there is no such order.
+    Pairs stay in their order where nothing demands another. With ``waves`` those come first that need no scalar, then
+    those that need scalars of the first, and so on, so that few groups of scalars are read; but loops stay together.
+    Raises ModelError if there is no such order.
     """
     loops = any(called_function(binding.value) == LOOP_BEGIN for binding, _ in items)
     if not values and not loops:
@@ -66,6 +82,8 @@ def order(items: Sequence[tuple[Any, Item]], values: Mapping[Any, Sequence[Any]]
     places = IdentityMap((binding.var, place) for place, (binding, _) in enumerate(items))
     needs = [[*_needed(binding, places, values)] for binding, _ in items]
     placed = _by_needs(needs)
+    if waves and not loops:
+        placed = _in_waves(placed, needs, [{*_scalars(binding, places, values)} for binding, _ in items])
     if loops:
         placed = _with_whole_loops(placed, [binding for binding, _ in items], needs, places)
     return [items[place] for place in placed]
@@ -117,11 +135,28 @@ def _by_needs(needs: Sequence[Sequence[int]]) -> list[int]:
 
 def _needed(binding: Any, places: Mapping[Any, int], values: Mapping[Any, Sequence[Any]]) -> Iterator[int]:
     """Yield the places of the bindings whose values or extents a binding uses."""
-    parts = [binding.value, *_extents(binding.var.ty)]
     yield from (places[variable] for variable in nodes_of(binding.value, relax.Var) if variable in places)
-    variables = IdentitySet(variable for part in parts for variable in nodes_of(part, tirx.Var))
-    scalars = (scalar for variable in variables if variable in values for scalar in values[variable])
+    yield from _scalars(binding, places, values)
+
+
+def _scalars(binding: Any, places: Mapping[Any, int], values: Mapping[Any, Sequence[Any]]) -> Iterator[int]:
+    """Yield the places of the scalars that a binding's extents have their values from."""
+    scalars = (scalar for variable in _variables(binding) if variable in values for scalar in values[variable])
     yield from (places[scalar] for scalar in scalars if scalar in places)  # others are inputs
+
+
+def _in_waves(placed: Sequence[int], needs: Sequence[Sequence[int]], scalars: Sequence[set[int]]) -> list[int]:
+    """Return an order by the number of reads, one after the other, that a binding waits for."""
+    wave: dict[int, int] = {}
+    for place in placed:
+        wave[place] = max((wave[other] + (other in scalars[place]) for other in needs[place]), default=0)
+    return sorted(placed, key=lambda place: wave[place])
+
+
+def _variables(binding: Any) -> IdentitySet:
+    """Return the shape variables that a binding uses."""
+    parts = [binding.value, *_extents(binding.var.ty)]
+    return IdentitySet(variable for part in parts for variable in nodes_of(part, tirx.Var))
 
 
 def _extents(ty: Any) -> Iterator[Any]:

@@ -101,11 +101,16 @@ class _Planner(Values):
         shapes = {spec.name: p.ty.shape.values for spec, p in zip(specs, parameters, strict=True)}
         scalars = [*computed.values()]
         reads = Reads(entry, [shapes[name][0] for name in computed], scalars)
-        for binding, source in [(None, None), *order(wanted, reads.needed)]:
+        # Reads wait until one is needed, and are then done together: on a GPU the host waits once for all. Where there
+        # are branches, calls stay behind the condition that may leave them out.
+        ordered = order(wanted, reads.needed, waves=not any(entry.branches.values()))
+        for binding, source in [(None, None), *ordered, (None, None)]:
+            if binding is None or reads.must_be_done(binding):
+                for number in reads.take():
+                    self._read_extent(number, self.values[scalars[number]])
             if binding is not None:
                 self.values[binding.var] = self._evaluate(binding.value, binding.var.ty, source)
-            for number in reads.ready(self.values):
-                self._read_extent(number, self.values[scalars[number]])
+            reads.find(self.values)
         names = self.model.signature.output_names[part.outputs]
         self.declared = dict(zip(names, self.model.signature.output_dtypes[part.outputs], strict=False))
         results = {name: self._value(result) for name, result in results.items()}

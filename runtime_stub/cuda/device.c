@@ -138,6 +138,7 @@ static void empty(pk_cuda_t *cuda) {
     pk_driver.cuMemFree(cuda->arena);
   }
   if (cuda->states) pk_driver.cuMemFree(cuda->states);
+  if (cuda->extents) pk_driver.cuMemFreeHost(cuda->extents);
   if (cuda->captures) pk_driver.cuStreamDestroy(cuda->captures);
   if (cuda->staged) pk_driver.cuEventDestroy(cuda->staged);
   if (cuda->done) pk_driver.cuEventDestroy(cuda->done);

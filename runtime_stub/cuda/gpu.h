@@ -19,6 +19,7 @@
 #include "driver.h"
 
 #define PK_MAX_GRAPHS 16       /* of a session; the least recently used is evicted */
+#define PK_MAX_READS 32        /* run-time extents that are read together */
 #define PK_TENSOR_ALIGNMENT 16 /* guaranteed to kernels, for vector loads */
 #define PK_ARENA_ALIGNMENT 256
 #define PK_DL_CUDA_MANAGED 13 /* kDLCUDAManaged, which DLPack has had since 0.6 */
@@ -139,6 +140,7 @@ struct pk_cuda {
   int32_t num_graphs;
   CUdeviceptr arena;     /* 0: the caller's, or none */
   CUdeviceptr states;    /* 0: none */
+  int64_t *extents;      /* [PK_MAX_READS] of run-time extents that are copied here, pinned; NULL before the first */
   pk_graph_t *graphs;    /* [num_graphs] */
   uint64_t clock;        /* of pk_graph_t.used */
   pk_staging_t *staging; /* [num_inputs + num_outputs] */

@@ -112,9 +112,28 @@ int32_t pk_cuda_copy(pk_cuda_t *cuda, void *target, const void *source, uint64_t
   return result;
 }
 
-int32_t pk_cuda_extent(pk_cuda_t *cuda, const void *source, int64_t *extent) {
-  CUresult result = pk_driver.cuMemcpyDtoHAsync(extent, (CUdeviceptr)(uintptr_t)source, sizeof *extent, cuda->stream);
-  if (!result) result = pk_driver.cuStreamSynchronize(cuda->stream);
+/* Copies to memory that is not pinned would each wait for the device. */
+static CUresult pin_extents(pk_cuda_t *cuda) {
+  if (cuda->extents) return 0;
+  int mode = pk_relax_captures();
+  CUresult result =
+      pk_driver.cuMemHostAlloc((void **)&cuda->extents, PK_MAX_READS * sizeof(int64_t), CU_MEMHOSTALLOC_PORTABLE);
+  pk_restore_captures(mode);
+  if (result) cuda->extents = NULL;
+  return result;
+}
+
+int32_t pk_cuda_extents(pk_cuda_t *cuda, int32_t count, const void *const *sources, int64_t *const *extents) {
+  CUresult result = pin_extents(cuda);
+  for (int32_t first = 0; !result && first < count; first += PK_MAX_READS) {
+    int32_t some = count - first < PK_MAX_READS ? count - first : PK_MAX_READS;
+    for (int32_t i = 0; !result && i < some; ++i) {
+      CUdeviceptr source = (CUdeviceptr)(uintptr_t)sources[first + i];
+      result = pk_driver.cuMemcpyDtoHAsync(&cuda->extents[i], source, sizeof(int64_t), cuda->stream);
+    }
+    if (!result) result = pk_driver.cuStreamSynchronize(cuda->stream);
+    for (int32_t i = 0; !result && i < some; ++i) *extents[first + i] = cuda->extents[i];
+  }
   cuda->chained = 0;
   return result ? pk_fail_launch(cuda, PK_COPY, result) : 0;
 }

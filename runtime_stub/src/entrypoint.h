@@ -176,8 +176,8 @@ static inline __attribute__((unused, cold)) int32_t pk_broken(const pk_call_t *c
 
 /* CUDA only: called before each primitive function with its 1-based number, for messages and profiles. */
 void pk_cuda_step(pk_cuda_t *cuda, int32_t number);
-/* CUDA only: reads a run-time extent from device memory, after all work before it. */
-int32_t pk_cuda_extent(pk_cuda_t *cuda, const void *source, int64_t *extent);
+/* CUDA only: reads run-time extents from device memory, after all work before; waits once for all. */
+int32_t pk_cuda_extents(pk_cuda_t *cuda, int32_t count, const void *const *sources, int64_t *const *extents);
 /* CUDA only: writes a scalar of a loop to device memory. */
 int32_t pk_cuda_store(pk_cuda_t *cuda, void *target, int64_t value);
 
