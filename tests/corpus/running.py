@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from packager.errors import PackagerError
 from tests.conformance.architectures.running import reason_of
 
 from .case import Case
+from .comparing import differences
 from .feeds import Array, feed, shape_at
 
 
@@ -56,16 +57,9 @@ def run(case: Case, folder: Path, targets: Sequence[str] = (), reference: Path |
         return Outcome(case.name, "crashed", f"{type(error).__name__} {error}", seconds=time.monotonic() - start)
     seconds, largest = time.monotonic() - start, 0.0
     with packager.load(library) as bundle:
-        for seed, sizes in enumerate(case.sizes):
-            fixed = {name: bounds for name, bounds in case.dims.items() if isinstance(bounds, int)}
-            at = {**fixed, **sizes}
-            feeds = {
-                spec.name: feed(spec.name, spec.type, shape_at(spec.shape, at), at, seed)
-                for spec in session.get_inputs()
-            }
-            names = [spec.name for spec in session.get_outputs()]
+        for at, feeds in feeds_of(case, session):
             try:
-                expected = dict(zip(names, session.run(None, feeds), strict=True))
+                expected = results(session, feeds)
             except Exception as error:
                 return Outcome(case.name, "not run", str(error)[:200], seconds=seconds)
             try:
@@ -73,11 +67,38 @@ def run(case: Case, folder: Path, targets: Sequence[str] = (), reference: Path |
             except PackagerError as error:
                 return Outcome(case.name, "wrong", f"at {at}: {reason_of(error)}", seconds=seconds)
             for name, value in expected.items():
-                problem, difference = _compare(found[name], np.asarray(value), case)
+                problem, difference = differences(found[name], value, case.tolerance, case.apart, case.random)
                 largest = max(largest, difference)
                 if problem:
                     return Outcome(case.name, "wrong", f"{name} at {at}: {problem}", largest, seconds)
     return Outcome(case.name, "right", "", largest, seconds)
+
+
+def feeds_of(case: Case, session: onnxruntime.InferenceSession) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
+    """Yield the dims of each size that a file is run at, and the inputs by name."""
+    for seed, sizes in enumerate(case.sizes):
+        fixed = {name: bounds for name, bounds in case.dims.items() if isinstance(bounds, int)}
+        at = {**fixed, **sizes}
+        yield (
+            at,
+            {
+                spec.name: feed(spec.name, spec.type, shape_at(spec.shape, at), at, seed)
+                for spec in session.get_inputs()
+            },
+        )
+
+
+def runs_of(case: Case, path: Path) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
+    """Yield inputs and onnxruntime's outputs for each size that a file is run at."""
+    session = _session(path)
+    for _, feeds in feeds_of(case, session):
+        yield feeds, results(session, feeds)
+
+
+def results(session: onnxruntime.InferenceSession, feeds: dict[str, Array]) -> dict[str, Array]:
+    """Return onnxruntime's outputs by name."""
+    names = [spec.name for spec in session.get_outputs()]
+    return {name: np.asarray(value) for name, value in zip(names, session.run(None, feeds), strict=True)}
 
 
 def _session(path: Path) -> onnxruntime.InferenceSession:
@@ -86,23 +107,3 @@ def _session(path: Path) -> onnxruntime.InferenceSession:
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-def _compare(found: Array, expected: Array, case: Case) -> tuple[str, float]:
-    """Return what differs, and the largest difference where 1 is the root mean square of ``expected``."""
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return f"{found.dtype}{list(found.shape)} for {expected.dtype}{list(expected.shape)}", 0.0
-    if case.random or not expected.size:
-        return "", 0.0
-    if not np.issubdtype(expected.dtype, np.floating):
-        # A label flips where two scores tie but for rounding.
-        share = float(np.mean(found != expected))
-        return (f"{share:.0%} of elements differ" if share > 10 * case.tolerance else ""), 0.0
-    with np.errstate(invalid="ignore"):
-        apart = np.where(found == expected, 0.0, np.abs(found.astype(np.float64) - expected))
-    apart = np.where(np.isnan(found) & np.isnan(expected), 0.0, apart)
-    finite = expected[np.isfinite(expected)].astype(np.float64)
-    size = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 1.0
-    error = float(apart.max()) / (size or 1.0)
-    far = float(np.mean(~(apart <= case.tolerance * (size or 1.0))))
-    return (f"{far:.0%} of elements differ, by up to {error:.1e}" if far > case.apart else ""), error

@@ -14,9 +14,11 @@ from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.ir import Call, TensorLoad
 from tvm.tirx import stmt as st
 
 from packager.errors import BackendError
+from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Kernel
 from packager.lower.cuda.codegen_workarounds import (
@@ -164,10 +166,24 @@ def _to_device_function(kernel: Kernel, function: Any, target: tvm.target.Target
     device_function = tirx.PrimFunc([*pointers, *kernel.scalars], st.SeqStmt([*declarations, *statements]))
     return device_function.with_attrs(
         {
-            "tirx.noalias": True,
+            "tirx.noalias": not _exchanges(function),
             "tirx.is_global_func": True,
             "calling_conv": DEVICE_KERNEL_LAUNCH,
             "target": target,
             "global_symbol": kernel.symbol,
         }
     )
+
+
+def _exchanges(function: Any) -> bool:
+    """Tell whether threads exchange values through global memory, with a barrier between.
+
+    Then its pointers are no ``__restrict__``: nvcc would keep what a thread has loaded from one over the barrier.
+    """
+    if not any(
+        str(getattr(call.op, "name", "")).endswith("tvm_storage_sync") for call in nodes_of(function.body, Call)
+    ):
+        return False
+    stored = IdentitySet(store.buffer for store in nodes_of(function.body, st.BufferStore))
+    loaded = IdentitySet(load.source for load in nodes_of(function.body, TensorLoad))
+    return any(buffer in loaded and buffer.scope() in ("", "global") for buffer in stored)

@@ -16,6 +16,7 @@ from tvm.s_tir import ScheduleError, dlight
 
 from packager.lower.blocks import blocks, inline, is_reduction, is_spatial, kinds, schedule_of
 from packager.lower.cuda.column_reduction import schedule_column_reduction
+from packager.lower.cuda.compound_extents import name_extents
 from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
 from packager.lower.cuda.elementwise import schedule_elementwise
 from packager.lower.cuda.matmul import schedule_matmul
@@ -31,8 +32,11 @@ _NOT_FOR_THIS = (ScheduleError, InternalError)
 
 
 def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
-    """Return a scheduled copy of an S-TIR PrimFunc, every loop nest bound to threads; its parameters stay the same."""
-    primfunc = widen(primfunc)
+    """Return a scheduled copy of an S-TIR PrimFunc, every loop nest bound to threads.
+
+    Its parameters stay the same, but that an extent may become a variable.
+    """
+    primfunc = name_extents(widen(primfunc))
     with target:
         for rule in _RULES:
             try:
