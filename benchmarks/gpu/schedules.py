@@ -65,8 +65,9 @@ def _lower(case: Case, arch: str) -> tuple[dict[str, Any], str]:
     from packager.graph.rewrite import apply
     from packager.lower.cuda.kernels import lower_cuda_kernels
     from packager.lower.cuda.schedule import schedule_cuda
+    from packager.lower.devices import DEVICES
     from packager.lower.kernels import make_group
-    from packager.lower.lowering import FLATTEN, FUSE, LEGALIZE
+    from packager.lower.lowering import FLATTEN, FUSE
     from packager.transforms.clamp_indices import clamp_indices
 
     n = tirx.Var("n", "int64")
@@ -79,7 +80,7 @@ def _lower(case: Case, arch: str) -> tuple[dict[str, Any], str]:
         with builder.dataflow():
             result = builder.emit_output(builder.normalize(case.relax(relax.op, *parameters)))
         builder.emit_func_output(result)
-    module = apply([*LEGALIZE, *FUSE, *FLATTEN], builder.finalize())
+    module = apply([*DEVICES["cuda"].legalize, *FUSE, *FLATTEN], builder.finalize())
     functions = {v.name_hint: f for v, f in module.functions.items() if isinstance(f, tirx.PrimFunc)}
     if len(functions) != 1:
         raise SystemExit(f"one PrimFunc expected, got {list(functions)}")

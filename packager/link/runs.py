@@ -25,6 +25,7 @@ from packager.ir.call_plan import (
 )
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
+from packager.link.reads import fetch_text, reads_together
 
 LINE = "\n  "
 # The C operator that holds if a condition does not.
@@ -69,7 +70,11 @@ def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix
                 continue
             if on_gpu and place >= fetched and isinstance(step, ReadExtent):
                 group, fetched = reads_together(run.steps, place)
-                views.append({"text": _fetch_text(number, group, tensors), "number": 0})
+                pointers = [_pointer(read.source, tensors) for read in group]
+                targets = [f"&call->extents[{read.number}]" for read in group]
+                text = fetch_text(pointers, targets, max(number, 1))
+                taken = " && ".join(_conditions(group[0].branch))
+                views.append({"text": f"if ({taken}) {text}" if taken else text, "number": 0})
             views.append({"text": _between(number, step, run, tensors, on_gpu), "number": 0})
         return views
 
@@ -77,38 +82,6 @@ def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix
         return [{"name": f"{prefix}run", "steps": steps({})}]
     names = ["run", *(f"run_{level_identifier(level.name)}" for level in levels[1:])]
     return [{"name": prefix + name, "steps": steps(level.clones)} for name, level in zip(names, levels, strict=True)]
-
-
-def reads_together(steps: Sequence[Step], place: int) -> tuple[list[ReadExtent], int]:
-    """Return the reads from ``place`` on between which nothing is called, and the place behind the last of them.
-
-    Where a branch decides whether or where an extent is read, that is known before: the read is the first of others.
-    """
-    group: list[ReadExtent] = []
-    end = place
-    for number in range(place, len(steps)):
-        step = steps[number]
-        if isinstance(step, Check):
-            continue
-        if not isinstance(step, ReadExtent) or (group and (step.branch or isinstance(step.source, Choice))):
-            break
-        group.append(step)
-        end = number + 1
-        if step.branch:
-            break
-    return group, end
-
-
-def _fetch_text(done: int, group: Sequence[ReadExtent], tensors: Tensors) -> str:
-    """Return the text that copies run-time extents to the host, which waits once for all of them."""
-    sources = ", ".join(_pointer(read.source, tensors) for read in group)
-    targets = ", ".join(f"&call->extents[{read.number}]" for read in group)
-    text = (
-        f"{{ const void *const sources[] = {{{sources}}}; int64_t *const targets[] = {{{targets}}};"
-        f" if (pk_cuda_extents(call->cuda, {len(group)}, sources, targets)) return {max(done, 1)}; }}"
-    )
-    (first, *_) = group
-    return f"if ({' && '.join(_conditions(first.branch))}) {text}" if first.branch else text
 
 
 def _tensors(run: EntryPlan) -> Tensors:
@@ -195,12 +168,7 @@ def _loop_text(done: int, step: LoopBegin | LoopEnd, run: EntryPlan, tensors: Te
     def read(*values: tuple[str, Memory]) -> str:
         if not on_gpu:
             return LINE.join(f"{name} = *(const int64_t *)({pointer(memory)});" for name, memory in values)
-        sources = ", ".join(pointer(memory) for _, memory in values)
-        targets = ", ".join(f"&{name}" for name, _ in values)
-        return (
-            f"{{ const void *const sources[] = {{{sources}}}; int64_t *const targets[] = {{{targets}}};"
-            f" if (pk_cuda_extents(call->cuda, {len(values)}, sources, targets)) return {failure}; }}"
-        )
+        return fetch_text([pointer(memory) for _, memory in values], [f"&{name}" for name, _ in values], failure)
 
     def copy(target: str, source: str, size: str) -> str:
         if on_gpu:
@@ -253,7 +221,7 @@ def _extent_text(step: ReadExtent | Check, run: EntryPlan, tensors: Tensors, on_
         fails = " && ".join([*_conditions(step.branch), f"{left} {FAILS[condition.operator]} {right}"])
         return f"if ({fails}) return pk_broken(call, {step.number}, {left}, {right});"
     extent = run.extents[step.number]
-    # On a GPU it was copied to the host before: _fetch_text.
+    # On a GPU it was copied to the host before: fetch_text.
     read = "" if on_gpu else f"call->extents[{step.number}] = *(const int64_t *)({_pointer(step.source, tensors)});"
     if step.branch:
         taken = " && ".join(_conditions(step.branch))

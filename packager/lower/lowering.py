@@ -3,69 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.s_tir import ScheduleError, dlight
+from tvm.s_tir import ScheduleError
 from tvm.tirx.buffer import is_buffer_var
 
 from packager.custom_ops.library import called_operator
 from packager.errors import ModelError, UnsupportedOperatorsError, last_line
-from packager.graph import block_weights, tree_ensemble
 from packager.graph.control_flow import is_computed, is_control_flow
 from packager.graph.dataflow import bindings_of, called_function
-from packager.graph.resize import NAME as RESIZE
-from packager.graph.resize import legalize_resize
 from packager.graph.rewrite import apply
 from packager.ir.model import CallSource, LoweredModel, PartitionedModel
 from packager.ir.primitives import CallSite, FunctionGroup, Kernel
-from packager.lower.cpu.kernels import lower_kernels
-from packager.lower.cpu.pack_weights import pack_weights
-from packager.lower.cpu.schedule import schedule as schedule_cpu
-from packager.lower.cuda.kernels import lower_cuda_kernels
-from packager.lower.cuda.schedule import schedule_cuda
+from packager.lower.devices import DEVICES, Device
 from packager.lower.kernels import make_group
-from packager.lower.legalize.accumulate import accumulate_in_float32, legalize_layer_norm, legalize_softmax
-from packager.lower.legalize.block_weights import legalize_block_matmul, legalize_dequantize_blocks
-from packager.lower.legalize.float8_cast import legalize_astype
-from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.normalize import expand_norms
 from packager.lower.legalize.recurrent import expand_recurrent
-from packager.lower.legalize.reshape import legalize_reshape, rewrite_reshapes
-from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
-from packager.transforms.clamp_indices import clamp_folded_indices, clamp_indices, legalize_take
+from packager.lower.legalize.reshape import rewrite_reshapes
+from packager.transforms.clamp_indices import clamp_indices
 from packager.transforms.fold_weights import fold_weights
-from packager.transforms.layout.channels_last import to_channels_last
 
 _R = relax.transform
 
-LEGALIZERS = {
-    "relax.astype": legalize_astype,
-    "relax.max": legalize_min_max,
-    "relax.min": legalize_min_max,
-    "relax.argmax": legalize_arg,
-    "relax.argmin": legalize_arg,
-    "relax.take": legalize_take,
-    "relax.nn.softmax": legalize_softmax,
-    "relax.reshape": legalize_reshape,
-    "relax.nn.layer_norm": legalize_layer_norm,
-    tree_ensemble.NAME: legalize_tree_ensemble,
-    block_weights.DEQUANTIZE: legalize_dequantize_blocks,
-    block_weights.MATMUL: legalize_block_matmul,
-    RESIZE: legalize_resize,
-}
-TIDY = [
-    _R.AnnotateTIROpPattern(),
-    clamp_folded_indices,
-    _R.FoldConstant(),
-    _R.DeadCodeElimination(),
-    _R.CanonicalizeBindings(),  # removes aliases: FuseTIR would drop them, and the source nodes with them
-    _R.DeadCodeElimination(),  # of the tuples whose fields were folded
-]
-LEGALIZE = [_R.LegalizeOps(LEGALIZERS), *TIDY]
 FUSE = [_R.FuseOps()]
 OPAQUE = 8  # TVM's pattern kind of functions that nothing is fused with
 FLATTEN = [
@@ -74,46 +36,6 @@ FLATTEN = [
     _R.ToNonDataflow(),
     _R.RemovePurityChecking(),
 ]
-
-# Whether a schedule lowers does not depend on the CPU level or the GPU architecture.
-TRIAL_CPU = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
-TRIAL_GPU = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
-
-
-@dataclass(frozen=True)
-class Device:
-    """The device-specific steps of lowering.
-
-    ``change_layouts(module, num_inputs)`` runs before weights are folded. ``schedules`` are tried in order until
-    ``try_lower`` accepts the kernels.
-    """
-
-    name: str
-    change_layouts: Callable[[tvm.IRModule, int], tvm.IRModule]
-    schedules: tuple[Callable[[Any], Any], ...]
-    try_lower: Callable[[Sequence[Kernel]], object]
-
-
-def _one_element_per_thread(primfunc: Any) -> Any:
-    with TRIAL_GPU:
-        module = tvm.IRModule({"main": primfunc})
-        return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(module)["main"]
-
-
-DEVICES = {
-    "cpu": Device(
-        "cpu",
-        lambda module, num_inputs: pack_weights(accumulate_in_float32(module), num_inputs),
-        (schedule_cpu, lambda unscheduled: unscheduled),
-        lambda kernels: lower_kernels(tuple(kernels), TRIAL_CPU),
-    ),
-    "cuda": Device(
-        "cuda",
-        lambda module, _num_inputs: to_channels_last(accumulate_in_float32(module)),
-        (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_per_thread),
-        lambda kernels: lower_cuda_kernels(kernels, TRIAL_GPU),
-    ),
-}
 
 
 def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
@@ -126,7 +48,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     # Folds again after prepare: packed weights (CPU) and changed layouts are new arithmetic on constants.
     module = device.change_layouts(expand_recurrent(model.module), len(model.signature.inputs))
     module, constants = fold_weights(module, model.constants)
-    module = apply(LEGALIZE, expand_norms(module))
+    module = apply(device.legalize, expand_norms(module))
     _check_legal(module["main"], model.nodes, model.partitions)
     module, sources = _fuse(module, model.nodes)
     main = module["main"]

@@ -81,7 +81,7 @@ def _build(parcel: Path, patterns: Sequence[str], targets: Sequence[str], models
 
 
 def _run(parcel: Path) -> list[str]:
-    from .comparing import differences
+    from tests.conformance.carried.differences import differences
 
     runs, refused = read_index(parcel)
     by_bundle: dict[str, list[CarriedRun]] = {}

@@ -13,9 +13,9 @@ import onnxruntime
 import packager
 from packager.errors import PackagerError
 from tests.conformance.architectures.running import reason_of
+from tests.conformance.carried.differences import differences
 
 from .case import Case
-from .comparing import differences
 from .feeds import Array, feed, shape_at
 
 

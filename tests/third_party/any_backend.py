@@ -131,10 +131,10 @@ class _Writer:
         from tvm import relax
 
         from packager.graph.rewrite import apply
-        from packager.lower.lowering import LEGALIZE
+        from packager.lower.devices import DEVICES
 
         function = self.partition.function.with_attr("global_symbol", "main")
-        module = apply(LEGALIZE, tvm.IRModule({"main": function}))
+        module = apply(DEVICES["cpu"].legalize, tvm.IRModule({"main": function}))
         main = module["main"]
         bindings = [binding for block in main.body.blocks for binding in block.bindings]
         tuples = {b.var.__chandle__(): b.value for b in bindings if isinstance(b.value, relax.Tuple)}
@@ -167,7 +167,8 @@ class _Writer:
         from tvm.ir import is_prim_expr
 
         from packager.graph.dataflow import called_function
-        from packager.lower.lowering import DEVICES, _make_kernels
+        from packager.lower.devices import DEVICES
+        from packager.lower.lowering import _make_kernels
         from packager.transforms.clamp_indices import clamp_indices
 
         call, variable = binding.value, binding.var

@@ -1,7 +1,9 @@
-"""Schedules opaque blocks: scatter and scan, which TVM writes as plain loops without block axes.
+"""Schedules opaque blocks: scatter, scan and what else is written as plain loops without block axes.
 
-An opaque block runs on one thread block. Parallel loops are distributed over its threads, with a barrier after each;
-serial loops run in all threads alike, and statements outside of parallel loops in thread 0 only.
+A block that is one parallel loop is distributed over the threads of a grid; if there are parallel loops in it, each
+iteration has a thread block of its own. Any other block runs on one thread block. In a thread block parallel loops are
+distributed over the threads, with a barrier after each; other loops and branches run in all threads alike, and
+statements outside of parallel loops in thread 0 only.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from tvm_ffi import structural_equal, structural_map
 from packager.graph.rewrite import nodes_of
 from packager.lower.blocks import blocks, schedule_of
 from packager.lower.cuda.elementwise import schedule_elementwise
+from packager.lower.cuda.thread_loops import GRID_THREADS, block_loop, thread_loop
 
 THREADS = 1024
-_THREAD_INDEX = 1  # tirx.IterVar
 
 
 def schedule_scatter_scan(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -55,14 +57,33 @@ def _with_root(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _bound(realize: Any) -> Any:
-    thread = tirx.Var("thread", "int64")
+    body = realize.block.body
+    while isinstance(body, st.AttrStmt):
+        body = body.body
+    if not isinstance(body, st.For) or int(body.kind) != st.ForKind.PARALLEL:
+        thread = tirx.Var("thread", "int64")
+        return thread_loop(thread, THREADS, _with_body(realize, _spread(body, thread)))
+    block, thread = tirx.Var("block", "int64"), tirx.Var("thread", "int64")
+    if _has_parallel(body):
+        inner = _with_body(realize, _spread(_at(body, block), thread))
+        return block_loop(block, body.extent, thread_loop(thread, THREADS, inner))
+    position = block * GRID_THREADS + thread
+    extent = tirx.Cast(PrimType("int64"), body.extent)
+    guarded = st.IfThenElse(position < extent, _at(body, position), None)
+    inner = thread_loop(thread, GRID_THREADS, _with_body(realize, guarded))
+    return block_loop(block, tirx.floordiv(extent + (GRID_THREADS - 1), tirx.const(GRID_THREADS, "int64")), inner)
+
+
+def _with_body(realize: Any, body: Any) -> Any:
     block = realize.block
-    body = _spread(block.body, thread)
     bound = s_tir.SBlock([], block.reads, block.writes, block.name_hint, body, alloc_buffers=block.alloc_buffers)
-    axis = tirx.IterVar(None, tirx.Var("threadIdx.x", "int64"), _THREAD_INDEX, "threadIdx.x")
-    zero, extent = tirx.const(0, "int64"), tirx.const(THREADS, "int64")
-    inner = s_tir.SBlockRealize([], True, bound)
-    return st.For(thread, zero, extent, st.ForKind.THREAD_BINDING, inner, thread_binding=axis)
+    return s_tir.SBlockRealize([], True, bound)
+
+
+def _at(loop: Any, position: Any) -> Any:
+    """Return the body of an iteration of a loop, by its distance from the first."""
+    value = loop.min + tirx.Cast(PrimType(str(loop.loop_var.ty)), position)
+    return structural_map(loop.body, (tirx.Var, lambda var: value if var.same_as(loop.loop_var) else var))
 
 
 def _spread(statement: Any, thread: Any) -> Any:
@@ -76,6 +97,13 @@ def _spread(statement: Any, thread: Any) -> Any:
         case st.For() if _has_parallel(statement):
             body = _spread(statement.body, thread)
             return st.For(statement.loop_var, statement.min, statement.extent, st.ForKind.SERIAL, body)
+        case st.IfThenElse() if _has_parallel(statement):
+            # All threads have read the condition before one of them writes what it depends on.
+            branches = [
+                _barrier() if branch is None else st.SeqStmt([_barrier(), _spread(branch, thread)])
+                for branch in (statement.then_case, statement.else_case)
+            ]
+            return st.IfThenElse(statement.condition, *branches)
     first = tirx.EQ(thread, tirx.const(0, "int64"))
     return st.SeqStmt([st.IfThenElse(first, statement, None), _barrier()])
 
@@ -85,9 +113,8 @@ def _distributed(loop: Any, thread: Any) -> Any:
     kind = str(loop.loop_var.ty)
     step = tirx.Var("step", kind)
     position = step * THREADS + tirx.Cast(PrimType(kind), thread)
-    body = structural_map(loop.body, (tirx.Var, lambda var: loop.min + position if var.same_as(loop.loop_var) else var))
     steps = tirx.floordiv(loop.extent + (THREADS - 1), tirx.const(THREADS, kind))
-    guarded = st.IfThenElse(position < loop.extent, body, None)
+    guarded = st.IfThenElse(position < loop.extent, _at(loop, position), None)
     return st.For(step, tirx.const(0, kind), steps, st.ForKind.SERIAL, guarded)
 
 
@@ -102,8 +129,11 @@ def _is_copy(loop: Any) -> bool:
     )
 
 
-def _has_parallel(loop: Any) -> bool:
-    return any(int(inner.kind) == st.ForKind.PARALLEL for inner in nodes_of(loop.body, st.For))
+def _has_parallel(statement: Any) -> bool:
+    """Tell whether there are parallel loops in a statement; a loop itself does not count."""
+    return any(
+        int(inner.kind) == st.ForKind.PARALLEL and not inner.same_as(statement) for inner in nodes_of(statement, st.For)
+    )
 
 
 def _barrier() -> Any:

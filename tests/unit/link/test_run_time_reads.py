@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packager.ir.call_plan import Call, Check, Choice, Operand, ReadExtent, Step
-from packager.link.runs import reads_together
+from packager.link.reads import reads_together
 
 CALL = Call("f", (), (), None, False)
 

@@ -27,8 +27,9 @@ from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.cuda.widen_float16 import widen
+from packager.lower.devices import DEVICES
 from packager.lower.kernels import make_group
-from packager.lower.lowering import FLATTEN, FUSE, LEGALIZE
+from packager.lower.lowering import FLATTEN, FUSE
 from packager.plan.in_place import in_place
 
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
@@ -51,7 +52,7 @@ def functions(make: Callable[..., Any], *inputs: tuple[Shape, str]) -> list[Any]
         with builder.dataflow():
             result = builder.emit_output(builder.normalize(make(*parameters)))
         builder.emit_func_output(result)
-    module = apply([*LEGALIZE, *FUSE, *FLATTEN], builder.finalize())
+    module = apply([*DEVICES["cuda"].legalize, *FUSE, *FLATTEN], builder.finalize())
     return [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
 
 

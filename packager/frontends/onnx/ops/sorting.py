@@ -1,50 +1,16 @@
-"""Converter of TopK (ONNX version 24): ranking by comparison, insertion into a sorted list, or sorting.
-
-Ties are in index order.
-"""
+"""Converter of TopK (ONNX version 24). Ties are in index order."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, te, tirx
-from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
+from tvm import relax, tirx
 
-from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents
+from packager.frontends.onnx.ops.operands import Convert, Converter, extents
 from packager.frontends.onnx.ops.shape_arithmetic import known_integers
-from packager.frontends.onnx.ops.tir_loops import emit_sequential
-
-# Up to this extent, ranking by comparing all pairs is as fast as insertion, and runs on every device.
-MAX_RANKED = 1024
-# Up to this number of results, insertion is as fast as sorting.
-MAX_INSERTED = 64
-
-
-@dataclass(frozen=True)
-class _Top:
-    """The ``k`` best of ``number`` elements of each of the last axis of ``data``."""
-
-    builder: Any
-    data: Any
-    k: Any
-    number: Any
-    largest: bool
-
-    def better(self, a: Any, b: Any) -> Any:
-        return a > b if self.largest else a < b
-
-    @property
-    def rows(self) -> Any:
-        """The number of rows, int64."""
-        return math.prod(map(_int64, extents(self.data)[:-1]), start=tirx.const(1, "int64"))
-
-    @property
-    def results(self) -> list[tuple[Sequence[Any], str]]:
-        shape = [*map(_int64, extents(self.data)[:-1]), _int64(self.k)]
-        return [(shape, dtype_of(self.data)), (shape, "int64")]
+from packager.lower import sorting
 
 
 def _int64(value: Any) -> Any:
@@ -59,114 +25,22 @@ def _top_k(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _con
     number = extents(data)[axis]
     k = attributes["k"] if "k" in attributes else known_integers(inputs[1], attributes, "k of TopK").item()
     custom["relations"].require(k, "<=", number, custom["name"] or "TopK")
+    if isinstance(k, int) and isinstance(number, int) and k < 1:
+        raise ValueError(f"TopK of {k} elements of {number}")
     order = [*(i for i in range(rank) if i != axis), axis]
     back = [order.index(i) for i in range(rank)]
     moved = data if axis == rank - 1 else builder.emit(relax.op.permute_dims(data, order))
-    top = _Top(builder, moved, k, number, bool(attributes.get("largest", 1)))
-    if not isinstance(k, int) or not isinstance(number, int) or (number > MAX_RANKED and k > MAX_INSERTED):
-        parts = _by_merging(top)
-    elif k < 1:
-        raise ValueError(f"TopK of {k} elements of {number}")
-    else:
-        parts = _by_rank(top) if number <= MAX_RANKED else _by_insertion(top)
-    return relax.Tuple(
-        [part if axis == rank - 1 else builder.emit(relax.op.permute_dims(part, back)) for part in parts]
-    )
-
-
-def _by_rank(top: _Top) -> list[Any]:
-    """Compute the rank of each element, then invert the permutation."""
-    other, mine = (te.reduce_axis((0, top.number), name=name) for name in ("other", "mine"))
-    zero, one = tirx.const(0, "int64"), tirx.const(1, "int64")
-
-    def compute(x: Any) -> list[Any]:
-        def rank_of(*i: Any) -> Any:
-            left, right = x(*i[:-1], other), x(*i)
-            first = tirx.any(top.better(left, right), tirx.all(left == right, other < i[-1]))
-            return te.sum(tirx.Select(first, one, zero), axis=other)
-
-        def place(*i: Any) -> Any:
-            here = ranks(*i[:-1], mine) == i[-1].astype("int64")
-            return te.sum(tirx.Select(here, mine.astype("int64"), zero), axis=mine)
-
-        ranks = te.compute(x.shape, rank_of, name="ranks")
-        shape = [*x.shape[:-1], tirx.const(top.k, "int64")]
-        indices = te.compute(shape, place, name="places")
-        values = te.compute(shape, lambda *i: x(*i[:-1], tirx.min(indices(*i), top.number - 1)), name="values")
-        return [values, indices]
-
-    result = top.builder.emit(top.builder.call_te(compute, top.data, primfunc_name_hint="top_k"))
-    return [top.builder.emit(relax.TupleGetItem(result, part)) for part in range(2)]
-
-
-def _by_insertion(top: _Top) -> list[Any]:
-    """Insert each element into a list of the best ones."""
-    number, k = top.number, top.k
-
-    def insert_all(source: Any, values: Any, indices: Any) -> None:
-        with T.serial(0, top.rows) as row, T.serial(0, number) as i:
-            new, base = source[row * number + i], row * k
-            full = i >= k
-            with T.If(tirx.any(tirx.Not(full), top.better(new, values[base + (k - 1)]))), T.Then():
-                # From the end of the list to its start: shift worse elements to make room.
-                values[base + tirx.min(i, k - 1)] = new
-                indices[base + tirx.min(i, k - 1)] = i.astype("int64")
-                with T.serial(0, k - 1) as step:
-                    at = base + (k - 2 - step)
-                    within = k - 2 - step < tirx.min(i, k - 1)
-                    with T.If(within), T.Then(), T.If(top.better(new, values[at])), T.Then():
-                        values[at + 1] = values[at]
-                        indices[at + 1] = indices[at]
-                        values[at] = new
-                        indices[at] = i.astype("int64")
-
-    return emit_sequential(top.builder, "top_k", [top.data], top.results, insert_all)
-
-
-def _by_merging(top: _Top) -> list[Any]:
-    """Sort indices by merging runs of 1, 2, 4, ... elements, and take the first."""
-    one, size, k = tirx.const(1, "int64"), _int64(top.number), _int64(top.k)
-
-    def merge_all(
-        source: Any, values: Any, indices: Any, order: Any, merged: Any, width: Any, left: Any, right: Any
-    ) -> None:
-        def element(row: Any, place: Any) -> Any:
-            return source[row * size + order[tirx.min(place, size - 1)]]
-
-        def merge(row: Any, at: Any) -> None:
-            first = at - tirx.truncmod(at, width[0] * 2)
-            middle, end = tirx.min(first + width[0], size), tirx.min(first + width[0] * 2, size)
-            with T.If(at == first), T.Then():
-                left[0] = first
-                right[0] = middle
-            ahead = top.better(element(row, right[0]), element(row, left[0]))
-            with T.If(tirx.any(left[0] >= middle, tirx.all(right[0] < end, ahead))):
-                with T.Then():
-                    merged[at] = order[right[0]]
-                    right[0] = right[0] + one
-                with T.Else():
-                    merged[at] = order[left[0]]
-                    left[0] = left[0] + one
-
-        with T.serial(0, top.rows) as row:
-            with T.serial(0, size) as i:
-                order[i] = i
-            width[0] = one
-            with T.While(width[0] < size):
-                with T.serial(0, size) as at:
-                    merge(row, at)
-                with T.serial(0, size) as i:
-                    order[i] = merged[i]
-                width[0] = width[0] * 2
-            with T.serial(0, k) as i:
-                values[row * k + i] = element(row, i)
-                indices[row * k + i] = order[tirx.min(i, size - 1)]
-
-    single = ((1,), "int64")
-    lists = [((size,), "int64")] * 2
-    return emit_sequential(top.builder, "top_k", [top.data], [*top.results, *lists, single, single, single], merge_all)[
-        :2
-    ]
+    outer = [_int64(extent) for extent in extents(moved)[:-1]]
+    rows = math.prod(outer, start=tirx.IntImm("int64", 1))
+    flat = builder.emit(relax.op.reshape(moved, [rows, _int64(number)]))
+    most = custom["extents"].maximum(number)
+    both = builder.emit(sorting.top_k(flat, _int64(k), bool(attributes.get("largest", 1)), most))
+    results = []
+    for field in range(2):
+        part = builder.emit(relax.TupleGetItem(both, field))
+        part = builder.emit(relax.op.reshape(part, [*outer, _int64(k)]))
+        results.append(part if axis == rank - 1 else builder.emit(relax.op.permute_dims(part, back)))
+    return relax.Tuple(results)
 
 
 CONVERTERS: Mapping[str, Converter] = {"TopK": _top_k}

@@ -18,7 +18,7 @@ from packager.frontends.onnx.ops.ml.attributes import array, as_rows, class_labe
 from packager.frontends.onnx.ops.ml.linear import product
 from packager.frontends.onnx.ops.ml.scores import choose, labels_of, second_class, top_class, transform
 from packager.frontends.onnx.ops.operands import Convert, Converter, extents, text
-from packager.frontends.onnx.ops.tir_loops import emit_sequential
+from packager.lower.tir_loops import emit_sequential
 
 KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 # libsvm's iteration for the probabilities of several classes: steps, and the error at which it ends, over the classes.

@@ -16,7 +16,7 @@ from tvm import te, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, opset, text
-from packager.frontends.onnx.ops.tir_loops import emit_rows
+from packager.lower.tir_loops import emit_rows
 
 # Of a position on an axis: whether it is inside, the neighbor before it, the distance to it, the last index.
 _Point = tuple[Any, Any, Any, Any]

@@ -75,13 +75,19 @@ class RunTimeExtents:
         scalar = value if dtype_of(value) == "int64" else builder.emit(relax.op.astype(value, "int64"))
         scalar = builder.emit(relax.op.reshape(scalar, []))
         text = to_extent(bound, IdentityMap((v, v.name) for v in nodes_of(bound, tirx.Var)))
-        maximum = min(int(self.analyzer.const_int_bound(bound).max_value), LARGEST)
+        maximum = self.maximum(bound)
         text = text if is_readable(text) else maximum
         variable = tirx.Var(name, "int64")
         self.analyzer.bind(variable, tvm.ir.Range.from_min_extent(0, maximum + 1))
         self.by_value[value] = variable
         self.found.append(_Found(RunTimeExtent(name, text, self.node), maximum, variable, scalar))
         return variable
+
+    def maximum(self, extent: Any) -> int:
+        """Return an upper bound of an extent, an integer or an expression over dims and run-time extents."""
+        if isinstance(extent, int):
+            return extent
+        return min(int(self.analyzer.const_int_bound(extent).max_value), LARGEST)
 
     def save(self) -> Any:
         """Return what ``restore`` needs to forget the extents since."""

@@ -1,7 +1,7 @@
 """Converters of operators whose output size depends on data: NonZero, Compress, Unique, NonMaxSuppression.
 
-The result is computed into room for its maximum, and its first slices, as many as there are, are taken: their number is
-a run-time extent (``frontends.onnx.ops.run_time.extents``).
+The result is computed into room for its maximum (``lower.sorting``), and its first slices, as many as there are, are
+taken: their number is a run-time extent (``frontends.onnx.ops.run_time.extents``).
 
 ONNX operators NonZero (version 13), Compress (11), Unique (11), NonMaxSuppression (11).
 """
@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
-from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
+from tvm import relax, te, tirx
+from tvm_ffi import structural_equal
 
 from packager.frontends.onnx.ops.operands import (
     Convert,
@@ -27,7 +27,7 @@ from packager.frontends.onnx.ops.operands import (
 )
 from packager.frontends.onnx.ops.run_time.extents import LARGEST, take_first
 from packager.frontends.onnx.ops.shape_arithmetic import as_tensor
-from packager.frontends.onnx.ops.tir_loops import emit_sequential
+from packager.lower import sorting
 
 
 def _found(
@@ -43,176 +43,92 @@ def _int64(value: Any) -> Any:
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
 
-def _is_set(value: Any, dtype: str) -> Any:
-    """Tell whether a value is nonzero or NaN, for which LLVM's ordered comparison is false."""
-    if dtype == "bool":
-        return value
-    different = value != tirx.const(0, dtype)
-    return tirx.any(different, tirx.isnan(value)) if dtype.startswith(("float", "bfloat")) else different
-
-
 def _non_zero(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    shape, dtype = [_int64(extent) for extent in extents(inputs[0])], dtype_of(inputs[0])
+    shape = [_int64(extent) for extent in extents(inputs[0])]
     if not shape:
         raise ValueError("NonZero of a scalar")
-    total = math.prod(shape)
+    flat = builder.emit(relax.op.reshape(inputs[0], [math.prod(shape)]))
+    chosen = _positions(builder, flat, attributes, "nonzero")
 
-    def body(x: Any, indices: Any, count: Any) -> None:
-        count[0] = tirx.const(0, "int64")
-        with T.serial(0, total) as i, T.If(_is_set(x[i], dtype)), T.Then():
-            rest = i
-            for axis, extent in reversed([*enumerate(shape)]):
-                indices[count[0] + axis * total] = tirx.truncmod(rest, extent) if axis else rest
+    def indices(flat_index: Any) -> Any:
+        def index(axis: Any, i: Any) -> Any:
+            rest, parts = flat_index(i), []
+            for extent in reversed(shape[1:]):
+                parts.append(tirx.truncmod(rest, extent))
                 rest = tirx.truncdiv(rest, extent)
-            count[0] = count[0] + tirx.const(1, "int64")
+            parts = [rest, *reversed(parts)]
+            result = parts[-1]
+            for number in reversed(range(len(parts) - 1)):
+                result = tirx.Select(axis == number, parts[number], result)
+            return result
 
-    outs = [((len(shape), total), "int64"), ((1,), "int64")]
-    indices, count = emit_sequential(builder, "non_zero", [inputs[0]], outs, body)
-    return _found(builder, attributes, [(indices, 1)], count, total, "nonzero")[0]
+        return te.compute((len(shape), flat_index.shape[0]), index, name="indices")
+
+    return builder.call_te(indices, chosen, primfunc_name_hint="non_zero")
+
+
+def _positions(builder: Any, flags: Any, attributes: Mapping[str, Any], kind: str) -> Any:
+    """Return the indices of elements that are set, as many as there are."""
+    (number,) = extents(flags)
+    most = attributes["tvm_custom"]["extents"].maximum(number)
+    indices, count = _fields(builder, sorting.positions(flags, most))
+    return _found(builder, attributes, [(indices, 0)], count, number, kind)[0]
+
+
+def _fields(builder: Any, call: Any) -> list[Any]:
+    result = builder.emit(call)
+    return [builder.emit(relax.TupleGetItem(result, number)) for number in range(len(result.ty.fields))]
 
 
 def _compress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     """Gather the slices whose condition is true; they may be any, so their indices are computed first."""
     shape, flags = [_int64(e) for e in extents(inputs[0])], _int64(extents(inputs[1])[0])
-    axis, data = attributes.get("axis"), inputs[0]
+    axis, data, condition = attributes.get("axis"), inputs[0], inputs[1]
     if axis is None:
         shape, axis = [math.prod(shape)], 0
         data = builder.emit(relax.op.reshape(data, shape))
     axis %= len(shape)
-    most = tirx.min(flags, shape[axis])
-
-    def body(condition: Any, indices: Any, count: Any) -> None:
-        count[0] = tirx.const(0, "int64")
-        with T.serial(0, most) as i, T.If(condition[i]), T.Then():
-            indices[count[0]] = i
-            count[0] = count[0] + tirx.const(1, "int64")
-
-    outs = [((most,), "int64"), ((1,), "int64")]
-    indices, count = emit_sequential(builder, "compress", [inputs[1]], outs, body)
-    chosen = _found(builder, attributes, [(indices, 0)], count, most, "compress")[0]
-    return relax.op.take(data, chosen, axis)
+    if not structural_equal(flags, shape[axis]):
+        condition = take_first(builder, condition, tirx.min(flags, shape[axis]))
+    return relax.op.take(data, _positions(builder, condition, attributes, "compress"), axis)
 
 
 def _unique(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Rank the distinct slices by comparing all pairs."""
-    shape, dtype = [_int64(extent) for extent in extents(inputs[0])], dtype_of(inputs[0])
+    shape = [_int64(extent) for extent in extents(inputs[0])]
     axis = attributes.get("axis")
     if axis is None:
         shape, axis = [math.prod(shape)], 0
     axis %= len(shape)
-    outer, number, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-    in_order = bool(attributes.get("sorted", 1))
-    zero, one = tirx.const(0, "int64"), tirx.const(1, "int64")
-
-    def body(
-        x: Any, values: Any, firsts: Any, inverse: Any, counts: Any, count: Any, same: Any, order: Any, rank: Any
-    ) -> None:
-        """``same``: index of the first equal slice; ``order``: comparison of two slices, -1, 0 or 1."""
-        count[0] = zero
-        with T.serial(0, number) as i:
-            counts[i] = zero
-
-        def compare(j: Any, i: Any) -> None:
-            order[0] = zero
-            with T.serial(0, outer) as o, T.serial(0, inner) as k:
-                left, right = x[(o * number + j) * inner + k], x[(o * number + i) * inner + k]
-                with T.If(tirx.all(order[0] == zero, left < right)), T.Then():
-                    order[0] = -one
-                with T.If(tirx.all(order[0] == zero, left > right)), T.Then():
-                    order[0] = one
-
-        with T.serial(0, number) as i:
-            same[i] = i.astype("int64")
-            with T.serial(0, number) as j, T.If(tirx.all(j < i, same[i] == i.astype("int64"))), T.Then():
-                compare(j, i)
-                with T.If(order[0] == zero), T.Then():
-                    same[i] = j.astype("int64")
-        with T.serial(0, number) as i:
-            rank[0] = zero
-            with T.serial(0, number) as j, T.If(same[j] == j.astype("int64")), T.Then():
-                if in_order:
-                    compare(j, i)
-                else:
-                    order[0] = tirx.Select(j.astype("int64") < same[i], -one, zero)
-                with T.If(order[0] < zero), T.Then():
-                    rank[0] = rank[0] + one
-            inverse[i] = rank[0]
-            counts[rank[0]] = counts[rank[0]] + one
-            with T.If(same[i] == i.astype("int64")), T.Then():
-                count[0] = count[0] + one
-                firsts[rank[0]] = i.astype("int64")
-                with T.serial(0, outer) as o, T.serial(0, inner) as k:
-                    values[(o * number + rank[0]) * inner + k] = x[(o * number + i) * inner + k]
-
-    whole = ((number,), "int64")
-    single = ((1,), "int64")
-    outs = [(shape, dtype), whole, whole, whole, single, whole, single, single]
-    values, firsts, inverse, counts, count, *_ = emit_sequential(builder, "unique", inputs[:1], outs, body)
+    number = shape[axis]
+    slices = [math.prod(shape[:axis], start=_int64(1)), number, math.prod(shape[axis + 1 :], start=_int64(1))]
+    data = builder.emit(relax.op.reshape(inputs[0], slices))
+    most = attributes["tvm_custom"]["extents"].maximum(number)
+    fields = _fields(builder, sorting.unique(data, bool(attributes.get("sorted", 1)), most))
+    values, firsts, inverse, counts, count = fields
+    values = builder.emit(relax.op.reshape(values, shape))
     rooms = [(values, axis), (firsts, 0), (counts, 0)]
     values, firsts, counts = _found(builder, attributes, rooms, count, number, "unique")
     return relax.Tuple([values, firsts, inverse, counts])
 
 
 def _suppress(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Per class, select the best remaining box and suppress those whose overlap with it exceeds the threshold."""
     boxes, scores = inputs[:2]
     batch, number, _ = (_int64(extent) for extent in extents(boxes))
     classes, dtype = _int64(extents(scores)[1]), dtype_of(boxes)
-    most = _most_boxes(builder, optional(inputs, 2), attributes, number)
+    kept = _most_boxes(builder, optional(inputs, 2), attributes, number)
+    if isinstance(kept, tirx.IntImm) and not kept.value:
+        return tensor_constant(np.zeros((0, 3), np.int64))
     lowest = tensor_constant(np.full(1, -np.inf, dtype))
     overlap, least = optional(inputs, 3), optional(inputs, 4)
-    limits = [
-        tensor_constant(np.zeros(1, dtype)) if overlap is None else builder.emit(relax.op.reshape(overlap, [1])),
-        lowest if least is None else builder.emit(relax.op.reshape(least, [1])),
-    ]
-    total = batch * classes * most
-    zero, nothing, one = tirx.const(0.0, dtype), tirx.const(-1, "int64"), tirx.const(1, "int64")
-
-    def corners(box: Any, index: Any) -> tuple[Any, Any, Any, Any]:
-        a, b, c, d = (box[index * 4 + k] for k in range(4))
-        if attributes.get("center_point_box", 0):
-            half = tirx.const(0.5, dtype)
-            return b - d * half, a - c * half, b + d * half, a + c * half
-        return tirx.min(a, c), tirx.min(b, d), tirx.max(a, c), tirx.max(b, d)
-
-    def body(
-        box: Any, score: Any, limit: Any, floor: Any, chosen: Any, count: Any, alive: Any, best: Any, taken: Any
-    ) -> None:
-        count[0] = tirx.const(0, "int64")
-
-        def find_best(base: Any) -> None:
-            best[0] = nothing
-            with T.serial(0, number) as i:
-                rival = score[base + tirx.max(best[0], tirx.const(0, "int64"))]
-                better = tirx.any(best[0] < tirx.const(0, "int64"), score[base + i] > rival)
-                with T.If(tirx.all(alive[i] == one, better)), T.Then():
-                    best[0] = i
-
-        with T.serial(0, batch) as n, T.serial(0, classes) as c:
-            base = (n * classes + c) * number
-            with T.serial(0, number) as i:
-                alive[i] = tirx.Select(score[base + i] > floor[0], one, tirx.const(0, "int64"))
-            taken[0] = tirx.const(0, "int64")
-            find_best(base)
-            with T.While(tirx.all(best[0] >= tirx.const(0, "int64"), taken[0] < most)):
-                for k, value in enumerate((n, c, best[0])):
-                    chosen[count[0] * 3 + k] = value
-                count[0] = count[0] + one
-                taken[0] = taken[0] + one
-                y0, x0, y1, x1 = corners(box, n * number + best[0])
-                with T.serial(0, number) as i, T.If(alive[i] == one), T.Then():
-                    v0, u0, v1, u1 = corners(box, n * number + i)
-                    height = tirx.max(tirx.min(y1, v1) - tirx.max(y0, v0), zero)
-                    width = tirx.max(tirx.min(x1, u1) - tirx.max(x0, u0), zero)
-                    common = height * width
-                    union = (y1 - y0) * (x1 - x0) + (v1 - v0) * (u1 - u0) - common
-                    with T.If(tirx.any(common > limit[0] * union, i == best[0])), T.Then():
-                        alive[i] = tirx.const(0, "int64")
-                find_best(base)
-
-    single = ((1,), "int64")
-    outs = [((total, 3), "int64"), single, ((number,), "int64"), single, single]
-    chosen, count, *_ = emit_sequential(builder, "non_max_suppression", [boxes, scores, *limits], outs, body)
+    none = tensor_constant(np.zeros(1, dtype))
+    limit = none if overlap is None else builder.emit(relax.op.reshape(overlap, [1]))
+    floor = lowest if least is None else builder.emit(relax.op.reshape(least, [1]))
+    centered = bool(attributes.get("center_point_box", 0))
+    most = attributes["tvm_custom"]["extents"].maximum(number)
+    call = sorting.non_max_suppression(boxes, scores, limit, floor, kept, centered, most)
+    chosen, count = _fields(builder, call)
+    total = batch * classes * kept
+    chosen = builder.emit(relax.op.reshape(chosen, [total, 3]))
     return _found(builder, attributes, [(chosen, 0)], count, total, "nms")[0]
 
 

@@ -1,0 +1,128 @@
+"""Writes PrimFuncs of several nests, which run one after the other, each over many threads.
+
+A nest over ``grid`` has independent iterations. A nest over ``rows`` has one iteration for each block of threads; in
+it, loops by ``parallel`` are distributed over the threads of the block, with a barrier after each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.ir import PrimType
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
+
+Extents = Sequence[Any]
+OPAQUE = 8  # TVM's pattern kind of functions that nothing is fused with
+
+
+def int64(value: Any) -> Any:
+    """Return an integer or an expression as an expression of type int64."""
+    return tirx.const(value, "int64") if isinstance(value, int) else cast(value, "int64")
+
+
+def cast(value: Any, dtype: str) -> Any:
+    """Convert a value unless it has the type."""
+    return value if str(value.ty) == dtype else tirx.Cast(PrimType(dtype), value)
+
+
+def ceil_div(a: Any, b: int) -> Any:
+    """Return a / b, rounded up."""
+    return tirx.floordiv(int64(a) + (b - 1), int64(b))
+
+
+def least(a: Any, b: Any) -> Any:
+    """Return the smaller of two extents, at build time if both are known."""
+    if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm):
+        return a if int(a) <= int(b) else b
+    return tirx.min(a, b)
+
+
+class Nests:
+    """A PrimFunc that is being written.
+
+    Its parameters have the shapes and element types of ``inputs`` and ``outputs``, tensors as Relax knows them. Each
+    extent that is no constant is a variable of the PrimFunc's own, ``inputs[i].shape[axis]``.
+    """
+
+    def __init__(self, inputs: Sequence[relax.TensorType], outputs: Sequence[relax.TensorType]) -> None:
+        self._stack = contextlib.ExitStack()
+        self._builder = self._stack.enter_context(IRBuilder())
+        self._stack.enter_context(T.prim_func(s_tir=True))
+        T.func_name("main")
+        self.extents: list[list[Any]] = []
+        self.inputs = [self._parameter(f"input_{i}", ty) for i, ty in enumerate(inputs)]
+        self.outputs = [self._parameter(f"output_{i}", ty) for i, ty in enumerate(outputs)]
+        self._stack.enter_context(T.sblock("root"))
+
+    def _parameter(self, name: str, ty: relax.TensorType) -> Any:
+        shape = [
+            extent if isinstance(extent, tirx.IntImm) else tirx.Var(f"{name}_{axis}", "int64")
+            for axis, extent in enumerate(ty.shape.values)
+        ]
+        self.extents.append(shape)
+        return T.buffer_proxy(T.arg(name, T.buffer(shape, str(ty.dtype))))
+
+    def workspace(self, shape: Extents, dtype: str) -> Any:
+        """Return a buffer that the nests share."""
+        return T.buffer_proxy(T.sblock_alloc_buffer([*map(int64, shape)], dtype))
+
+    @contextlib.contextmanager
+    def grid(self, name: str, *shape: Any) -> Iterator[tuple[Any, ...]]:
+        """Begin a nest over all indices of a shape, which it yields."""
+        total = math.prod(map(int64, shape[1:]), start=int64(shape[0]))
+        with self._nest(name), T.parallel(int64(0), total) as flat:
+            indices, rest = [], flat
+            for extent in reversed([keep(int64(extent)) for extent in shape[1:]]):
+                indices.append(keep(tirx.truncmod(rest, extent)))
+                rest = keep(tirx.truncdiv(rest, extent))
+            yield (rest, *reversed(indices))
+
+    @contextlib.contextmanager
+    def rows(self, name: str, extent: Any) -> Iterator[Any]:
+        """Begin a nest with a block of threads for each row; yield the row."""
+        with self._nest(name), T.parallel(int64(0), int64(extent)) as row:
+            yield row
+
+    @contextlib.contextmanager
+    def _nest(self, name: str) -> Iterator[None]:
+        with T.sblock(name):
+            T.reads()
+            T.writes()
+            yield
+
+    def primfunc(self) -> tirx.PrimFunc:
+        """Return the function; nothing more can be written."""
+        self._stack.close()
+        function = self._builder.get().without_attr("global_symbol")
+        return function.with_attr("op_pattern", OPAQUE).with_attr("tirx.noalias", True)
+
+
+def one_thread() -> Any:
+    """Begin what one thread does while the others of its block wait."""
+    return T.serial(int64(0), int64(1))
+
+
+def local(value: Any) -> Any:
+    """Return a variable of a thread, ``[0]`` of a buffer, that holds a value first."""
+    variable = T.buffer_proxy(T.alloc_local([1], str(value.ty)))
+    variable[0] = value
+    return variable
+
+
+def keep(value: Any) -> Any:
+    """Return a value that a thread computes here and once: expressions are written out wherever they are used."""
+    return value if isinstance(value, tirx.IntImm | tirx.Var) else local(value)[0]
+
+
+def emit(builder: Any, name: str, primfunc: tirx.PrimFunc, operands: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    """Emit a call of the function; return its results."""
+    function = builder.add_func(primfunc, name)
+    result = builder.emit(relax.call_tir(function, relax.Tuple([*operands]), [*outputs]))
+    if len(outputs) == 1:
+        return [result]
+    return [builder.emit(relax.TupleGetItem(result, number)) for number in range(len(outputs))]

@@ -1,0 +1,126 @@
+"""What lowering does for each device: how operators are legalized, scheduled, and tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.s_tir import dlight
+
+from packager.graph import block_weights, tree_ensemble
+from packager.graph.resize import NAME as RESIZE
+from packager.graph.resize import legalize_resize
+from packager.ir.primitives import Kernel
+from packager.lower import sorting
+from packager.lower.cpu.kernels import lower_kernels
+from packager.lower.cpu.pack_weights import pack_weights
+from packager.lower.cpu.schedule import schedule as schedule_cpu
+from packager.lower.cuda.algorithms.compact import compact
+from packager.lower.cuda.algorithms.group_slices import group_slices
+from packager.lower.cuda.algorithms.sort_rows import sort_rows
+from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
+from packager.lower.cuda.kernels import lower_cuda_kernels
+from packager.lower.cuda.plain import schedule_plain
+from packager.lower.cuda.schedule import schedule_cuda
+from packager.lower.legalize.accumulate import accumulate_in_float32, legalize_layer_norm, legalize_softmax
+from packager.lower.legalize.block_weights import legalize_block_matmul, legalize_dequantize_blocks
+from packager.lower.legalize.float8_cast import legalize_astype
+from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
+from packager.lower.legalize.non_max_suppression import legalize_non_max_suppression
+from packager.lower.legalize.positions import legalize_positions
+from packager.lower.legalize.reshape import legalize_reshape
+from packager.lower.legalize.top_k import legalize_top_k
+from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
+from packager.lower.legalize.unique import legalize_unique
+from packager.transforms.clamp_indices import clamp_folded_indices, legalize_take
+from packager.transforms.layout.channels_last import to_channels_last
+
+_R = relax.transform
+
+LEGALIZERS = {
+    "relax.astype": legalize_astype,
+    "relax.max": legalize_min_max,
+    "relax.min": legalize_min_max,
+    "relax.argmax": legalize_arg,
+    "relax.argmin": legalize_arg,
+    "relax.take": legalize_take,
+    "relax.nn.softmax": legalize_softmax,
+    "relax.reshape": legalize_reshape,
+    "relax.nn.layer_norm": legalize_layer_norm,
+    tree_ensemble.NAME: legalize_tree_ensemble,
+    block_weights.DEQUANTIZE: legalize_dequantize_blocks,
+    block_weights.MATMUL: legalize_block_matmul,
+    RESIZE: legalize_resize,
+}
+CPU_LEGALIZERS = {
+    sorting.TOP_K: legalize_top_k,
+    sorting.POSITIONS: legalize_positions,
+    sorting.UNIQUE: legalize_unique,
+    sorting.SUPPRESS: legalize_non_max_suppression,
+}
+CUDA_LEGALIZERS = {
+    sorting.TOP_K: sort_rows,
+    sorting.POSITIONS: compact,
+    sorting.UNIQUE: group_slices,
+    sorting.SUPPRESS: suppress_boxes,
+}
+TIDY = [
+    _R.AnnotateTIROpPattern(),
+    clamp_folded_indices,
+    _R.FoldConstant(),
+    _R.DeadCodeElimination(),
+    _R.CanonicalizeBindings(),  # removes aliases: FuseTIR would drop them, and the source nodes with them
+    _R.DeadCodeElimination(),  # of the tuples whose fields were folded
+]
+
+# Whether a schedule lowers does not depend on the CPU level or the GPU architecture.
+TRIAL_CPU = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
+TRIAL_GPU = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device-specific steps of lowering.
+
+    ``change_layouts(module, num_inputs)`` runs before weights are folded, then the passes ``legalize``. ``schedules``
+    are tried in order until ``try_lower`` accepts the kernels.
+    """
+
+    name: str
+    change_layouts: Callable[[tvm.IRModule, int], tvm.IRModule]
+    legalize: Sequence[Any]
+    schedules: tuple[Callable[[Any], Any], ...]
+    try_lower: Callable[[Sequence[Kernel]], object]
+
+
+def _one_element_per_thread(primfunc: Any) -> Any:
+    with TRIAL_GPU:
+        module = tvm.IRModule({"main": primfunc})
+        return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(module)["main"]
+
+
+def _write_cuda(kernels: Sequence[Kernel]) -> None:
+    """Raise what TVM raises where it cannot write CUDA C++ of the kernels."""
+    module, _ = lower_cuda_kernels(kernels, TRIAL_GPU)
+    tvm.get_global_func("target.build.cuda")(module, TRIAL_GPU)
+
+
+DEVICES = {
+    "cpu": Device(
+        "cpu",
+        lambda module, num_inputs: pack_weights(accumulate_in_float32(module), num_inputs),
+        [_R.LegalizeOps(LEGALIZERS | CPU_LEGALIZERS), *TIDY],
+        (schedule_cpu, lambda unscheduled: unscheduled),
+        lambda kernels: lower_kernels(tuple(kernels), TRIAL_CPU),
+    ),
+    "cuda": Device(
+        "cuda",
+        lambda module, _num_inputs: to_channels_last(accumulate_in_float32(module)),
+        [_R.LegalizeOps(LEGALIZERS | CUDA_LEGALIZERS), *TIDY],
+        (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_per_thread, schedule_plain),
+        _write_cuda,
+    ),
+}

@@ -1,0 +1,167 @@
+"""The data-parallel algorithms for GPUs, their loops run one after the other on this machine, against numpy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.tirx import stmt as st
+from tvm_ffi import structural_map
+
+from packager.graph.rewrite import apply
+from packager.ir.primitives import Kernel
+from packager.lower import sorting
+from packager.lower.devices import DEVICES
+from packager.lower.lowering import _make_kernels
+
+GENERATOR = np.random.default_rng(3)
+N = tirx.Var("n", "int64")
+K = tirx.Var("k", "int64")
+SMALL = [1, 2, 127, 128, 129, 300]
+NUMBERS = np.array([-np.inf, -1.5, -0.0, 0.0, 2, 7, np.inf, np.nan], np.float32)
+
+
+def compiled(make: Callable[..., relax.Call], *types: relax.TensorType) -> Callable[..., list[Any]]:
+    """Return a function of arrays that runs what the call lowers to for CUDA; its kernels must lower to CUDA C++."""
+    module, _ = legalized(make, *types)
+    functions = {}
+    for variable, function in module.functions.items():
+        if isinstance(function, tirx.PrimFunc):
+            group = _make_kernels(variable.name_hint, function, DEVICES["cuda"])
+            assert all(isinstance(kernel, Kernel) for kernel in group.functions)
+            functions[variable] = function.with_body(structural_map(function.body, (st.For, _serial)))
+        else:
+            functions[variable] = function
+    machine = relax.VirtualMachine(tvm.compile(tvm.IRModule(functions), "llvm"), tvm.cpu())
+    return lambda *arrays: [a.numpy() for a in machine["main"](*map(tvm.runtime.tensor, arrays))]
+
+
+def legalized(make: Callable[..., relax.Call], *types: relax.TensorType) -> tuple[tvm.IRModule, list[tirx.PrimFunc]]:
+    """Return what a call is legalized to for CUDA, and its PrimFuncs."""
+    builder = relax.BlockBuilder()
+    parameters = [relax.Var(f"p{number}", ty) for number, ty in enumerate(types)]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(make(*parameters)))
+        builder.emit_func_output(result)
+    module = apply(DEVICES["cuda"].legalize, builder.finalize())
+    return module, [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+
+
+def _serial(loop: Any) -> Any:
+    return st.For(loop.loop_var, loop.min, loop.extent, st.ForKind.SERIAL, loop.body)
+
+
+def best(x: Any, k: int, largest: bool) -> Any:
+    """Return the indices of the best elements, NaN above all numbers, the lower index first."""
+    order = np.argsort(x, axis=-1, kind="stable")
+    if largest:  # reversed twice, so that equal elements stay in order
+        order = x.shape[-1] - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    return order[..., :k]
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "uint8", "int32"])
+def test_the_best_of_rows(dtype: str, largest: bool) -> None:
+    run = compiled(
+        lambda x, _: sorting.top_k(x, K, largest, 700),
+        relax.TensorType([tirx.IntImm("int64", 3), N], dtype),
+        relax.TensorType([K], "bool"),
+    )
+    for size in SMALL:
+        for x in (
+            GENERATOR.choice(NUMBERS[:-1] if dtype == "float16" else NUMBERS, (3, size)),
+            GENERATOR.standard_normal((3, size)) * 9,
+            GENERATOR.integers(0, 3, (3, size)),
+        ):
+            with np.errstate(invalid="ignore"):
+                data = x.astype(dtype)
+            for k in {1, size // 3 + 1, size}:
+                values, indices = run(data, np.zeros(k, bool))
+                wanted = best(data, k, largest)
+                np.testing.assert_array_equal(indices, wanted)
+                np.testing.assert_array_equal(values, np.take_along_axis(data, wanted, -1))
+
+
+def test_positions_of_what_is_set() -> None:
+    run = compiled(lambda x: sorting.positions(x, 300_000), relax.TensorType([N], "float32"))
+    for size in (1, 63, 64, 65, 5000, 300_000):
+        for share in (0, 0.3, 1):
+            x = np.where(GENERATOR.random(size) < share, np.float32(np.nan if size == 65 else 2), np.float32(-0.0))
+            indices, count = run(x.astype(np.float32))
+            (wanted,) = np.nonzero(x)
+            np.testing.assert_array_equal(indices[: count[0]], wanted)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize(("outer", "inner"), [(1, 1), (2, 3)])
+def test_distinct_slices(in_order: bool, outer: int, inner: int) -> None:
+    shape = [tirx.IntImm("int64", outer), N, tirx.IntImm("int64", inner)]
+    run = compiled(lambda x: sorting.unique(x, in_order, 400), relax.TensorType(shape, "int32"))
+    for size in SMALL:
+        x = GENERATOR.integers(0, 2 if inner > 1 else size // 2 + 1, (outer, size, inner)).astype(np.int32)
+        values, firsts, inverse, counts, count = run(x)
+        found = np.unique(x, axis=1, return_index=True, return_inverse=True, return_counts=True)
+        order = np.arange(len(found[1])) if in_order else np.argsort(found[1])
+        number = count[0]
+        assert number == len(order)
+        np.testing.assert_array_equal(values[:, :number], found[0][:, order])
+        np.testing.assert_array_equal(firsts[:number], found[1][order])
+        np.testing.assert_array_equal(inverse, np.argsort(order)[found[2].reshape(-1)])
+        np.testing.assert_array_equal(counts[:number], found[3][order])
+
+
+def suppressed(boxes: Any, scores: Any, limit: float, floor: float, most: int, centered: bool) -> Any:
+    """Return the triples that ONNX's NonMaxSuppression selects."""
+    a, b, c, d = np.moveaxis(boxes, -1, 0)
+    if centered:
+        half = np.float32(0.5)
+        y0, x0, y1, x1 = b - d * half, a - c * half, b + d * half, a + c * half
+    else:
+        y0, x0, y1, x1 = np.minimum(a, c), np.minimum(b, d), np.maximum(a, c), np.maximum(b, d)
+    found = []
+    for n, c in np.ndindex(scores.shape[:2]):
+        kept: list[int] = []
+        for i in best(scores[n, c], scores.shape[2], True):
+            if not scores[n, c, i] > floor or len(kept) == most:
+                continue
+            k = np.array(kept, int)
+            height = np.maximum(np.minimum(y1[n, k], y1[n, i]) - np.maximum(y0[n, k], y0[n, i]), 0)
+            width = np.maximum(np.minimum(x1[n, k], x1[n, i]) - np.maximum(x0[n, k], x0[n, i]), 0)
+            common = height * width
+            areas = (y1[n] - y0[n]) * (x1[n] - x0[n])
+            if not (common > np.float32(limit) * (areas[k] + areas[i] - common)).any():
+                kept.append(int(i))
+        found += [[n, c, i] for i in kept]
+    return np.array(found, np.int64).reshape(-1, 3)
+
+
+@pytest.mark.parametrize(("centered", "bound"), [(False, 300), (True, 5000)])
+def test_suppression_of_boxes(centered: bool, bound: int) -> None:
+    one, kept = tirx.IntImm("int64", 1), tirx.IntImm("int64", 20)
+    types = [
+        relax.TensorType([tirx.IntImm("int64", 2), N, tirx.IntImm("int64", 4)], "float32"),
+        relax.TensorType([tirx.IntImm("int64", 2), tirx.IntImm("int64", 3), N], "float32"),
+        relax.TensorType([one], "float32"),
+        relax.TensorType([one], "float32"),
+        relax.TensorType([K], "bool"),
+    ]
+    few = compiled(lambda *given: sorting.non_max_suppression(*given[:4], kept, centered, bound), *types)
+    many = compiled(lambda *given: sorting.non_max_suppression(*given[:4], K, centered, bound), *types)
+    sizes, limits = ((1, 0.2), (64, 2.0), (65, 0.2), (300, 2.0)), ((0.5, -np.inf), (0.1, 0.3), (0.9, 0.9), (0.0, 2.0))
+    for (size, spread), tied, (limit, floor) in itertools.product(sizes, (False, True), limits):
+        corner = GENERATOR.random((2, size, 2), np.float32) * np.float32(spread)
+        extent = GENERATOR.random((2, size, 2), np.float32) * np.float32(0.5)
+        boxes = np.concatenate([corner, extent + (0 if centered else corner)], -1)
+        scores = GENERATOR.random((2, 3, size), np.float32)
+        scores = np.round(scores * 4) / 4 if tied else scores
+        bounds = np.array([limit], np.float32), np.array([floor], np.float32)
+        for run, most in ((few, 20), (many, size)):
+            chosen, count = run(boxes, scores, *bounds, np.zeros(size, bool))
+            wanted = suppressed(boxes, scores, limit, np.float32(floor), most, centered)
+            np.testing.assert_array_equal(chosen.reshape(-1, 3)[: count[0]], wanted)
