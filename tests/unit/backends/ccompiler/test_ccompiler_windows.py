@@ -76,6 +76,24 @@ def window(size: tuple[int, ...], stride: int = 1, dilation: int = 1, pad: int =
     return Window(size, *((value,) * 3 for value in (stride, dilation, pad, pad)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("planes", [2, 4, 5])
+def test_planes_one_by_one_of_which_the_first_is_padding(planes: int, tmp_path: Path) -> None:
+    """A block without a tap in its first plane begins with zeros, in tiles of the heights that it has elsewhere."""
+    layouts = {"data_layout": "NDHWC", "kernel_layout": "ODHWI", "out_layout": "NDHWC"}
+    x, w = variable("x", (2, planes, 8, 8, 128)), variable("w", (40, 3, 3, 3, 128))
+
+    def body(e, x, w):
+        return e(op.nn.relu(e(op.nn.conv3d(x, w, strides=2, padding=1, **layouts))))
+
+    run = Runner(partition([x, w], body, [1]), tmp_path)
+    data, weights = random((2, planes, 8, 8, 128)), random((40, 3, 3, 3, 128))
+    torch = pytest.importorskip("torch")
+    first_axes = [torch.from_numpy(np.moveaxis(array, -1, 1).astype(np.float64)) for array in (data, weights)]
+    wanted = torch.relu(torch.nn.functional.conv3d(*first_axes, stride=2, padding=1)).numpy()
+    np.testing.assert_allclose(run(data, weights), np.moveaxis(wanted, 1, -1), rtol=0, atol=2e-6 * wanted.max())
+
+
 @pytest.mark.parametrize("places", [1, 4, 13, 55, 56, 57, 230])
 @pytest.mark.parametrize("channels", [1, 3, 16, 64, 170, 600, 2048])
 @pytest.mark.parametrize("kind", ["float32", "float16", "uint8", "int8"])
