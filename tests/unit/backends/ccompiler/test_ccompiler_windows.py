@@ -77,21 +77,25 @@ def window(size: tuple[int, ...], stride: int = 1, dilation: int = 1, pad: int =
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("planes", [2, 4, 5])
-def test_planes_one_by_one_of_which_the_first_is_padding(planes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", ["avx2", "avx512"])
+@pytest.mark.parametrize("planes", [2, 5])
+def test_planes_one_by_one_of_which_the_first_is_padding(planes: int, machine: str, tmp_path: Path) -> None:
     """A block without a tap in its first plane begins with zeros, in tiles of the heights that it has elsewhere."""
+    if machine == "avx512" and not has_avx512():
+        pytest.skip("this machine has no AVX-512")
     layouts = {"data_layout": "NDHWC", "kernel_layout": "ODHWI", "out_layout": "NDHWC"}
-    x, w = variable("x", (2, planes, 8, 8, 128)), variable("w", (40, 3, 3, 3, 128))
+    x, w = variable("x", (2, planes, 8, 8, 256)), variable("w", (64, 3, 3, 3, 256))
 
     def body(e, x, w):
         return e(op.nn.relu(e(op.nn.conv3d(x, w, strides=2, padding=1, **layouts))))
 
-    run = Runner(partition([x, w], body, [1]), tmp_path)
-    data, weights = random((2, planes, 8, 8, 128)), random((40, 3, 3, 3, 128))
+    run = Runner(partition([x, w], body, [1]), tmp_path, f"ccompiler -march={MACHINES[machine]}")
+    data, weights = random((2, planes, 8, 8, 256)), random((64, 3, 3, 3, 256))
     torch = pytest.importorskip("torch")
     first_axes = [torch.from_numpy(np.moveaxis(array, -1, 1).astype(np.float64)) for array in (data, weights)]
     wanted = torch.relu(torch.nn.functional.conv3d(*first_axes, stride=2, padding=1)).numpy()
-    np.testing.assert_allclose(run(data, weights), np.moveaxis(wanted, 1, -1), rtol=0, atol=2e-6 * wanted.max())
+    for _ in range(2):  # the second run finds on the stack what the first has left
+        np.testing.assert_allclose(run(data, weights), np.moveaxis(wanted, 1, -1), rtol=0, atol=2e-6 * wanted.max())
 
 
 @pytest.mark.parametrize("places", [1, 4, 13, 55, 56, 57, 230])
