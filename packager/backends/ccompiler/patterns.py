@@ -89,11 +89,7 @@ def _moves() -> list[Pattern]:
     return [
         Pattern("ccompiler.concat", is_op("relax.concat")(wildcard()), check=_is_concat),
         Pattern("ccompiler.interleave", is_op("relax.permute_dims")(wildcard()), check=_is_interleaving),
-        Pattern(
-            "ccompiler.resize",
-            is_op(RESIZE)(wildcard(), wildcard()),
-            check=lambda m: read_tables(m.calls[0]) is not None,
-        ),
+        Pattern("ccompiler.resize", is_op(RESIZE)(wildcard(), wildcard()), check=_is_resize),
         Pattern("ccompiler.channels_last", is_op("relax.permute_dims")(wildcard()), check=_is_channels_last),
         Pattern("ccompiler.transpose", is_op("relax.permute_dims")(wildcard()), check=_is_transpose),
     ]
@@ -199,6 +195,7 @@ def _is_concat(match: Match) -> bool:
 
 
 def _is_resize(match: Match) -> bool:
+    """Whether the tables of a resizing are few enough for code."""
     return read_tables(match.calls[0]) is not None
 
 

@@ -57,6 +57,18 @@ CASES = {
         composites=frozenset({CONV, "ccompiler.max_pool2d", "ccompiler.avg_pool2d"}),
         left=True,  # the last reshape is a copy
     ),
+    "resizing of channels last": Case(
+        """g (float[1,3,8,9] x) => (float[1,8,24,40] y) {
+          c = Conv<pads=[1,1,1,1]>(x, w, b)  r = Relu(c)  y = Resize<mode="linear">(r, roi, scales) }""",
+        {
+            "w": normal(8, 3, 3, 3),
+            "b": normal(8),
+            "roi": np.zeros(0, np.float32),
+            "scales": np.array([1, 1, 3, 4.5], np.float32),
+        },
+        composites=frozenset({f"{FIRST}+ccompiler.resize"}),
+        left=True,
+    ),
     "residual block with Sum": Case(
         """g (float[1,8,5,5] x) => (float[1,8,5,5] y) { a = Conv(x, w, b)  s = Sum(a, x)  y = Relu(s) }""",
         {"w": normal(8, 8, 1, 1), "b": normal(8)},

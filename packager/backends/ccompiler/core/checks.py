@@ -15,6 +15,7 @@ from packager.backends.ccompiler.core.expressions import expression
 from packager.backends.ccompiler.core.operations import VIEWS
 from packager.backends.ccompiler.core.problems import FLOATS
 from packager.graph.dataflow import operator_of, static_shape_of
+from packager.graph.resize import NAME as RESIZE
 
 # Element types of anchors.
 NUMBERS = (*FLOATS, "int8", "int32")
@@ -33,8 +34,11 @@ def readable(pattern: Pattern | Search) -> Pattern | Search:
 
 
 def _reads_constants(pattern: Pattern, match: Match) -> bool:
-    """Whether constants in the graph are numbers, and operands of neither a single anchor nor a view."""
+    """Whether constants in the graph are numbers, and operands of neither a single anchor nor a view; or tables of a
+    resizing, which are part of the code."""
     for call in match.calls:
+        if str(getattr(call.op, "name", "")) == RESIZE:
+            continue
         needs_tensors = (pattern.anchor and len(match.calls) == 1) or operator_of(call) in VIEWS
         operands = [field for arg in call.args for field in (arg.fields if isinstance(arg, relax.Tuple) else [arg])]
         constants = [operand for operand in operands if isinstance(operand, GenericConst)]
