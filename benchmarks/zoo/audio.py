@@ -97,7 +97,10 @@ class Dilated(nn.Module):
 
     def __init__(self, channels: int, kernel: int) -> None:
         super().__init__()
-        same = lambda d: nn.Conv1d(channels, channels, kernel, padding=d * (kernel - 1) // 2, dilation=d)  # noqa: E731
+
+        def same(dilation: int) -> nn.Conv1d:
+            return nn.Conv1d(channels, channels, kernel, padding=dilation * (kernel - 1) // 2, dilation=dilation)
+
         self.wide, self.narrow = nn.ModuleList(map(same, (1, 3, 5))), nn.ModuleList(same(1) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

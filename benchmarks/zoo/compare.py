@@ -89,7 +89,7 @@ def _row(record: Record, engines: Sequence[str]) -> tuple[str, ...]:
     if not math.isnan(ratio):
         best = f"{record['engines'][RIVAL]['best_ms'] / record['engines']['packager']['best_ms']:.2f}"
     errors = f"{error_of(record, 'packager'):.0e} ({error_of(record, RIVAL):.0e})"
-    return (*place, *map(cell, engines), f"{ratio:.2f}", best, errors, f"{record.get('build_s', np.nan):.0f}")
+    return (*place, *map(cell, engines), f"{ratio:.2f}", best, errors, f"{record.get('build_s') or np.nan:.0f}")
 
 
 def report(records: Sequence[Record], shown: Sequence[Record], engines: Sequence[str]) -> Report:

@@ -115,8 +115,8 @@ class Edsr(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.enter = nn.Conv2d(3, 64, 3, padding=1)
-        block = lambda: nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1))  # noqa: E731
-        self.blocks = nn.ModuleList(block() for _ in range(8))
+        pairs = [(nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1)) for _ in range(8)]
+        self.blocks = nn.ModuleList(nn.Sequential(one, nn.ReLU(), two) for one, two in pairs)
         ups = [nn.Sequential(nn.Conv2d(64, 256, 3, padding=1), nn.PixelShuffle(2)) for _ in range(2)]
         self.leave = nn.Sequential(*ups, nn.Conv2d(64, 3, 3, padding=1))
 

@@ -34,9 +34,11 @@ class NBeats(nn.Module):
     def __init__(self, past: int = 96, future: int = 24, width: int = 256) -> None:
         super().__init__()
         self.past, self.future = past, future
-        layers = lambda: nn.Sequential(  # noqa: E731
-            nn.Linear(past, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, past + future)
-        )
+
+        def layers() -> nn.Sequential:
+            first, second = nn.Linear(past, width), nn.Linear(width, width)
+            return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(width, past + future))
+
         self.blocks = nn.ModuleList(layers() for _ in range(6))
 
     def forward(self, series: torch.Tensor) -> torch.Tensor:
