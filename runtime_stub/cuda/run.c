@@ -60,13 +60,17 @@ static int32_t run(packager_session_t *session, const DLTensor *const *inputs, D
   return status;
 }
 
+/* Whether the host waits for what a run computes, which a graph cannot hold: extents, and whether a loop goes on. */
+static int host_decides(const pk_entry_t *entry) { return entry->num_extents > 0 || entry->num_loops > 0; }
+
 /* A run on a stream that the caller is capturing becomes part of the caller's graph: it is not executed now, and cannot
  * synchronize. */
 static int32_t run_captured(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs) {
-  if (session->entry->num_extents > 0) {
+  if (host_decides(session->entry)) {
+    const int has_extents = session->entry->num_extents > 0;
     return pk_fail(session, PACKAGER_ERROR_ARGUMENT,
                    "the stream is being captured, but the run has to wait for %s, which it computes",
-                   session->entry->extents[0]);
+                   has_extents ? session->entry->extents[0] : "the condition of a loop");
   }
   int32_t status = pk_check_capturable(session, inputs, outputs);
   if (status) return status;
@@ -104,8 +108,7 @@ int32_t pk_run(packager_session_t *session, const DLTensor *const *inputs, DLTen
 int32_t pk_compute(packager_session_t *session) {
   const pk_cuda_t *cuda = session->call.cuda;
   if (cuda->blocking) return launch_and_wait(session);
-  /* A graph cannot hold a run that waits for extents. */
-  if (cuda->graph_mode == PACKAGER_GRAPH_OFF || session->entry->num_extents > 0) return launch(session);
+  if (cuda->graph_mode == PACKAGER_GRAPH_OFF || host_decides(session->entry)) return launch(session);
   return pk_graph_run(session);
 }
 

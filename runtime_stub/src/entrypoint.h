@@ -119,6 +119,7 @@ struct pk_entry {
   pk_run_fn *const *runs;        /* [num_levels] of the levels, the least first; one where there are none */
   const char *call_names; /* of the calls of a run: zero-terminated texts, one after the other, then an empty one */
   int32_t num_calls;      /* of a run */
+  int32_t num_loops;      /* of a run: the host decides whether an iteration follows */
   int64_t batches;        /* micro-batches: how often a run calls everything, each time for a part; 0: see below */
   int32_t batch_dim;      /* the 1-based number of the dim that is the number of micro-batches; 0: there is none */
   uint64_t lane_bytes;    /* memory in the arena for one of them */
