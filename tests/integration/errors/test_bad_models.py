@@ -241,17 +241,6 @@ def test_control_flow(tmp_path: Path) -> None:
         np.testing.assert_array_equal(bundle.run({"c": np.array(False), "x": x})["y"], np.abs(x))
 
 
-def test_branches_with_results_of_different_ranks(tmp_path: Path) -> None:
-    model = graph("""g (bool c, float[4] x) => (float[n] y) {
-      first = Constant <value = int64[1] {0}> ()
-      y = If(c)
-      <then_branch = a () => (float[4] p) { p = Neg(x) },
-       else_branch = b () => (float[1,4] q) { q = Unsqueeze(x, first) }> }""")
-    with pytest.raises(ModelError) as caught:
-        build(save(model, tmp_path / "m.onnx"), tmp_path)
-    assert "different ranks" in caught.value.render()
-
-
 def test_the_folder_of_the_model_is_not_written_to(models: Path, tmp_path: Path) -> None:
     before = tree(models)
     build(models / "external.onnx", tmp_path, dims={"n": 1})

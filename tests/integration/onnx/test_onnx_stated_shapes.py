@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import packager
-from packager.errors import ModelError
 from tests.onnx_nodes import FLOAT, check_with_onnxruntime, model_of
 
 X = np.arange(3 * 4 * 4, dtype=np.float32).reshape(3, 4, 4)
@@ -60,13 +59,20 @@ def test_scales_that_a_run_gives(mode: str, tmp_path: Path) -> None:
         check_with_onnxruntime(model, {"x": x, "scales": np.asarray(scales, np.float32)}, tmp_path)
 
 
-def test_what_shapes_leave_open_is_refused(tmp_path: Path) -> None:
-    """A result without a stated shape, and a parameter that is computed from sizes that data give."""
+def test_parts_that_no_shape_states_are_computed_by_the_run(tmp_path: Path) -> None:
+    """Sizes of Split that are an input, for results without a stated shape: they have to add up."""
     node = helper.make_node("Split", ["x", "sizes"], ["left", "right"])
     model = model_of([node], {"x": (np.float32, (4,)), "sizes": (np.int64, (2,))}, {"left": FLOAT, "right": FLOAT})
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(ModelError):
-        packager.build(tmp_path / "m.onnx", tmp_path / "m.so")
+    packager.build(tmp_path / "m.onnx", tmp_path / "m.so")
+    x = np.arange(4, dtype=np.float32)
+    with packager.load(tmp_path / "m.so") as bundle:
+        for left in (1, 3):
+            found = bundle.run({"x": x, "sizes": np.array([left, 4 - left])})
+            np.testing.assert_array_equal(found["left"], x[:left])
+            np.testing.assert_array_equal(found["right"], x[left:])
+        with pytest.raises(packager.PackagerError, match="=="):
+            bundle.run({"x": x, "sizes": np.array([1, 1])})
 
 
 def test_an_exporter_that_states_a_stale_shape(tmp_path: Path) -> None:
