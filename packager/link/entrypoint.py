@@ -15,21 +15,11 @@ from packager.codegen.escape import CText, c_string, comment_text, joined
 from packager.codegen.templates import render
 from packager.graph import symbolic
 from packager.graph.symbolic import extent_interval
-from packager.ir.call_plan import (
-    Call,
-    CallPlan,
-    Check,
-    ConstantSlot,
-    ConstantTable,
-    Copy,
-    EntryPlan,
-    LoopBegin,
-    fixed_reason,
-)
+from packager.ir.call_plan import Call, CallPlan, Check, ConstantSlot, ConstantTable, Copy, EntryPlan, fixed_reason
 from packager.ir.link_plan import CudaCode, ExternalWeights
 from packager.ir.primitives import CudaModule
 from packager.ir.shapes import Extent
-from packager.link.runs import FAILS, EntryLevel, function_views, level_views, run_views, task_views
+from packager.link.runs import FAILS, EntryLevel, count_loops, function_views, level_views, run_views, task_views
 
 
 @dataclass(frozen=True)
@@ -144,7 +134,7 @@ def _run_view(
         "shapes": f"{prefix}shapes" if dims or run.extents else "0",
         "room": [dim_expression(room(extent)) for spec in (*run.inputs, *run.outputs) for extent in spec.shape],
         "computed": [_extent_view(extent) for extent in run.extents],
-        "loops": sum(isinstance(step, LoopBegin) for step in run.steps),
+        "loops": count_loops(run),
         "conditions": [_condition_view(i, run, i in checked) for i in range(len(run.conditions))],
         "checks_in_run": bool(run.extents),
         "batches": _batches_view(run),

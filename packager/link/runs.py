@@ -56,6 +56,11 @@ def level_views(levels: Sequence[EntryLevel], every: Sequence[str]) -> list[dict
     ]
 
 
+def count_loops(run: EntryPlan) -> int:
+    """Return the loops of a run."""
+    return sum(isinstance(step, LoopBegin) for step in run.steps)
+
+
 def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix: str) -> list[dict[str, Any]]:
     """Return the run function of each level."""
     tensors = _tensors(run)
