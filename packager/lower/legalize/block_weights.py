@@ -22,22 +22,13 @@ def legalize_dequantize_blocks(builder: relax.BlockBuilder, call: relax.Call) ->
 def legalize_block_matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``packager.block_matmul``."""
     data, *weights = call.args
-    compute = partial(_dequantize, form=format_of(call.attrs))
-    columns = builder.emit(builder.call_te(compute, *weights, primfunc_name_hint="dequantize_blocks"))
-    turned = builder.emit(builder.call_te(_transposed, columns, primfunc_name_hint="transpose"))
-    return tvm_legalize(builder, builder.normalize(relax.op.matmul(data, turned)))
+    compute = partial(_dequantize, form=format_of(call.attrs), transposed=True)
+    turned = builder.emit(builder.call_te(compute, *weights, primfunc_name_hint="dequantize_blocks"))
+    product = builder.normalize(relax.op.matmul(data, turned))
+    return product.op.get_attr("FLegalize")(builder, product)
 
 
-def tvm_legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize a call as TVM does."""
-    return call.op.get_attr("FLegalize")(builder, call)
-
-
-def _transposed(weights: Any) -> Any:
-    return te.compute((weights.shape[1], weights.shape[0]), lambda k, n: weights[n, k], name="transposed")
-
-
-def _dequantize(packed: Any, scales: Any, zeros: Any, form: BlockFormat) -> Any:
+def _dequantize(packed: Any, scales: Any, zeros: Any, form: BlockFormat, *, transposed: bool = False) -> Any:
     per_byte, mask = 8 // form.bits, (1 << form.bits) - 1
 
     def weight(row: Any, k: Any) -> Any:
@@ -48,4 +39,6 @@ def _dequantize(packed: Any, scales: Any, zeros: Any, form: BlockFormat) -> Any:
         zero = zeros[row, block] if form.has_zeros else tirx.const(float(form.middle), "float32")
         return (number - zero) * scales[row, block]
 
+    if transposed:
+        return te.compute((form.depth, packed.shape[0]), lambda k, row: weight(row, k), name="dequantized")
     return te.compute((packed.shape[0], form.depth), weight, name="dequantized")
