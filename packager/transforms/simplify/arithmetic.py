@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -121,18 +122,15 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         shift: Any = None
         for link in chain.links:
             constant = self.visit_expr(link.constant)
-            if link.operator == "multiply":
-                scale = constant if scale is None else self.builder_.emit(relax.op.multiply(scale, constant))
-                shift = None if shift is None else self.builder_.emit(relax.op.multiply(shift, constant))
-            elif link.operator == "divide":
-                dividend = relax.const(1.0, "float32") if scale is None else scale
-                scale = self.builder_.emit(relax.op.divide(dividend, constant))
-                shift = None if shift is None else self.builder_.emit(relax.op.divide(shift, constant))
+            if link.operator in ("multiply", "divide"):
+                before = relax.const(1.0, "float32") if scale is None and link.operator == "divide" else scale
+                scale = constant if before is None else self._computed(link.operator, before, constant)
+                shift = None if shift is None else self._computed(link.operator, shift, constant)
             elif link.operator == "add":
-                shift = constant if shift is None else self.builder_.emit(relax.op.add(shift, constant))
+                shift = constant if shift is None else self._computed("add", shift, constant)
             else:
-                negative = relax.op.negative(constant) if shift is None else relax.op.subtract(shift, constant)
-                shift = self.builder_.emit(negative)
+                before = relax.const(0.0, "float32") if shift is None else shift
+                shift = self._computed("subtract", before, constant)
         if scale is None:
             return relax.op.add(self.visit_expr(chain.source), shift)
         if chain.convolution is not None:
@@ -141,12 +139,22 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             scaled = relax.op.multiply(self.visit_expr(chain.source), scale)
         return scaled if shift is None else relax.op.add(self.builder_.emit(scaled), shift)
 
+    def _computed(self, operator: str, left: Any, right: Any) -> Any:
+        """Return an operator on two constants: of inline ones an inline one, as passes that follow fold no others."""
+        numbers = _number(left), _number(right)
+        if numbers[0] is None or numbers[1] is None:
+            return self.builder_.emit(getattr(relax.op, operator)(left, right))
+        return relax.const(np.asarray(getattr(np, operator)(*numbers), "float32"))
+
     def _scaled(self, convolution: Any, scale: Any) -> Any:
         """Fold a scale of a convolution's result into its weights."""
         data, weight = map(self.visit_expr, convolution.args)
-        channels = int(weight.ty.shape.values[0])
+        channels, number = int(weight.ty.shape.values[0]), _number(scale)
         extents = (channels if math.prod(static_shape_of(scale) or (1,)) == channels else 1, 1, 1, 1)
-        column = self.builder_.emit(relax.op.reshape(scale, extents))
+        if number is None:
+            column = self.builder_.emit(relax.op.reshape(scale, extents))
+        else:
+            column = relax.const(number.reshape(extents))
         return rebuild_call(convolution, data, self.builder_.emit(relax.op.multiply(weight, column)))
 
 

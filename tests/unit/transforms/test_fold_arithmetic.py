@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 from tvm_machine import compute
 
+from packager.graph.dataflow import bindings_of, computed_from_constants, operator_of
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 
 HEADER = "@I.ir_module\nclass Module:\n    @R.function\n"
@@ -79,6 +80,18 @@ def test_a_convolution_takes_the_product(scale: str) -> None:
     parameters = f'{IMAGE}, w: R.Tensor((6, 3, 3, 3), "float32"), s: R.Tensor({scale}, "float32")'
     lines = ["t = R.nn.conv2d(x, w, groups=2)", "u = R.add(t, s)", "y = R.multiply(u, s)", "z = R.add(y, s)"]
     check(make(parameters, *lines, result="z"), ["nn.conv2d", "add"])
+
+
+def test_a_number_is_folded_into_weights_that_stay_constants() -> None:
+    """Passes that follow know of constants that are parameters, or computed from them, not of computed numbers."""
+    parameters = f'{IMAGE}, w: R.Tensor((6, 3, 3, 3), "float32"), s: R.Tensor((6, 1, 1), "float32")'
+    lines = ["t = R.nn.conv2d(x, w, groups=2)", "u = R.add(t, s)", 'y = R.multiply(u, R.const(0.25, "float32"))']
+    lines += ['z = R.divide(y, R.const(3.0, "float32"))', 'r = R.subtract(z, R.const(1.0, "float32"))']
+    module = make(parameters, *lines, result="r")
+    check(module, ["nn.conv2d", "add"])
+    main = simplify_arithmetic(relax.transform.Normalize()(module), 1)["main"]
+    (*_, weight) = [b.value.args[1] for b in bindings_of(main) if operator_of(b.value) == "nn.conv2d"]
+    assert weight in computed_from_constants(main, 1)
 
 
 def test_a_convolution_that_is_read_elsewhere_keeps_its_weights() -> None:
