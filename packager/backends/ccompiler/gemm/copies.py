@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from packager.backends.ccompiler.core.shapes import Extent, Shape
-from packager.backends.ccompiler.gemm.blocks import ALIASED, BLOCK, COPIED, GAP, SUM
+from packager.backends.ccompiler.gemm.blocks import ALIASED, BLOCK, COPIED, GAP, sum_of
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.core.machine import Kind
@@ -109,7 +109,7 @@ def _stretches(conv: Convolution, copy: Copy) -> int:
     """Return the entries of the table of stretches: long ones are cut into sums."""
     merged, (*lines, wide) = is_merged(conv, copy), conv.window.size
     length = copy.channels * (wide if merged else 1)
-    return prod(lines) * (1 if merged else wide) * -(-length // (SUM * conv.kind.pair))
+    return prod(lines) * (1 if merged else wide) * -(-length // (sum_of(conv.kind)[0] * conv.kind.pair))
 
 
 def is_merged(conv: Convolution, copy: Copy) -> bool:

@@ -18,7 +18,7 @@ from packager.backends.ccompiler.core.machine import COLUMNS, Kind
 from packager.backends.ccompiler.core.operations import Operation, Tensor
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.gemm.blocks import CHUNK, SUM, Blocks, Data, gathered
+from packager.backends.ccompiler.gemm.blocks import CHUNK, Blocks, Data, gathered, sum_of
 from packager.backends.ccompiler.gemm.line_blocks import LineBlocks
 from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
 
@@ -81,7 +81,8 @@ def add_product(
         "columns": c_text(columns),
         "steps": c_text(steps),
         "chunk": c_text(_chunk(steps, data)),
-        "sums": -(-data.chunk // SUM),
+        "sum": sum_of(kind)[0],
+        "sums": -(-data.chunk // sum_of(kind)[0]),
         "block": blocks.room,
         "blocks": c_text(blocks.count),
         "batch_of": f"% {c_text(sizes.batch)}" if sizes.shared else f"/ {c_text(blocks.count)}",

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from packager.backends.ccompiler.core.machine import COLUMNS
 from packager.backends.ccompiler.core.shapes import c_text, product
 from packager.backends.ccompiler.gemm.blocks import (
-    SUM,
     Data,
     even_blocks,
     gathered,
     rows_of,
+    sum_of,
 )
 from packager.backends.ccompiler.gemm.copies import Convolution, Copy, find_copy, is_direct, is_merged
 from packager.backends.ccompiler.gemm.line_blocks import LineBlocks
@@ -99,14 +99,14 @@ def _read(x: str, conv: Convolution, blocks: LineBlocks, copy: Copy, setup: str)
     line = steps * step if merged else window.size[2] * tap
     whole = merged and channels % kind.pair != 0
     flags = (copy.apart_y, copy.apart_x, is_direct(conv), merged, whole)
-    fields = [copy.pixel, *map(int, flags), line, tap, kind.unit, kind.pair, step]
+    fields = [copy.pixel, *map(int, flags), line, tap, kind.unit, kind.pair, step, *sum_of(kind)]
     setup += f"\n    const pk_reading_t reading = {{ {', '.join(map(str, fields))} }};"
 
     depth, image = c_text(conv.result[1]), c_text(product(conv.data[1:]))
     prepare = (
         f"const pk_block_t met = pk_find_taps(&window, plane % {depth}, line, place, lines, places, {int(whole)});\n"
         f"        const {kind.stored} *image = {x} + plane / {depth} * {image};\n"
-        f"        pk_stretch_t stretches[{stretches // planes * -(-steps // SUM)}];"
+        f"        pk_stretch_t stretches[{stretches // planes * -(-steps // sum_of(kind)[0])}];"
     )
     buffer = copy.elements
     if not buffer:
