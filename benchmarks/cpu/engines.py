@@ -26,11 +26,12 @@ WORKER = (sys.executable, "-m", "benchmarks.cpu.worker")
 
 @dataclass(frozen=True)
 class Settings:
-    """Folder of models and bundles, and the targets of packager."""
+    """Folder of models and bundles, the targets of packager, and a bundle that was built with them if there is one."""
 
     workdir: Path
     targets: tuple[str, ...] = ()
     limit_s: float = LIMIT_S
+    bundle: Path | None = None
 
 
 def compile_program(workdir: Path) -> None:
@@ -111,7 +112,8 @@ def serve(model: Model, threads: int, settings: Settings, *engine: str | Path) -
 def packager(model: Model, threads: int, settings: Settings) -> Start:
     """A bundle, through its C ABI."""
     targets = [part for target in settings.targets for part in ("-t", target)]
-    return serve(model, threads, settings, "packager", build(model, settings.workdir, *targets).resolve())
+    bundle = settings.bundle or build(model, settings.workdir, *targets)
+    return serve(model, threads, settings, "packager", bundle.resolve())
 
 
 def onnxruntime_library() -> Path:

@@ -155,6 +155,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def wanted(arguments: argparse.Namespace) -> list[str]:
+    """Return the names of the models that the options ask for."""
+    return [n for n, e in ZOO.items() if n in (arguments.models or ZOO) and e.family in arguments.families]
+
+
 def main() -> int:
     """Measure and report."""
     arguments = parse()
@@ -164,10 +169,9 @@ def main() -> int:
     kept = json.loads(output.read_text())["figures"]["configurations"] if arguments.append and output.exists() else []
     compile_program(workdir)
     flops, copied = speeds(workdir) if arguments.profile else (0.0, 0.0)
-    wanted = [n for n, e in ZOO.items() if n in (arguments.models or ZOO) and e.family in arguments.families]
     measured: list[Record] = []
     result = report(kept, measured, arguments.engines)
-    for name, threads in itertools.product(wanted, arguments.threads):
+    for name, threads in itertools.product(wanted(arguments), arguments.threads):
         model = make(name, workdir / "zoo")
         record: Record = {}
         if arguments.cold:
