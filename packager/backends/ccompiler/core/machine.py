@@ -109,3 +109,15 @@ class Tile:
     def name(self) -> str:
         """Its name in C."""
         return f"pk_tile_{self.kind}_{self.rows}x{self.panels * COLUMNS}{'_near' if self.near else ''}"
+
+
+@dataclass(frozen=True, order=True)
+class Dots:
+    """A function of float32 rows times ``columns`` columns, too few for a panel: vectors run along a row's elements."""
+
+    columns: int
+
+    @property
+    def name(self) -> str:
+        """Its name in C."""
+        return f"pk_dots_{self.columns}"

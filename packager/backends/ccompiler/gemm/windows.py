@@ -57,8 +57,11 @@ class Rows:
     packing: Packing
 
 
-def find_rows(x: str, conv: Convolution) -> Rows:
-    """Return the rows of a convolution's product; ``x`` is C that points to its data."""
+def find_rows(x: str, conv: Convolution, panel: int = COLUMNS) -> Rows:
+    """Return the rows of a convolution's product; ``x`` is C that points to its data.
+
+    Weights are packed in panels of so many columns.
+    """
     kind, window, channels = conv.kind, conv.window, conv.channels
     taps = prod(window.size)
     if window.is_place and conv.groups == 1:
@@ -70,7 +73,7 @@ def find_rows(x: str, conv: Convolution) -> Rows:
     blocks = LineBlocks(product(conv.result[:2]), conv.result[2], conv.result[3])
     copy = find_copy(conv, blocks)
     if copy is not None:
-        return _read(source, conv, blocks, copy, setup)
+        return _read(source, conv, blocks, copy, setup, panel)
     depth = channels * taps
     gathering = even_blocks(product(conv.result[:4]))
     taken = f"pk_min_i64(taken * {kind.pair}, {depth} - done * {kind.pair})"
@@ -86,7 +89,7 @@ def _fields(conv: Convolution) -> str:
     return "{ " + ", ".join([*texts, c_text(conv.data[4]), c_text(conv.channels)]) + " }"
 
 
-def _read(x: str, conv: Convolution, blocks: LineBlocks, copy: Copy, setup: str) -> Rows:
+def _read(x: str, conv: Convolution, blocks: LineBlocks, copy: Copy, setup: str, panel: int) -> Rows:
     """Return rows that are read in the image or copied."""
     kind, window, channels = conv.kind, conv.window, conv.channels
     merged = is_merged(conv, copy)
@@ -94,7 +97,7 @@ def _read(x: str, conv: Convolution, blocks: LineBlocks, copy: Copy, setup: str)
     length = copy.channels * (window.size[2] if merged else 1)
     steps = -(-length // kind.pair)
     stretches = prod(window.size[:2]) * (1 if merged else window.size[2])
-    step = COLUMNS * kind.pair
+    step = panel * kind.pair
     tap = (copy.channels // kind.pair if merged else steps) * step
     line = steps * step if merged else window.size[2] * tap
     whole = merged and channels % kind.pair != 0

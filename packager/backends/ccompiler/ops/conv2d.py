@@ -12,6 +12,7 @@ from packager.backends.ccompiler.core.machine import COLUMNS, KINDS
 from packager.backends.ccompiler.core.operations import Operation, spatial, window_of
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.copies import Convolution
+from packager.backends.ccompiler.gemm.dots import are_dots, dot_packer
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, pad
 from packager.backends.ccompiler.gemm.windows import Packing, find_rows
 from packager.backends.ccompiler.ops.winograd import add_winograd, is_winograd
@@ -39,7 +40,16 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     draft = group.function("conv2d")
     x = draft.tensor(data.tensor, False)
     whole = window_of(weight.shape[1:-1], anchor.attributes, 3)
-    rows = find_rows(x, Convolution(spatial(data.shape, 3), spatial(anchor.result.shape, 3), whole, groups, kind))
+    conv = Convolution(spatial(data.shape, 3), spatial(anchor.result.shape, 3), whole, groups, kind)
+    if are_dots(conv, outer):
+        rows = find_rows(x, conv, 1)
+        packing = rows.packing
+        w = draft.packed(group.packing(argument, f"oi{packing.layout}", dot_packer(packing)), kind.weight)
+        depth = packing.slices * packing.stretches * packing.length
+        few = Product(1, rows.blocks, depth, outer, rows.data, "first + r", "", rows.setup, dots=True)
+        add_product(draft, "gemm/product", few, stage, anchor, kind, w)
+        return
+    rows = find_rows(x, conv)
     packing, out_channels = rows.packing, outer // groups
     layout = f"ohwi{COLUMNS}{packing.layout}" + (f"p{kind.pair}" if kind.pair > 1 else "")
     layout += f"g{together}" if together > 1 else ""

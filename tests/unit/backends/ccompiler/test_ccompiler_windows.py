@@ -34,6 +34,10 @@ CASES = {
     "strided places that alias": ((2, 256, 9, 11), (20, 256, 1, 1), {"strides": (2, 2)}),
     "slices of channels": ((2, 300, 9, 10), (40, 300, 3, 3), {"padding": (1, 1, 1, 1)}),
     "dilated": ((2, 40, 17, 15), (24, 40, 3, 3), {"padding": (2, 3, 2, 3), "dilation": (2, 3)}),
+    "three filters, lines that are no whole vectors": ((2, 21, 9, 11), (3, 21, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "one filter, slices of channels": ((2, 520, 9, 10), (1, 520, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "nine filters, apart": ((1, 40, 13, 29), (9, 40, 3, 2), {"dilation": (1, 3), "strides": (2, 1)}),
+    "two filters of one place": ((2, 512, 5, 7), (2, 512, 1, 1), {}),
     "taps that meet padding alone": ((2, 20, 6, 7), (24, 20, 3, 3), {"padding": (5, 9, 5, 9), "dilation": (5, 9)}),
 }  # fmt: skip
 
