@@ -78,6 +78,11 @@ class Blocks:
         return (self.size, self.run - (-(-self.run // self.size) - 1) * self.size)
 
     @property
+    def row(self) -> str:
+        """C for the row of the result of row ``r`` of a block."""
+        return "first + r"
+
+    @property
     def place(self) -> str:
         """C that declares the ``first`` row of block ``block``, and the ``count`` of its rows."""
         run, per = c_text(self.run), c_text(self.per_run)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from itertools import product as choices
 from math import prod
 from typing import TYPE_CHECKING
 
 from packager.backends.ccompiler.core.shapes import Extent, Shape
 from packager.backends.ccompiler.gemm.blocks import ALIASED, BLOCK, COPIED, GAP, sum_of
+from packager.backends.ccompiler.gemm.line_cuts import Axis
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.core.machine import Kind
@@ -40,6 +42,14 @@ class Convolution:
     def channels(self) -> int:
         """Channels that a window reads of a pixel."""
         return int(self.data[4]) // self.groups
+
+    def axis(self, index: int) -> Axis | None:
+        """Return an axis: 0 (depth), 1 (height) or 2 (width); None if it is symbolic."""
+        extent, out, window = self.data[1 + index], self.result[1 + index], self.window
+        if not isinstance(extent, int) or not isinstance(out, int):
+            return None
+        numbers = (window.size[index], window.strides[index], window.dilation[index], window.before[index])
+        return Axis(extent, out, *numbers)
 
     @property
     def is_inside(self) -> bool:
@@ -89,7 +99,7 @@ def is_direct(conv: Convolution) -> bool:
 def find_copy(conv: Convolution, blocks: LineBlocks) -> Copy | None:
     """Return how blocks copy what they read: few passes, then few elements. None if nothing fits the buffer."""
     window, channels = conv.window, conv.channels
-    if conv.is_inside and is_direct(conv):
+    if (conv.is_inside or _are_inside(conv, blocks)) and is_direct(conv):
         per_pass = max(1, MOST_STEPS // prod(window.size))
         slices = (
             1 if channels <= 2 * LEAST_SLICE or channels <= per_pass else -(-channels // max(per_pass, 2 * LEAST_SLICE))
@@ -122,7 +132,7 @@ def is_merged(conv: Convolution, copy: Copy) -> bool:
 def _fitting(conv: Convolution, blocks: LineBlocks) -> Iterator[Copy]:
     """Yield copies that fit the buffer: with all planes and channels, with one plane, and with fewer channels."""
     window, kind = conv.window, conv.kind
-    deep, *met = (_met(conv, axis) for axis in range(3))
+    deep, *met = (_met(conv, axis, cuts) for axis, cuts in enumerate(((), blocks.tops, blocks.lefts)))
     if conv.channels % kind.pair:
         met[1] = window.size[2]  # whole lines of bytes
     pixels, (apart_y, apart_x) = min(
@@ -143,16 +153,27 @@ def _fitting(conv: Convolution, blocks: LineBlocks) -> Iterator[Copy]:
             yield Copy(elements + 4 * kind.unit, all_planes, channels, pixel, apart_y, apart_x)
 
 
-def _met(conv: Convolution, axis: int) -> int:
-    """Return the taps of an axis that meet more than padding for any row, at least 1."""
-    window = conv.window
-    size, dilation, before = window.size[axis], window.dilation[axis], window.before[axis]
-    extent, out = conv.data[1 + axis], conv.result[1 + axis]
-    if not isinstance(extent, int) or not isinstance(out, int):
-        return size
-    last = (out - 1) * window.strides[axis] - before
-    met = [tap for tap in range(size) if last + tap * dilation >= 0 and tap * dilation - before < extent]
-    return max(1, len(met))
+def _met(conv: Convolution, axis: int, cuts: tuple[int, ...]) -> int:
+    """Return the most taps of an axis that meet more than padding for any row between two cuts, at least 1."""
+    known = conv.axis(axis)
+    if known is None:
+        return conv.window.size[axis]
+    return max(1, *(len(known.taps(first, end - first)) for first, end in pairwise(cuts or (0, known.out))))
+
+
+def _are_inside(conv: Convolution, blocks: LineBlocks) -> bool:
+    """Whether no block meets padding, but for taps that it leaves out."""
+    cuts = ((), blocks.tops, blocks.lefts)
+    axes = [conv.axis(axis) for axis in range(3)]
+    return bool(blocks.tops) and all(
+        known is not None and all(known.is_inside(first, end - first) for first, end in _ranges(known, between))
+        for known, between in zip(axes, cuts, strict=True)
+    )
+
+
+def _ranges(axis: Axis, cuts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Return the rows between cuts; without any, each row by itself, as planes are."""
+    return pairwise(cuts or tuple(range(axis.out + 1)))
 
 
 def _pixels(window: Window, blocks: LineBlocks, met: Sequence[int], apart: Sequence[bool]) -> int:

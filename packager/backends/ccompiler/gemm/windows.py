@@ -9,7 +9,7 @@ Many channels are taken in slices, many planes one by one, so that copies fit a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from packager.backends.ccompiler.gemm.blocks import (
 )
 from packager.backends.ccompiler.gemm.copies import Convolution, Copy, find_copy, is_direct, is_merged
 from packager.backends.ccompiler.gemm.line_blocks import LineBlocks
+from packager.backends.ccompiler.gemm.line_cuts import find_cuts
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.gemm.blocks import Blocks
@@ -70,7 +71,7 @@ def find_rows(x: str, conv: Convolution, panel: int = COLUMNS) -> Rows:
         return Rows(even, pixels, "", Packing(1, 1, channels, merged=True))
     source = f"{x} + batch * {channels}" if conv.groups > 1 else x
     setup = f"const pk_window_t window = {_fields(conv)};"
-    blocks = LineBlocks(product(conv.result[:2]), conv.result[2], conv.result[3])
+    blocks = _line_blocks(conv)
     copy = find_copy(conv, blocks)
     if copy is not None:
         return _read(source, conv, blocks, copy, setup, panel)
@@ -79,6 +80,16 @@ def find_rows(x: str, conv: Convolution, panel: int = COLUMNS) -> Rows:
     taken = f"pk_min_i64(taken * {kind.pair}, {depth} - done * {kind.pair})"
     gather = f"pk_gather_windows_{kind.name}(a, {source}, &window, apart, first, count, done * {kind.pair}, {taken});"
     return Rows(gathering, gathered(gather, gathering, kind.unit), setup, Packing(1, 1, depth, merged=True))
+
+
+def _line_blocks(conv: Convolution) -> LineBlocks:
+    """Return the blocks of a convolution's result."""
+    even = LineBlocks(product(conv.result[:2]), conv.result[2], conv.result[3])
+    tall, wide = conv.axis(1), conv.axis(2)
+    if tall is None or wide is None or even.counts is None or not isinstance(even.together, int):
+        return even
+    cuts = find_cuts(tall, wide, even.together, even.counts[0]) if conv.window.is_padded else None
+    return even if cuts is None else replace(even, tops=cuts[0], lefts=cuts[1])
 
 
 def _fields(conv: Convolution) -> str:
@@ -132,6 +143,6 @@ def _read(x: str, conv: Convolution, blocks: LineBlocks, copy: Copy, setup: str,
         stretch=stretches // planes * steps,
         passes=str(slices * planes),
         groups=blocks.counts,
-        grouped=blocks.counts is None or blocks.parts == 1,
+        grouped=blocks.is_grouped,
     )
     return Rows(blocks, data, setup, Packing(slices, stretches, length, merged))

@@ -46,7 +46,7 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         packing = rows.packing
         w = draft.packed(group.packing(argument, f"oi{packing.layout}", dot_packer(packing)), kind.weight)
         depth = packing.slices * packing.stretches * packing.length
-        few = Product(1, rows.blocks, depth, outer, rows.data, "first + r", "", rows.setup, dots=True)
+        few = Product(1, rows.blocks, depth, outer, rows.data, rows.blocks.row, "", rows.setup, dots=True)
         add_product(draft, "gemm/product", few, stage, anchor, kind, w)
         return
     rows = find_rows(x, conv)
@@ -62,7 +62,9 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     depth = packing.slices * packing.stretches * -(-packing.length // kind.pair) * kind.pair
     offset = f"batch * {out_channels} + " if groups > 1 else ""
     shared = groups > 1
-    sizes = Product(groups, rows.blocks, depth, out_channels, rows.data, "first + r", offset, rows.setup, shared=shared)
+    sizes = Product(
+        groups, rows.blocks, depth, out_channels, rows.data, rows.blocks.row, offset, rows.setup, shared=shared
+    )
     add_product(draft, "gemm/product", sizes, stage, anchor, kind, w)
 
 

@@ -17,6 +17,8 @@ from packager.backends.ccompiler.core.machine import KINDS, Machine
 from packager.backends.ccompiler.core.operations import Window
 from packager.backends.ccompiler.core.shapes import Shape
 from packager.backends.ccompiler.gemm.copies import MOST_COPIED, Convolution
+from packager.backends.ccompiler.gemm.line_blocks import LineBlocks
+from packager.backends.ccompiler.gemm.line_cuts import Axis
 from packager.backends.ccompiler.gemm.windows import Rows, find_rows
 
 MACHINES = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}
@@ -38,6 +40,11 @@ CASES = {
     "one filter, slices of channels": ((2, 520, 9, 10), (1, 520, 3, 3), {"padding": (1, 1, 1, 1)}),
     "nine filters, apart": ((1, 40, 13, 29), (9, 40, 3, 2), {"dilation": (1, 3), "strides": (2, 1)}),
     "two filters of one place": ((2, 512, 5, 7), (2, 512, 1, 1), {}),
+    "cut where taps begin to meet the image": (
+        (2, 24, 17, 19), (40, 24, 3, 3), {"padding": (6, 7, 6, 7), "dilation": (6, 7)},
+    ),
+    "cut lines of few filters, apart": ((2, 40, 21, 16), (3, 40, 3, 3), {"padding": (8, 8, 8, 8), "dilation": (8, 8)}),
+    "cut lines that alias": ((1, 512, 12, 13), (20, 512, 3, 3), {"padding": (5, 5, 5, 5), "dilation": (5, 5)}),
     "taps that meet padding alone": ((2, 20, 6, 7), (24, 20, 3, 3), {"padding": (5, 9, 5, 9), "dilation": (5, 9)}),
 }  # fmt: skip
 
@@ -149,3 +156,35 @@ def test_taps_that_meet_only_padding_are_left_out() -> None:
     whole = Window(wide.size, wide.strides, wide.dilation, (0, 24, 24), (0, 24, 24))
     rows = rows_of("float32", (1, 1, 16, 16, 64), (1, 1, 16, 16, 64), whole)
     assert "pk_find_taps" in rows.data.prepare
+
+
+@pytest.mark.parametrize(
+    "numbers", [(33, 33, 3, 1, 12, 12), (16, 8, 3, 2, 6, 6), (9, 12, 5, 1, 4, 9), (20, 7, 4, 3, 2, 0)]
+)
+def test_cuts_by_every_row(numbers: tuple[int, ...]) -> None:
+    """Taps of a range of rows are those of its rows; cuts are where they change."""
+    axis = Axis(*numbers)
+
+    def met(row: int) -> set[int]:
+        places = {tap: row * axis.stride - axis.before + tap * axis.dilation for tap in range(axis.size)}
+        return {tap for tap, place in places.items() if 0 <= place < axis.extent}
+
+    for begin in range(axis.out):
+        for count in range(1, axis.out - begin + 1):
+            rows = [met(row) for row in range(begin, begin + count)]
+            taps = axis.taps(begin, count)
+            assert set().union(*rows) <= set(taps)
+            assert axis.is_inside(begin, count) == all(row >= set(taps) for row in rows)
+    changes = {row for row in range(1, axis.out) if met(row) != met(row - 1)}
+    assert changes <= set(axis.places()) <= changes | {0, axis.out}
+
+
+def test_wide_dilations_are_cut_and_read_where_they_are() -> None:
+    whole = Window((1, 3, 3), (1, 1, 1), (1, 12, 12), (0, 12, 12), (0, 12, 12))
+    rows = rows_of("float32", (1, 1, 33, 33, 64), (1, 1, 33, 33, 64), whole)
+    assert isinstance(rows.blocks, LineBlocks)
+    assert rows.blocks.lefts == (0, 12, 21, 33)
+    assert {0, 12, 21, 33} <= set(rows.blocks.tops)
+    assert rows.blocks.size is not None
+    assert rows.blocks.size <= 56
+    assert not rows.data.buffer
