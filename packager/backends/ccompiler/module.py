@@ -33,6 +33,8 @@ from packager.backends.ccompiler.core.operations import (
 from packager.backends.ccompiler.core.shapes import c_name
 from packager.backends.ccompiler.core.stages import Stage, make_stages
 from packager.backends.ccompiler.gemm.blocks import SUM
+from packager.backends.ccompiler.gemm.dots import render_dots
+from packager.backends.ccompiler.gemm.narrow import render_narrow
 from packager.backends.ccompiler.gemm.tiles import render_tiles
 from packager.backends.ccompiler.ops.attention import add_attention, tile_values
 from packager.backends.ccompiler.ops.block_matmul import add_block_matmul
@@ -157,6 +159,7 @@ def render_module(
     groups = {name: draft.group() for name, draft in drafts.items()}
     sources = [function.source for function in made]
     lanes = machine.vector_bytes // 4
+    wanted = {tile for function in made for tile in function.tiles}
     values = {
         "mark": MARK,
         "headers": [header_name(name) for name in headers],
@@ -176,7 +179,9 @@ def render_module(
         "half_type": "_Float16" if machine.name == "aarch64" else "int16_t",
         "pair_product": PAIR_PRODUCTS[machine.name],
         "tiles": [
-            *render_tiles(machine, {tile for function in made for tile in function.tiles}, fetch=_are_far(made)),
+            *render_tiles(machine, wanted, fetch=_are_far(made)),
+            *render_dots(machine, wanted),
+            *render_narrow(machine, wanted),
             *render_transforms(sources),
         ],
         "sources": sources,

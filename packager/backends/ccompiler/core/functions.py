@@ -17,7 +17,7 @@ from packager.codegen.templates import render
 from packager.ir.primitives import FunctionGroup, Packing, Parameter, PrimitiveFunction
 
 if TYPE_CHECKING:
-    from packager.backends.ccompiler.core.machine import Dots, Tile
+    from packager.backends.ccompiler.core.machine import Dots, Narrow, Tile
     from packager.backends.ccompiler.core.stages import Stage
     from packager.bundle.arrays import Array
 
@@ -28,7 +28,7 @@ class CFunction:
 
     source: str
     function: PrimitiveFunction
-    tiles: frozenset[Tile | Dots]
+    tiles: frozenset[Tile | Dots | Narrow]
     weights: Extent
 
 
@@ -85,7 +85,7 @@ class FunctionDraft:
         template: str,
         extent: Extent,
         values: Mapping[str, Any],
-        tiles: frozenset[Tile | Dots] = frozenset(),
+        tiles: frozenset[Tile | Dots | Narrow] = frozenset(),
         weights: Extent = 0,
     ) -> None:
         """Render the body and append the function to its group; iterations of ``extent`` are independent."""

@@ -121,3 +121,28 @@ class Dots:
     def name(self) -> str:
         """Its name in C."""
         return f"pk_dots_{self.columns}"
+
+
+@dataclass(frozen=True, order=True)
+class Narrow:
+    """A tile function of so many float32 rows times 16 columns, of groups of ``width`` channels and columns."""
+
+    width: int
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """Its name in C."""
+        return f"pk_narrow_{self.width}_{self.rows}"
+
+
+@dataclass(frozen=True)
+class Other:
+    """A C function that computes all columns of a block, and what it is rendered from.
+
+    Its sums have as many columns, and a step has ``step`` elements of weights.
+    """
+
+    name: str
+    step: int
+    made_of: frozenset[Tile | Dots | Narrow]

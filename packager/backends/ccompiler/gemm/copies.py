@@ -30,13 +30,17 @@ LEAST_SLICE = 16
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution over [N, D, H, W, C]; ``channels`` are those of a group."""
+    """A convolution over [N, D, H, W, C]; ``channels`` are those of a group.
+
+    Without ``merges`` each tap is a stretch of its own.
+    """
 
     data: Shape
     result: Shape
     window: Window
     groups: int
     kind: Kind
+    merges: bool = True
 
     @property
     def channels(self) -> int:
@@ -82,7 +86,7 @@ class Copy:
 def _merges(conv: Convolution) -> bool:
     """Whether the pixels of a line of taps are one stretch, in the image or a copy of it."""
     whole = conv.channels % conv.kind.pair == 0 or not conv.kind.converts
-    return conv.window.dilation[2] == 1 and whole
+    return conv.merges and conv.window.dilation[2] == 1 and whole
 
 
 def _aliases(elements: Extent, kind: Kind) -> bool:

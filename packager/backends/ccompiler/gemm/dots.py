@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packager.backends.ccompiler.core.machine import COLUMNS, Dots, Machine
+from packager.backends.ccompiler.core.machine import COLUMNS, Dots, Machine, Narrow, Other, Tile
 from packager.codegen.templates import render
 
 if TYPE_CHECKING:
@@ -56,6 +56,12 @@ def are_dots(conv: Convolution, columns: int) -> bool:
     return columns * (vectors + ADDED_UP) < SHARE * prod(window.size) * channels
 
 
+def dots_of(columns: int) -> Other:
+    """Return the function that computes so many columns."""
+    dots = Dots(columns)
+    return Other(dots.name, 1, frozenset({dots}))
+
+
 def dot_packer(packing: Packing) -> Callable[[Array], Array]:
     """Return the function that orders filters [O, ..., I] as windows are read; its result is a view of whole slices."""
 
@@ -78,9 +84,9 @@ def parts_of(columns: int, registers: int) -> tuple[Part, ...]:
     return tuple(Part(first, end - first, HEIGHTS[registers][end - first - 1]) for first, end in pairwise(cuts))
 
 
-def render_dots(machine: Machine, wanted: Iterable[Dots]) -> list[str]:
-    """Return the C of these functions, and what they share."""
-    dots = sorted(wanted)
+def render_dots(machine: Machine, wanted: Iterable[Tile | Dots | Narrow]) -> list[str]:
+    """Return the C of the dot products among these, and what they share."""
+    dots = sorted(dot for dot in wanted if isinstance(dot, Dots))
     if not dots:
         return []
     lanes = machine.vector_bytes // 4

@@ -14,7 +14,7 @@ import numpy as np
 
 from packager.backends.ccompiler.core.expressions import as_result
 from packager.backends.ccompiler.core.functions import FunctionDraft
-from packager.backends.ccompiler.core.machine import COLUMNS, Dots, Kind
+from packager.backends.ccompiler.core.machine import COLUMNS, Kind, Other
 from packager.backends.ccompiler.core.operations import Operation, Tensor
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
@@ -40,7 +40,8 @@ class Product:
     ``row`` is C for the result's row of row ``r`` of a block, ``offset`` is added to its column, ``setup`` are
     declarations. With ``shared`` the matrices of a batch use parts of the same rows (groups of a convolution): the
     batch is then the innermost loop over a block, whose rows stay in the cache. With ``target`` the accumulators are
-    stored there, without epilogue. With ``dots`` the columns are few, and their weights lie one after the other.
+    stored there, without epilogue. ``other`` computes a block in
+    place of tiles.
     """
 
     batch: Extent
@@ -53,7 +54,7 @@ class Product:
     setup: str = ""
     target: str = ""
     shared: bool = False
-    dots: bool = False
+    other: Other | None = None
 
 
 def add_product(
@@ -66,11 +67,11 @@ def add_product(
         sizes = _deep(sizes, kind)
     columns, blocks, data = sizes.columns, sizes.blocks, sizes.data
     steps = ceil_div(sizes.depth, kind.pair)
-    dots = Dots(int(columns)) if sizes.dots else None
-    band = dots.columns if dots else _band(sizes)
+    other = sizes.other
+    band = int(columns) if other else _band(sizes)
     bands = ceil_div(columns, band)
     most = min(SPAN, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN
-    pitch = dots.columns if dots else most + COLUMNS
+    pitch = band if other else most + COLUMNS
     rows_first = not equal(bands, 1) and (result is not None or sizes.shared or _rows_first(sizes))
     total = f"o{result.index}[j]" if result else as_result(f"c[r * {pitch} + j]", anchor.result.dtype)
     program = None if sizes.target or (result and not stage.after) else draft.program(stage, total)
@@ -99,15 +100,15 @@ def add_product(
         "span": SPAN // band if result is None else bands,
         "target": draft.tensor(result, True) if result else sizes.target,
         "panels": c_text(ceil_div(columns, COLUMNS)),
-        "panel": c_text(steps if dots else product((steps, COLUMNS * kind.pair))),
-        "step": 1 if dots else COLUMNS * kind.pair,
+        "panel": c_text(product((steps, other.step if other else COLUMNS * kind.pair))),
+        "step": other.step if other else COLUMNS * kind.pair,
         "pitch": pitch,
-        "dots": dots,
+        "other": other,
     }
     extent = product((sizes.batch, blocks.count, bands))
     counts = data.groups or blocks.counts
     tiles = tiles_of(group.machine, kind, counts, columns, band, grouped=data.grouped)
-    made = frozenset({dots}) if dots else tiles
+    made = other.made_of if other else tiles
     draft.finish(name, extent, values, made, product((sizes.batch, sizes.depth, columns)))
 
 

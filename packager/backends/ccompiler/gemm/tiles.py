@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Dots, Kind, Machine, Tile
+from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Dots, Kind, Machine, Narrow, Tile
 from packager.backends.ccompiler.core.shapes import Extent
 from packager.backends.ccompiler.gemm.blocks import CHUNK
-from packager.backends.ccompiler.gemm.dots import render_dots
 from packager.codegen.templates import render
 
 BAND = 64  # columns of a unit of work, if that makes enough units; a multiple of a panel
@@ -100,14 +99,14 @@ def _rows_of(tile: Tile) -> dict[str, Any]:
     return {"halves": halves, "starts": starts, "places": places}
 
 
-def render_tiles(machine: Machine, wanted: Set[Tile | Dots], *, fetch: bool = True) -> list[str]:
-    """Return the C of tiles and their callers, and of dot products, preceded by the functions that gather their rows.
+def render_tiles(machine: Machine, wanted: Set[Tile | Dots | Narrow], *, fetch: bool = True) -> list[str]:
+    """Return the C of tiles and their callers, preceded by the functions that gather rows.
 
     With ``fetch`` tiles prefetch the next weights, which is cheap only with many rows.
     """
     tiles = {tile for tile in wanted if isinstance(tile, Tile)}
-    dots = {tile for tile in wanted if isinstance(tile, Dots)}
-    names = {tile.kind for tile in tiles} | ({"f32"} if dots else set())
+    others = {tile for tile in wanted if isinstance(tile, Dots | Narrow)}
+    names = {tile.kind for tile in tiles} | ({"f32"} if others else set())
     kinds = [kind for kind in KINDS.values() if kind.name in names]
     if not kinds:
         return []
@@ -142,4 +141,4 @@ def render_tiles(machine: Machine, wanted: Set[Tile | Dots], *, fetch: bool = Tr
             )
         products = {"most": registers.rows, "widths": registers.widths, "tiles": own}
         made.append(render("ccompiler/gemm/products.c.j2", values, **types, **products))
-    return [*(text.trimmed() for text in made), *render_dots(machine, dots)]
+    return [text.trimmed() for text in made]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,9 @@ from packager.backends.ccompiler.core.machine import COLUMNS, KINDS
 from packager.backends.ccompiler.core.operations import Operation, spatial, window_of
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.copies import Convolution
-from packager.backends.ccompiler.gemm.dots import are_dots, dot_packer
+from packager.backends.ccompiler.gemm.dots import are_dots, dot_packer, dots_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, pad
+from packager.backends.ccompiler.gemm.narrow import are_narrow, narrow_of, narrow_packer
 from packager.backends.ccompiler.gemm.windows import Packing, find_rows
 from packager.backends.ccompiler.ops.winograd import add_winograd, is_winograd
 
@@ -37,34 +39,40 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     if group.winograd and is_winograd(anchor, window, groups):
         add_winograd(stage, anchor, window, group)
         return
+    whole = window_of(weight.shape[1:-1], anchor.attributes, 3)
+    conv = Convolution(spatial(data.shape, 3), spatial(anchor.result.shape, 3), whole, groups_of(anchor), kind)
     draft = group.function("conv2d")
     x = draft.tensor(data.tensor, False)
-    whole = window_of(weight.shape[1:-1], anchor.attributes, 3)
-    conv = Convolution(spatial(data.shape, 3), spatial(anchor.result.shape, 3), whole, groups, kind)
     if are_dots(conv, outer):
         rows = find_rows(x, conv, 1)
         packing = rows.packing
         w = draft.packed(group.packing(argument, f"oi{packing.layout}", dot_packer(packing)), kind.weight)
         depth = packing.slices * packing.stretches * packing.length
-        few = Product(1, rows.blocks, depth, outer, rows.data, rows.blocks.row, "", rows.setup, dots=True)
-        add_product(draft, "gemm/product", few, stage, anchor, kind, w)
-        return
-    rows = find_rows(x, conv)
-    packing, out_channels = rows.packing, outer // groups
-    layout = f"ohwi{COLUMNS}{packing.layout}" + (f"p{kind.pair}" if kind.pair > 1 else "")
-    layout += f"g{together}" if together > 1 else ""
-    inner = _packer(groups, out_channels, packing, kind.pair)
+        sizes = Product(1, rows.blocks, depth, outer, rows.data, rows.blocks.row, "", rows.setup, other=dots_of(outer))
+    elif are_narrow(conv, outer):
+        panels = outer // COLUMNS
+        rows = find_rows(x, replace(conv, groups=panels, merges=False), conv.channels)
+        layout = f"nti{conv.channels}o"
+        w = draft.packed(group.packing(argument, layout, narrow_packer(conv.channels)), kind.weight)
+        depth = rows.packing.stretches * COLUMNS
+        other = narrow_of(group.machine, conv.channels, rows.data.groups)
+        place = (rows.data, rows.blocks.row, f"batch * {COLUMNS} + ", rows.setup)
+        sizes = Product(panels, rows.blocks, depth, COLUMNS, *place, shared=True, other=other)
+    else:
+        conv = replace(conv, groups=groups)
+        rows = find_rows(x, conv)
+        packing, out_channels = rows.packing, outer // groups
+        layout = f"ohwi{COLUMNS}{packing.layout}" + (f"p{kind.pair}" if kind.pair > 1 else "")
+        layout += f"g{together}" if together > 1 else ""
+        inner = _packer(groups, out_channels, packing, kind.pair)
 
-    def pack(array: Array) -> Array:
-        return inner(_block_diagonal(np.asarray(array), together, outer // groups_of(anchor)))
+        def pack(array: Array) -> Array:
+            return inner(_block_diagonal(np.asarray(array), together, outer // groups_of(anchor)))
 
-    w = draft.packed(group.packing(argument, layout, pack), kind.weight)
-    depth = packing.slices * packing.stretches * -(-packing.length // kind.pair) * kind.pair
-    offset = f"batch * {out_channels} + " if groups > 1 else ""
-    shared = groups > 1
-    sizes = Product(
-        groups, rows.blocks, depth, out_channels, rows.data, rows.blocks.row, offset, rows.setup, shared=shared
-    )
+        w = draft.packed(group.packing(argument, layout, pack), kind.weight)
+        depth = packing.slices * packing.stretches * -(-packing.length // kind.pair) * kind.pair
+        place = (rows.data, rows.blocks.row, f"batch * {out_channels} + " if groups > 1 else "", rows.setup)
+        sizes = Product(groups, rows.blocks, depth, out_channels, *place, shared=groups > 1)
     add_product(draft, "gemm/product", sizes, stage, anchor, kind, w)
 
 

@@ -40,6 +40,10 @@ CASES = {
     "one filter, slices of channels": ((2, 520, 9, 10), (1, 520, 3, 3), {"padding": (1, 1, 1, 1)}),
     "nine filters, apart": ((1, 40, 13, 29), (9, 40, 3, 2), {"dilation": (1, 3), "strides": (2, 1)}),
     "two filters of one place": ((2, 512, 5, 7), (2, 512, 1, 1), {}),
+    "groups of four channels": ((2, 48, 9, 13), (48, 4, 3, 3), {"groups": 12, "padding": (1, 1, 1, 1)}),
+    "groups of eight channels": ((1, 64, 11, 15), (64, 8, 3, 2), {"groups": 8, "strides": (2, 1), "padding": (1,) * 4}),
+    "groups of four channels that alias": ((1, 512, 7, 6), (512, 4, 3, 3), {"groups": 128, "dilation": (1, 2)}),
+    "groups of eight channels, long windows": ((1, 32, 15, 9), (32, 8, 7, 5), {"groups": 4}),
     "cut where taps begin to meet the image": (
         (2, 24, 17, 19), (40, 24, 3, 3), {"padding": (6, 7, 6, 7), "dilation": (6, 7)},
     ),
