@@ -72,6 +72,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self.extents = RunTimeExtents(self.analyzer, declared, [*self.bounds, *fixed, *types])
         self.current_branch: list[Any] = []
         self.forgotten = False  # whether values were forgotten by ``restore``
+        self.unfinished = False  # whether an error left blocks open in the builder
         self.node_of_variable: dict[str, str] = {}
         self.current_node = ""
 
@@ -111,7 +112,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         for value in graph.input:
             self._nodes[value.name] = self._read_extents(value.name, self._nodes[value.name], value.name)
         self.results = {value.name for value in graph.output}
+        self.unfinished = True
         self.convert_nodes(graph.node)
+        self.unfinished = False
         graph.output.extend(self.extents.value_infos())
         self._nodes.update(self.extents.results())
 
@@ -226,7 +229,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             inputs = onnx_frontend.onnx_input(read_shapes(self.bb, operator, inputs, attributes))
         taken = onnx_shapes.SHAPE_INPUTS.get(operator, ())
         for place, value in enumerate(inputs):
-            if place not in taken and onnx_shapes.is_symbolic(value):
+            sized = place in taken and not isinstance(value, onnx_shapes.Elements)
+            if onnx_shapes.is_symbolic(value) and not sized:
                 inputs[place] = onnx_shapes.as_tensor(self.bb, value, self._element_type(node.input[place]))
         agreed = agree(self.bb, self.relations, self.current_node, operator, inputs, attributes)
         inputs = onnx_frontend.onnx_input(agreed)
@@ -287,6 +291,9 @@ def run_importer(importer: Importer, graph: onnx.GraphProto, opset: int) -> tvm.
             raise ModelError(
                 f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
             ) from error
+        finally:
+            if importer.unfinished:  # or TVM warns of it on the user's terminal
+                importer.bb._end_block()
     if importer.forgotten:  # bindings of attempts at importing a loop have variables that nothing defines
         module = relax.transform.DeadCodeElimination()(module)
     made = [importer._params.variable(name) for name in importer._params.made]

@@ -2,7 +2,7 @@
 
 ONNX operator Loop (version 25); ``graph.loop_bodies`` turns Scan into it. States keep their buffers over all
 iterations. An extent of a state that changes is a run-time extent, found by importing the body until no other extent
-changes.
+changes. So is the number of iterations so far, where only the user knows its bound and scan outputs need room.
 """
 
 from __future__ import annotations
@@ -54,14 +54,28 @@ MAX_ATTEMPTS = 8
 SCALAR = relax.TensorType([], "int64")
 
 
+# In place of a state and an axis: the number of iterations so far.
+ITERATIONS = (-1, 0)
+
+
 @dataclass(frozen=True)
 class _Axis:
-    """A varying extent: axis ``axis`` of state ``state``, an upper bound if it is known, and its variable."""
+    """A varying extent: axis ``axis`` of state ``state``, an upper bound if it is known, and its variable; or
+    ``ITERATIONS``."""
 
     state: int
     axis: int
     bound: Any
     variable: Any = None
+
+    @property
+    def is_counter(self) -> bool:
+        return (self.state, self.axis) == ITERATIONS
+
+    @property
+    def kind(self) -> str:
+        """The first part of its variable's name."""
+        return "loop" if self.is_counter else "state"
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,8 @@ class _Loop:
 
     def convert(self) -> list[Any]:
         """Import the body until its states have the extents that they start with."""
-        axes: dict[tuple[int, int], Any] = {}
+        stacks = len(self.body.output) - 1 > len(self.initial)
+        axes: dict[tuple[int, int], Any] = {ITERATIONS: None} if stacks and self.bound is None else {}
         for _ in range(MAX_ATTEMPTS):
             saved = self.importer.save()
             body = self._import_body([_Axis(state, axis, bound) for (state, axis), bound in axes.items()])
@@ -150,14 +165,15 @@ class _Loop:
     def _import_body(self, axes: Sequence[_Axis]) -> _Body:
         importer, builder = self.importer, self.builder
         inner = len(importer.extents.found)
-        first = [_expr(extents(self.initial[axis.state])[axis.axis]) for axis in axes]
+        first = [_expr(self._start(axis)) for axis in axes]
         operands = [self.trip, self.going, *self.initial, *first]
         begin = control_flow(LOOP_BEGIN, operands, [SCALAR] * (1 + len(axes)))
         number, *scalars = self._fields(begin)
         made = []
         for axis, scalar in zip(axes, scalars, strict=True):
-            limit = LARGEST if axis.bound is None else axis.bound
-            variable = importer.extents.read(builder, scalar, limit, "state")
+            # Without a bound a state's extent may still get one from the body, but iterations only from the user.
+            limit = LARGEST if axis.bound is None and not axis.is_counter else axis.bound
+            variable = importer.extents.read(builder, scalar, limit, axis.kind)
             made.append(_Axis(axis.state, axis.axis, axis.bound, variable))
         states = []
         for place, initial in enumerate(self.initial):
@@ -176,6 +192,10 @@ class _Loop:
         count = len(states)
         return _Body(number, tuple(made), states, results[0], results[1 : 1 + count], results[1 + count :], inner)
 
+    def _start(self, axis: _Axis) -> Any:
+        """Return what a varying extent is before the loop."""
+        return 0 if axis.is_counter else extents(self.initial[axis.state])[axis.axis]
+
     def _fields(self, call: Any) -> list[Any]:
         result = self.builder.emit(call)
         if not isinstance(result.ty, relax.TupleType):
@@ -186,7 +206,10 @@ class _Loop:
         """Return the axes of states whose extents change, with bounds."""
         analyzer = self.importer.analyzer
         known = {(axis.state, axis.axis): axis for axis in body.axes}
-        found = {}
+        found: dict[tuple[int, int], Any] = {
+            place: self._most(axis.variable) for place, axis in known.items() if axis.is_counter
+        }
+        self.bound = found.get(ITERATIONS, self.bound)
         for state, (old, new) in enumerate(zip(body.states, body.nexts, strict=True)):
             before, after = extents(old), extents(new)
             if len(before) != len(after) or dtype_of(old) != dtype_of(new):
@@ -201,7 +224,7 @@ class _Loop:
     def _bound(self, axis: _Axis, following: Any) -> Any:
         """Return an upper bound of a varying extent, given its value for the next iteration."""
         analyzer = self.importer.analyzer
-        start = self._most(extents(self.initial[axis.state])[axis.axis])
+        start = self._most(self._start(axis))
         growth = analyzer.simplify(_expr(following) - axis.variable)
         if not _uses(following, axis.variable):
             return max(start, self._most(following))
@@ -209,10 +232,13 @@ class _Loop:
             return start + self._most(self.bound) * max(self._most(growth), 0)
         if axis.bound is not None:
             return axis.bound
-        node = title_of(self.node)
+        name = str(axis.variable.name)
+        if self._most(axis.variable) < LARGEST:  # the user's
+            return self._most(axis.variable)
         raise ModelError(
-            f"node {node!r}: an extent of state {axis.state} grows with each iteration, and nothing bounds it",
-            hint="bound the number of iterations, for example with a maximum trip count",
+            f"node {title_of(self.node)!r}: axis {axis.axis} of state {axis.state} grows with each iteration, and "
+            "nothing bounds it",
+            hint=f"give its maximum: --dim {name}=1:MAX, or bound the number of iterations in the model",
         )
 
     def _most(self, extent: Any) -> int:
@@ -221,14 +247,10 @@ class _Loop:
     def _end(self, body: _Body) -> list[Any]:
         importer, builder = self.importer, self.builder
         inner = [found.variable for found in importer.extents.found[body.inner :]]
-        after = [extents(body.nexts[axis.state])[axis.axis] for axis in body.axes]
+        after = [
+            axis.variable + 1 if axis.is_counter else extents(body.nexts[axis.state])[axis.axis] for axis in body.axes
+        ]
         pairs = [e for axis, e in zip(body.axes, after, strict=True) for e in (axis.variable, _expr(e))]
-        if body.scanned and self.bound is None:
-            name = self.node.input[0] or "the trip count"
-            raise ModelError(
-                f"node {title_of(self.node)!r}: nothing bounds {name}, and so the extents of its scan outputs",
-                hint="freeze it with --freeze, or bound it in the model",
-            )
         bound = 0 if self.bound is None else self.bound
         rooms = []
         for value in body.scanned:
@@ -242,7 +264,7 @@ class _Loop:
         end = control_flow(LOOP_END, operands, [*[SCALAR] * (1 + len(body.axes)), *rooms])
         count, *others = self._fields(end)
         final = {
-            (axis.state, axis.axis): importer.extents.read(builder, scalar, axis.bound, "state")
+            (axis.state, axis.axis): importer.extents.read(builder, scalar, axis.bound, axis.kind)
             for axis, scalar in zip(body.axes, others[: len(body.axes)], strict=True)
         }
         results = []
@@ -251,7 +273,9 @@ class _Loop:
             results.append(self._result(count, state, shape))
         collected = others[len(body.axes) :]
         if collected:
-            number = bound if self.is_counted else importer.extents.read(builder, count, bound, "loop")
+            number = bound if self.is_counted else final.get(ITERATIONS)
+            if number is None:
+                number = importer.extents.read(builder, count, bound, "loop")
             results += [self._result(count, room, [number, *extents(room)[1:]]) for room in collected]
         return results
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import relax, tirx
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal
 
 from packager.frontends.onnx.ops.operands import text
 from packager.graph.conditions import Relations, einsum_constraints
@@ -96,7 +98,19 @@ def _with_extents(
         if not relations.analyzer.can_prove_equal(extent, chosen):
             relations.require(extent, "==", chosen, node)
             changed = True
+        changed = changed or not _seen_equal(extent, chosen)
     return builder.emit(relax.op.reshape(operand, [*wanted])) if changed else operand
+
+
+def _seen_equal(a: Any, b: Any) -> bool:
+    """Tell whether TVM sees that extents are equal as it infers shapes: there it does not know the bounds of dims.
+
+    It may find one of ``a - b`` and ``b - a`` to be 0, but not the other.
+    """
+    if structural_equal(a, b):
+        return True
+    analyzer = Analyzer()
+    return bool(analyzer.can_prove_equal(a, b)) and bool(analyzer.can_prove_equal(b, a))
 
 
 def _is_one(extent: Any) -> bool:

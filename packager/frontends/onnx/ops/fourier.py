@@ -1,8 +1,8 @@
 """Fourier transforms as matmuls with the DFT matrix, or in two steps with two smaller ones.
 
-ONNX operators DFT (versions 17 and 20) and STFT (17). The length must be static. The matrix has length^2 elements, and
-is the faster way below a length of a thousand. Above that, a length of two factors is transformed in two steps (Cooley
-and Tukey, "An algorithm for the machine calculation of complex Fourier series", 1965).
+ONNX operators DFT (versions 17 and 20) and STFT (17). The matrix has length^2 elements, and is the faster way below a
+length of a thousand; for a symbolic length of DFT each run computes it. Above that, a length of two factors is
+transformed in two steps (Cooley and Tukey, "An algorithm for the machine calculation of complex Fourier series", 1965).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax, te
+from tvm import relax, te, tirx
 
 from packager.bundle.arrays import Array
 from packager.frontends.onnx.ops.operands import (
@@ -27,6 +27,7 @@ from packager.frontends.onnx.ops.operands import (
     optional,
     tensor_constant,
 )
+from packager.frontends.onnx.ops.shape_arithmetic import known_integers
 
 # The greatest length of one matrix, and of two steps.
 MAX_LENGTH = 4096
@@ -125,6 +126,42 @@ def _matrix(given: int, parts: int, length: int, *, inverse: bool, onesided: boo
     return table.reshape(given * parts, -1)
 
 
+def _check_length(analyzer: Any, given: Any, length: Any) -> None:
+    """Raise ValueError for a length of less than 1, or whose matrix would exceed ``MAX_LENGTH``, at some size."""
+    for extent in (given, length):
+        bounds = analyzer.const_int_bound(extent) if not isinstance(extent, int) else None
+        least, most = (extent, extent) if bounds is None else (bounds.min_value, bounds.max_value)
+        if least < 1 or most > MAX_LENGTH:
+            raise ValueError(f"a Fourier transform of length {extent} may not be in 1 to {MAX_LENGTH}: narrow the dim")
+
+
+def _symbolic_matrix(given: Any, length: Any, parts: int, inverse: bool, onesided: bool) -> Any:
+    """Return ``_matrix`` for lengths that a run knows, in float64: each angle is one of the roots of unity."""
+    half = inverse and onesided
+    outputs = length // 2 + 1 if onesided and not inverse else length
+    used = tirx.min(given, length // 2 + 1 if half else length)
+    scale = tirx.Cast("float64", length) if inverse else tirx.const(1.0, "float64")
+    sign = 1.0 if inverse else -1.0
+
+    def root(turn: Any, part: Any) -> Any:
+        angle = tirx.Cast("float64", turn) * (2 * math.pi) / tirx.Cast("float64", length)
+        return tirx.Select(part == 0, tirx.cos(angle), sign * tirx.sin(angle)) / scale
+
+    roots = te.compute((length, 2), root, name="roots")
+
+    def element(row: Any, column: Any) -> Any:
+        """(a + ib)(cos + i sin): the part of the input that a row is of, and of the result that a column is of."""
+        place, part = row // parts, row % parts
+        frequency, kind = (column, tirx.const(0, "int64")) if half else (column // 2, column % 2)
+        value = roots(place * frequency % length, (part + kind) % 2)
+        value = tirx.Select(tirx.all(part == 1, kind == 0), 0.0 - value, value)
+        if half:  # the other half of the spectrum is the conjugate of this one
+            value = tirx.Select(tirx.all(place > 0, place < (length + 1) // 2), 2.0 * value, value)
+        return tirx.if_then_else(place < used, value, tirx.const(0.0, "float64"))
+
+    return te.compute((given * parts, outputs if half else outputs * 2), element, name="matrix")
+
+
 def _transform(builder: Any, data: Any, matrix: Any, parts: int) -> Any:
     """Transform [..., n, parts] along its second-to-last axis."""
     emit, op = builder.emit, relax.op
@@ -143,14 +180,20 @@ def _dft(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _conve
     axis %= rank
     shape = extents(data)
     given, parts = shape[axis], shape[-1]
-    if not isinstance(given, int) or parts not in (1, 2):
-        raise ValueError("DFT along an axis of symbolic extent: fix it with --dim")
-    length = 2 * (given - 1) if inverse and onesided else given
+    if parts not in (1, 2):
+        raise ValueError("a signal has one part, or two: real and imaginary")
+    half = inverse and onesided
+    length = 2 * (given - 1) if half else given
     if optional(inputs, 1) is not None:
-        length = int(known(inputs[1], attributes, "the length of DFT").item())
+        length = known_integers(inputs[1], attributes, "the length of DFT").item()
     order = [*(i for i in range(rank - 1) if i != axis), axis, rank - 1]
     moved = builder.emit(relax.op.permute_dims(data, order))
-    half = inverse and onesided
+    if not isinstance(given, int) or not isinstance(length, int):
+        _check_length(attributes["tvm_custom"]["analyzer"], given, length)
+        kind = (parts, inverse, onesided)
+        table = builder.emit_te(_symbolic_matrix, given, length, *kind, primfunc_name_hint="dft_matrix")
+        result = _transform(builder, moved, builder.emit(relax.op.astype(table, dtype_of(data))), 1 if half else 2)
+        return relax.op.permute_dims(result, [order.index(i) for i in range(rank)])
     split = _split(given, length, length // 2 + 1 if onesided else length, inverse=inverse) if not half else None
     if split is None:
         if max(given, length) > MAX_LENGTH:

@@ -18,6 +18,8 @@ from onnx import TensorProto
 from tvm import tirx
 from tvm.sym import Analyzer
 
+from packager.frontends.onnx.ops.shape_quotients import NotExactError
+
 # Elements are Python integers and booleans, and TVM expressions.
 Known = NDArray[Any]
 # Larger tensors are not shapes.
@@ -32,10 +34,6 @@ def objects(values: Sequence[Any]) -> Known:
     for index, value in enumerate(values):
         array[index] = int(value) if isinstance(value, tirx.IntImm | int | np.integer) else value
     return array
-
-
-class NotExactError(Exception):
-    """The result is not exact for all sizes, or not representable in a shape."""
 
 
 def _elementwise(function: Callable[[Any, Any], Any]) -> Callable[..., Known]:
@@ -206,9 +204,18 @@ def _reshape(operands: list[Known], attributes: Mapping[str, Any], _analyzer: An
 def _split(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Analyzer) -> list[Known]:
     count = attributes["tvm_custom"]["num_outputs"]
     given = operands[1] if len(operands) > 1 and operands[1] is not None else attributes.get("split")
-    length = operands[0].shape[0]
+    axis = attributes.get("axis", 0)
+    length = operands[0].shape[axis]
     sizes = [-(-length // count)] * count if given is None else _numbers(np.asarray(given, dtype=object))
-    return np.split(operands[0], np.cumsum(sizes)[:-1])
+    return np.split(operands[0], np.cumsum(sizes)[:-1], axis)
+
+
+def _one_hot(operands: list[Known], attributes: Mapping[str, Any], _analyzer: Analyzer) -> Known:
+    indices, (depth, *_), values = _numbers(operands[0]), _numbers(operands[1]), operands[2]
+    if depth > MAX_ELEMENTS or len(indices) * depth > MAX_ELEMENTS:
+        raise NotExactError
+    rows = objects([values[1 if place in (at, at + depth) else 0] for at in indices for place in range(depth)])
+    return np.moveaxis(rows.reshape(*operands[0].shape, depth), -1, attributes.get("axis", -1))
 
 
 def _reduce(function: Callable[[Any, Any], Any], start: int | None) -> Callable[..., Known]:
@@ -252,6 +259,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Slice": _slice,
     "Reshape": _reshape,
     "Split": _split,
+    "OneHot": _one_hot,
     "Concat": lambda operands, attributes, _analyzer: np.concatenate(operands, attributes.get("axis", 0)),
     "ReduceProd": _reduce(operator.mul, 1),
     "ReduceSum": _reduce(operator.add, 0),

@@ -18,7 +18,7 @@ from packager.frontends.onnx.ops.shape_arithmetic import as_tensor, is_symbolic,
 
 
 def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Slice-13. Raises ValueError for a symbolic bound that is relative to the end for some sizes only."""
+    """Slice-13. Raises ValueError for bounds of which data give some only, and for steps that are not positive."""
     data, shape = inputs[0], extents(inputs[0])
     before = "starts" in attributes  # before version 10
     static = all(isinstance(extent, int) for extent in shape)
@@ -51,10 +51,10 @@ def _within(analyzer: Any, bound: Any, extent: Any) -> Any:
     if not isinstance(bound, int):
         found = analyzer.const_int_bound(bound)
         limits = (found.min_value, found.max_value)
-    if limits[0] < 0 <= limits[1]:
-        raise ValueError(f"the bound {bound} may be negative for some sizes")
-    if limits[1] < 0:
-        bound = extent + bound
+    if limits[0] < 0:
+        # Whether it is negative, as an integer: shapes have no conditions.
+        negative = 1 if limits[1] < 0 else tirx.min(tirx.max(0 - bound, 0), 1)
+        bound = extent * negative + bound
         bound = max(bound, 0) if isinstance(bound, int) else analyzer.simplify(tirx.max(bound, 0))
     # The upper bounds of dims are known, so a larger bound simplifies to the extent.
     return _min(analyzer, bound, extent)

@@ -5,22 +5,15 @@ The results are compared with onnxruntime's, which refuses the same inputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx.parser import parse_model
 
-import packager
-from packager.errors import RunError
-from tests.one_cpu import targets_here
+from tests.onnx_runs import check
 
 pytestmark = pytest.mark.slow
 
-HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 # Axes of extent 1: of a dim, of a negative axis, and of what the data say: the rows whose maximum is above a limit.
 SQUEEZED = """
 squeezed (float[n, 5] x, float[5, m] z) => (float[5] y, float[a] w, float[5] one)
@@ -84,28 +77,9 @@ def high(columns: int, *rows: int) -> np.ndarray:
     return values
 
 
-def run(folder: Path, text: str, dims: Sequence[str], right: Sequence[Mapping[str, np.ndarray]],
-        refused: Mapping[str, Mapping[str, np.ndarray]]) -> None:  # fmt: skip
-    model = parse_model(HEADER + text)
-    onnx.save(model, folder / "m.onnx")
-    session = onnxruntime.InferenceSession(folder / "m.onnx", providers=["CPUExecutionProvider"])
-    library = packager.build(
-        folder / "m.onnx", folder / "m.so", dims=dict.fromkeys(dims, (1, 6)), targets=list(targets_here())
-    )
-    with packager.load(library) as bundle:
-        for feeds in right:
-            made = bundle.run(dict(feeds))
-            for value, expected in zip(session.get_outputs(), session.run(None, dict(feeds)), strict=True):
-                assert made[value.name].shape == expected.shape, value.name
-                np.testing.assert_allclose(made[value.name], expected, rtol=1e-4, atol=1e-5, err_msg=value.name)
-        for message, feeds in refused.items():
-            with pytest.raises(RunError, match=message):
-                bundle.run(dict(feeds))
-
-
 def test_squeezed_axes_have_extent_1(tmp_path: Path) -> None:
     right = {"x": ones(1, 5), "z": high(1, 0)}
-    run(
+    check(
         tmp_path,
         SQUEEZED,
         "nm",
@@ -120,7 +94,7 @@ def test_squeezed_axes_have_extent_1(tmp_path: Path) -> None:
 
 def test_parts_of_a_split_add_up(tmp_path: Path) -> None:
     right = {"x": ones(6, 6), "z": ones(3, 6)}
-    run(
+    check(
         tmp_path,
         SPLIT,
         "nm",
@@ -137,7 +111,7 @@ def test_parts_of_a_split_add_up(tmp_path: Path) -> None:
 def test_scales_are_as_many_as_channels(tmp_path: Path) -> None:
     text = CHANNELS.replace("{\n", "<int64[1] first = {0}, int64[1] one = {1}>\n{\n", 1)
     right = {"x": ones(2, 3, 6), "w": abs(ones(3)), "b": ones(3), "c": ones(3)}
-    run(
+    check(
         tmp_path,
         text,
         "nm",
@@ -152,4 +126,4 @@ def test_scales_are_as_many_as_channels(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_updates_and_biases_fit(tmp_path: Path) -> None:
     right = {"x": ones(4, 3), "i": np.array([[1], [3]]), "u": ones(2, 3), "g": ones(4, 2)}
-    run(tmp_path, PLACED, "nmk", [right], {"k == m, but 3 and 2": {**right, "u": ones(3, 3), "g": ones(4, 3)}})
+    check(tmp_path, PLACED, "nmk", [right], {"k == m, but 3 and 2": {**right, "u": ones(3, 3), "g": ones(4, 3)}})

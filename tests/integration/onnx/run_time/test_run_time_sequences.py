@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx.parser import parse_model
 
-import packager
-from packager.errors import RunError
-from tests.one_cpu import targets_here
+from tests.onnx_runs import check
 
 pytestmark = pytest.mark.slow
 
-HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 # A list that a loop appends to, of slices of a sequence: stacked, joined, counted and read.
 APPENDED = """
 appended (float[n, 3, t] x) => (float[n, s, 3] y, float[n, j] z, int64 count, float[n, 3] first)
@@ -90,33 +83,13 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
 
 
-def check(folder: Path, text: str, dims: Sequence[str], right: Sequence[Mapping[str, np.ndarray]],
-          refused: Mapping[str, Mapping[str, np.ndarray]] | None = None, **constants: np.ndarray) -> None:  # fmt: skip
-    model = parse_model(HEADER + text)
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
-    onnx.save(model, folder / "m.onnx")
-    session = onnxruntime.InferenceSession(folder / "m.onnx", providers=["CPUExecutionProvider"])
-    library = packager.build(
-        folder / "m.onnx", folder / "m.so", dims=dict.fromkeys(dims, (1, 6)), targets=list(targets_here())
-    )
-    with packager.load(library) as bundle:
-        for feeds in right:
-            made = bundle.run(dict(feeds))
-            for value, expected in zip(session.get_outputs(), session.run(None, dict(feeds)), strict=True):
-                assert made[value.name].shape == expected.shape, value.name
-                np.testing.assert_allclose(made[value.name], expected, rtol=1e-5, atol=1e-5, err_msg=value.name)
-        for message, feeds in (refused or {}).items():
-            with pytest.raises(RunError, match=message):
-                bundle.run(dict(feeds))
-
-
 def test_a_list_that_a_loop_appends_to(tmp_path: Path) -> None:
     check(tmp_path, APPENDED, "nt", [{"x": numbers(n, 3, t)} for n, t in ((1, 1), (2, 5))])
 
 
 def test_a_list_of_known_length(tmp_path: Path) -> None:
     constants = {"one": np.asarray(1), "minus": np.asarray(-1)}
-    check(tmp_path, KNOWN, "n", [{"x": numbers(n, 7)} for n in (1, 3)], **constants)
+    check(tmp_path, KNOWN, "n", [{"x": numbers(n, 7)} for n in (1, 3)], constants=constants)
 
 
 def test_branches_of_other_ranks_and_what_one_branch_demands(tmp_path: Path) -> None:
@@ -131,5 +104,5 @@ def test_branches_of_other_ranks_and_what_one_branch_demands(tmp_path: Path) -> 
             "if_[01] == 1, but 0 and 1": {**given, "x": numbers(2, 4)},
             "m == 1, but 3 and 1": {**given, "z": numbers(3, 4)},
         },
-        one_float=np.asarray(1, np.float32),
+        constants={"one_float": np.asarray(1, np.float32)},
     )
