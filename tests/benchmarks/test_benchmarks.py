@@ -234,7 +234,16 @@ def test_documented_commands_are_understood(name: str) -> None:
 
 @pytest.mark.slow
 def test_errors(run_benchmark: Callable[..., Figures]) -> None:
-    layers = ("conv2d_c16", "conv2d_k7s2_c3", "conv3d_k3_c16", "tconv2d_k3s2", "tconv2d_k64s32", "tconv3d_k3s2")
+    layers = (
+        "conv2d_c16",
+        "conv2d_c64_batch",
+        "conv2d_c256",
+        "conv2d_k7s2_c3",
+        "conv3d_k3_c16",
+        "tconv2d_k3s2",
+        "tconv2d_k64s32",
+        "tconv3d_k3s2",
+    )
     figures = run_benchmark("cpu.errors", "--layers", *layers)
     for name, kinds in figures["layers"].items():
         for kind, errors in kinds.items():

@@ -24,7 +24,7 @@ class TestCCompiler(FewAlone, PartitionConformance):
         "header": ["<stdint.h>"],
         "opt_level": 1,
         "march": ["haswell"],
-        "winograd": False,
+        "winograd": 0,
         "fast_math": True,
     }
     cases = tuple(case for case in CASES if case.name != "product_broadcast")

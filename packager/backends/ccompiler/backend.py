@@ -39,7 +39,11 @@ class CCompilerOptions(PartitionOptions):
         (),
         "The compiler's -march: one for all CPUs of the base Target, or one for each; default: what -mcpu means to it",
     )
-    winograd: bool = attribute(True, "Compute 3x3 convolutions of many places by Winograd's algorithm")
+    winograd: int = attribute(
+        2,
+        "Winograd's algorithm for 3x3 convolutions: the side of its tiles; 2 is as accurate as 0, without it, 4 is not",
+        choices=(0, 2, 4),
+    )
     fast_math: bool = attribute(False, "Let the compiler break IEEE 754: no NaN, no infinity, any order of additions")
 
 

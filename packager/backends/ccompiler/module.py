@@ -151,7 +151,7 @@ def _described(group: FunctionGroup | str) -> Any:
 
 
 def render_module(
-    partitions: Sequence[Partition], headers: Sequence[str], machine: Machine, *, winograd: bool = True
+    partitions: Sequence[Partition], headers: Sequence[str], machine: Machine, *, winograd: int = 2
 ) -> tuple[str, dict[str, FunctionGroup], dict[str, str]]:
     """Return the C file, the group of each partition, and why others are given back."""
     drafts, given_back = draft_groups(partitions, machine, winograd=winograd)
@@ -200,7 +200,7 @@ def _are_far(functions: Sequence[CFunction]) -> bool:
 
 
 def draft_groups(
-    partitions: Sequence[Partition], machine: Machine, *, winograd: bool
+    partitions: Sequence[Partition], machine: Machine, *, winograd: int
 ) -> tuple[dict[str, GroupDraft], dict[str, str]]:
     """Return the functions of each partition, and why others cannot be rendered."""
     drafts, given_back = {}, {}
@@ -212,7 +212,7 @@ def draft_groups(
     return drafts, given_back
 
 
-def draft_group(partition: Partition, machine: Machine, *, winograd: bool) -> GroupDraft:
+def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> GroupDraft:
     """Return the functions of a partition. Raises CannotRender."""
     problems = [composite.problem for composite in partition.composites if composite.problem is not None]
     graph = read_graph(partition.function, partition.constant_arguments, problems)

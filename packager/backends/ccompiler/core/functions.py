@@ -118,7 +118,7 @@ class GroupDraft:
     name: str
     graph: Graph
     machine: Machine
-    winograd: bool = True  # whether convolutions may be computed so
+    winograd: int = 2  # the side of Winograd's tiles; 0: none
     functions: list[CFunction] = field(default_factory=list)
     workspaces: list[Extent] = field(default_factory=list)
     packings: list[Packing] = field(default_factory=list)

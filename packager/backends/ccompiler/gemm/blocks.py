@@ -95,9 +95,9 @@ class Blocks:
         )
 
 
-def even_blocks(rows: Extent) -> Blocks:
+def even_blocks(rows: Extent, most: int = BLOCK) -> Blocks:
     """Return blocks that are as even as possible."""
-    return Blocks(1, rows, even_size(rows, BLOCK) if isinstance(rows, int) else None)
+    return Blocks(1, rows, even_size(rows, most) if isinstance(rows, int) else None, most)
 
 
 def even_size(rows: int, most: int) -> int:

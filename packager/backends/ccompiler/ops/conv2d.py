@@ -17,7 +17,7 @@ from packager.backends.ccompiler.gemm.dots import are_dots, dot_packer, dots_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, pad
 from packager.backends.ccompiler.gemm.narrow import are_narrow, narrow_of, narrow_packer
 from packager.backends.ccompiler.gemm.windows import Packing, find_rows
-from packager.backends.ccompiler.ops.winograd import add_winograd, is_winograd
+from packager.backends.ccompiler.ops.winograd import add_winograd, find_winograd
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -36,8 +36,9 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     together = _groups_together(groups_of(anchor), outer)
     groups = groups_of(anchor) // together
     window = window_of(weight.shape[1:-1], anchor.attributes)
-    if group.winograd and is_winograd(anchor, window, groups):
-        add_winograd(stage, anchor, window, group)
+    winograd = find_winograd(anchor, window, groups, group.winograd)
+    if winograd is not None:
+        add_winograd(stage, anchor, window, group, winograd)
         return
     whole = window_of(weight.shape[1:-1], anchor.attributes, 3)
     conv = Convolution(spatial(data.shape, 3), spatial(anchor.result.shape, 3), whole, groups_of(anchor), kind)

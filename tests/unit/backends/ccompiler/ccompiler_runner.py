@@ -105,7 +105,8 @@ class Runner:
         self.group: FunctionGroup = output.groups[part.name]
         objects = [str(path) for library in output.static_libraries for path in library.files]
         if machine is not None:
-            source, groups, _ = render_module([part], (), machine)
+            winograd = parse_targets([base, target]).specialized[0].options.winograd
+            source, groups, _ = render_module([part], (), machine, winograd=winograd)
             (folder / "ccompiler.c").write_text(source)
             self.group = groups[part.name]
         if flags:  # compiled once more, as by hand
