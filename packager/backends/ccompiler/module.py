@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from packager.backends.base import Context, Target
 from packager.backends.ccompiler.compiler import compile_module, machine_of, predefined
 from packager.backends.ccompiler.core.expressions import CTYPES, LIBM
 from packager.backends.ccompiler.core.functions import CFunction, GroupDraft
+from packager.backends.ccompiler.core.in_place import write_in_place
 from packager.backends.ccompiler.core.machine import (
     BYTE_LOADS,
     HALF_LOADS,
@@ -38,7 +40,7 @@ from packager.backends.ccompiler.gemm.narrow import render_narrow
 from packager.backends.ccompiler.gemm.tiles import render_tiles
 from packager.backends.ccompiler.ops.attention import add_attention, tile_values
 from packager.backends.ccompiler.ops.block_matmul import add_block_matmul
-from packager.backends.ccompiler.ops.conv2d import add_conv2d
+from packager.backends.ccompiler.ops.conv2d import add_conv2d, winograd_of
 from packager.backends.ccompiler.ops.data_movement import add_move
 from packager.backends.ccompiler.ops.dense import add_dense
 from packager.backends.ccompiler.ops.depthwise import add_depthwise, is_depthwise
@@ -220,12 +222,17 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     if len(set(names)) < len(names):
         raise CannotRender("two shape variables of one name")
     group = GroupDraft(partition.name, graph, machine, winograd)
-    for stage in make_stages(graph):
+    for stage in write_in_place(make_stages(graph), graph, partial(_can_place, winograd=winograd)):
         if stage.anchor is None:
             add_elementwise(stage, group)
         else:
             _adder(stage.anchor)(stage, stage.anchor, group)
     return group
+
+
+def _can_place(anchor: Operation, *, winograd: int) -> bool:
+    """Whether parts of an anchor's rows may be written apart."""
+    return _adder(anchor) is add_conv2d and winograd_of(anchor, winograd) is None
 
 
 def _adder(anchor: Operation) -> Adder:

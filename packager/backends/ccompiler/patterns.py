@@ -32,7 +32,7 @@ from packager.backends.ccompiler.core.statistics import statistics_of_call
 from packager.backends.ccompiler.pool_patterns import pool_patterns
 from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.block_weights import format_of
-from packager.graph.dataflow import scalar_of, shape_of
+from packager.graph.dataflow import same, scalar_of, shape_of
 from packager.graph.normalize import NAME as NORMALIZE
 from packager.graph.recurrent import NAME as RECURRENT
 from packager.graph.recurrent import operands_of_call
@@ -41,6 +41,8 @@ from packager.graph.tree_ensemble import NAME as TREES
 
 # Elements along both axes that a transpose of known extents swaps; of fewer, llvm's loops do as well.
 FEWEST_MOVED = 32
+# Elements that stay together where phases are moved to places, of an image of more axes than two.
+FEWEST_TOGETHER, FEWEST_AXES = 8, 2
 # Layouts of data and weights of convolutions.
 LAYOUTS = {"conv1d": ("NWC", "OWI"), "conv2d": ("NHWC", "OHWI"), "conv3d": ("NDHWC", "ODHWI")}
 
@@ -91,6 +93,7 @@ def _moves() -> list[Pattern]:
         Pattern("ccompiler.interleave", is_op("relax.permute_dims")(wildcard()), check=_is_interleaving),
         Pattern("ccompiler.resize", is_op(RESIZE)(wildcard(), wildcard()), check=_is_resize),
         Pattern("ccompiler.channels_last", is_op("relax.permute_dims")(wildcard()), check=_is_channels_last),
+        Pattern("ccompiler.phases", is_op("relax.permute_dims")(_through("reshape")), check=_is_depth_to_space),
         Pattern("ccompiler.transpose", is_op("relax.permute_dims")(wildcard()), check=_is_transpose),
     ]
 
@@ -215,6 +218,22 @@ def _is_interleaving(match: Match) -> bool:
 
 def _is_channels_last(match: Match) -> bool:
     return (moved := _permuted(match)) is not None and permutations.makes_channels_last(*moved)
+
+
+def _is_depth_to_space(match: Match) -> bool:
+    """Whether the channels of NHWC are split, and whole vectors of them moved to places of the image."""
+    moved = _permuted(match)
+    if moved is None or not permutations.is_transpose(*moved):
+        return False
+    shape, source = moved[0], shape_of(match.calls[0].args[0])
+    splits = (
+        source is not None
+        and len(shape) > len(source) > FEWEST_AXES
+        and same(tuple(shape[: len(source) - 1]), tuple(source[:-1]))
+    )
+    made = permutations.permutation_of(*moved)
+    piece, last = made.extents[-1], len(made.axes) - 1
+    return splits and last > 0 and made.axes[last] == last and isinstance(piece, int) and piece >= FEWEST_TOGETHER
 
 
 def _is_transpose(match: Match) -> bool:

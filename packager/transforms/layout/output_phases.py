@@ -20,6 +20,10 @@ CALL = 20_000
 # Output channels are computed by whole vectors; several filters per channel of a depthwise convolution are not.
 VECTOR = 16
 SCALAR = 8
+# Few columns of a product are dot products, which cost so much more, and so much for adding up their lanes.
+DOTS, ADDED_UP = 1.2, 48
+# Columns that stay together where a product writes its columns to places of the image, at no cost.
+TOGETHER = 8
 # The assumed extent of a symbolic axis.
 TYPICAL = 64
 
@@ -136,19 +140,25 @@ def _cost(axes: Sequence[Axis], plans: Sequence[AxisPlan], channels: Channels) -
     rows = math.prod((axis.extent or TYPICAL) + plan.windows for axis, plan in zip(axes, plans, strict=True))
     outputs = rows * math.prod(axis.stride for axis in axes) * channels.groups * channels.outputs
     columns = math.prod(plan.phases for plan in plans) * channels.outputs
-    if channels.groups > 1 and channels.inputs == 1:
-        columns *= 1 if columns == 1 else SCALAR
-    else:
-        columns = -(-columns // VECTOR) * VECTOR
     work = 0.0
     for parts in itertools.product(*(plan.parts for plan in plans)):
         depth = channels.inputs * math.prod(part.window for part in parts)
-        work += CALL + rows * depth * columns * channels.groups
+        work += CALL + rows * channels.groups * _row_cost(columns, depth, channels)
     return work + MOVE * outputs * _moves(plans, channels)
+
+
+def _row_cost(columns: int, depth: int, channels: Channels) -> float:
+    """Estimate the time of a row of the product of a group."""
+    if channels.groups > 1 and channels.inputs == 1:
+        return depth * columns * (1 if columns == 1 else SCALAR)
+    padded = -(-columns // VECTOR) * VECTOR * depth
+    return min(padded, columns * (DOTS * depth + ADDED_UP)) if channels.groups == 1 and columns < VECTOR else padded
 
 
 def _moves(plans: Sequence[AxisPlan], channels: Channels) -> int:
     """Return how many times the outputs are moved, channels last: the phases of the last axis are in order there."""
-    together = any(plan.phases > 1 for plan in plans[:-1]) or (plans[-1].phases > 1 and channels.groups > 1)
+    spread = any(plan.phases > 1 for plan in plans[:-1]) or (plans[-1].phases > 1 and channels.groups > 1)
+    piece = channels.outputs * (plans[-1].phases if channels.groups == 1 else 1)
+    together = spread and piece < TOGETHER
     apart = sum(len(plan.parts) > 1 for plan in plans)
     return together + apart + (not apart and any(plan.is_cropped for plan in plans))

@@ -78,6 +78,7 @@ class FunctionDraft:
             stored=stage.stored if stored is None else stored,
             pointer_of=self.tensor,
             last=(stage.anchor.uses[0], value) if stage.anchor is not None and before else None,
+            placed=stage.placed,
         )
 
     def finish(

@@ -9,6 +9,7 @@ import numpy as np
 
 from packager.backends.ccompiler.core.expressions import CTYPES, expression, literal
 from packager.backends.ccompiler.core.operations import CannotRender, Literal, Operation, Tensor, Use
+from packager.backends.ccompiler.core.placed import Placed
 from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, equal, product
 from packager.backends.ccompiler.core.stages import is_full, mask_of, split_rows
 
@@ -35,16 +36,17 @@ def make_program(
     stored: Sequence[Tensor],
     pointer_of: Callable[[Tensor, bool], str],
     last: tuple[Use, str] | None = None,
+    placed: Placed | None = None,
 ) -> Program:
     """Return the statements that compute ``operations``, and store the results among ``stored``.
 
     ``given`` are tensors with C expressions of their values; they are stored too if among ``stored``. ``pointer_of``
     returns the pointer to a tensor, which is written or not. ``last`` is an operand to read at the end, and the C
-    expression to assign it to. Raises CannotRender.
+    expression to assign it to. What is ``placed`` is stored where it goes. Raises CannotRender.
     """
     wanted = {tensor.index for tensor in stored}
     others = wanted if last is None else wanted | {last[0].tensor.index}
-    writer = _Writer(inner, pointer_of, _only_converted(operations) - others)
+    writer = _Writer(inner, pointer_of, _only_converted(operations) - others, placed)
     for tensor, text in given:
         writer.define(tensor, text)
         if tensor.index in wanted:
@@ -68,8 +70,15 @@ def _only_converted(operations: Sequence[Operation]) -> set[int]:
 
 
 class _Writer:
-    def __init__(self, inner: Extent, pointer_of: Callable[[Tensor, bool], str], only_converted: Set[int]) -> None:
+    def __init__(
+        self,
+        inner: Extent,
+        pointer_of: Callable[[Tensor, bool], str],
+        only_converted: Set[int],
+        placed: Placed | None,
+    ) -> None:
         self.inner = inner
+        self.placed = placed
         self.only_converted = only_converted
         self.values: dict[int, str] = {}
         self.pointer_of = pointer_of
@@ -134,9 +143,12 @@ class _Writer:
     def store(self, tensor: Tensor) -> None:
         """Append the statement that writes a value to its tensor."""
         name = f"o{tensor.index}"
-        memory = self.pointer_of(tensor, True)
+        is_placed = self.placed is not None and self.placed.source.index == tensor.index
+        memory = self.pointer_of(self.placed.target if self.placed and is_placed else tensor, True)
+        place = _sum(_row("row", self.inner), "start")
+        place = self.placed.offset("row", "start") if self.placed and is_placed else place
         ctype = CTYPES[tensor.dtype].stored
-        self.pointers[f"{ctype} *{name} = {memory} + {_sum(_row('row', self.inner), 'start')};"] = None
+        self.pointers[f"{ctype} *{name} = {memory} + {place};"] = None
         place = f"{name}[j]"
         if tensor.dtype == "float16":
             self.narrowed.append(name)

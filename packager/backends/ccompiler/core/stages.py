@@ -20,6 +20,7 @@ from packager.backends.ccompiler.core.operations import (
     Use,
 )
 from packager.backends.ccompiler.core.permutations import interleaves, is_transpose
+from packager.backends.ccompiler.core.placed import Placed
 from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, product
 from packager.backends.ccompiler.core.statistics import Statistics, statistics_of
 from packager.graph.normalize import attributes_of_call
@@ -27,7 +28,7 @@ from packager.graph.normalize import attributes_of_call
 
 @dataclass(frozen=True)
 class Stage:
-    """One loop nest. ``stored`` are the tensors that it writes to memory, its last result last."""
+    """One loop nest. ``stored`` are the tensors that it writes, its last result last, ``placed`` one it permutes."""
 
     anchor: Operation | None
     before: tuple[Operation, ...]
@@ -35,6 +36,7 @@ class Stage:
     rows: Extent
     inner: Extent
     stored: tuple[Tensor, ...]
+    placed: Placed | None = None
 
 
 @dataclass

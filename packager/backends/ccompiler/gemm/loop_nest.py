@@ -16,6 +16,7 @@ from packager.backends.ccompiler.core.expressions import as_result
 from packager.backends.ccompiler.core.functions import FunctionDraft
 from packager.backends.ccompiler.core.machine import COLUMNS, Kind, Other
 from packager.backends.ccompiler.core.operations import Operation, Tensor
+from packager.backends.ccompiler.core.placed import Placed
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import CHUNK, Blocks, Data, gathered, sum_of
@@ -73,10 +74,13 @@ def add_product(
     most = min(SPAN, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN
     pitch = band if other else most + COLUMNS
     rows_first = not equal(bands, 1) and (result is not None or sizes.shared or _rows_first(sizes))
-    total = f"o{result.index}[j]" if result else as_result(f"c[r * {pitch} + j]", anchor.result.dtype)
+    pieces = _pieces(stage.placed, sizes, band) if stage.placed else None
+    place = f"c[r * {pitch} + {'piece + ' if pieces else ''}j]"
+    total = f"o{result.index}[j]" if result else as_result(place, anchor.result.dtype)
     program = None if sizes.target or (result and not stage.after) else draft.program(stage, total)
     values = {
         "program": program,
+        "pieces": pieces,
         "kind": kind,
         "sizes": sizes,
         "w": weights,
@@ -112,6 +116,15 @@ def add_product(
     draft.finish(name, extent, values, made, product((sizes.batch, sizes.depth, columns)))
 
 
+def _pieces(placed: Placed, sizes: Product, band: int) -> str:
+    """Return C for the elements of a piece of a row that is written at once, from ``start`` on."""
+    piece, columns = placed.piece, sizes.columns
+    static = isinstance(piece, int) and isinstance(columns, int)
+    if static and columns % piece == 0 and (band % piece == 0 or columns <= band):
+        return c_text(piece)
+    return f"pk_min_i64({c_text(piece)} - start % {c_text(piece)}, width - piece)"
+
+
 def _band(sizes: Product) -> int:
     """Return the columns of a unit."""
     others, columns = product((sizes.batch, sizes.blocks.count)), sizes.columns
@@ -136,7 +149,14 @@ def _summed(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Tens
 
     Each block then reads all weights, which the cache must hold.
     """
-    if sizes.data.passes or not sizes.data.gather or sizes.target or sizes.offset or kind.total != "float":
+    if (
+        sizes.data.passes
+        or not sizes.data.gather
+        or sizes.target
+        or sizes.offset
+        or kind.total != "float"
+        or stage.placed
+    ):
         return None
     columns, weights = sizes.columns, product((sizes.depth, sizes.columns))
     if not isinstance(columns, int) or columns <= SPAN or columns % COLUMNS:

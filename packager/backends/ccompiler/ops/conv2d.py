@@ -17,7 +17,7 @@ from packager.backends.ccompiler.gemm.dots import are_dots, dot_packer, dots_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, pad
 from packager.backends.ccompiler.gemm.narrow import are_narrow, narrow_of, narrow_packer
 from packager.backends.ccompiler.gemm.windows import Packing, find_rows
-from packager.backends.ccompiler.ops.winograd import add_winograd, find_winograd
+from packager.backends.ccompiler.ops.winograd import Variant, add_winograd, find_winograd
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -28,6 +28,14 @@ def groups_of(anchor: Operation) -> int:
     return int(anchor.attributes.groups)
 
 
+def winograd_of(anchor: Operation, side: int) -> Variant | None:
+    """Return the variant of Winograd's algorithm for a convolution; ``side`` is the one that is allowed, 0 for none."""
+    weight = anchor.uses[1]
+    together = _groups_together(groups_of(anchor), int(weight.shape[0]))
+    window = window_of(weight.shape[1:-1], anchor.attributes)
+    return find_winograd(anchor, window, groups_of(anchor) // together, side)
+
+
 def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
     data, weight = anchor.uses
@@ -35,10 +43,9 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     kind, outer = KINDS[data.tensor.dtype], int(weight.shape[0])
     together = _groups_together(groups_of(anchor), outer)
     groups = groups_of(anchor) // together
-    window = window_of(weight.shape[1:-1], anchor.attributes)
-    winograd = find_winograd(anchor, window, groups, group.winograd)
+    winograd = winograd_of(anchor, group.winograd)
     if winograd is not None:
-        add_winograd(stage, anchor, window, group, winograd)
+        add_winograd(stage, anchor, window_of(weight.shape[1:-1], anchor.attributes), group, winograd)
         return
     whole = window_of(weight.shape[1:-1], anchor.attributes, 3)
     conv = Convolution(spatial(data.shape, 3), spatial(anchor.result.shape, 3), whole, groups_of(anchor), kind)

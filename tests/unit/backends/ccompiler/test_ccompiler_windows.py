@@ -192,3 +192,78 @@ def test_wide_dilations_are_cut_and_read_where_they_are() -> None:
     assert rows.blocks.size is not None
     assert rows.blocks.size <= 56
     assert not rows.data.buffer
+
+
+# Images [n, C, h, w], phases along both axes, channels of a phase, groups, and the window.
+PHASES = {
+    "pieces of whole bands": ((2, 20, 5, 7), (2, 2), 32, 1, 1),
+    "pieces that bands cut": ((2, 24, 6, 5), (3, 3), 20, 1, 1),
+    "pieces longer than a band": ((1, 16, 9, 8), (2, 1), 100, 1, 3),
+    "groups": ((2, 32, 4, 9), (2, 2), 12, 2, 1),
+    "along lines only": ((1, 40, 7, 3), (5, 1), 8, 1, 2),
+    "rows that are gathered": ((1, 512, 3, 4), (2, 2), 96, 1, 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("march", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("case", PHASES)
+def test_phases_in_place(case: str, march: str, tmp_path: Path) -> None:
+    """One function computes, adds, and moves; nothing is written but the result."""
+    if march == "x86-64-v4" and not has_avx512():
+        pytest.skip("this machine has no AVX-512")
+    shape, (tall, wide), channels, groups, side = PHASES[case]
+    columns = groups * tall * wide * channels
+    filters = (columns, shape[1] // groups, side, side)
+    height, width = (extent - side + 1 for extent in shape[2:])
+    batch = symbol()
+    arguments = [variable("x", (batch, *last_shape(shape)[1:])), variable("w", last_shape(filters))]
+    arguments.append(variable("b", (columns,)))
+
+    def body(e, x, w, b):
+        made = e(op.nn.relu(e(op.add(e(op.nn.conv2d(x, w, groups=groups, **LAYOUTS)), b))))
+        parts = e(op.reshape(made, (batch, height, width, groups, tall, wide, channels)))
+        return e(op.permute_dims(parts, [0, 1, 4, 2, 5, 3, 6]))
+
+    run = Runner(partition(arguments, body, [1, 2]), tmp_path, f"ccompiler -march={march} -winograd=0")
+    assert len(run.group.functions) == 1
+    assert not run.group.workspaces
+    data, weights, bias = random(shape), random(filters), random(filters[:1])
+    wanted = last(np.maximum(conv2d(data, weights, groups=groups) + bias[:, None, None], 0))
+    parts = wanted.reshape(shape[0], height, width, groups, tall, wide, channels).transpose(0, 1, 4, 2, 5, 3, 6)
+    flat = (shape[0], height * tall, width * wide, groups * channels)
+    close(
+        first(run(last(data), last(weights), bias).reshape(flat)), first(parts.reshape(flat)), filters[1] * side * side
+    )
+
+
+@pytest.mark.slow
+def test_what_winograd_computes_is_moved_after(tmp_path: Path) -> None:
+    """Its results are tiles of the image: a second function moves them."""
+    x, w = variable("x", (1, 40, 40, 32)), variable("w", (64, 3, 3, 32))
+
+    def body(e, x, w):
+        parts = e(op.reshape(e(op.nn.conv2d(x, w, padding=1, **LAYOUTS)), (1, 40, 40, 2, 32)))
+        return e(op.permute_dims(parts, [0, 1, 3, 2, 4]))
+
+    run = Runner(partition([x, w], body, [1]), tmp_path)
+    assert len(run.group.functions) > 1
+    data, weights = random((1, 32, 40, 40)), random((64, 32, 3, 3))
+    wanted = last(conv2d(data, weights, padding=(1, 1, 1, 1))).reshape(1, 40, 40, 2, 32).transpose(0, 1, 3, 2, 4)
+    np.testing.assert_allclose(run(last(data), last(weights)), wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.slow
+def test_what_is_read_twice_is_stored(tmp_path: Path) -> None:
+    x, w = variable("x", (2, 5, 6, 16)), variable("w", (32, 1, 1, 16))
+
+    def body(e, x, w):
+        made = e(op.nn.conv2d(x, w, **LAYOUTS))
+        parts = e(op.permute_dims(e(op.reshape(made, (2, 5, 6, 2, 16))), [0, 1, 3, 2, 4]))
+        return made, parts
+
+    run = Runner(partition([x, w], body, [1]), tmp_path)
+    data, weights = random((2, 16, 5, 6)), random((32, 16, 1, 1))
+    made, parts = run(last(data), last(weights))
+    np.testing.assert_allclose(made, last(conv2d(data, weights)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(parts, made.reshape(2, 5, 6, 2, 16).transpose(0, 1, 3, 2, 4))
