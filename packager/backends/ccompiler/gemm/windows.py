@@ -14,7 +14,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from packager.backends.ccompiler.core.machine import COLUMNS
-from packager.backends.ccompiler.core.shapes import c_text, product
+from packager.backends.ccompiler.core.operations import Window
+from packager.backends.ccompiler.core.shapes import Shape, c_text, equal, product
 from packager.backends.ccompiler.gemm.blocks import (
     Data,
     even_blocks,
@@ -28,6 +29,9 @@ from packager.backends.ccompiler.gemm.line_cuts import find_cuts
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.gemm.blocks import Blocks
+
+# Pixels of a line that make a block by themselves.
+LEAST_PLACES = 24
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,30 @@ def find_rows(x: str, conv: Convolution, panel: int = COLUMNS) -> Rows:
     copy = find_copy(conv, blocks)
     if copy is not None:
         return _read(source, conv, blocks, copy, setup, panel)
+    lines = _lines_as_planes(conv)
+    if lines is not None:
+        return find_rows(x, lines, panel)
     depth = channels * taps
     gathering = even_blocks(product(conv.result[:4]))
     taken = f"pk_min_i64(taken * {kind.pair}, {depth} - done * {kind.pair})"
     gather = f"pk_gather_windows_{kind.name}(a, {source}, &window, apart, first, count, done * {kind.pair}, {taken});"
     return Rows(gathering, gathered(gather, gathering, kind.unit), setup, Packing(1, 1, depth, merged=True))
+
+
+def _lines_as_planes(conv: Convolution) -> Convolution | None:
+    """Return a convolution of images as one of volumes whose planes are lines: blocks copy what they read line by line.
+
+    None if it has no lines of taps, or its lines have too few pixels for a block.
+    """
+    window, places = conv.window, conv.result[3]
+    if not equal(conv.data[1], 1) or window.size[0] > 1 or window.size[1] == 1 or window.before[0]:
+        return None
+    if not isinstance(places, int) or places < LEAST_PLACES:
+        return None
+    numbers = (window.size, window.strides, window.dilation, window.before, window.after)
+    turned = Window(*((along[1], along[0], along[2]) for along in numbers))
+    data, result = (Shape((s[0], s[2], s[1], *s[3:])) for s in (conv.data, conv.result))
+    return replace(conv, data=data, result=result, window=turned)
 
 
 def _line_blocks(conv: Convolution) -> LineBlocks:

@@ -44,6 +44,9 @@ CASES = {
     "groups of eight channels": ((1, 64, 11, 15), (64, 8, 3, 2), {"groups": 8, "strides": (2, 1), "padding": (1,) * 4}),
     "groups of four channels that alias": ((1, 512, 7, 6), (512, 4, 3, 3), {"groups": 128, "dilation": (1, 2)}),
     "groups of eight channels, long windows": ((1, 32, 15, 9), (32, 8, 7, 5), {"groups": 4}),
+    "lines one by one of tall windows": (
+        (2, 40, 25, 30), (20, 40, 21, 9), {"strides": (2, 1), "padding": (10, 4, 8, 4)},
+    ),
     "cut where taps begin to meet the image": (
         (2, 24, 17, 19), (40, 24, 3, 3), {"padding": (6, 7, 6, 7), "dilation": (6, 7)},
     ),
