@@ -124,6 +124,16 @@ def is_readable(extent: Extent) -> bool:
     return True
 
 
+def names_of(extent: Extent) -> frozenset[str]:
+    """Return the names of the dims and run-time extents in an extent."""
+    if isinstance(extent, int):
+        return frozenset()
+    none: frozenset[str] = frozenset()
+    return shape_expr.fold(
+        extent, lambda _: none, lambda name: frozenset((name,)), lambda _, a, b: a | b, limited=False
+    )
+
+
 def product(extents: tuple[Extent, ...]) -> Extent:
     """Return the product of extents."""
     result: Extent = 1

@@ -20,11 +20,10 @@ from packager.bundle.manifest import (
     TensorSpec,
 )
 from packager.ir.primitives import PrimitiveFunction
-from packager.ir.shapes import WHOLE, Condition, MicroBatches
+from packager.ir.shapes import WHOLE, Condition, Extent, MicroBatches
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
-    from packager.ir.shapes import Extent
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,47 @@ class Choice:
     otherwise: Memory
 
 
-Memory = Operand | Choice
+@dataclass(frozen=True)
+class Iteration:
+    """The number of the iteration of loop ``loop`` that runs, from 0 on, less ``back``."""
+
+    loop: int
+    back: int = 0
+
+
+# Of a row, or of a value that each iteration makes anew: in the loop, or after it as an expression over the dims.
+Index = Iteration | Extent
+
+
+@dataclass(frozen=True)
+class Row:
+    """Row ``index`` of ``source``; a row has ``nbytes``."""
+
+    source: Memory
+    index: Index
+    nbytes: Extent
+
+
+@dataclass(frozen=True)
+class Alternate:
+    """Two memories that take turns: ``even`` in iterations 0, 2, 4, ..., ``odd`` in others."""
+
+    even: Memory
+    odd: Memory
+    index: Index
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A state of a loop that nothing is copied to: ``initial`` in iteration 0, then ``following``, the memory that the
+    iteration before has written."""
+
+    initial: Memory
+    following: Memory
+    index: Index
+
+
+Memory = Operand | Choice | Row | Alternate | Carried
 
 # Run-time extents and their values under which a step is done.
 Branch = tuple[tuple[str, int], ...]
@@ -72,10 +111,13 @@ class Call:
 
 @dataclass(frozen=True)
 class ReadExtent:
-    """Reads run-time extent number ``number`` of the entry from an int64 scalar; it is 0 in other branches."""
+    """Reads run-time extent number ``number`` of the entry from an int64 scalar; it is 0 in other branches.
+
+    The number of iterations of a loop that has ended is no memory: the host knows it.
+    """
 
     number: int
-    source: Memory
+    source: Memory | Index
     branch: Branch = ()
 
 
@@ -99,13 +141,17 @@ class Copy:
 
 @dataclass(frozen=True)
 class LoopBegin:
-    """Begins loop ``number``: ``trip`` iterations at most, as long as ``going`` is not 0. ``index`` gets the number of
-    each iteration. Before, ``extents`` are written, and ``states`` copied."""
+    """Begins loop ``number``: ``trip`` iterations at most, as long as ``going`` is not 0.
+
+    ``trip`` is an expression over the dims and run-time extents, or the memory that holds it. ``going`` is None if it
+    is always 1. ``index`` gets the number of each iteration, if something reads it. Before, ``extents`` are written,
+    and ``states`` copied.
+    """
 
     number: int
-    trip: Memory
-    going: Memory
-    index: Memory
+    trip: Memory | Extent
+    going: Memory | None
+    index: Memory | None
     extents: tuple[tuple[Memory, Extent], ...]
     states: tuple[Copy, ...]
 
@@ -114,16 +160,17 @@ class LoopBegin:
 class LoopEnd:
     """Ends the body of loop ``number``: ``scanned`` are appended, ``states`` copied; ``again`` says whether to go on.
 
-    ``extents`` are written: memory, index of the run-time extent that bounds it, next value. Then ``count`` gets
-    the number of iterations, and ``finals`` are copied: scalar, its memory in the loop.
+    ``again`` is None if that does not change. ``extents`` are written: memory, index of the run-time extent that bounds
+    it, next value. Then ``count`` gets the number of iterations, if something reads it, and ``finals`` are copied:
+    scalar, its memory in the loop.
     """
 
     number: int
-    again: Memory
+    again: Memory | None
     extents: tuple[tuple[Memory, int, Extent], ...]
     states: tuple[Copy, ...]
     scanned: tuple[Copy, ...]
-    count: Memory
+    count: Memory | None
     finals: tuple[tuple[Memory, Memory], ...]
 
 

@@ -19,7 +19,8 @@ from packager.ir.call_plan import Call, CallPlan, Check, ConstantSlot, ConstantT
 from packager.ir.link_plan import CudaCode, ExternalWeights
 from packager.ir.primitives import CudaModule
 from packager.ir.shapes import Extent
-from packager.link.runs import FAILS, EntryLevel, count_loops, function_views, level_views, run_views, task_views
+from packager.link.control import FAILS
+from packager.link.runs import EntryLevel, count_loops, function_views, level_views, run_views, task_views
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,7 @@ def _run_view(
         _tensor_view(f"{prefix}output_{i}", spec, bounds, own.shape)
         for i, (spec, own) in enumerate(zip(run.outputs, entry.outputs, strict=True))
     ]
-    dims = _dim_views(run)
-    room = _room(run)
+    dims, room = _dim_views(run), _room(run)
     checked = {step.number for step in run.steps if isinstance(step, Check)}
     return {
         "prefix": prefix,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packager.ir.call_plan import Check, Choice, ReadExtent, Step
+from packager.ir.call_plan import Check, Choice, Iteration, ReadExtent
 
 
-def reads_together(steps: Sequence[Step], place: int) -> tuple[list[ReadExtent], int]:
+def reads_together(steps: Sequence[object], place: int) -> tuple[list[ReadExtent], int]:
     """Return the reads from ``place`` on between which nothing is called, and the place behind the last of them.
 
     Where a branch decides whether or where an extent is read, that is known before: the read is the first of others.
+    What the host knows is not read.
     """
     group: list[ReadExtent] = []
     end = place
@@ -20,6 +21,9 @@ def reads_together(steps: Sequence[Step], place: int) -> tuple[list[ReadExtent],
             continue
         if not isinstance(step, ReadExtent) or (group and (step.branch or isinstance(step.source, Choice))):
             break
+        if isinstance(step.source, Iteration | int | str):
+            end = number + 1
+            continue
         group.append(step)
         end = number + 1
         if step.branch:

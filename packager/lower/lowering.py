@@ -46,7 +46,8 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     device = DEVICES[device_name]
     sites = _sites(model)
     # Folds again after prepare: packed weights (CPU) and changed layouts are new arithmetic on constants.
-    module = device.change_layouts(expand_recurrent(model.module), len(model.signature.inputs))
+    expanded = expand_recurrent(model.module, device.name == "cuda")
+    module = device.change_layouts(expanded, len(model.signature.inputs))
     module, constants = fold_weights(module, model.constants)
     module = apply(device.legalize, expand_norms(module))
     _check_legal(module["main"], model.nodes, model.partitions)

@@ -20,7 +20,7 @@ from packager.targets.target_list import require_available
 
 if TYPE_CHECKING:
     from packager.bundle.manifest import RunTimeExtent, TensorSpec
-    from packager.ir.model import ImportedModel
+    from packager.ir.model import ImportedModel, LoweredModel
     from packager.placement.place import Placement
 
 # The assumed bounds of a dim without bounds.
@@ -49,8 +49,8 @@ class Leftover:
 class Explanation:
     """The predicted build of a model. ``constant_bytes`` is the size of its constants.
 
-    ``assumed`` holds bounds for dims without bounds in the request; ``extents`` are what a run reads from data. After
-    a ``refusal``, results of later stages are empty.
+    ``assumed`` holds bounds for dims without bounds in the request; ``extents`` are what a run reads from data, and
+    ``graphs`` says into which CUDA graphs that splits a run. After a ``refusal``, results of later stages are empty.
     """
 
     model: str
@@ -65,6 +65,7 @@ class Explanation:
     operators: Mapping[str, int] | None = None
     table: Mapping[str, Any] | None = None
     leftovers: tuple[Leftover, ...] = ()
+    graphs: tuple[str, ...] = ()
     refusal: Refusal | None = None
 
 
@@ -99,6 +100,7 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
 
     table: Mapping[str, Any] | None = None
     leftovers: tuple[Leftover, ...] = ()
+    graphs: tuple[str, ...] = ()
     refusal: Refusal | None = None
     try:
         specialized, device = request.targets.specialized, request.targets.device
@@ -106,7 +108,7 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
         placement = partition(prepared, specialized, None)
         table = partition_table(placement, request.targets.generator.kind)
         leftovers = _leftovers(request, placement, table["rest"])
-        lower(placement.model, device)
+        graphs = _graphs(lower(placement.model, device), device)
     except ModelError as error:
         refusal = _refusal(error)
     constants = imported.own_constants().values()
@@ -125,8 +127,24 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
         operators=_operators(imported),
         table=table,
         leftovers=leftovers,
+        graphs=graphs,
         refusal=refusal,
     )
+
+
+def _graphs(lowered: LoweredModel, device: str) -> tuple[str, ...]:
+    """Return how a run on a GPU is split into CUDA graphs, of each of the models; () where nothing splits it."""
+    from packager.graph.control_flow import LOOP_BEGIN
+    from packager.graph.dataflow import bindings_of, called_function
+    from packager.link.segments import describe, is_split
+    from packager.plan.planner import plan
+
+    loops = any(called_function(binding.value) == LOOP_BEGIN for binding in bindings_of(lowered.main))
+    if device != "cuda" or not (loops or lowered.signature.extents):
+        return ()
+    runs = [run for entry in plan(lowered).entries for run in entry.runs()]
+    several = len(runs) > 1
+    return tuple(f"{run.name}: {line}" if several else line for run in runs if is_split(run) for line in describe(run))
 
 
 def _operators(imported: ImportedModel) -> dict[str, int]:

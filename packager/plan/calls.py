@@ -10,7 +10,7 @@ from typing import Any
 from packager.bundle.manifest import Dim, Primitive
 from packager.graph import symbolic
 from packager.graph.cost import estimate
-from packager.ir.call_plan import Branch, Call, Choice, Memory, Operand
+from packager.ir.call_plan import Branch, Call, Choice, Index, Memory, Operand
 from packager.ir.model import CallSource, NamedArray
 from packager.ir.primitives import Cost, FunctionGroup, Kernel, PrimitiveFunction
 from packager.ir.shapes import Extent
@@ -31,6 +31,7 @@ class PlannedTensor:
         self.constant: tuple[str, NamedArray] | None = None  # its content, if it is a constant of main
         self.first: int | None = None  # its lifetime, in steps
         self.last: int | None = None
+        self.moved: PlannedTensor | None = None  # whose memory it has instead, decided after calls were planned
 
     def touch(self, step: int) -> None:
         """Extend its lifetime to a step; steps must not decrease."""
@@ -46,24 +47,40 @@ class Alias(PlannedTensor):
         self.source = source
 
 
-class Chosen(PlannedTensor):
+class Placed(PlannedTensor):
+    """A tensor whose memory is found within that of others, its ``parts``."""
+
+    def __init__(self, view: PlannedTensor, *parts: PlannedTensor) -> None:
+        super().__init__(Operand("placed", 0), view.shape, view.dtype)
+        self.parts = parts
+
+    def touch(self, step: int) -> None:
+        """Extend the lifetime of all parts."""
+        super().touch(step)
+        for part in self.parts:
+            root(part).touch(step)
+
+    def memory(self) -> Memory:
+        """Return its memory, after all tensors are allocated."""
+        raise NotImplementedError
+
+
+class Chosen(Placed):
     """The value of one of two branches, in its memory: ``then`` if the run-time extent ``taken`` is 1."""
 
     def __init__(self, view: PlannedTensor, taken: str, then: PlannedTensor, otherwise: PlannedTensor) -> None:
-        super().__init__(Operand("chosen", 0), view.shape, view.dtype)
+        super().__init__(view, then, otherwise)
         self.taken, self.then, self.otherwise = taken, then, otherwise
 
-    def touch(self, step: int) -> None:
-        """Extend the lifetime of both."""
-        super().touch(step)
-        root(self.then).touch(step)
-        root(self.otherwise).touch(step)
+    def memory(self) -> Memory:
+        """Return the choice."""
+        return Choice(self.taken, operand_of(self.then), operand_of(self.otherwise))
 
 
 def root(tensor: PlannedTensor) -> PlannedTensor:
-    """Return the tensor that owns the memory, or the one that chooses it."""
-    while isinstance(tensor, Alias):
-        tensor = tensor.source
+    """Return the tensor that owns the memory, or the one that says where it is."""
+    while tensor.moved is not None or isinstance(tensor, Alias):
+        tensor = tensor.moved if tensor.moved is not None else tensor.source  # type: ignore[attr-defined]
     return tensor
 
 
@@ -73,6 +90,9 @@ def owners(tensor: PlannedTensor, branch: Branch = ()) -> Iterator[tuple[Planned
     if isinstance(whole, Chosen):
         yield from owners(whole.then, (*branch, (whole.taken, 1)))
         yield from owners(whole.otherwise, (*branch, (whole.taken, 0)))
+    elif isinstance(whole, Placed):
+        for part in whole.parts:
+            yield from owners(part, branch)
     else:
         yield whole, branch
 
@@ -80,8 +100,8 @@ def owners(tensor: PlannedTensor, branch: Branch = ()) -> Iterator[tuple[Planned
 def operand_of(tensor: PlannedTensor) -> Memory:
     """Return the memory of an allocated tensor."""
     whole = root(tensor)
-    if isinstance(whole, Chosen):
-        return Choice(whole.taken, operand_of(whole.then), operand_of(whole.otherwise))
+    if isinstance(whole, Placed):
+        return whole.memory()
     assert whole.operand is not None
     return whole.operand
 
@@ -108,11 +128,15 @@ class PlannedCall:
 
 @dataclass(frozen=True)
 class PlannedRead:
-    """A read of run-time extent ``number`` from ``scalar``, before the call with index ``before``."""
+    """A read of run-time extent ``number`` from ``scalar``, before the call with index ``before``.
+
+    ``count`` is set if that is the number of iterations of a loop.
+    """
 
     number: int
     scalar: PlannedTensor
     before: int
+    count: Index | None = None
 
 
 class CallRecorder:

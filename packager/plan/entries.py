@@ -170,7 +170,8 @@ class PlannedEntry:
     def _read(self, read: PlannedRead, waiting: dict[int, set[str]]) -> Iterator[Step]:
         """Yield the read of a run-time extent, and the checks that waited for it."""
         extent, branches = self.entry.extents[read.number], self.entry.branches
-        yield ReadExtent(read.number, operand_of(read.scalar), branches.get(extent.node, ()))
+        source = operand_of(read.scalar) if read.count is None else read.count
+        yield ReadExtent(read.number, source, branches.get(extent.node, ()))
         for number, names in waiting.items():
             if names == {extent.name}:
                 yield Check(number, branches.get(self.entry.conditions[number].node, ()))

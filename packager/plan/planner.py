@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
 
@@ -25,11 +26,15 @@ from packager.plan.arena import Buffer, allocate
 from packager.plan.branches import assign_branches
 from packager.plan.buckets import gather_variants
 from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor
+from packager.plan.control_flow import ControlFlow
 from packager.plan.entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
-from packager.plan.loops import ControlFlow, PlannedMark
+from packager.plan.loops import PlannedMark
 from packager.plan.order import Reads, order
 from packager.plan.states import NextValue, place_next_values
 from packager.plan.values import Values
+
+# The most iterations whose numbers are a constant; a run stores others one by one.
+MAX_COUNTS = 4096
 
 
 def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
@@ -134,11 +139,28 @@ class _Planner(Values):
             lambda extent: symbolic.to_extent(extent, self.names),
             self._read,
             self.calls,
+            self._counts,
+            self._is_counted,
         )
 
+    def _is_counted(self, trip: Extent) -> bool:
+        """Tell whether a number follows from the dims, without run-time extents."""
+        computed = {extent.name for entry in self.model.signature.every_entry() for extent in entry.extents}
+        return not symbolic.names_of(trip) & computed
+
+    def _counts(self, trip: Extent) -> PlannedTensor | None:
+        """Return the numbers of a loop's iterations as a constant, unless there may be more than MAX_COUNTS."""
+        most = symbolic.extent_interval(trip, self.dims)[1]
+        if most > MAX_COUNTS:
+            return None
+        operand = Operand("constants", self.constants.add_anonymous(np.arange(most, dtype=np.int64)))
+        return PlannedTensor(operand, (tirx.const(most, "int64"),), "int64")
+
     def _read_extent(self, number: int, scalar: PlannedTensor) -> None:
-        self._read(scalar).touch(len(self.calls))
-        self.marks.append(PlannedRead(number, scalar, len(self.calls)))
+        count = self.control_flow.counted(scalar)
+        if count is None:
+            self._read(scalar).touch(len(self.calls))
+        self.marks.append(PlannedRead(number, scalar, len(self.calls), count))
 
     def _evaluate(self, value: Any, ty: Any, source: CallSource | None) -> Any:
         callee = called_function(value)
@@ -253,7 +275,8 @@ class _Planner(Values):
         return TensorSpec(name, self.declared.get(name) or tensor.dtype, shape)  # type: ignore[arg-type]
 
     def _place(self) -> int:
-        planned = [tensor for tensor in self.tensors if tensor.operand is None and tensor.first is not None]
+        self.control_flow.finish()
+        planned = [t for t in self.tensors if t.operand is None and t.moved is None and t.first is not None]
         buffers = [Buffer(self._nbytes(t), t.first or 0, t.last or 0) for t in planned]
         offsets, total = allocate(buffers)
         for tensor, offset in zip(planned, offsets, strict=True):

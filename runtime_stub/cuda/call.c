@@ -4,16 +4,29 @@
 
 #include "gpu.h"
 
-int32_t pk_call(packager_session_t *session, int32_t mode) {
-  pk_cuda_t *cuda = session->call.cuda;
+void pk_call_begin(pk_cuda_t *cuda, int32_t mode) {
   cuda->mode = mode;
+  cuda->by_graphs = 0;
   cuda->step = 0;
   cuda->result = 0;
   cuda->caught = 0;
   cuda->visited = 0;
   cuda->chained = 0;
   cuda->filled = 0;
+}
+
+int32_t pk_call(packager_session_t *session, int32_t mode) {
+  pk_call_begin(session->call.cuda, mode);
   return pk_run_of(session)(&session->call);
+}
+
+int32_t pk_call_segments(packager_session_t *session) {
+  pk_cuda_t *cuda = session->call.cuda;
+  pk_call_begin(cuda, PK_LAUNCH);
+  cuda->by_graphs = 1;
+  int32_t failed = pk_run_of(session)(&session->call);
+  cuda->by_graphs = 0;
+  return failed;
 }
 
 static int32_t fail_fault(packager_session_t *session, CUresult result) {
@@ -57,6 +70,7 @@ static int32_t fail_launch(packager_session_t *session, const char *call) {
 
 int32_t pk_fail_call(packager_session_t *session, int32_t failed) {
   const pk_cuda_t *cuda = session->call.cuda;
+  if (failed == PK_FAILED) return cuda->status;
   if (failed < 0) return pk_fail_step(session, failed);
   if (pk_is_fault(cuda->result)) return fail_fault(session, cuda->result);
   char what[PK_MESSAGE_BYTES / 2];

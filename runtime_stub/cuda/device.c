@@ -62,10 +62,11 @@ static void *take(parts_t *parts, uint64_t bytes) {
   return part;
 }
 
-/* Models of static shapes need one graph each. */
+/* Runs, and segments, of static shapes need one graph each. */
 static int32_t count_graphs(void) {
   pk_most_t most = pk_most();
-  return most.dims > 0 || most.runs > PK_MAX_GRAPHS ? PK_MAX_GRAPHS : most.runs;
+  if (most.dims == 0 && most.graphs <= PK_MAX_GRAPHS) return most.graphs;
+  return PK_MAX_GRAPHS * (most.segments < PK_MAX_SEGMENTS ? most.segments : PK_MAX_SEGMENTS);
 }
 
 static pk_cuda_t *lay_out(parts_t *parts) {
@@ -167,6 +168,7 @@ static int32_t acquire(packager_session_t *session, const packager_session_optio
   cuda->blocking = options->launch_blocking;
   cuda->graph_mode = options->graph;
   session->call.cuda = cuda;
+  cuda->session = session;
   session->call.threads = 1;
   session->call.arena = options->device_arena ? options->device_arena : (uint8_t *)(uintptr_t)cuda->arena;
   session->call.states = (uint8_t *)(uintptr_t)cuda->states;

@@ -18,7 +18,9 @@
 
 #include "driver.h"
 
-#define PK_MAX_GRAPHS 16       /* of a session; the least recently used is evicted */
+#define PK_MAX_GRAPHS 16       /* of a session, for each segment of a run; the least recently used is evicted */
+#define PK_MAX_SEGMENTS 16     /* for which a session has room at once */
+#define PK_MAX_NODES 4096      /* of the graph of a segment that has loops; a larger one is launched */
 #define PK_MAX_READS 32        /* run-time extents that are read together */
 #define PK_TENSOR_ALIGNMENT 16 /* guaranteed to kernels, for vector loads */
 #define PK_ARENA_ALIGNMENT 256
@@ -68,13 +70,15 @@ typedef struct {
 
 enum { PK_GRAPH_EMPTY, PK_GRAPH_SEEN, PK_GRAPH_READY, PK_GRAPH_REFUSED };
 
-/* The run of one entry and one vector of dims. */
+/* The run of one entry, or a segment of it, for one vector of dims. */
 typedef struct {
   int32_t state;
   int32_t count;
   uint64_t used; /* time of last use */
   const pk_entry_t *entry;
-  int64_t *dims;    /* [num_dims] */
+  int32_t segment;  /* 0: the whole run */
+  int32_t filled;   /* filled launches in it */
+  int64_t *dims;    /* [num_dims], then the keys of the segment: at most [num_extents] */
   void **pointers;  /* [num_inputs + num_outputs] that it was last made for */
   uint64_t version; /* of the constants, likewise */
   CUgraph graph;    /* owns the nodes that `exec` is changed by */
@@ -117,13 +121,16 @@ struct pk_cuda {
   int32_t step;    /* 1-based number of the call that runs */
   CUstream stream; /* of this run */
   const pk_kernel_t *kernels;
-  int32_t chained; /* the last that this run has enqueued is a kernel, which the next one may overlap */
-  int32_t filled;  /* filled launches of this run so far */
-  CUresult result; /* of what failed, in the driver or as PK_NOT_LOADED..; 0: nothing */
-  int32_t failed;  /* kernel that PK_NOT_LOADED.. is about */
-  int32_t caught;  /* `result` was waited for: it is that of the step */
-  int32_t visited; /* nodes of `graph` that were compared */
+  int32_t chained;   /* the last that this run has enqueued is a kernel, which the next one may overlap */
+  int32_t filled;    /* filled launches of this run so far */
+  CUresult result;   /* of what failed, in the driver or as PK_NOT_LOADED..; 0: nothing */
+  int32_t failed;    /* kernel that PK_NOT_LOADED.. is about */
+  int32_t caught;    /* `result` was waited for: it is that of the step */
+  int32_t visited;   /* nodes of `graph` that were compared */
+  int32_t by_graphs; /* segments of this run are graphs */
+  int32_t status;    /* of a run that ended with PK_FAILED */
   pk_graph_t *graph;
+  packager_session_t *session;
 
   pk_gpu_t *gpu;
   CUstream own;
@@ -189,14 +196,27 @@ int32_t pk_run(packager_session_t *session, const DLTensor *const *inputs, DLTen
                pk_compute_fn *compute);
 /* As the session's options say. */
 pk_compute_fn pk_compute;
-/* call.c. Calls the primitive functions in a mode. Returns the number of the call that failed, or 0. */
+/* call.c. Nothing of a run is enqueued yet. */
+void pk_call_begin(pk_cuda_t *cuda, int32_t mode);
+/* Calls the primitive functions of a run in a mode, each segment alike. Returns the number of the call that
+ * failed, or 0. */
 int32_t pk_call(packager_session_t *session, int32_t mode);
+/* Runs the segments of a run by graphs, and launches the rest. */
+int32_t pk_call_segments(packager_session_t *session);
 int32_t pk_fail_call(packager_session_t *session, int32_t failed);
 /* Fails a run; `what` failed with this result, outside of a primitive function. */
 int32_t pk_fail_run(packager_session_t *session, CUresult result, const char *what);
 
-/* graph.c. Runs the model, by a graph where there is one for these dims or it is time to make it. */
-int32_t pk_graph_run(packager_session_t *session);
+/* What a graph is of. */
+typedef struct {
+  pk_run_fn *compute;
+  int32_t segment; /* 0: the whole run */
+  int32_t num_keys;
+  const int64_t *keys;
+} pk_part_t;
+/* graph.c. Runs a part, by a graph where there is one for these dims or it is time to make it. Returns what its
+ * function returns, or PK_FAILED. */
+int32_t pk_graph_run(packager_session_t *session, const pk_part_t *part);
 /* What a node of a graph does. `launch` of a copy is that of PK_COPY, its arguments are a pk_copy_t. */
 typedef struct {
   int32_t kernel;

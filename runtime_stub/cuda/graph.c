@@ -1,4 +1,4 @@
-/* graph.c: runs that are captured once for each entry and vector of dims, and then replayed.
+/* graph.c: runs, or segments of runs, that are captured once for each entry and vector of dims, and then replayed.
  *
  * A graph holds what each primitive function enqueued, and with which arguments. Where a run has other pointers than
  * the graph was last made for, the primitive functions are called to compare: nodes whose arguments differ are changed.
@@ -8,10 +8,11 @@
 
 #include "gpu.h"
 
-/* Replays that were not waited for may be going on. */
+/* Replays that were not waited for may be going on, of runs before and of this one. */
 static void drop(const pk_cuda_t *cuda, pk_graph_t *graph) {
   int mode = pk_relax_captures();
   if (cuda->pending && graph->exec) pk_driver.cuEventSynchronize(cuda->done);
+  if (cuda->by_graphs && graph->exec) pk_driver.cuStreamSynchronize(cuda->stream);
   if (graph->exec) pk_driver.cuGraphExecDestroy(graph->exec);
   if (graph->graph) pk_driver.cuGraphDestroy(graph->graph);
   pk_restore_captures(mode);
@@ -30,29 +31,38 @@ void pk_graphs_release(pk_cuda_t *cuda) {
   }
 }
 
-static int is_for(const pk_graph_t *graph, const pk_entry_t *entry, const int64_t *dims) {
-  return graph->state != PK_GRAPH_EMPTY && graph->entry == entry &&
-         !memcmp(graph->dims, dims, (size_t)entry->num_dims * sizeof *dims);
+static size_t bytes_of(int32_t count) { return (size_t)count * sizeof(int64_t); }
+
+static int is_for(const pk_graph_t *graph, const packager_session_t *session, const pk_part_t *part) {
+  const pk_entry_t *entry = session->entry;
+  return graph->state != PK_GRAPH_EMPTY && graph->entry == entry && graph->segment == part->segment &&
+         !memcmp(graph->dims, session->dims, bytes_of(entry->num_dims)) &&
+         (part->num_keys == 0 || !memcmp(graph->dims + entry->num_dims, part->keys, bytes_of(part->num_keys)));
 }
 
-/* Returns the graph of the entry for its dims, or a new one; evicts the least recently used. */
-static pk_graph_t *find(const packager_session_t *session) {
-  pk_cuda_t *cuda = session->call.cuda;
+static void assign(pk_graph_t *graph, const packager_session_t *session, const pk_part_t *part) {
   const pk_entry_t *entry = session->entry;
-  const int64_t *dims = session->dims;
-  if (cuda->graph && is_for(cuda->graph, entry, dims)) return cuda->graph;
+  graph->entry = entry;
+  graph->segment = part->segment;
+  memcpy(graph->dims, session->dims, bytes_of(entry->num_dims));
+  if (part->num_keys > 0) memcpy(graph->dims + entry->num_dims, part->keys, bytes_of(part->num_keys));
+}
+
+/* Returns the graph of the part for its dims, or a new one; evicts the least recently used. */
+static pk_graph_t *find(const packager_session_t *session, const pk_part_t *part) {
+  pk_cuda_t *cuda = session->call.cuda;
+  if (cuda->graph && is_for(cuda->graph, session, part)) return cuda->graph;
   pk_graph_t *oldest = cuda->graphs;
   for (int32_t i = 0; i < cuda->num_graphs; ++i) {
     pk_graph_t *graph = &cuda->graphs[i];
     if (graph->used < oldest->used) oldest = graph;
-    if (!is_for(graph, entry, dims)) continue;
+    if (!is_for(graph, session, part)) continue;
     oldest = graph;
     break;
   }
-  if (!is_for(oldest, entry, dims)) {
+  if (!is_for(oldest, session, part)) {
     drop(cuda, oldest);
-    oldest->entry = entry;
-    memcpy(oldest->dims, dims, (size_t)entry->num_dims * sizeof *dims);
+    assign(oldest, session, part);
   }
   oldest->used = ++cuda->clock;
   return cuda->graph = oldest;
@@ -150,16 +160,31 @@ static void make_current(const packager_session_t *session, pk_graph_t *graph) {
   memcpy(graph->pointers + entry->num_inputs, session->outputs, output_bytes(entry));
 }
 
-/* Captures the run on a stream of its own: what the host program enqueues in the session's stream meanwhile is no part
+/* Calls the functions of a part in a mode, and goes on as before. */
+static int32_t call_part(packager_session_t *session, const pk_part_t *part, int32_t mode) {
+  pk_cuda_t *cuda = session->call.cuda;
+  int32_t filled = cuda->filled;
+  cuda->mode = mode;
+  cuda->visited = 0;
+  cuda->chained = 0;
+  int32_t failed = part->compute(&session->call);
+  cuda->mode = PK_LAUNCH;
+  cuda->chained = 0;
+  cuda->graph->filled = cuda->filled - filled;
+  cuda->filled = filled;
+  return failed;
+}
+
+/* Captures the part on a stream of its own: what the host program enqueues in the session's stream meanwhile is no part
  * of it. */
-static int32_t capture(packager_session_t *session, pk_graph_t *graph) {
+static int32_t capture(packager_session_t *session, const pk_part_t *part, pk_graph_t *graph) {
   pk_cuda_t *cuda = session->call.cuda;
   CUstream stream = cuda->stream;
   CUresult result = cuda->captures ? 0 : pk_driver.cuStreamCreate(&cuda->captures, CU_STREAM_NON_BLOCKING);
   if (!result) result = pk_driver.cuStreamBeginCapture(cuda->captures, CU_STREAM_CAPTURE_MODE_RELAXED);
   if (result) return pk_fail_run(session, result, "a run cannot be captured");
   cuda->stream = cuda->captures;
-  int32_t failed = pk_call(session, PK_CAPTURE);
+  int32_t failed = call_part(session, part, PK_CAPTURE);
   cuda->stream = stream;
   result = pk_driver.cuStreamEndCapture(cuda->captures, &graph->graph);
   if (failed) return pk_fail_call(session, failed);
@@ -171,48 +196,67 @@ static int32_t capture(packager_session_t *session, pk_graph_t *graph) {
 }
 
 /* Updates the graph for this run; returns whether that succeeded. */
-static int update(packager_session_t *session, pk_graph_t *graph) {
+static int update(packager_session_t *session, const pk_part_t *part, pk_graph_t *graph) {
   if (is_current(session, graph)) return 1;
-  if (pk_call(session, PK_COMPARE) || session->call.cuda->visited != graph->count) return 0;
+  if (call_part(session, part, PK_COMPARE) || session->call.cuda->visited != graph->count) return 0;
   make_current(session, graph);
   return 1;
 }
 
+static int32_t fail(packager_session_t *session, int32_t status) {
+  session->call.cuda->status = status;
+  return PK_FAILED;
+}
+
 static int32_t replay(packager_session_t *session, const pk_graph_t *graph) {
-  CUresult result = graph->exec ? pk_driver.cuGraphLaunch(graph->exec, session->call.cuda->stream) : 0;
-  return result ? pk_fail_run(session, result, "the graph of the run cannot be launched") : PACKAGER_OK;
+  pk_cuda_t *cuda = session->call.cuda;
+  CUresult result = graph->exec ? pk_driver.cuGraphLaunch(graph->exec, cuda->stream) : 0;
+  cuda->filled += graph->filled;
+  return result ? fail(session, pk_fail_run(session, result, "the graph of the run cannot be launched")) : 0;
 }
 
-static int32_t launch(packager_session_t *session) {
-  int32_t failed = pk_call(session, PK_LAUNCH);
-  return failed ? pk_fail_call(session, failed) : PACKAGER_OK;
+/* As a part of a run that has begun, or as one of its own. */
+static int32_t launch(packager_session_t *session, const pk_part_t *part) {
+  return part->segment ? part->compute(&session->call) : pk_call(session, PK_LAUNCH);
 }
 
-/* Without PACKAGER_GRAPH_ON, a run that cannot be captured is launched, now and from now on. */
-static int32_t capture_or_launch(packager_session_t *session, pk_graph_t *graph) {
-  int automatic = session->call.cuda->graph_mode == PACKAGER_GRAPH_AUTO;
+/* Without PACKAGER_GRAPH_ON, a part that cannot be captured is launched, now and from now on. */
+static int32_t capture_or_launch(packager_session_t *session, const pk_part_t *part, pk_graph_t *graph) {
+  pk_cuda_t *cuda = session->call.cuda;
   int mode = pk_relax_captures();
-  int32_t status = capture(session, graph);
+  int32_t status = capture(session, part, graph);
   pk_restore_captures(mode);
   if (!status) return replay(session, graph);
-  drop(session->call.cuda, graph);
-  if (!automatic || status == PACKAGER_ERROR_GPU) return status;
+  drop(cuda, graph);
+  if (cuda->graph_mode != PACKAGER_GRAPH_AUTO || status == PACKAGER_ERROR_GPU) return fail(session, status);
   graph->state = PK_GRAPH_REFUSED;
-  return launch(session);
+  cuda->result = 0;
+  return launch(session, part);
 }
 
-int32_t pk_graph_run(packager_session_t *session) {
+int32_t pk_graph_run(packager_session_t *session, const pk_part_t *part) {
   pk_cuda_t *cuda = session->call.cuda;
-  pk_graph_t *graph = find(session);
+  if (!part->segment) pk_call_begin(cuda, PK_LAUNCH);
+  pk_graph_t *graph = find(session, part);
   if (graph->state == PK_GRAPH_READY) {
-    if (update(session, graph)) return replay(session, graph);
+    if (update(session, part, graph)) return replay(session, graph);
     drop(cuda, graph); /* rebuild: an update does not support the change */
     graph->state = PK_GRAPH_SEEN;
   }
-  if (graph->state == PK_GRAPH_SEEN) return capture_or_launch(session, graph);
+  if (graph->state == PK_GRAPH_SEEN) return capture_or_launch(session, part, graph);
   if (graph->state == PK_GRAPH_EMPTY) {
-    if (cuda->graph_mode == PACKAGER_GRAPH_ON) return capture_or_launch(session, graph);
+    if (cuda->graph_mode == PACKAGER_GRAPH_ON) return capture_or_launch(session, part, graph);
     graph->state = PK_GRAPH_SEEN;
   }
-  return launch(session);
+  return launch(session, part);
+}
+
+/* Only with as many launches as a graph may have; and not where the run is measured, waited for, or captured by the
+ * host program. */
+int32_t pk_cuda_segment(const pk_call_t *call, int32_t number, int64_t launches, int32_t num_keys, const int64_t *keys,
+                        pk_run_fn *segment) {
+  const pk_cuda_t *cuda = call->cuda;
+  if (!cuda->by_graphs || launches > PK_MAX_NODES) return segment(call);
+  const pk_part_t part = {segment, number, num_keys, keys};
+  return pk_graph_run(cuda->session, &part);
 }

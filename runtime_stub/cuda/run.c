@@ -60,7 +60,8 @@ static int32_t run(packager_session_t *session, const DLTensor *const *inputs, D
   return status;
 }
 
-/* Whether the host waits for what a run computes, which a graph cannot hold: extents, and whether a loop goes on. */
+/* Whether the host has a part in a run, which no graph of the caller's can hold: it waits for extents, or for the
+ * condition of a loop. */
 static int host_decides(const pk_entry_t *entry) { return entry->num_extents > 0 || entry->num_loops > 0; }
 
 /* A run on a stream that the caller is capturing becomes part of the caller's graph: it is not executed now, and cannot
@@ -108,8 +109,17 @@ int32_t pk_run(packager_session_t *session, const DLTensor *const *inputs, DLTen
 int32_t pk_compute(packager_session_t *session) {
   const pk_cuda_t *cuda = session->call.cuda;
   if (cuda->blocking) return launch_and_wait(session);
-  if (cuda->graph_mode == PACKAGER_GRAPH_OFF || host_decides(session->entry)) return launch(session);
-  return pk_graph_run(session);
+  if (cuda->graph_mode == PACKAGER_GRAPH_OFF) return launch(session);
+  const pk_part_t whole = {pk_run_of(session), 0, 0, NULL};
+  int32_t failed = 0;
+  if (session->entry->num_segments > 0) {
+    failed = pk_call_segments(session);
+  } else if (host_decides(session->entry)) {
+    return launch(session);
+  } else {
+    failed = pk_graph_run(session, &whole);
+  }
+  return failed ? pk_fail_call(session, failed) : PACKAGER_OK;
 }
 
 int32_t pk_device_run(packager_session_t *session, const DLTensor *const *inputs, DLTensor *const *outputs,

@@ -15,7 +15,7 @@ static void raise_to(int32_t *most, int32_t count) {
 }
 
 pk_most_t pk_most(void) {
-  pk_most_t most = {0, 0, 0, 0, 0, 0};
+  pk_most_t most = {0, 0, 0, 0, 0, 0, 0};
   for (int32_t i = 0; i < pk_model.num_entries; ++i) {
     const pk_entry_t *entry = &pk_model.entries[i];
     raise_to(&most.inputs, entry->num_inputs);
@@ -23,11 +23,13 @@ pk_most_t pk_most(void) {
     raise_to(&most.tensors, entry->num_inputs + entry->num_outputs);
     const pk_entry_t *variants = entry->variants ? entry->variants : entry;
     for (int32_t n = 0; n < (entry->variants ? entry->num_variants : 1); ++n) {
+      int32_t segments = variants[n].num_segments > 0 ? variants[n].num_segments : 1;
       raise_to(&most.dims, variants[n].num_dims + variants[n].num_extents);
+      raise_to(&most.segments, segments);
+      most.graphs += segments;
     }
     raise_to(&most.extents,
              count_extents(entry->inputs, entry->num_inputs) + count_extents(entry->outputs, entry->num_outputs));
-    most.runs += entry->variants ? entry->num_variants : 1;
   }
   return most;
 }

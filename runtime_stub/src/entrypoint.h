@@ -84,6 +84,7 @@ typedef struct {
 typedef int32_t pk_run_fn(const pk_call_t *call);
 #define PK_OUTSIDE (-2) /* refused: index of a run-time extent, its value, its upper bound; the lower one is 0 */
 #define PK_BROKEN (-3)  /* refused: index of a condition that does not hold, its left and its right side */
+#define PK_FAILED (-4)  /* outside of a primitive function: the message is there already */
 
 /* A bucketed dim: the model has a variant for each of its sizes. */
 typedef struct {
@@ -119,7 +120,8 @@ struct pk_entry {
   pk_run_fn *const *runs;        /* [num_levels] of the levels, the least first; one where there are none */
   const char *call_names; /* of the calls of a run: zero-terminated texts, one after the other, then an empty one */
   int32_t num_calls;      /* of a run */
-  int32_t num_loops;      /* of a run: the host decides whether an iteration follows */
+  int32_t num_loops;      /* begins and ends of loops in which the host has a part: it reads whether to go on */
+  int32_t num_segments;   /* CUDA only: parts of a run that are graphs; 0: a run is one as a whole */
   int64_t batches;        /* micro-batches: how often a run calls everything, each time for a part; 0: see below */
   int32_t batch_dim;      /* the 1-based number of the dim that is the number of micro-batches; 0: there is none */
   uint64_t lane_bytes;    /* memory in the arena for one of them */
@@ -181,6 +183,10 @@ void pk_cuda_step(pk_cuda_t *cuda, int32_t number);
 int32_t pk_cuda_extents(pk_cuda_t *cuda, int32_t count, const void *const *sources, int64_t *const *extents);
 /* CUDA only: writes a scalar of a loop to device memory. */
 int32_t pk_cuda_store(pk_cuda_t *cuda, void *target, int64_t value);
+/* CUDA only: runs a segment, from 1 on, which computes the same in all runs with these dims and `keys`. `launches` is
+ * how many there are in it. Returns what `segment` returns, or PK_FAILED. */
+int32_t pk_cuda_segment(const pk_call_t *call, int32_t number, int64_t launches, int32_t num_keys, const int64_t *keys,
+                        pk_run_fn *segment);
 
 /* CPU only: called after each primitive function with its 1-based number. */
 int64_t pk_now(void);

@@ -92,7 +92,8 @@ struct packager_session {
 /* Maxima over all entries. */
 typedef struct {
   int32_t inputs, outputs, tensors, dims, extents;
-  int32_t runs; /* how many entries and variants there are to run */
+  int32_t segments; /* of a run, which is one at least */
+  int32_t graphs;   /* sum of the segments of all entries and variants */
 } pk_most_t;
 pk_most_t pk_most(void);
 

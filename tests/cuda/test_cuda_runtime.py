@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 SESSIONS = ["life", "options", "logging", "constants", "values"]
 RUNS = ["streams", "host_tensors", "sizes", "tensors", "captured", "profile"]
 GRAPHS = ["automatic", "pointers", "shapes", "refused"]
+SEGMENTS = ["automatic", "pointers", "graphs_of_a_session", "refused", "captured", "profile"]
 LAUNCHES = ["overlapping", "graphs", "filled", "filled_graphs", "refused", "failing"]
 STATES = ["life", "values", "runs", "graphs", "profile", "entries"]
 MACHINE, MEMORY, WEIGHTS, KERNEL, DRIVER = "-11", "-10", "-12", "-14", "-16"
@@ -58,6 +59,10 @@ class CudaBuilder(Builder):
     @property
     def static(self) -> Path:
         return self.bundle("static", "-DMODEL_STATIC")
+
+    @property
+    def segments(self) -> Path:
+        return self.bundle("segments", "-DMODEL_SEGMENTS", f"-I{HERE / 'c'}")
 
     @property
     def states(self) -> Path:
@@ -111,6 +116,12 @@ def test_runs(builder: CudaBuilder, case: str) -> None:
 @pytest.mark.parametrize("case", GRAPHS)
 def test_graphs(builder: CudaBuilder, case: str) -> None:
     builder.record("graphs", case, builder.dynamic, builder.static)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("case", SEGMENTS)
+def test_segments(builder: CudaBuilder, case: str) -> None:
+    builder.record("segments", case, builder.segments)
 
 
 @pytest.mark.sampled(4)
@@ -186,6 +197,10 @@ def test_without_memory_pools(builder: CudaBuilder) -> None:
 @pytest.mark.parametrize("case", ["creation", "running"])
 def test_every_call_that_can_fail(builder: CudaBuilder, case: str) -> None:
     builder.record("failures", case, builder.dynamic)
+
+
+def test_every_call_of_segments_that_can_fail(builder: CudaBuilder) -> None:
+    builder.record("segments", "faults", builder.segments)
 
 
 @pytest.mark.parametrize("blocking", ["0", "1"])

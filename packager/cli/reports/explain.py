@@ -34,8 +34,8 @@ def render(found: Explanation) -> str:
     for extent in found.extents:
         lines.append(f"extent     {extent.name}  0..{extent.bound}, read during a run from node {extent.node!r}")
     if found.extents and found.on_cuda:
-        lines.append("           the host waits for the GPU to copy them, once for those that are known together;")
-        lines.append("           no run is a CUDA graph")
+        lines.append("           the host waits for the GPU to copy them, once for those that are known together")
+    lines += [f"{'' if number else 'graphs':10} {line}" for number, line in enumerate(found.graphs)]
     if found.table is not None:
         lines += ["", render_table(found.table)]
     for left in found.leftovers:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 from tvm import relax, tirx
+from tvm.ir import GenericConst
 
 from packager.errors import ModelError
 from packager.frontends.onnx.graph.nodes import attributes_of, title_of
@@ -101,7 +102,7 @@ class _Loop:
         self.importer, self.node, self.builder = importer, node, importer.bb
         self.body: onnx.GraphProto = attributes_of(node)["body"]
         trip, going, *initial = [*node.input, ""][: max(len(node.input), 2)]
-        self.trip, self.bound = self._trip(trip)
+        self.trip, self.count, self.bound = self._trip(trip)
         goes = not going or bool(np.all(False if (known := importer._known(going)) is None else known))
         self.going = relax.const(1, "int64") if goes else self._scalar(self._tensor(going))
         for taken in importer.taken():  # no iteration in a run that takes another branch
@@ -133,21 +134,27 @@ class _Loop:
         whole = value if dtype_of(value) == "int64" else self.builder.emit(relax.op.astype(value, "int64"))
         return whole if not extents(whole) else self.builder.emit(relax.op.reshape(whole, []))
 
-    def _trip(self, name: str) -> tuple[Any, Any]:
-        """Return the number of iterations as a scalar, and an upper bound of it."""
+    def _condition(self, value: Any) -> Any:
+        """Return whether a loop goes on as an int64 scalar."""
+        known = value.value.numpy() if isinstance(value, GenericConst) else None
+        return self._scalar(value) if known is None else relax.const(int(known.item()), "int64")
+
+    def _trip(self, name: str) -> tuple[Any, Any, Any]:
+        """Return the number of iterations: as a scalar, or as an extent, which the host knows; and an upper bound."""
         if not name:
-            return relax.const(2**62, "int64"), None
+            return None, 2**62, None
         known = self.importer._known(name)
         if known is not None:
             count = known.item()
             if isinstance(count, int):
-                return relax.const(max(count, 0), "int64"), max(count, 0) if count <= LARGEST else None
-            return self._tensor(name), count
+                return None, max(count, 0), max(count, 0) if count <= LARGEST else None
+            return None, count, count
         scalar, bound = self._scalar(self._tensor(name)), self.importer.value_bounds.bound(name)
-        if bound is not None:  # read as an extent, so that a run refuses a count beyond its bound
-            scalar = self.builder.emit(relax.op.maximum(scalar, relax.const(0, "int64")))
-            self.importer.extents.read(self.builder, scalar, bound, "trip")
-        return scalar, bound
+        if bound is None:
+            return scalar, None, None
+        # Read as an extent, so that a run refuses a count beyond its bound.
+        scalar = self.builder.emit(relax.op.maximum(scalar, relax.const(0, "int64")))
+        return None, self.importer.extents.read(self.builder, scalar, bound, "trip"), bound
 
     @property
     def is_counted(self) -> bool:
@@ -166,7 +173,8 @@ class _Loop:
         importer, builder = self.importer, self.builder
         inner = len(importer.extents.found)
         first = [_expr(self._start(axis)) for axis in axes]
-        operands = [self.trip, self.going, *self.initial, *first]
+        trip = [] if self.trip is None else [self.trip]
+        operands = [*trip, self.going, *self.initial, _expr(-1 if self.count is None else self.count), *first]
         begin = control_flow(LOOP_BEGIN, operands, [SCALAR] * (1 + len(axes)))
         number, *scalars = self._fields(begin)
         made = []
@@ -260,7 +268,7 @@ class _Loop:
                     hint="such loops are not supported",
                 )
             rooms.append(relax.TensorType([_expr(bound), *map(_expr, extents(value))], dtype_of(value)))
-        operands = [body.number, self._scalar(body.going), *body.nexts, *body.scanned, *pairs]
+        operands = [body.number, self._condition(body.going), *body.nexts, *body.scanned, *pairs]
         end = control_flow(LOOP_END, operands, [*[SCALAR] * (1 + len(body.axes)), *rooms])
         count, *others = self._fields(end)
         final = {

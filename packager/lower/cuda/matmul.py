@@ -24,7 +24,7 @@ from packager.lower.blocks import blocks, factors_of, is_reduction, loads, sched
 MIN_SIZE = 32
 # The largest grid dimension along y and z.
 MAX_BLOCKS = 65535
-TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80", "max_shared_memory_per_block": 49152})
 
 
 def schedule_matmul(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -5,31 +5,43 @@ For any device. The ``ccompiler`` backend has a loop nest of its own, which is f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from packager.graph.control_flow import LOOP_BEGIN, LOOP_END, LOOP_RESULT, LOOP_STATE, control_flow
+from packager.graph.control_flow import (
+    LOOP_BEGIN,
+    LOOP_END,
+    LOOP_RESULT,
+    LOOP_ROW,
+    LOOP_STATE,
+    ROW,
+    control_flow,
+    has_aligned_rows,
+)
 from packager.graph.dataflow import bindings_of, extents_of, operator_of
 from packager.graph.recurrent import (
     NAME,
-    Activation,
     Recurrent,
     RecurrentOperands,
     description_of,
     operands_of_call,
 )
 from packager.graph.rewrite import rebuild_main, with_main
+from packager.lower.legalize.recurrent_cells import Cells, Directions
 
 _OP = relax.op
 SCALAR = relax.TensorType([], "int64")
 
 
-def expand_recurrent(module: tvm.IRModule) -> tvm.IRModule:
-    """Replace each ``packager.recurrent`` of ``main`` by a loop for each direction."""
+def expand_recurrent(module: tvm.IRModule, on_gpu: bool) -> tvm.IRModule:
+    """Replace each ``packager.recurrent`` of ``main`` by a loop for each direction.
+
+    On a GPU, where kernels are short, both directions are one loop; and of a small batch the recurrent product has both
+    operands contiguous along the reduction.
+    """
     main, name = module["main"], NAME.removeprefix("relax.")
     if not any(operator_of(binding.value) == name for binding in bindings_of(main)):
         return module
@@ -38,100 +50,146 @@ def expand_recurrent(module: tvm.IRModule) -> tvm.IRModule:
     def bind(binding: Any) -> None:
         value = binding.value
         if operator_of(value) == name:
-            layer = _Layer(builder, description_of(value.attrs), operands_of_call(value))
+            layer = _Layer(builder, description_of(value.attrs), operands_of_call(value), on_gpu)
             value = builder.normalize(layer.expand())
         builder.emit_normalized(relax.VarBinding(binding.var, value))
 
-    return with_main(module, rebuild_main(builder, main, bind, lambda result: result))
+    changed = with_main(module, rebuild_main(builder, main, bind, lambda result: result))
+    made = {name: function for name, function in builder.get().functions.items() if name.name_hint != "main"}
+    return tvm.IRModule({**changed.functions, **made}, attrs=changed.attrs)
 
 
-@dataclass(frozen=True)
-class _Direction:
-    """The constants of a direction's steps. ``weights`` is [hidden, gates * hidden]; others may be None."""
-
-    number: int
-    weights: Any
-    peepholes: Any
-    hidden_bias: Any
-
-
-class _Layer:
-    def __init__(self, builder: Any, description: Recurrent, operands: RecurrentOperands) -> None:
-        self.builder, self.description, self.operands = builder, description, operands
+class _Layer(Cells):
+    def __init__(self, builder: Any, description: Recurrent, operands: RecurrentOperands, on_gpu: bool) -> None:
+        self.operands, self.on_gpu = operands, on_gpu
         self.steps, self.batch, _ = extents_of(operands.x) or ()
-        self.hidden = (extents_of(operands.weights) or ())[-1]
-        self.dtype = str(operands.x.ty.dtype)
-
-    def emit(self, expr: Any) -> Any:
-        return self.builder.emit(expr)
+        hidden = (extents_of(operands.weights) or ())[-1]
+        super().__init__(builder, description, hidden, str(operands.x.ty.dtype), False)
+        self.cells = 2 if description.cell == "lstm" else 1
 
     def expand(self) -> Any:
         """Return the result of the layer."""
+        numbers = tuple(range(self.description.directions))
+        alike = len(set(self.description.activations)) == 1
+        groups = [numbers] if self.on_gpu and alike else [(number,) for number in numbers]
         outputs, finals = [], []
-        for number in range(self.description.directions):
-            sequence, states = self._direction(number)
+        for group in groups:
+            sequence, states = self._loop(group)
             outputs.append(sequence)
             finals.append(states)
-        rows = [self._joined(outputs)]
+        rows = [self._masked(self._joined(outputs))]
         for name in self.description.finals:
             state = self._joined([states["hc".index(name)] for states in finals])
             rows.append(self.emit(_OP.expand_dims(state, 0)))
         return rows[0] if len(rows) == 1 else _OP.concat(rows, axis=0)
 
-    def _joined(self, parts: Sequence[Any]) -> Any:
-        return parts[0] if len(parts) == 1 else self.emit(_OP.concat(list(parts), axis=-1))
+    def _loop(self, numbers: tuple[int, ...]) -> tuple[Any, list[Any]]:
+        """Return the hidden states of directions, [steps, batch, directions * hidden], and their final states.
 
-    def _direction(self, number: int) -> tuple[Any, list[Any]]:
-        """Return the hidden states of a direction, [steps, batch, hidden], and its final states."""
-        operands, reverse = self.operands, self.description.reverse[number]
-        gates = len(self.description.gates)
-        x = operands.x
-        if self.description.directions > 1:
-            x = self._slice(x, number * gates, gates)
-        if reverse:
-            x = self.emit(_OP.flip(x, 0))
-        own = _Direction(
-            number,
-            self.emit(_OP.permute_dims(self._of(operands.weights, number))),
-            self._of(operands.peepholes, number),
-            self._of(operands.hidden_bias, number),
-        )
-        initial = [operands.initial_h, operands.initial_c][: 2 if self.description.cell == "lstm" else 1]
-        starts = [
-            self.emit(_OP.zeros(relax.ShapeExpr([self.batch, self.hidden]), self.dtype))
-            if start is None
-            else self._of(start, number)
-            for start in initial
-        ]
-        trip = self._steps()
-        step, *_ = self._fields(control_flow(LOOP_BEGIN, [trip, self._whole(1), *starts], [SCALAR]))
-        states = [
-            self.emit(control_flow(LOOP_STATE, [step, tvm.tirx.IntImm("int64", place)], [start.ty]))
-            for place, start in enumerate(starts)
-        ]
-        row = self.emit(_OP.take(x, step, axis=0))
-        nexts = {"rnn": self._rnn, "gru": self._gru, "lstm": self._lstm}[self.description.cell](own, row, states)
-        output = nexts[0]
-        if operands.lengths is not None:
-            output, nexts = self._within(step, trip if reverse else None, states, nexts)
-        room = relax.TensorType([self.steps, self.batch, self.hidden], self.dtype)
-        end = control_flow(LOOP_END, [step, self._whole(1), *nexts, output], [SCALAR, room])
+        All states are one tensor, [cells, directions, batch, hidden], so that a kernel writes them at once. With the
+        product with the recurrent weights a step has two kernels.
+        """
+        own = self._constants(numbers)
+        start = self._stacked([self._start(number, numbers) for number in range(self.cells)])
+        step, *_ = self._fields(control_flow(LOOP_BEGIN, [self._whole(1), start, _expr(self.steps)], [SCALAR]))
+        state = self.emit(control_flow(LOOP_STATE, [step, _expr(0)], [start.ty]))
+        states = [self._hidden(state), *(self._cell(state, number) for number in range(1, self.cells))]
+        nexts = self.step(own, self._row(self._inputs(numbers), step), states)
+        if self.operands.lengths is not None:
+            inside = self._inside(step, numbers)
+            nexts = [self.emit(_OP.where(inside, new, old)) for new, old in zip(nexts, states, strict=True)]
+        following = self._stacked(nexts)
+        whole = has_aligned_rows(following.ty.shape.values, self.dtype)
+        scanned = following if whole else self._hidden(following)
+        room = relax.TensorType([self.steps, *scanned.ty.shape.values], self.dtype)
+        end = control_flow(LOOP_END, [step, self._whole(1), following, scanned], [SCALAR, room])
         count, sequence = self._fields(end)
-        finals = [self.emit(control_flow(LOOP_RESULT, [count, state], [state.ty])) for state in states]
+        final = self.emit(control_flow(LOOP_RESULT, [count, state], [state.ty]))
         sequence = self.emit(control_flow(LOOP_RESULT, [count, sequence], [room]))
-        return self.emit(_OP.flip(sequence, 0)) if reverse else sequence, finals
+        if whole and self.cells > 1:
+            sequence = self._at(sequence, 1, 0)
+        outputs = []
+        for place, number in enumerate(numbers):
+            own_sequence = self._at(sequence, 1, place) if len(numbers) > 1 else sequence
+            reverse = self.description.reverse[number]
+            outputs.append(self.emit(_OP.flip(own_sequence, 0)) if reverse else own_sequence)
+        finals = [self._cell(final, number) for number in range(self.cells)]
+        places = range(len(numbers))
+        joined = [self._joined([self._at(f, 0, p) for p in places]) if len(numbers) > 1 else f for f in finals]
+        return self._joined(outputs), joined
 
-    def _within(self, step: Any, trip: Any, states: Sequence[Any], nexts: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Return the output and the states after a step: zeros, and the states before, for rows that are shorter."""
-        if trip is not None:  # from the last step on
-            last = self.emit(_OP.subtract(trip, self._whole(1)))
-            step = self.emit(_OP.subtract(last, step))
+    def _constants(self, numbers: tuple[int, ...]) -> Directions:
+        operands = self.operands
+        weights = self._of(operands.weights, numbers)
+        rows = [self._of(data, numbers) for data in (operands.peepholes, operands.hidden_bias)]
+        if len(numbers) > 1:
+            rows = [None if row is None else self.emit(_OP.expand_dims(row, 1)) for row in rows]
+        return Directions(numbers, weights, *rows)
+
+    def _inputs(self, numbers: tuple[int, ...]) -> Any:
+        """Return the inputs of the steps in the order of each direction: [steps, directions, batch, gates * hidden]."""
+        found, gates = [], len(self.description.gates)
+        for number in numbers:
+            x = self.operands.x
+            if self.description.directions > 1:
+                x = self._slice(x, number * gates, gates)
+            found.append(self.emit(_OP.flip(x, 0)) if self.description.reverse[number] else x)
+        if len(found) == 1:
+            return found[0]
+        return self._joined([self.emit(_OP.expand_dims(x, 1)) for x in found], axis=1)
+
+    def _row(self, data: Any, step: Any) -> Any:
+        """Return the row of a step."""
+        extents = data.ty.shape.values[1:]
+        if not has_aligned_rows(extents, self.dtype):
+            return self.emit(_OP.take(data, step, axis=0))
+        return self.emit(control_flow(LOOP_ROW, [step, data], [relax.TensorType([*extents], self.dtype)]))
+
+    def _start(self, cell: int, numbers: tuple[int, ...]) -> Any:
+        initial = (self.operands.initial_h, self.operands.initial_c)[cell]
+        if initial is not None:
+            return self._of(initial, numbers)
+        lead = [len(numbers)] if len(numbers) > 1 else []
+        return self.emit(_OP.zeros(relax.ShapeExpr([*lead, self.batch, self.hidden]), self.dtype))
+
+    def _stacked(self, cells: Sequence[Any]) -> Any:
+        """Return the state that has these cells."""
+        if len(cells) == 1:
+            return cells[0]
+        return self._joined([self.emit(_OP.expand_dims(cell, 0)) for cell in cells], axis=0)
+
+    def _hidden(self, state: Any) -> Any:
+        """Return h in the memory of the state."""
+        if self.cells == 1:
+            return state
+        ty = relax.TensorType([*state.ty.shape.values[1:]], self.dtype)
+        return self.emit(control_flow(ROW, [state, _expr(0)], [ty]))
+
+    def _cell(self, state: Any, number: int) -> Any:
+        return state if self.cells == 1 else self._at(state, 0, number)
+
+    def _inside(self, step: Any, numbers: tuple[int, ...]) -> Any:
+        """Return in which rows there is a step: [directions, batch, 1]."""
         lengths = self.emit(_OP.astype(self.operands.lengths, "int64"))
-        inside = self.emit(_OP.expand_dims(self.emit(_OP.greater(lengths, step)), 1))
-        output = self.emit(_OP.where(inside, nexts[0], self._number(0.0)))
-        return output, [self.emit(_OP.where(inside, new, old)) for new, old in zip(nexts, states, strict=True)]
+        found = []
+        for number in numbers:
+            place = step
+            if self.description.reverse[number]:  # from the last step on
+                last = self.emit(_OP.subtract(self._count(), self._whole(1)))
+                place = self.emit(_OP.subtract(last, step))
+            found.append(self.emit(_OP.expand_dims(self.emit(_OP.greater(lengths, place)), 1)))
+        return self._stacked(found)
 
-    def _steps(self) -> Any:
+    def _masked(self, sequence: Any) -> Any:
+        """Return the hidden states of all steps, zeros after the last one of a row."""
+        if self.operands.lengths is None:
+            return sequence
+        lengths = self.emit(_OP.astype(self.operands.lengths, "int64"))
+        places = self.emit(_OP.arange(0, self.steps, 1, "int64"))
+        inside = self.emit(_OP.greater(lengths, self.emit(_OP.expand_dims(places, 1))))
+        return self.emit(_OP.where(self.emit(_OP.expand_dims(inside, 2)), sequence, self._number(0.0)))
+
+    def _count(self) -> Any:
         """Return the number of steps as a scalar."""
         if isinstance(self.steps, tvm.tirx.IntImm):
             return self._whole(int(self.steps))
@@ -143,104 +201,12 @@ class _Layer:
             return [result]
         return [self.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))]
 
-    def _of(self, data: Any, number: int) -> Any:
-        """Return a direction's part of an operand, without the first axis."""
-        if data is None:
-            return None
-        if self.description.directions > 1:
-            data = self.emit(_OP.strided_slice(data, [0], [number], [number + 1]))
-        return self.emit(_OP.squeeze(data, [0]))
-
-    def _slice(self, data: Any, first: int, count: int = 1) -> Any:
-        """Return ``count`` parts of ``hidden`` elements of the last axis."""
-        axis, hidden = data.ty.ndim - 1, self.hidden
-        return self.emit(_OP.strided_slice(data, [axis], [first * hidden], [(first + count) * hidden]))
-
-    def _gate(self, data: Any, gate: str) -> Any:
-        return self._slice(data, self.description.gates.index(gate))
-
-    def _whole(self, value: int) -> Any:
-        return relax.const(value, "int64")
-
-    def _number(self, value: float) -> Any:
-        return relax.const(value, self.dtype)
-
-    def _add(self, *terms: Any) -> Any:
-        """Return the sum of the terms that are not None."""
-        first, *others = [term for term in terms if term is not None]
-        for term in others:
-            first = self.emit(_OP.add(first, term))
-        return first
-
-    def _times(self, a: Any, b: Any) -> Any:
-        return self.emit(_OP.multiply(a, b))
-
-    def _product(self, state: Any, weights: Any) -> Any:
-        return self.emit(_OP.matmul(state, weights))
-
-    def _apply(self, own: _Direction, index: int, value: Any, *, clipped: bool = True) -> Any:
-        if clipped and self.description.clip is not None:
-            value = self.emit(_OP.clip(value, -self.description.clip, self.description.clip))
-        activation = self.description.activations[own.number][index]
-        return self.emit(ACTIVATIONS[activation.name](value, activation, self._number))
-
-    def _rnn(self, own: _Direction, x: Any, states: Sequence[Any]) -> list[Any]:
-        return [self._apply(own, 0, self._add(x, self._product(states[0], own.weights)))]
-
-    def _gru(self, own: _Direction, x: Any, states: Sequence[Any]) -> list[Any]:
-        (h,) = states
-        if self.description.reset_after:
-            product = self._product(h, own.weights)
-            z, r = (self._apply(own, 0, self._add(self._gate(x, g), self._gate(product, g))) for g in "zr")
-            inner = self._times(r, self._add(self._gate(product, "h"), own.hidden_bias))
-        else:
-            parts = {g: self._product(h, self._gate(own.weights, g)) for g in "zr"}
-            z, r = (self._apply(own, 0, self._add(self._gate(x, g), parts[g])) for g in "zr")
-            inner = self._product(self._times(r, h), self._gate(own.weights, "h"))
-        new = self._apply(own, 1, self._add(self._gate(x, "h"), inner))
-        opened = self.emit(_OP.subtract(self._number(1.0), z))
-        return [self._add(self._times(opened, new), self._times(z, h))]
-
-    def _lstm(self, own: _Direction, x: Any, states: Sequence[Any]) -> list[Any]:
-        h, c = states
-        total = self._add(x, self._product(h, own.weights))
-        i, o, f, g = (self._gate(total, gate) for gate in "iofc")
-        if own.peepholes is not None:
-            i = self._add(i, self._times(self._slice(own.peepholes, 0), c))
-            f = self._add(f, self._times(self._slice(own.peepholes, 2), c))
-        i = self._apply(own, 0, i)
-        f = self.emit(_OP.subtract(self._number(1.0), i)) if self.description.coupled else self._apply(own, 0, f)
-        new = self._add(self._times(f, c), self._times(i, self._apply(own, 1, g)))
-        if own.peepholes is not None:
-            o = self._add(o, self._times(self._slice(own.peepholes, 1), new))
-        # The state is not clipped, as in onnxruntime.
-        return [self._times(self._apply(own, 0, o), self._apply(own, 2, new, clipped=False)), new]
+    def _of(self, data: Any, numbers: tuple[int, ...]) -> Any:
+        """Return the part of an operand that is of directions; without the first axis if it is one."""
+        if data is None or len(numbers) > 1:
+            return data
+        return self._at(data, 0, numbers[0])
 
 
-_Emit = Callable[[Any, Activation, Callable[[float], Any]], Any]
-
-
-def _elu(x: Any, a: Activation, number: Callable[[float], Any]) -> Any:
-    below = _OP.subtract(_OP.exp(_OP.minimum(x, number(0.0))), number(1.0))
-    return _OP.add(_OP.multiply(below, number(a.alpha)), _OP.maximum(x, number(0.0)))
-
-
-def _softplus(x: Any, _a: Activation, number: Callable[[float], Any]) -> Any:
-    """log(1 + exp(-|x|)) + max(x, 0): nothing overflows."""
-    low = _OP.log(_OP.add(_OP.exp(_OP.negative(_OP.abs(x))), number(1.0)))
-    return _OP.add(low, _OP.maximum(x, number(0.0)))
-
-
-ACTIVATIONS: dict[str, _Emit] = {
-    "Sigmoid": lambda x, _a, _n: _OP.sigmoid(x),
-    "Tanh": lambda x, _a, _n: _OP.tanh(x),
-    "Relu": lambda x, _a, _n: _OP.nn.relu(x),
-    "Affine": lambda x, a, n: _OP.add(_OP.multiply(x, n(a.alpha)), n(a.beta)),
-    "LeakyRelu": lambda x, a, n: _OP.where(_OP.less(x, n(0.0)), _OP.multiply(x, n(a.alpha)), x),
-    "ThresholdedRelu": lambda x, a, n: _OP.where(_OP.greater(x, n(a.alpha)), x, n(0.0)),
-    "ScaledTanh": lambda x, a, n: _OP.multiply(_OP.tanh(_OP.multiply(x, n(a.beta))), n(a.alpha)),
-    "HardSigmoid": lambda x, a, n: _OP.clip(_OP.add(_OP.multiply(x, n(a.alpha)), n(a.beta)), 0.0, 1.0),
-    "Elu": _elu,
-    "Softsign": lambda x, _a, n: _OP.divide(x, _OP.add(_OP.abs(x), n(1.0))),
-    "Softplus": _softplus,
-}
+def _expr(extent: Any) -> Any:
+    return tvm.tirx.IntImm("int64", extent) if isinstance(extent, int) else extent

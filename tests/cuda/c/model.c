@@ -18,6 +18,7 @@
  *                            and a second entry, "swap":
  *     call 1, tell:   old[4] = last
  *     call 2, hold:   last = new[4]
+ *   -DMODEL_SEGMENTS         the run is split, see split.h
  *   -DARGUMENTS=...          bytes of its arguments, where that is not their size */
 #include <string.h>
 
@@ -86,6 +87,9 @@ static int32_t add(pk_cuda_t *cuda, void *y, const void *a, const void *b, int64
 }
 #endif
 
+#ifdef MODEL_SEGMENTS
+#include "split.h"
+#else
 static int32_t run(const pk_call_t *call) {
 #ifdef MODEL_STATIC
   const int64_t n = 8;
@@ -110,7 +114,10 @@ static int32_t run(const pk_call_t *call) {
 #endif
   return 0;
 }
-#ifdef MODEL_STATES
+#endif
+#ifdef MODEL_SEGMENTS
+static const char call_names[] = "scale\0add\0keep\0scale\0add\0keep\0scale\0keep";
+#elif defined MODEL_STATES
 static const char call_names[] = "scale\0add\0keep\0tell\0hold";
 #else
 static const char call_names[] = "scale\0add\0keep\0again";
@@ -212,6 +219,12 @@ static const pk_entry_t entries[] = {{
                                          .shapes = SHAPES,
                                          .runs = runs,
                                          .call_names = call_names,
+#ifdef MODEL_SEGMENTS
+                                         .num_extents = COUNT(computed),
+                                         .extents = computed,
+                                         .room = room,
+                                         .num_segments = 4,
+#endif
                                      },
                                      MORE_ENTRIES};
 

@@ -12,6 +12,8 @@ from onnx import helper
 
 import packager
 from packager.errors import ModelError
+from packager.lower import lowering
+from packager.lower.legalize.recurrent import expand_recurrent
 from tests.onnx_nodes import FLOAT, check_with_onnxruntime, model_of, run_bundle
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -71,6 +73,33 @@ def test_a_run_takes_as_many_steps_as_it_has(kind: str, directions: int, targets
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with packager.load(tmp_path / "model.so") as bundle:
         for steps, batch in ((1, 1), (17, 3), (3000, 4)):
+            feeds = {"x": np.random.default_rng(steps).standard_normal((steps, batch, 5)).astype(np.float32)}
+            made = bundle.run(feeds)
+            for value, wanted in zip(model.graph.output, session.run(None, feeds), strict=True):
+                np.testing.assert_allclose(made[value.name], wanted, rtol=1e-4, atol=1e-5, err_msg=value.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [2, 9])  # the largest batch with a product of its own is 8
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [("LSTM", {"lengths": True, "peepholes": True}), ("GRU", {"linear_before_reset": 1}), ("GRU", {"clip": 0.5})],
+)
+def test_the_loops_of_a_gpu(
+    kind: str, attributes: dict[str, Any], batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both directions are one loop; compiled for the CPU here."""
+    monkeypatch.setattr(lowering, "expand_recurrent", lambda module, _on_gpu: expand_recurrent(module, True))
+    if "lengths" in attributes:
+        batch = 2
+    model = _model(kind, 2, batch, "steps", direction="bidirectional", **attributes)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    packager.build(
+        tmp_path / "model.onnx", tmp_path / "model.so", dims={"steps": (1, 20)}, targets=["llvm"], cache=False
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with packager.load(tmp_path / "model.so") as bundle:
+        for steps in (3, 20):
             feeds = {"x": np.random.default_rng(steps).standard_normal((steps, batch, 5)).astype(np.float32)}
             made = bundle.run(feeds)
             for value, wanted in zip(model.graph.output, session.run(None, feeds), strict=True):
