@@ -10,6 +10,7 @@ from typing import Any
 
 from packager.backends.base import Context, Target
 from packager.backends.ccompiler.compiler import compile_module, machine_of, predefined
+from packager.backends.ccompiler.core.copies import compose_moves
 from packager.backends.ccompiler.core.expressions import CTYPES, LIBM
 from packager.backends.ccompiler.core.functions import CFunction, GroupDraft
 from packager.backends.ccompiler.core.in_place import write_in_place
@@ -50,6 +51,7 @@ from packager.backends.ccompiler.ops.pool2d import add_pool2d
 from packager.backends.ccompiler.ops.recurrent import add_recurrent
 from packager.backends.ccompiler.ops.resize import add_resize
 from packager.backends.ccompiler.ops.softmax_norm import add_neighbors, add_rows
+from packager.backends.ccompiler.ops.strided_copy import add_copy
 from packager.backends.ccompiler.ops.trees import add_trees, gather_of
 from packager.backends.ccompiler.ops.winograd import render_transforms
 from packager.codegen.escape import header_name
@@ -75,6 +77,7 @@ ADDERS: dict[str, Adder] = {
     "nn.avg_pool1d": add_neighbors,
     NORMALIZE: add_normalization,
     RESIZE: add_resize,
+    "copy": add_copy,
     "attention": add_attention,
     "matmul": add_dense,
     "packager.recurrent": add_recurrent,
@@ -218,6 +221,7 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     """Return the functions of a partition. Raises CannotRender."""
     problems = [composite.problem for composite in partition.composites if composite.problem is not None]
     graph = read_graph(partition.function, partition.constant_arguments, problems)
+    graph = replace(graph, operations=tuple(compose_moves(graph.operations, graph.results)))
     names = [c_name(variable) for variable in graph.variables]
     if len(set(names)) < len(names):
         raise CannotRender("two shape variables of one name")

@@ -13,7 +13,6 @@ from tvm import relax
 from tvm.relax.dpl import is_op, is_tuple, wildcard
 
 from packager.backends.base import Match, Pattern, Search
-from packager.backends.ccompiler.core import permutations
 from packager.backends.ccompiler.core.checks import (
     NUMBERS,
     anchor,
@@ -24,25 +23,21 @@ from packager.backends.ccompiler.core.checks import (
     readable,
 )
 from packager.backends.ccompiler.core.expressions import ARITIES, CTYPES
-from packager.backends.ccompiler.core.operations import VIEWS
+from packager.backends.ccompiler.core.moves import OPERATORS as MOVING
+from packager.backends.ccompiler.core.moves import VIEWS, find_move
 from packager.backends.ccompiler.core.problems import FLOATS, find_attention, read_layer_norm, read_sum
 from packager.backends.ccompiler.core.resize_tables import read_tables
-from packager.backends.ccompiler.core.shapes import Shape
 from packager.backends.ccompiler.core.statistics import statistics_of_call
 from packager.backends.ccompiler.pool_patterns import pool_patterns
 from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.block_weights import format_of
-from packager.graph.dataflow import same, scalar_of, shape_of
+from packager.graph.dataflow import scalar_of, shape_of
 from packager.graph.normalize import NAME as NORMALIZE
 from packager.graph.recurrent import NAME as RECURRENT
 from packager.graph.recurrent import operands_of_call
 from packager.graph.resize import NAME as RESIZE
 from packager.graph.tree_ensemble import NAME as TREES
 
-# Elements along both axes that a transpose of known extents swaps; of fewer, llvm's loops do as well.
-FEWEST_MOVED = 32
-# Elements that stay together where phases are moved to places, of an image of more axes than two.
-FEWEST_TOGETHER, FEWEST_AXES = 8, 2
 # Layouts of data and weights of convolutions.
 LAYOUTS = {"conv1d": ("NWC", "OWI"), "conv2d": ("NHWC", "OHWI"), "conv3d": ("NDHWC", "ODHWI")}
 
@@ -86,15 +81,12 @@ def _elementwise() -> list[Pattern]:
     return patterns
 
 
-def _moves() -> list[Pattern]:
-    """Return the patterns of operators that move elements along rows."""
+def _moves() -> list[Pattern | Search]:
+    """Return the patterns of operators that move elements."""
+    names = {"permute_dims": "transpose", "strided_slice": "slice", "nn.pad": "pad"}
     return [
-        Pattern("ccompiler.concat", is_op("relax.concat")(wildcard()), check=_is_concat),
-        Pattern("ccompiler.interleave", is_op("relax.permute_dims")(wildcard()), check=_is_interleaving),
         Pattern("ccompiler.resize", is_op(RESIZE)(wildcard(), wildcard()), check=_is_resize),
-        Pattern("ccompiler.channels_last", is_op("relax.permute_dims")(wildcard()), check=_is_channels_last),
-        Pattern("ccompiler.phases", is_op("relax.permute_dims")(_through("reshape")), check=_is_depth_to_space),
-        Pattern("ccompiler.transpose", is_op("relax.permute_dims")(wildcard()), check=_is_transpose),
+        *(Search(f"ccompiler.{names.get(operator, operator)}", operator, find_move) for operator in MOVING),
     ]
 
 
@@ -185,70 +177,9 @@ def _is_convolution(match: Match) -> bool:
     return _is_product(call) and has_channels(shape_of(data)) and shape_of(call) is not None
 
 
-def _is_concat(match: Match) -> bool:
-    """Whether tensors of known shapes are concatenated, along any axis."""
-    (call,) = match.calls
-    fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
-    shapes = [shape_of(value) for value in (*fields, call)]
-    if len(fields) < 2 or not all(isinstance(field, relax.Var) for field in fields):
-        return False
-    if not all(shape and len(shape) > 1 for shape in shapes) or call.attrs.axis is None:
-        return False
-    return {str(value.ty.dtype) for value in (*fields, call)} <= CTYPES.keys()
-
-
 def _is_resize(match: Match) -> bool:
     """Whether the tables of a resizing are few enough for code."""
     return read_tables(match.calls[0]) is not None
-
-
-def _permuted(match: Match) -> tuple[Shape, list[int]] | None:
-    """Return the shape that is permuted and the axes, if the element type has a C type."""
-    call = match.calls[-1]
-    shape = shape_of(call.args[0])
-    known = shape is not None and call.attrs.axes is not None and dtypes_of(call) <= CTYPES.keys()
-    return (Shape(shape or ()), [int(axis) for axis in call.attrs.axes]) if known else None
-
-
-def _is_interleaving(match: Match) -> bool:
-    """Whether it swaps channel groups and the channels of a group, as shuffles of NHWC do, or as much symbolically."""
-    moved = _permuted(match)
-    return moved is not None and permutations.interleaves(*moved) and (len(moved[1]) == 5 or not is_static(moved[0]))
-
-
-def _is_channels_last(match: Match) -> bool:
-    return (moved := _permuted(match)) is not None and permutations.makes_channels_last(*moved)
-
-
-def _is_depth_to_space(match: Match) -> bool:
-    """Whether the channels of NHWC are split, and whole vectors of them moved to places of the image."""
-    moved = _permuted(match)
-    if moved is None or not permutations.is_transpose(*moved):
-        return False
-    shape, source = moved[0], shape_of(match.calls[0].args[0])
-    splits = (
-        source is not None
-        and len(shape) > len(source) > FEWEST_AXES
-        and same(tuple(shape[: len(source) - 1]), tuple(source[:-1]))
-    )
-    made = permutations.permutation_of(*moved)
-    piece, last = made.extents[-1], len(made.axes) - 1
-    return splits and last > 0 and made.axes[last] == last and isinstance(piece, int) and piece >= FEWEST_TOGETHER
-
-
-def _is_transpose(match: Match) -> bool:
-    """Whether it is any other permutation: of symbolic extents, or one that moves the last of many elements.
-
-    ``llvm`` fuses other permutations of known extents with what is around them.
-    """
-    moved = _permuted(match)
-    if moved is None or not permutations.is_transpose(*moved):
-        return False
-    made = permutations.permutation_of(*moved)
-    last = len(made.axes) - 1
-    if last < 1 or not is_static(moved[0]):
-        return last > 0
-    return made.axes[last] != last and min(made.extents[last], made.extents[made.axes[last]]) >= FEWEST_MOVED
 
 
 def _is_softmax(match: Match) -> bool:

@@ -38,7 +38,7 @@ def batches() -> dict[str, object]:
 
 
 CONV = "ccompiler.conv2d+ccompiler.elementwise"
-FIRST = f"ccompiler.channels_last+{CONV}"
+FIRST = f"ccompiler.transpose+{CONV}"
 DENSE = "ccompiler.dense+ccompiler.elementwise"
 CASES = {
     "multi-layer perceptron": Case(

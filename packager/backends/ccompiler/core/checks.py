@@ -12,7 +12,7 @@ from tvm.ir import GenericConst
 
 from packager.backends.base import Match, Pattern, Search
 from packager.backends.ccompiler.core.expressions import expression
-from packager.backends.ccompiler.core.operations import VIEWS
+from packager.backends.ccompiler.core.moves import VIEWS
 from packager.backends.ccompiler.core.problems import FLOATS
 from packager.graph.dataflow import operator_of, static_shape_of
 from packager.graph.resize import NAME as RESIZE

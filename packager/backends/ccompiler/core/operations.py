@@ -10,6 +10,8 @@ from tvm import relax, tirx
 from tvm.ir import is_prim_expr
 
 from packager.backends.ccompiler.core.expressions import ARITIES
+from packager.backends.ccompiler.core.moves import OPERATORS as MOVING
+from packager.backends.ccompiler.core.moves import VIEWS, read_move, tensors_of
 from packager.backends.ccompiler.core.problems import LayerNorm, Problem, SumOfTensors
 from packager.backends.ccompiler.core.resize_tables import operands_of_resize, read_tables
 from packager.backends.ccompiler.core.shapes import Shape, equal_shapes
@@ -20,17 +22,15 @@ from packager.graph.identity import IdentityMap, IdentitySet
 NORMALIZE = "packager.normalize"
 RESIZE = "packager.resize"
 ROW_ANCHORS = frozenset({NORMALIZE, "nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
-MOVES = frozenset({"concat", "permute_dims"})
+MOVES = frozenset(MOVING)
 POOLS = frozenset({"nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean"})
 # Operators with a loop nest of their own.
 CONVOLUTIONS = frozenset({"nn.conv1d", "nn.conv2d", "nn.conv3d"})
 _SINGLE = frozenset(
     {"matmul", "attention", "packager.recurrent", "packager.tree_ensemble", "packager.block_matmul", RESIZE}
 )
-ANCHORS = _SINGLE | CONVOLUTIONS | ROW_ANCHORS | POOLS | MOVES
+ANCHORS = _SINGLE | CONVOLUTIONS | ROW_ANCHORS | POOLS | MOVES | {"copy"}
 OPERATORS = frozenset({"sum", "stack"}) | ANCHORS | ARITIES.keys()
-# Operators that leave every element where it is.
-VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})
 
 
 @dataclass(frozen=True)
@@ -239,6 +239,8 @@ class _Reader:
             if not isinstance(source, Use):
                 raise CannotRender("a view of a number")
             return Use(source.tensor, Shape(call.ty.shape.values))
+        if name in MOVES:
+            return self._move(name, call)
         operands: list[Operand] = []
         numbers = []
         is_resize = name == RESIZE
@@ -254,6 +256,15 @@ class _Reader:
             raise CannotRender(f"the operator {name}")
         result, attributes = self._tensor(call.ty), read_tables(call) if is_resize else call.attrs
         self.operations.append(Operation(name, tuple(operands), result, attributes, tuple(numbers)))
+        return Use(result, result.shape)
+
+    def _move(self, name: str, call: relax.Call) -> Use:
+        """Append the operation of data movement."""
+        move = read_move(call)
+        if move is None:
+            raise CannotRender(f"{name} by numbers that are not known")
+        result = self._tensor(call.ty)
+        self.operations.append(Operation(name, self._tensors(*tensors_of(call)), result, move))
         return Use(result, result.shape)
 
 

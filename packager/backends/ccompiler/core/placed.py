@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packager.backends.ccompiler.core.permutations import permutation_of
+from packager.backends.ccompiler.core.copies import Copy, Loop
 from packager.backends.ccompiler.core.shapes import Extent, c_text, equal, product
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.core.operations import Operation, Tensor
+
+# Elements that stay together: fewer are moved by a copy.
+FEWEST_TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,31 @@ def _terms(index: str, extents: Sequence[Extent], pitches: Sequence[Extent]) -> 
 
 
 def find_placed(operation: Operation, rows: Extent) -> Placed | None:
-    """Return how a permutation moves parts of so many rows; None if it moves single elements, or no rows."""
-    if operation.name != "permute_dims":
+    """Return how a copy moves parts of so many rows of its source, all of it; None if it moves few elements, or no
+    rows."""
+    copy: Copy = operation.attributes
+    if operation.name != "copy" or len(operation.uses) != 1 or len(copy.pieces) != 1:
         return None
-    use = operation.uses[0]
-    moved = permutation_of(use.shape, [int(axis) for axis in operation.attributes.axes])
-    last = len(moved.extents) - 1
-    if last < 1 or moved.axes[-1] != last:
+    (use,), (piece,) = operation.uses, copy.pieces
+    loops = _in_source(piece.loops)
+    if loops is None or len(loops) < 2 or not equal(product(use.shape), product(loop.extent for loop in loops)):
         return None
-    outer = next((axis for axis in range(1, last + 1) if equal(product(moved.extents[:axis]), rows)), None)
-    return None if outer is None else Placed(use.tensor, operation.result, moved.extents, moved.pitches, outer)
+    last = loops[-1]
+    if not equal(last.target, 1) or not isinstance(last.extent, int) or last.extent < FEWEST_TOGETHER:
+        return None
+    extents, pitches = tuple(loop.extent for loop in loops), tuple(loop.target for loop in loops)
+    outer = next((axis for axis in range(1, len(loops)) if equal(product(extents[:axis]), rows)), None)
+    return None if outer is None else Placed(use.tensor, operation.result, extents, pitches, outer)
+
+
+def _in_source(loops: Sequence[Loop]) -> list[Loop] | None:
+    """Return loops in the order of a source that they read without gaps; None if they do not."""
+    found: list[Loop] = []
+    distance: Extent = 1
+    while len(found) < len(loops):
+        inner = next((loop for loop in loops if equal(loop.source, distance)), None)
+        if inner is None or inner in found:
+            return None
+        found.insert(0, inner)
+        distance = product((distance, inner.extent))
+    return found

@@ -19,7 +19,7 @@ from packager.backends.ccompiler.core.operations import (
     Tensor,
     Use,
 )
-from packager.backends.ccompiler.core.permutations import interleaves, is_transpose
+from packager.backends.ccompiler.core.permutations import interleaves
 from packager.backends.ccompiler.core.placed import Placed
 from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, product
 from packager.backends.ccompiler.core.statistics import Statistics, statistics_of
@@ -122,7 +122,7 @@ class _Fuser:
 
     def _join(self, draft: _Draft, operation: Operation) -> bool:
         """Add an operator to a stage, with the free ones that it reads, if all of them fit."""
-        if draft.anchor is not None and _is_transpose(draft.anchor):
+        if draft.anchor is not None and draft.anchor.name == "copy":
             return False  # it has no epilogue
         wanted = self._free_before(operation)
         made = draft.makes()
@@ -211,10 +211,6 @@ def _rows(shapes: list[Shape], inner: Extent) -> Extent:
         if axis is not None:
             return product(shape[:axis])
     raise CannotRender(f"no shape with rows of {inner}")
-
-
-def _is_transpose(anchor: Operation) -> bool:
-    return anchor.name == "permute_dims" and is_transpose(anchor.uses[0].shape, anchor.attributes.axes)
 
 
 def anchor_inner(anchor: Operation) -> Extent:

@@ -1,4 +1,4 @@
-"""Data movement: concatenation, channel shuffle, NCHW to NHWC, and any other permutation of axes.
+"""Data movement with an epilogue: concatenation, channel shuffle, NCHW to NHWC. Others are strided copies.
 
 A row is assembled in memory, in the result if that is stored, and the epilogue reads it from the L1 cache.
 """
@@ -10,10 +10,9 @@ from typing import Any
 from packager.backends.ccompiler.core.expressions import CTYPES, element
 from packager.backends.ccompiler.core.functions import FunctionDraft, GroupDraft
 from packager.backends.ccompiler.core.operations import Operation
-from packager.backends.ccompiler.core.permutations import is_transpose, makes_channels_last
+from packager.backends.ccompiler.core.permutations import makes_channels_last
 from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.ops.transpose import add_transpose
 from packager.bundle.dtypes import DTYPES
 
 # The maximum size of rows on the stack, in bytes.
@@ -29,9 +28,6 @@ def add_move(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         _add_concat(stage, anchor, group)
         return
     source, axes = anchor.uses[0].shape, anchor.attributes.axes
-    if is_transpose(source, axes):
-        add_transpose(anchor, group)
-        return
     if makes_channels_last(source, axes):
         _add_planes(stage, anchor, group)
         return
@@ -47,7 +43,7 @@ def add_move(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
 def _add_concat(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function that concatenates: a row is all that lies beyond the axes before the concatenated one."""
     draft = group.function("concat")
-    axis = int(anchor.attributes.axis) % len(anchor.result.shape)
+    axis = anchor.attributes.axis
     values = _row_values(stage, anchor, group, draft)
     values["fields"] = [
         {"from": draft.tensor(use.tensor, False), "width": c_text(product(use.shape[axis:]))} for use in anchor.uses

@@ -27,6 +27,9 @@ from packager.frontends.onnx.ops.operands import (
 )
 from packager.graph.dataflow import shape_of
 
+# Modes of Pad, and what Relax calls them.
+PAD_MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
+
 
 def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     indices, _, values = inputs
@@ -55,7 +58,8 @@ def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
     value, mode = optional(inputs, 2), text(attributes, "mode", "constant")
     sized = isinstance(inputs[1], relax.ShapeExpr) and constant(inputs[1], attributes) is None
     if not sized and (value is None or constant(value, attributes) is not None or mode != "constant"):
-        return convert("Pad", list(inputs), attributes)
+        padded = _plain_pad(inputs, attributes, mode)
+        return convert("Pad", list(inputs), attributes) if padded is None else padded
     data = inputs[0]
     pads = list(inputs[1].values) if sized else known(inputs[1], attributes, "an input of Pad (pads)").tolist()
     rank = data.ty.ndim
@@ -73,6 +77,30 @@ def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
 
         return builder.call_te(compute, data, filler, primfunc_name_hint="pad")
     return builder.call_te(_padded, data, filler, before, after, mode, primfunc_name_hint="pad")
+
+
+def _plain_pad(inputs: Sequence[Any], attributes: dict[str, Any], mode: str) -> Any | None:
+    """Return Relax's operator where it does the same, which passes and backends know, unlike loops; else None."""
+    data, value = inputs[0], optional(inputs, 2)
+    shape, given = shape_of(data), constant(inputs[1], attributes) if len(inputs) > 1 else attributes.get("pads")
+    if shape is None or given is None or mode not in PAD_MODES:
+        return None
+    pads = [int(width) for width in np.asarray(given).reshape(-1)]
+    axes = list(range(len(shape)))
+    if optional(inputs, 3) is not None:
+        axes = [int(axis) % len(shape) for axis in known(inputs[3], attributes, "the axes of Pad")]
+    filler = attributes.get("value", 0.0) if value is None else np.asarray(constant(value, attributes)).item()
+    if len(pads) != 2 * len(axes) or len(set(axes)) < len(axes) or min(pads, default=0) < 0:
+        return None
+    widths = [0] * (2 * len(shape))
+    for number, axis in enumerate(axes):
+        widths[2 * axis], widths[2 * axis + 1] = pads[number], pads[len(axes) + number]
+        enough = isinstance(shape[axis], int) and max(pads[number], pads[len(axes) + number]) < shape[axis]
+        if mode != "constant" and not enough:
+            return None
+    if isinstance(filler, int) and int(float(filler)) != filler:  # the operator's value is a double
+        return None
+    return relax.op.nn.pad(data, widths, PAD_MODES[mode], float(filler))
 
 
 def _padded(x: Any, filler: Any, before: Sequence[Any], after: Sequence[Any], mode: str) -> Any:

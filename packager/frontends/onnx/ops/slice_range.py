@@ -111,9 +111,9 @@ def _expand(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], co
 
 
 def _tile(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Tile-13; for symbolic repeats, broadcast a new axis before each axis and merge both."""
-    repeats = known(inputs[1], attributes)
-    if repeats is None or not is_symbolic(inputs[1]):
+    """Tile-13: broadcast a new axis before each axis and merge both."""
+    repeats = known(inputs[1], attributes) if len(inputs) > 1 else None
+    if repeats is None or len(repeats) != len(extents(inputs[0])):
         return convert("Tile", list(inputs), attributes)
     pairs = list(zip(repeats, extents(inputs[0]), strict=True))
     apart = builder.emit(relax.op.reshape(inputs[0], [part for _, extent in pairs for part in (1, extent)]))
