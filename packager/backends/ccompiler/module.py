@@ -33,6 +33,7 @@ from packager.backends.ccompiler.core.operations import (
     Operation,
     read_graph,
 )
+from packager.backends.ccompiler.core.reciprocals import multiply_by_reciprocals
 from packager.backends.ccompiler.core.shapes import c_name
 from packager.backends.ccompiler.core.stages import Stage, make_stages
 from packager.backends.ccompiler.gemm.blocks import SUM
@@ -221,7 +222,8 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     """Return the functions of a partition. Raises CannotRender."""
     problems = [composite.problem for composite in partition.composites if composite.problem is not None]
     graph = read_graph(partition.function, partition.constant_arguments, problems)
-    graph = replace(graph, operations=tuple(compose_moves(graph.operations, graph.results)))
+    operations = multiply_by_reciprocals(graph.operations, graph.results)
+    graph = replace(graph, operations=tuple(compose_moves(operations, graph.results)))
     names = [c_name(variable) for variable in graph.variables]
     if len(set(names)) < len(names):
         raise CannotRender("two shape variables of one name")

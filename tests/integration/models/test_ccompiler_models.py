@@ -67,20 +67,17 @@ CASES = {
             "scales": np.array([1, 1, 3, 4.5], np.float32),
         },
         composites=frozenset({f"{FIRST}+ccompiler.resize"}),
-        left=True,
     ),
     "residual block with Sum": Case(
         """g (float[1,8,5,5] x) => (float[1,8,5,5] y) { a = Conv(x, w, b)  s = Sum(a, x)  y = Relu(s) }""",
         {"w": normal(8, 8, 1, 1), "b": normal(8)},
         composites=frozenset({FIRST}),
-        left=True,  # the result is a transposition
     ),
     "depthwise separable": Case(
         """g (float[1,6,8,8] x) => (float[1,10,4,4] y) {
           a = Conv<group=6, strides=[2,2], pads=[1,1,1,1]>(x, w)  r = LeakyRelu(a)  y = Conv(r, v) }""",
         {"w": normal(6, 1, 3, 3), "v": normal(10, 6, 1, 1)},
-        composites=frozenset({FIRST, "ccompiler.conv2d"}),
-        left=True,
+        composites=frozenset({FIRST, "ccompiler.conv2d+ccompiler.transpose"}),
     ),
     "attention": Case(
         """g (float[n,6,16] x, float[n,1,6] m) => (float[n,6,16] y) {
@@ -163,7 +160,7 @@ CASES = {
         },
         {"n": (1, 3), "h": (1, 9), "l": (1, 40)},
         ({"n": 1, "h": 1, "l": 40}, {"n": 3, "h": 7, "l": 9}),
-        composites=frozenset({CONV}),
+        composites=frozenset({f"{FIRST}+ccompiler.slice"}),
         left=True,
     ),
     "half precision": Case(

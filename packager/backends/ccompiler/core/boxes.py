@@ -70,7 +70,7 @@ class Moved:
 
         def permute(box: Box) -> Box:
             loops = [replace(loop, axis=axes.index(loop.axis)) for loop in box.loops]
-            return replace(box, starts=tuple(box.starts[axis] for axis in axes), loops=_sorted(loops))
+            return replace(box, starts=tuple(box.starts[axis] for axis in axes), loops=sorted_loops(loops))
 
         return Moved(Shape(self.shape[axis] for axis in axes), tuple(map(permute, self.boxes)))
 
@@ -88,21 +88,10 @@ class Moved:
         def repeat(box: Box) -> Box:
             loops = [replace(o, step=plain(o.step * times)) if o.axis == axis else o for o in box.loops]
             starts = tuple(plain(s * times) if i == axis else s for i, s in enumerate(box.starts))
-            return replace(box, starts=starts, loops=_sorted([*loops, Loop(axis, times, 1, 0)]))
+            return replace(box, starts=starts, loops=sorted_loops([*loops, Loop(axis, times, 1, 0)]))
 
         shape = Shape((*self.shape[:axis], product((self.shape[axis], times)), *self.shape[axis + 1 :]))
         return self if equal(times, 1) else Moved(shape, tuple(map(repeat, self.boxes)))
-
-    def reshaped(self, shape: Shape) -> Moved:
-        """Return it as if it had another shape. Raises CannotMoveError."""
-        if not self.shape or not shape:
-            raise CannotMoveError("a reshape of a number")
-        groups = _groups(self.shape, shape)
-        flat = [_flattened(box, self.shape, [before for before, _ in groups]) for box in self.boxes]
-        for number in reversed(range(len(groups))):
-            extents = [shape[axis] for axis in groups[number][1]]
-            flat = [part for box in flat for part in _unflattened(box, number, extents)]
-        return Moved(shape, tuple(flat))
 
 
 def whole(source: int, shape: Shape) -> Moved:
@@ -134,7 +123,7 @@ def _moved(starts: tuple[Extent, ...], axis: int, by: Extent) -> tuple[Extent, .
     return tuple(plain(start + by) if number == axis else start for number, start in enumerate(starts))
 
 
-def _sorted(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+def sorted_loops(loops: Sequence[Loop]) -> tuple[Loop, ...]:
     """Return loops in the order of axes, those of an axis by their steps as far as these are known."""
 
     def key(loop: Loop) -> tuple[int, int]:
@@ -143,7 +132,8 @@ def _sorted(loops: Sequence[Loop]) -> tuple[Loop, ...]:
     return tuple(sorted(loops, key=key))
 
 
-def _require_static(*extents: Extent) -> None:
+def require_static(*extents: Extent) -> None:
+    """Raise CannotMoveError if an extent is symbolic."""
     if not all(isinstance(extent, int) for extent in extents):
         raise CannotMoveError("extents that are not known")
 
@@ -156,7 +146,7 @@ def _sliced(box: Box, axis: int, begin: Extent, count: Extent, step: int, extent
         made = [replace(loop, extent=count, stride=plain(loop.stride * step))] if not equal(count, 1) else []
         loops = [part for other in box.loops for part in (made if other is loop else [other])]
         return [replace(box, offset=plain(box.offset + begin * loop.stride), loops=tuple(loops))]
-    _require_static(begin, count, box.starts[axis], *(value for o in along for value in (o.extent, o.step)))
+    require_static(begin, count, box.starts[axis], *(value for o in along for value in (o.extent, o.step)))
     if step < 0:
         first = begin + (count - 1) * step
         return [_mirrored(part, axis, count) for part in _sliced(box, axis, first, count, -step, extent)]
@@ -217,121 +207,3 @@ def _mirrored(box: Box, axis: int, extent: int) -> Box:
     offset = plain(box.offset + sum((loop.extent - 1) * loop.stride for loop in along))
     loops = [replace(loop, stride=plain(-loop.stride)) if loop.axis == axis else loop for loop in box.loops]
     return replace(box, offset=offset, starts=starts, loops=tuple(loops))
-
-
-def _groups(before: Shape, after: Shape) -> list[tuple[range, range]]:
-    """Return the shortest groups of axes of two shapes that have as many elements. Raises CannotMoveError."""
-    groups: list[tuple[range, range]] = []
-    i = j = 0
-    while i < len(before) and j < len(after):
-        ends = ((m, n) for total in range(2, len(before) + len(after) + 1) for m in range(i + 1, len(before) + 1)
-                for n in range(j + 1, len(after) + 1) if m - i + n - j == total)  # fmt: skip
-        found = next(((m, n) for m, n in ends if equal(product(before[i:m]), product(after[j:n]))), None)
-        if found is None:
-            raise CannotMoveError("a reshape of extents that are not known to be equal")
-        groups.append((range(i, found[0]), range(j, found[1])))
-        i, j = found
-    if not groups:
-        return [(range(len(before)), range(len(after)))]
-    last = groups[-1]
-    groups[-1] = (range(last[0].start, len(before)), range(last[1].start, len(after)))  # axes of extent 1
-    return groups
-
-
-def _flattened(box: Box, shape: Shape, groups: Sequence[range]) -> Box:
-    """Return a box with one axis for each group of axes."""
-    starts, loops = [], []
-    for number, group in enumerate(groups):
-        strides = {axis: product(shape[axis + 1 : group.stop]) for axis in group}
-        starts.append(plain(sum((box.starts[axis] * strides[axis] for axis in group), plain(0))))
-        loops += [
-            Loop(number, loop.extent, plain(loop.step * strides[loop.axis]), loop.stride)
-            for loop in box.loops
-            if loop.axis in group
-        ]
-    return replace(box, starts=tuple(starts), loops=tuple(loops))
-
-
-def _unflattened(box: Box, group: int, extents: Sequence[Extent]) -> list[Box]:
-    """Return a box with axes of ``extents`` in place of one axis. Raises CannotMoveError."""
-    pitches = [product(extents[axis + 1 :]) for axis in range(len(extents))]
-    more = len(extents) - 1
-
-    def split(starts: Sequence[Extent], made: Sequence[Loop], part: Box) -> Box:
-        others = [replace(o, axis=o.axis + more) if o.axis > group else o for o in part.loops if o.axis != group]
-        at = (*part.starts[:group], *starts, *part.starts[group + 1 :])
-        return replace(part, starts=at, loops=_sorted([*others, *made]))
-
-    if not more:
-        return [box]
-    direct = _direct(box, group, extents, pitches)
-    if direct is not None:
-        return [split((0,) * len(extents), direct, box)]
-    _require_static(box.starts[group], *pitches, *(loop.step for loop in box.along(group)))
-    boxes, pending = [], [box]
-    while pending:
-        part = pending.pop()
-        starts, rest = [], part.starts[group]
-        for pitch in pitches:
-            starts.append(rest // pitch)
-            rest %= pitch
-        made = [_placed(loop, group, pitches) for loop in part.along(group)]
-        cut = _cut(part, group, starts, made, extents)
-        if cut is None:
-            boxes.append(split(starts, made, part))
-        pending += cut or []
-    return boxes
-
-
-def _direct(box: Box, group: int, extents: Sequence[Extent], pitches: Sequence[Extent]) -> list[Loop] | None:
-    """Return the loops along the axes of a group if a box has all of it, in one loop or in a loop for each axis."""
-    along = box.along(group)
-    if not equal(box.starts[group], 0):
-        return None
-    if len(along) == 1 and equal(along[0].step, 1) and equal(along[0].extent, product(extents)):
-        stride = along[0].stride
-        pairs = enumerate(zip(extents, pitches, strict=True))
-        return [Loop(group + n, e, 1, plain(stride * pitch)) for n, (e, pitch) in pairs if not equal(e, 1)]
-    made = []
-    for loop in along:
-        pairs = enumerate(zip(extents, pitches, strict=True))
-        place = next((n for n, (e, pitch) in pairs if equal(loop.extent, e) and equal(loop.step, pitch)), None)
-        if place is None:
-            return None
-        made.append(Loop(group + place, loop.extent, 1, loop.stride))
-    return made
-
-
-def _placed(loop: Loop, group: int, pitches: Sequence[int]) -> Loop:
-    """Return a loop along the axis that it steps along."""
-    axis = next(number for number, pitch in enumerate(pitches) if pitch <= loop.step)
-    if loop.step % pitches[axis]:
-        raise CannotMoveError("a reshape that divides no steps")
-    return replace(loop, axis=group + axis, step=loop.step // pitches[axis])
-
-
-def _cut(
-    box: Box, group: int, starts: Sequence[int], made: Sequence[Loop], extents: Sequence[Extent]
-) -> list[Box] | None:
-    """Return the parts of a box that goes beyond the end of an axis into the next row; None if it does not."""
-    for axis in reversed(range(1, len(extents))):
-        pairs = [(old, new) for old, new in zip(box.along(group), made, strict=True) if new.axis == group + axis]
-        if not pairs:
-            continue
-        _require_static(extents[axis], *(new.extent for _, new in pairs))
-        if starts[axis] + sum((new.extent - 1) * new.step for _, new in pairs) < extents[axis]:
-            continue
-        old, new = max(pairs, key=lambda pair: pair[1].step)
-        inner = sum((other.extent - 1) * other.step for _, other in pairs) - (new.extent - 1) * new.step
-        period, rest = divmod(extents[axis], new.step)
-        if rest or starts[axis] % new.step + inner >= new.step:
-            return [box.without(old, number) for number in range(new.extent)]
-        head = min((period - starts[axis] // new.step) % period, new.extent)
-        rows, tail = divmod(new.extent - head, period)
-        parts = [box.part(old, 0, head)] if head else []
-        if rows:
-            first = box.part(old, head, period)
-            stride = Loop(group, rows, period * old.step, period * old.stride)
-            parts.append(replace(first, loops=_sorted([*first.loops, stride])) if rows > 1 else first)
-        return [*parts, box.part(old, head + rows * period, tail)] if tail else parts
-    return None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from packager.backends.ccompiler.core.box_reshape import reshaped
 from packager.backends.ccompiler.core.boxes import Box, CannotMoveError, Moved, whole
 from packager.backends.ccompiler.core.moves import MOST_BOXES, Broadcast, Concat, Move, Permute
 from packager.backends.ccompiler.core.operations import MOVES, Operand, Operation, Tensor, Use
@@ -115,7 +116,7 @@ def _compose(
                 parts.append(whole(_place(sources, Use(use.tensor, use.tensor.shape)), use.shape))
                 continue
             part = _renumbered(before[0], [_place(sources, source) for source in before[1]])
-            parts.append(part if part.shape == use.shape else part.reshaped(use.shape))
+            parts.append(part if part.shape == use.shape else reshaped(part, use.shape))
         result = move.apply(parts)
     except CannotMoveError:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from packager.backends.base import Found
+from packager.backends.ccompiler.core.box_reshape import reshaped
 from packager.backends.ccompiler.core.boxes import CannotMoveError, Moved, concatenated, filled, whole
 from packager.backends.ccompiler.core.expressions import CTYPES
 from packager.backends.ccompiler.core.shapes import Extent, Shape, equal
@@ -105,7 +107,7 @@ class Broadcast:
         (moved,) = parts
         missing = len(self.shape) - len(moved.shape)
         if missing:
-            moved = moved.reshaped(Shape((*[1] * missing, *moved.shape)))
+            moved = reshaped(moved, Shape((*[1] * missing, *moved.shape)))
         for axis, extent in enumerate(self.shape):
             if not equal(extent, moved.shape[axis]):
                 moved = moved.repeated(axis, extent)
@@ -156,13 +158,13 @@ def tensors_of(call: Any) -> list[Any]:
 
 def _read_slice(call: Any, shape: Shape, result: Shape) -> Slice | None:
     lists = [list(argument.fields) for argument in call.args[1:] if isinstance(argument, relax.Tuple)]
-    if len(lists) != len(call.args) - 1 or not all(isinstance(n, tirx.IntImm) for n in (*lists[0], *lists[1])):
-        return None
+    if len(lists) != len(call.args) - 1 or not all(isinstance(n, tirx.IntImm) for n in itertools.chain(*lists)):
+        return None  # a partition has no symbolic bounds: its dims are those of its arguments
     steps = lists[3] if len(lists) > 3 else [1] * len(lists[0])
     ranges = []
     for position, (axis, begin) in enumerate(zip(map(int, lists[0]), map(int, lists[1]), strict=True)):
         step, extent, end = int(steps[position]), shape[axis], lists[2][position]
-        if isinstance(extent, int) and isinstance(end, tirx.IntImm):
+        if isinstance(extent, int):
             found = range(*slice(begin, int(end), step).indices(extent))
             if not equal(len(found), result[axis]):
                 return None

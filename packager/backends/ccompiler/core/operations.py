@@ -163,7 +163,7 @@ class _Reader:
         results = self._results(body if isinstance(body, list) else [body], len(inputs))
         return Graph(
             inputs=tuple(inputs),
-            operations=tuple(_multiplied(self.operations, results)),
+            operations=tuple(self.operations),
             results=tuple(results),
             variables=_variables(self.function),
             constants=constants,
@@ -288,22 +288,3 @@ def _variables(function: relax.Function) -> tuple[tirx.Var, ...]:
     """Return the shape variables of the parameters, in order of appearance."""
     extents = (extent for parameter in function.params for extent in parameter.ty.shape.values)
     return tuple(IdentitySet(extent for extent in extents if isinstance(extent, tirx.Var)))
-
-
-def _multiplied(operations: list[Operation], results: list[Tensor]) -> list[Operation]:
-    """Replace divisions by a number that only ``erf`` reads, as in GELU, by products, which are as accurate there."""
-    readers: dict[int, set[str]] = {tensor.index: {"result"} for tensor in results}
-    for operation in operations:
-        for use in operation.uses:
-            readers.setdefault(use.tensor.index, set()).add(operation.name)
-
-    def multiplied(operation: Operation) -> Operation:
-        number = operation.operands[-1] if operation.operands else None
-        read_by_erf = readers.get(operation.result.index) == {"erf"}
-        if operation.name != "divide" or not read_by_erf or not isinstance(number, Literal) or not number.value:
-            return operation
-        return replace(
-            operation, name="multiply", operands=(operation.operands[0], replace(number, value=1 / number.value))
-        )
-
-    return list(map(multiplied, operations))

@@ -1,6 +1,6 @@
 """Converters of data movement that TVM's importer lacks, or supports with constants only; and Det, IsInf.
 
-ONNX operators OneHot (11), Pad (25), Reshape (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
+ONNX operators OneHot (11), Reshape (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
 BatchNormalization in training mode (15).
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx, topi
+from tvm import relax, te, tirx
 
 from packager.frontends.onnx.ops.operands import (
     Convert,
@@ -20,15 +20,10 @@ from packager.frontends.onnx.ops.operands import (
     dtype_of,
     extents,
     known,
-    optional,
     output_count,
     static_extents,
-    text,
 )
 from packager.graph.dataflow import shape_of
-
-# Modes of Pad, and what Relax calls them.
-PAD_MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
 
 
 def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -51,82 +46,6 @@ def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _c
         return te.compute(shape, element, name="one_hot")
 
     return builder.call_te(compute, indices, values, primfunc_name_hint="one_hot")
-
-
-def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Pad by extents, or with a value computed at run time; TVM's importer supports constants only."""
-    value, mode = optional(inputs, 2), text(attributes, "mode", "constant")
-    sized = isinstance(inputs[1], relax.ShapeExpr) and constant(inputs[1], attributes) is None
-    if not sized and (value is None or constant(value, attributes) is not None or mode != "constant"):
-        padded = _plain_pad(inputs, attributes, mode)
-        return convert("Pad", list(inputs), attributes) if padded is None else padded
-    data = inputs[0]
-    pads = list(inputs[1].values) if sized else known(inputs[1], attributes, "an input of Pad (pads)").tolist()
-    rank = data.ty.ndim
-    axes = list(range(rank))
-    if optional(inputs, 3) is not None:
-        axes = [int(axis) % rank for axis in known(inputs[3], attributes, "the axes of Pad")]
-    before, after = [0] * rank, [0] * rank
-    for number, axis in enumerate(axes):
-        before[axis], after[axis] = pads[number], pads[len(axes) + number]
-    filler = relax.const(0, dtype_of(data)) if value is None else value
-    if not sized:
-
-        def compute(x: Any, filler: Any) -> Any:
-            return topi.nn.pad(x, before, after, filler(*[0] * len(filler.shape)))
-
-        return builder.call_te(compute, data, filler, primfunc_name_hint="pad")
-    return builder.call_te(_padded, data, filler, before, after, mode, primfunc_name_hint="pad")
-
-
-def _plain_pad(inputs: Sequence[Any], attributes: dict[str, Any], mode: str) -> Any | None:
-    """Return Relax's operator where it does the same, which passes and backends know, unlike loops; else None."""
-    data, value = inputs[0], optional(inputs, 2)
-    shape, given = shape_of(data), constant(inputs[1], attributes) if len(inputs) > 1 else attributes.get("pads")
-    if shape is None or given is None or mode not in PAD_MODES:
-        return None
-    pads = [int(width) for width in np.asarray(given).reshape(-1)]
-    axes = list(range(len(shape)))
-    if optional(inputs, 3) is not None:
-        axes = [int(axis) % len(shape) for axis in known(inputs[3], attributes, "the axes of Pad")]
-    filler = attributes.get("value", 0.0) if value is None else np.asarray(constant(value, attributes)).item()
-    if len(pads) != 2 * len(axes) or len(set(axes)) < len(axes) or min(pads, default=0) < 0:
-        return None
-    widths = [0] * (2 * len(shape))
-    for number, axis in enumerate(axes):
-        widths[2 * axis], widths[2 * axis + 1] = pads[number], pads[len(axes) + number]
-        enough = isinstance(shape[axis], int) and max(pads[number], pads[len(axes) + number]) < shape[axis]
-        if mode != "constant" and not enough:
-            return None
-    if isinstance(filler, int) and int(float(filler)) != filler:  # the operator's value is a double
-        return None
-    return relax.op.nn.pad(data, widths, PAD_MODES[mode], float(filler))
-
-
-def _padded(x: Any, filler: Any, before: Sequence[Any], after: Sequence[Any], mode: str) -> Any:
-    """Return ``x`` padded by extents; those below zero cut off."""
-    if mode not in ("constant", "edge", "reflect", "wrap"):
-        raise ValueError(f"mode {mode!r} is none of Pad")
-
-    def element(*at: Any) -> Any:
-        inside, source = [], []
-        for index, start, extent in zip(at, before, x.shape, strict=True):
-            place = index - start
-            if mode == "constant":
-                inside += [place >= 0, place < extent]
-            elif mode == "wrap":
-                place = tirx.floormod(place, extent)
-            elif mode == "reflect":
-                place = tirx.Select(place < 0, 0 - place, place)
-                place = tirx.Select(place >= extent, 2 * extent - 2 - place, place)
-            # Reflections of more than an extent are not defined, but have to stay in the memory.
-            source.append(place if mode in ("constant", "wrap") else tirx.max(tirx.min(place, extent - 1), 0))
-        if mode == "constant":
-            return tirx.if_then_else(tirx.all(*inside), x(*source), filler(*[0] * len(filler.shape)))
-        return x(*source)
-
-    shape = [extent + start + end for extent, start, end in zip(x.shape, before, after, strict=True)]
-    return te.compute(shape, element, name="pad")
 
 
 def _reshape(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -291,7 +210,6 @@ def _batch_norm(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
 
 CONVERTERS: Mapping[str, Converter] = {
     "OneHot": _one_hot,
-    "Pad": _pad,
     "ReverseSequence": _reverse_sequence,
     "Reshape": _reshape,
     "Col2Im": _columns_to_image,

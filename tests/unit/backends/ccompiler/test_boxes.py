@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("tvm")
 from tvm import tirx
 
+from packager.backends.ccompiler.core.box_reshape import reshaped
 from packager.backends.ccompiler.core.boxes import CannotMoveError, Moved, whole
 from packager.backends.ccompiler.core.copies import Copy, pieces_of
 from packager.backends.ccompiler.core.moves import Concat, Move, Pad, Permute, Repeat, Slice
@@ -79,7 +80,7 @@ def test_chains(seed: int) -> None:
             break
         try:
             if isinstance(move, Shape):
-                made = moved.reshaped(move)
+                made = reshaped(moved, move)
             elif (
                 isinstance(move, Slice)
                 and move.ranges[0][3] == 1
@@ -107,8 +108,8 @@ def merged_windows(rows: int, window: int, channels: int) -> Moved:
         parts = [moved.sliced(axis, shift, rows - shift), moved.sliced(axis, 0, shift)]
         moved = Concat(axis).apply(parts)
     count = rows // window
-    moved = moved.reshaped(Shape((1, count, window, count, window, channels))).permuted((0, 1, 3, 2, 4, 5))
-    return moved.reshaped(Shape((count * count, window * window, channels)))
+    moved = reshaped(moved, Shape((1, count, window, count, window, channels))).permuted((0, 1, 3, 2, 4, 5))
+    return reshaped(moved, Shape((count * count, window * window, channels)))
 
 
 def test_pieces_are_few() -> None:
@@ -117,16 +118,16 @@ def test_pieces_are_few() -> None:
     quarters = [plane.sliced(1, i, 4, 2).sliced(2, j, 3, 2) for j in (0, 1) for i in (0, 1)]
     assert len(pieces_of(Concat(3).apply(quarters))) == 1
     line = whole(0, Shape((1, 4000)))
-    frames = [line.sliced(1, 160 * n, 400).reshaped(Shape((1, 1, 400))) for n in range(20)]
+    frames = [reshaped(line.sliced(1, 160 * n, 400), Shape((1, 1, 400))) for n in range(20)]
     assert len(pieces_of(Concat(1).apply(frames))) == 1
 
 
 def test_symbolic_batch_and_rows() -> None:
     n, m = (tirx.Var(name, "int64") for name in "nm")
-    moved = whole(0, Shape((n, 14, 14, 8))).reshaped(Shape((n, 2, 7, 2, 7, 8))).permuted((0, 1, 3, 2, 4, 5))
-    moved = moved.reshaped(Shape((n * 4, 49, 8)))
+    moved = reshaped(whole(0, Shape((n, 14, 14, 8))), Shape((n, 2, 7, 2, 7, 8))).permuted((0, 1, 3, 2, 4, 5))
+    moved = reshaped(moved, Shape((n * 4, 49, 8)))
     assert len(pieces_of(moved)) == 1
-    heads = whole(0, Shape((n, m, 24))).reshaped(Shape((n, m, 4, 6))).permuted((0, 2, 1, 3))
-    assert len(pieces_of(heads.reshaped(Shape((n * 4, m, 6))))) == 1
+    heads = reshaped(whole(0, Shape((n, m, 24))), Shape((n, m, 4, 6))).permuted((0, 2, 1, 3))
+    assert len(pieces_of(reshaped(heads, Shape((n * 4, m, 6))))) == 1
     with pytest.raises(CannotMoveError):
-        whole(0, Shape((n, m))).permuted((1, 0)).reshaped(Shape((n, m)))
+        reshaped(whole(0, Shape((n, m))).permuted((1, 0)), Shape((n, m)))
