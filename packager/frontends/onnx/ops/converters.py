@@ -16,7 +16,6 @@ from packager.frontends.onnx.ops import (
     elementwise,
     fourier,
     gather_pad,
-    padding,
     random_numbers,
     reductions,
     scatter,
@@ -32,6 +31,7 @@ from packager.frontends.onnx.ops.nn import (
     attention,
     deform_conv,
     normalization,
+    padding,
     pooling,
     recurrent,
     resize,
@@ -42,10 +42,10 @@ from packager.frontends.onnx.ops.quantization import block_weights, integer_math
 from packager.frontends.onnx.ops.run_time import choose, sizes
 
 FAMILIES = (
-    *(checked_extents, cumulative, elementwise, fourier, gather_pad, padding, random_numbers),
+    *(checked_extents, cumulative, elementwise, fourier, gather_pad, random_numbers),
     *(choose, reductions, scatter, sequences, sizes, slice_range, sorting, tfidf, topk),
     *(linear, preprocessing, svm, trees),
-    *(activations, attention, deform_conv, normalization, pooling, recurrent, resize, roi_align),
+    *(activations, attention, deform_conv, normalization, padding, pooling, recurrent, resize, roi_align),
     *(block_weights, integer_math, narrow_types, quantization),
 )
 
