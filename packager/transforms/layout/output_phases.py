@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 # The maximum of convolutions that one transposed convolution becomes.
 MOST_PARTS = 16
+# That maximum for depthwise ones of lines and planes: a phase is fast, but not several filters of a channel.
+MOST_DEPTHWISE_PARTS = 64
 # Estimates of time, in multiply-adds of a product: moving an element, and a call.
 MOVE = 16
 CALL = 20_000
@@ -96,7 +98,9 @@ class Channels:
 def plan_axes(axes: Sequence[Axis], channels: Channels) -> tuple[AxisPlan, ...] | None:
     """Return the plans of all axes that are estimated to be the fastest together; None if there is none."""
     options = itertools.product(*(tuple(_options(axis)) for axis in axes))
-    fitting = [plans for plans in options if math.prod(len(plan.parts) for plan in plans) <= MOST_PARTS]
+    is_depthwise = channels.groups > 1 and channels.inputs == 1 and len(axes) < 3
+    most = MOST_DEPTHWISE_PARTS if is_depthwise else MOST_PARTS
+    fitting = [plans for plans in options if math.prod(len(plan.parts) for plan in plans) <= most]
     return min(fitting, key=lambda plans: _cost(axes, plans, channels), default=None)
 
 
