@@ -16,6 +16,7 @@ from packager.transforms.quantize.block_products import keep_block_weights
 from packager.transforms.quantize.float8 import convert_float8_matmuls
 from packager.transforms.quantize.quantize import convert_qdq
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
+from packager.transforms.simplify.merge_pads import merge_pads
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms
 from packager.transforms.simplify.regroup_norms import regroup_norms
@@ -47,6 +48,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     if bounds:
         module = with_main(module, module["main"].with_attr("tir_var_upper_bound", bounds))
     module, constants = fold_inline(apply(SIMPLIFY, module)), model.constants()
+    # Kernels of ``cutlass`` pad both sides of an axis alike.
+    module = merge_pads(apply(TIDY, drop_no_ops(module)), symmetric=device == "cuda")
     if wanted.integer_matmuls:
         module, constants = convert_qdq(apply(TIDY, module), num_inputs, constants)
     if wanted.float8_matmuls:

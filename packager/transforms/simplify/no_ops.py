@@ -1,5 +1,5 @@
 """Drops no-ops: casts to the same type, broadcasts to the same shape, views of views, reductions of one element,
-permutations and their inverses, dropout.
+permutations and their inverses, pads by nothing, dropout.
 
 Frontends emit them liberally. They would break pattern matching (a matmul and its bias) and CSE.
 """
@@ -46,6 +46,8 @@ def _reduced(binding: Any, made: IdentityMap[Any]) -> Any:
         made_by: Any = made.get(call.tuple_value)
         return relax.VarBinding(binding.var, made_by.args[0]) if operator_of(made_by) == "nn.dropout" else binding
     if operator_of(call) in REDUCTIONS and structural_equal(call.args[0].ty, call.ty):
+        return relax.VarBinding(binding.var, call.args[0])
+    if operator_of(call) == "nn.pad" and not any(map(int, call.attrs.pad_width)):
         return relax.VarBinding(binding.var, call.args[0])
     if operator_of(call) == "permute_dims":
         inner: Any = made.get(call.args[0])

@@ -43,3 +43,38 @@ def test_pads_that_are_computed(mode: str, tmp_path: Path) -> None:
     for length in (9, 16, 13):
         x = rng.standard_normal((2, 3, length)).astype(np.float32)
         check_with_onnxruntime(model, {"x": x}, tmp_path, {"n": (1, 2), "rows": (2, 4), "length": (8, 20)})
+
+
+def padded_as_by_tensorflow() -> onnx.ModelProto:
+    """Convolve images that are padded on one side, by nothing, in a mode, by ``auto_pad``, and crop the last one."""
+    pads = {"none": [0] * 8, "end": [0, 0, 0, 0, 0, 0, 1, 2], "around": [0, 0, 1, 2, 0, 0, 3, 1]}
+    pads |= {"channels": [0, 1, 0, 0, 0, 2, 0, 0], "less": [0, 0, -1, 0, 0, 0, 0, -2]}
+    nodes = [
+        helper.make_node("Pad", ["x", "end"], ["p0"]),
+        helper.make_node("Conv", ["p0", "w3"], ["a"], strides=[2, 2]),
+        helper.make_node("Pad", ["a", "none"], ["p1"]),
+        helper.make_node("Conv", ["p1", "w1"], ["b"], pads=[1, 0, 0, 2]),
+        helper.make_node("Conv", ["b", "w5"], ["c"], auto_pad="SAME_UPPER", strides=[2, 1], group=8),
+        helper.make_node("Conv", ["c", "w5"], ["d"], auto_pad="SAME_LOWER", group=8),
+        helper.make_node("Pad", ["d", "around"], ["e"], mode="reflect"),
+        helper.make_node("Pad", ["e", "around"], ["f"], mode="edge"),
+        helper.make_node("Pad", ["f", "around"], ["g"], mode="wrap"),
+        helper.make_node("Pad", ["g", "channels"], ["h"]),  # of channels: no convolution takes them in
+        helper.make_node("Conv", ["h", "w11"], ["i"], pads=[1, 1, 1, 1]),
+        helper.make_node("Pad", ["i", "around", "one"], ["j"]),  # not zeros
+        helper.make_node("Conv", ["j", "w1"], ["k"]),
+        helper.make_node("Pad", ["k", "less"], ["y"]),
+    ]
+    rng = np.random.default_rng(3)
+    shapes = {"w3": (8, 3, 3, 3), "w1": (8, 8, 1, 1), "w5": (8, 1, 5, 4), "w11": (8, 11, 3, 3)}
+    constants = {name: np.asarray(value, np.int64) for name, value in pads.items()}
+    constants |= {name: rng.standard_normal(shape).astype(np.float32) / 4 for name, shape in shapes.items()}
+    constants["one"] = np.float32(1)
+    return model_of(nodes, {"x": (np.float32, ("n", 3, "height", 17))}, {"y": FLOAT}, constants, opset=19)
+
+
+def test_pads_of_convolutions(tmp_path: Path) -> None:
+    model = padded_as_by_tensorflow()
+    x = np.random.default_rng(4).standard_normal((2, 3, 22, 17)).astype(np.float32)
+    check_with_onnxruntime(model, {"x": x}, tmp_path, {"n": (2, 2), "height": (22, 22)})
+    check_with_onnxruntime(model, {"x": x}, tmp_path, {"n": (1, 2), "height": (20, 30)})

@@ -15,8 +15,8 @@ from packager.frontends.onnx.ops import (
     cumulative,
     elementwise,
     fourier,
-    gather_pad,
     random_numbers,
+    rearrange,
     reductions,
     scatter,
     sequences,
@@ -29,6 +29,7 @@ from packager.frontends.onnx.ops.ml import linear, preprocessing, svm, trees
 from packager.frontends.onnx.ops.nn import (
     activations,
     attention,
+    convolution,
     deform_conv,
     normalization,
     padding,
@@ -42,10 +43,11 @@ from packager.frontends.onnx.ops.quantization import block_weights, integer_math
 from packager.frontends.onnx.ops.run_time import choose, sizes
 
 FAMILIES = (
-    *(checked_extents, cumulative, elementwise, fourier, gather_pad, random_numbers),
+    *(checked_extents, cumulative, elementwise, fourier, rearrange, random_numbers),
     *(choose, reductions, scatter, sequences, sizes, slice_range, sorting, tfidf, topk),
     *(linear, preprocessing, svm, trees),
-    *(activations, attention, deform_conv, normalization, padding, pooling, recurrent, resize, roi_align),
+    *(activations, attention, convolution, deform_conv, normalization, padding, pooling),
+    *(recurrent, resize, roi_align),
     *(block_weights, integer_math, narrow_types, quantization),
 )
 

@@ -20,8 +20,8 @@ def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
     value, mode = optional(inputs, 2), text(attributes, "mode", "constant")
     sized = isinstance(inputs[1], relax.ShapeExpr) and constant(inputs[1], attributes) is None
     if not sized and (value is None or constant(value, attributes) is not None or mode != "constant"):
-        padded = _plain_pad(inputs, attributes, mode)
-        return convert("Pad", list(inputs), attributes) if padded is None else padded
+        operator = _plain_pad(inputs, attributes, mode)
+        return convert("Pad", list(inputs), attributes) if operator is None else operator
     data = inputs[0]
     pads = list(inputs[1].values) if sized else known(inputs[1], attributes, "an input of Pad (pads)").tolist()
     rank = data.ty.ndim
@@ -38,7 +38,7 @@ def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
             return topi.nn.pad(x, before, after, filler(*[0] * len(filler.shape)))
 
         return builder.call_te(compute, data, filler, primfunc_name_hint="pad")
-    return builder.call_te(_padded, data, filler, before, after, mode, primfunc_name_hint="pad")
+    return builder.call_te(padded, data, filler, before, after, mode, primfunc_name_hint="pad")
 
 
 def _plain_pad(inputs: Sequence[Any], attributes: dict[str, Any], mode: str) -> Any | None:
@@ -65,7 +65,7 @@ def _plain_pad(inputs: Sequence[Any], attributes: dict[str, Any], mode: str) -> 
     return relax.op.nn.pad(data, widths, PAD_MODES[mode], float(filler))
 
 
-def _padded(x: Any, filler: Any, before: Sequence[Any], after: Sequence[Any], mode: str) -> Any:
+def padded(x: Any, filler: Any, before: Sequence[Any], after: Sequence[Any], mode: str) -> Any:
     """Return ``x`` padded by extents; those below zero cut off."""
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise ValueError(f"mode {mode!r} is none of Pad")

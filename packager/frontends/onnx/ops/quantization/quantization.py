@@ -16,6 +16,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import get_type
 
+from packager.frontends.onnx.ops.nn.convolution import convolve
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, optional
 
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
@@ -107,7 +108,7 @@ def _qlinear_conv(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any
     if bias and bias[0] is not None:
         scale = builder.emit(relax.op.multiply(x_scale, w_scale))
         added = _dequantized(builder, bias[0], scale, relax.const(0, "int32"), 0)
-    result = builder.emit(convert("Conv", [data, weight, added], attributes))
+    result = builder.emit(convolve(builder, [data, weight, added], attributes, convert))
     return _quantized(builder, result, y_scale, y_zero, 1)
 
 
@@ -130,7 +131,7 @@ def _conv_integer(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any
             origin = builder.emit(relax.op.reshape(origin, [-1] + [1] * (data.ty.ndim - 1)))
         return builder.emit(relax.op.subtract(whole, origin))
 
-    return convert("Conv", [without(x_zero, x), without(w_zero, w), None], attributes)
+    return convolve(builder, [without(x_zero, x), without(w_zero, w), None], attributes, convert)
 
 
 CONVERTERS: Mapping[str, Converter] = {
