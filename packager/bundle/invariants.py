@@ -71,6 +71,12 @@ def _of_tensors(model: Manifest | Entry, where: str) -> Iterator[tuple[str, str]
         ends = (*dim.buckets[:1], *dim.buckets[-1:])
         if dim.buckets and (list(dim.buckets) != sorted(dim.buckets) or ends != (dim.min, dim.max)):
             yield f"{where}.dims[{index}].buckets", f"must increase from min {dim.min} to max {dim.max}"
+    for index, part in enumerate(model.parts):
+        for name in part.extents:
+            if name not in known - dims:
+                yield f"{where}.parts[{index}].extents", f"{strict_json.shown(name)} is not a run-time extent"
+        if part.first > part.last:
+            yield f"{where}.parts[{index}]", f"first {part.first} is greater than last {part.last}"
     seeds = {tensor.name for tensor in model.inputs if (tensor.dtype, tensor.shape) == ("int64", ())}
     for index, node in enumerate(model.model.random):
         if node.seed is not None and node.seed not in seeds:
@@ -99,7 +105,7 @@ def _of_entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     if not manifest.entries:
         return
     first = manifest.entries[0]
-    for key in ("dims", "inputs", "outputs", "extents"):
+    for key in ("dims", "inputs", "outputs", "extents", "parts"):
         if getattr(manifest, key) != getattr(first, key):
             yield f"$.entries[0].{key}", f"differs from the manifest's {key}"
     states = {state.name for state in manifest.states}

@@ -73,6 +73,22 @@ class RunTimeExtent:
 
 
 @dataclass(frozen=True)
+class RunPart:
+    """Part of a run of a CUDA bundle that is no CUDA graph as a whole.
+
+    ``graph``: calls ``first`` to ``last``, numbered from 1, are a CUDA graph, one for each value of ``extents``.
+    ``launches``: these calls are launched. ``wait``: the host waits to read ``extents``, or whether a loop goes on if
+    there are none. ``repeated``: in a loop that the host repeats.
+    """
+
+    kind: Literal["graph", "launches", "wait"]
+    first: Count = 0
+    last: Count = 0
+    extents: tuple[Identifier, ...] = ()
+    repeated: bool = False
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """A model input or output; each extent is an integer, a dim, or (outputs only) an expression over dims and run-time
     extents. ``labels`` (outputs only) are names of classes: element ``i`` names the class ``i`` of an output of
@@ -114,6 +130,7 @@ class Entry:
     outputs: Annotated[tuple[TensorSpec, ...], Unique("name")]
     states: Annotated[tuple[Name, ...], Unique()]
     extents: Annotated[tuple[RunTimeExtent, ...], Unique("name")] = ()
+    parts: tuple[RunPart, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -227,8 +244,8 @@ class Golden:
 class Manifest:
     """Describes a bundle completely, without executing it.
 
-    ``dims``, ``inputs``, ``outputs`` and ``extents`` repeat those of the first entry; ``entries`` is empty in a bundle
-    of one model. Bundles of before 0.1.0 have no ``provenance`` and no ``extents``.
+    ``dims``, ``inputs``, ``outputs``, ``extents`` and ``parts`` repeat those of the first entry; ``entries`` is empty
+    in a bundle of one model. Bundles of before 0.1.0 have no ``provenance``, no ``extents`` and no ``parts``.
     """
 
     schema_version: Literal[1]
@@ -255,6 +272,7 @@ class Manifest:
     golden: Golden | None
     provenance: Provenance | None = None
     extents: Annotated[tuple[RunTimeExtent, ...], Unique("name")] = ()
+    parts: tuple[RunPart, ...] = ()
 
     def to_json(self) -> bytes:
         """Return the canonical JSON text, without padding."""
@@ -263,7 +281,8 @@ class Manifest:
     def every_entry(self) -> tuple[Entry, ...]:
         """Return the bundle's entries; a bundle of one model has one, named like the model."""
         states = tuple(state.name for state in self.states)
-        first = Entry(self.model.name, self.model, self.dims, self.inputs, self.outputs, states, self.extents)
+        tensors = self.dims, self.inputs, self.outputs
+        first = Entry(self.model.name, self.model, *tensors, states, self.extents, self.parts)
         return self.entries or (first,)
 
     def primitives(self) -> Iterator[tuple[str, Primitive]]:

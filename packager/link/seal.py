@@ -25,6 +25,7 @@ from packager.bundle.section import LARGEST_TEXT, write_manifest
 from packager.codegen.sysroot import C_LIBRARY
 from packager.errors import BackendError, ModelError
 from packager.ir.link_plan import LinkedFile, LinkPlan
+from packager.link.segments import parts_of
 from packager.version import __version__
 
 # Capacity for facts known only after linking: numbers grow by a few digits, lists of names by a few entries.
@@ -164,7 +165,10 @@ def _backend_record(kind: str, link_plan: LinkPlan) -> BackendRecord:
 
 def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, golden: Golden | None) -> Manifest:
     plan = link_plan.plan
-    entries = tuple(Entry(e.name, e.source, e.dims, e.inputs, e.outputs, e.states, e.extents) for e in plan.entries)
+    entries = tuple(
+        Entry(e.name, e.source, e.dims, e.inputs, e.outputs, e.states, e.extents, parts_of(e) if link_plan.cuda else ())
+        for e in plan.entries
+    )
     return Manifest(
         schema_version=SCHEMA_VERSION,
         packager_version=__version__,
@@ -192,4 +196,5 @@ def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, gol
         golden=golden,
         provenance=link_plan.provenance,
         extents=entries[0].extents,
+        parts=entries[0].parts,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from packager.bundle.manifest import RunPart
 from packager.graph import symbolic
 from packager.ir.call_plan import (
     Alternate,
@@ -246,48 +247,37 @@ def _indices(memory: Memory) -> Iterator[Index]:
             yield from (*_indices(memory.initial), *_indices(memory.following))
 
 
-def describe(run: EntryPlan) -> list[str]:
-    """Return a line for each segment, each group of launches that are in none, and each wait of the host between."""
-    lines: list[str] = []
-    launched: list[int] = []
-    read: list[str] = []
+def parts_of(run: EntryPlan) -> tuple[RunPart, ...]:
+    """Return the manifest's description of the parts of a run; () of one that is a graph as a whole."""
+    if not is_split(run):
+        return ()
+    found: list[RunPart] = []
+    repeated = 0  # loops around
 
-    def flush() -> None:
-        if launched:
-            lines.append(f"{_calls(launched)} launched")
-        if read:
-            lines.append(f"the host waits, and reads {', '.join(read)}")
-        launched.clear()
-        read.clear()
+    def add(part: RunPart) -> None:
+        """Add a part; what is alike and in a row is one."""
+        last = found[-1] if found and part.kind != "graph" and found[-1].kind == part.kind else None
+        if last is None or last.repeated != part.repeated or not (part.extents or part.kind == "launches"):
+            found.append(part)
+            return
+        found[-1] = replace(last, last=part.last, extents=(*last.extents, *part.extents))
 
     for part in split(run):
         if isinstance(part, Segment):
-            flush()
-            steps = [number for number, step in part.steps if isinstance(step, Call | Copy)]
-            each = f", one for each value of {' and '.join(part.keys)}" if part.keys else ""
-            lines.append(f"{_calls(steps)} a CUDA graph{each}")
+            calls = [number for number, step in part.steps if isinstance(step, Call | Copy)]
+            add(RunPart("graph", min(calls), max(calls), part.keys, repeated > 0))
             continue
         number, step = part
         if isinstance(step, Call | Copy):
-            if read:
-                flush()
-            launched.append(number)
+            add(RunPart("launches", number, number, (), repeated > 0))
         elif isinstance(step, ReadExtent) and waits(step):
-            if launched:
-                flush()
-            read.append(run.extents[step.number].name)
+            add(RunPart("wait", extents=(run.extents[step.number].name,), repeated=repeated > 0))
         elif isinstance(step, LoopBegin):
-            flush()
-            reads = step.going is not None or not isinstance(step.trip, int | str)
-            lines.append(f"the host begins loop {step.number}{', and reads whether it runs' if reads else ''}")
+            if step.going is not None or not isinstance(step.trip, int | str):
+                add(RunPart("wait", repeated=repeated > 0))
+            repeated += 1
         elif isinstance(step, LoopEnd):
-            flush()
-            again = "and reads whether to go on" if step.again is not None else "which it knows the number of"
-            lines.append(f"the host repeats loop {step.number}, {again}")
-    flush()
-    return lines
-
-
-def _calls(numbers: Sequence[int]) -> str:
-    first, last = min(numbers), max(numbers)
-    return f"call {first}:" if first == last else f"calls {first} to {last}:"
+            if step.again is not None:
+                add(RunPart("wait", repeated=True))
+            repeated -= 1
+    return tuple(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packager.errors import ModelError, UnboundedDimsError
@@ -19,7 +19,7 @@ from packager.targets.availability import require_build_packages
 from packager.targets.target_list import require_available
 
 if TYPE_CHECKING:
-    from packager.bundle.manifest import RunTimeExtent, TensorSpec
+    from packager.bundle.manifest import RunPart, RunTimeExtent, TensorSpec
     from packager.ir.model import ImportedModel, LoweredModel
     from packager.placement.place import Placement
 
@@ -50,7 +50,8 @@ class Explanation:
     """The predicted build of a model. ``constant_bytes`` is the size of its constants.
 
     ``assumed`` holds bounds for dims without bounds in the request; ``extents`` are what a run reads from data, and
-    ``graphs`` says into which CUDA graphs that splits a run. After a ``refusal``, results of later stages are empty.
+    ``parts`` says, by model, into which CUDA graphs that splits a run. After a ``refusal``, results of later
+    stages are empty.
     """
 
     model: str
@@ -65,7 +66,7 @@ class Explanation:
     operators: Mapping[str, int] | None = None
     table: Mapping[str, Any] | None = None
     leftovers: tuple[Leftover, ...] = ()
-    graphs: tuple[str, ...] = ()
+    parts: Mapping[str, tuple[RunPart, ...]] = field(default_factory=dict)
     refusal: Refusal | None = None
 
 
@@ -100,7 +101,7 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
 
     table: Mapping[str, Any] | None = None
     leftovers: tuple[Leftover, ...] = ()
-    graphs: tuple[str, ...] = ()
+    parts: Mapping[str, tuple[RunPart, ...]] = {}
     refusal: Refusal | None = None
     try:
         specialized, device = request.targets.specialized, request.targets.device
@@ -108,7 +109,7 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
         placement = partition(prepared, specialized, None)
         table = partition_table(placement, request.targets.generator.kind)
         leftovers = _leftovers(request, placement, table["rest"])
-        graphs = _graphs(lower(placement.model, device), device)
+        parts = _parts(lower(placement.model, device), device)
     except ModelError as error:
         refusal = _refusal(error)
     constants = imported.own_constants().values()
@@ -127,24 +128,25 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
         operators=_operators(imported),
         table=table,
         leftovers=leftovers,
-        graphs=graphs,
+        parts=parts,
         refusal=refusal,
     )
 
 
-def _graphs(lowered: LoweredModel, device: str) -> tuple[str, ...]:
-    """Return how a run on a GPU is split into CUDA graphs, of each of the models; () where nothing splits it."""
+def _parts(lowered: LoweredModel, device: str) -> dict[str, tuple[RunPart, ...]]:
+    """Return how runs on a GPU are split into CUDA graphs, by model or variant; of those that are."""
+    from packager.bundle.buckets import variant_label
     from packager.graph.control_flow import LOOP_BEGIN
     from packager.graph.dataflow import bindings_of, called_function
-    from packager.link.segments import describe, is_split
+    from packager.link.segments import parts_of
     from packager.plan.planner import plan
 
     loops = any(called_function(binding.value) == LOOP_BEGIN for binding in bindings_of(lowered.main))
     if device != "cuda" or not (loops or lowered.signature.extents):
-        return ()
+        return {}
     runs = [run for entry in plan(lowered).entries for run in entry.runs()]
-    several = len(runs) > 1
-    return tuple(f"{run.name}: {line}" if several else line for run in runs if is_split(run) for line in describe(run))
+    found = {variant_label(run.name, run.sizes): parts_of(run) for run in runs}
+    return {name: parts for name, parts in found.items() if parts}
 
 
 def _operators(imported: ImportedModel) -> dict[str, int]:

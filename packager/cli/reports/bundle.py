@@ -8,6 +8,7 @@ from packager.bundle.fields import TargetValue, value_text
 from packager.bundle.manifest import Constant, Dim, Manifest, Primitive, Selection, StateSpec, TensorSpec
 from packager.bundle.reader import BundleFile
 from packager.bundle.requirements import CudaRequirements, Requirements
+from packager.cli.reports.graphs import part_text
 from packager.cli.reports.tables import Table, facts
 from packager.deploy.verify.findings import VerifyResult
 
@@ -104,6 +105,14 @@ def _extent_tables(manifest: Manifest) -> list[Table]:
     return [Table("Run-time extents", columns, tuple(rows))] if rows else []
 
 
+def _part_tables(manifest: Manifest) -> list[Table]:
+    """Return where a run on a GPU is split into CUDA graphs."""
+    several = len(manifest.entries) > 1
+    parts = [(entry.name, part_text(part)) for entry in manifest.every_entry() for part in entry.parts]
+    rows = [row if several else row[1:] for row in parts]
+    return [Table("CUDA graphs", (*(["entry"] if several else []), "part of a run"), tuple(rows))] if rows else []
+
+
 def inspect_tables(bundle: BundleFile) -> list[Table]:
     """Return the report of `packager inspect`."""
     manifest = bundle.manifest
@@ -128,6 +137,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
         ),
         Table("Tensors", ("kind", "name", "dtype", "shape"), tuple(_model_rows(manifest))),
         *_extent_tables(manifest),
+        *_part_tables(manifest),
         Table(
             "Backends",
             ("kind", "primitives", "calls", "MFLOP"),

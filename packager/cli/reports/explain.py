@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from packager.cli.reports.graphs import part_text
 from packager.cli.reports.tables import aligned
 from packager.errors import listed
 from packager.pipeline.explain import Explanation
@@ -35,7 +36,9 @@ def render(found: Explanation) -> str:
         lines.append(f"extent     {extent.name}  0..{extent.bound}, read during a run from node {extent.node!r}")
     if found.extents and found.on_cuda:
         lines.append("           the host waits for the GPU to copy them, once for those that are known together")
-    lines += [f"{'' if number else 'graphs':10} {line}" for number, line in enumerate(found.graphs)]
+    for entry, parts in found.parts.items():
+        title = f"of {entry}: " if len(found.parts) > 1 else ""
+        lines += [f"{'' if number else 'graphs':10} {title}{part_text(part)}" for number, part in enumerate(parts)]
     if found.table is not None:
         lines += ["", render_table(found.table)]
     for left in found.leftovers:

@@ -38,7 +38,7 @@ def test_round_trip_is_canonical(good: Path) -> None:
     assert list(json.loads(text)) == sorted(json.loads(text))
 
 
-OPTIONAL = {"provenance", "extents"}  # bundles of before them have none
+OPTIONAL = {"provenance", "extents", "parts"}  # bundles of before them have none
 
 
 def test_schema_describes_real_manifests(value: dict[str, Any]) -> None:
@@ -121,6 +121,9 @@ def test_states_that_agree(value: dict[str, Any]) -> None:
         ("model.random", [DRAW], r"\$\.model\.random\[0\]: 'seed' is not an input of one int64"),
         ("model.random", [DRAW | {"seed": "x"}], r"\$\.model\.random\[0\]: 'x' is not an input of one int64"),
         ("model.random", [DRAW | {"seed": None}] * 2, r"\$\.model\.random\[1\]: 'n' is listed twice"),
+        ("parts", [{"kind": "graph", "first": 3, "last": 2}], r"\$\.parts\[0\]: first 3 is greater than last 2"),
+        ("parts", [{"kind": "wait", "extents": ["n"]}], r"\$\.parts\[0\]\.extents: 'n' is not a run-time extent"),
+        ("parts", [{"kind": "batch"}], r"\$\.parts\[0\]\.kind"),
         ("dims.0.min", 5, r"\$\.dims\[0\]: min 5 is greater than max 4"),
         ("dims.0.name", "n-1", r"\$\.dims\[0\]\.name: must be a C identifier"),
         ("dims", [{"name": "n", "min": 1, "max": 4, "buckets": [1, 3]}], r"\$\.dims\[0\]\.buckets: must increase"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from packager.bundle.manifest import Model, RunTimeExtent
+from packager.bundle.manifest import Model, RunPart, RunTimeExtent
+from packager.cli.reports.graphs import part_text
 from packager.ir.call_plan import (
     Branch,
     Call,
@@ -20,7 +21,7 @@ from packager.ir.call_plan import (
     Step,
 )
 from packager.ir.shapes import Extent
-from packager.link.segments import Segment, describe, split
+from packager.link.segments import Segment, parts_of, split
 
 PLACE = Operand("arena", 0)
 EXTENTS = (RunTimeExtent("if_0", 1, "if"), RunTimeExtent("rows_0", "n", "rows"))
@@ -62,13 +63,13 @@ def test_graphs_end_where_the_host_reads_and_where_extents_are_read() -> None:
     run = plan(call(), call("n"), ReadExtent(1, PLACE), Check(0), call("rows_0"), call(), call(), call("rows_0"))
     parts = [([1, 2], (), 2), "ReadExtent", "Check", "Call", ([4, 5], (), 2), "Call"]
     assert shown(run) == parts
-    assert describe(run) == [
-        "calls 1 to 2: a CUDA graph",
-        "the host waits, and reads rows_0",
-        "call 3: launched",
-        "calls 4 to 5: a CUDA graph",
-        "call 6: launched",
-    ]
+    assert parts_of(run) == (
+        RunPart("graph", 1, 2),
+        RunPart("wait", extents=("rows_0",)),
+        RunPart("launches", 3, 3),
+        RunPart("graph", 4, 5),
+        RunPart("launches", 6, 6),
+    )
 
 
 def test_one_launch_is_no_graph() -> None:
@@ -79,6 +80,10 @@ def test_a_condition_that_was_read_is_a_key() -> None:
     chosen = Choice("if_0", PLACE, Operand("arena", 64))
     run = plan(ReadExtent(0, PLACE), call(branch=(("if_0", 1),)), call(branch=(("if_0", 0),)), call(memory=chosen))
     assert shown(run) == ["ReadExtent", ([1, 2, 3], ("if_0",), 3)]
+    assert [part_text(part) for part in parts_of(run)] == [
+        "the host waits for if_0",
+        "calls 1 to 3: a CUDA graph, one for each value of if_0",
+    ]
 
 
 def test_a_loop_as_long_as_the_dims_say_is_part_of_a_graph() -> None:
@@ -109,4 +114,5 @@ def test_what_depends_on_the_iteration_of_a_repeated_loop_is_launched() -> None:
 
 def test_the_number_of_iterations_is_not_read() -> None:
     run = plan(begin("n", going=PLACE), call(), end(again=PLACE), ReadExtent(1, Iteration(0)))
-    assert describe(run)[-1] == "the host repeats loop 0, and reads whether to go on"
+    again = RunPart("wait", repeated=True)
+    assert parts_of(run) == (RunPart("wait"), RunPart("graph", 1, 1, repeated=True), again)
