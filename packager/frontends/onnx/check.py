@@ -7,27 +7,41 @@ operators of its own in the standard domain, with nodes in any order.
 from __future__ import annotations
 
 import graphlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 
+from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.errors import ModelError
 from packager.frontends.onnx.graph.external_data import all_tensors, is_declared
-from packager.frontends.onnx.graph.nodes import all_inputs, replace_all, title_of
+from packager.frontends.onnx.graph.nodes import (
+    all_inputs,
+    inner_graphs,
+    is_standard,
+    replace_all,
+    title_of,
+)
+
+# No operator set has a greater number: the bindings of onnx take 32 bits.
+MAX_VERSION = 2**31 - 1
 
 
 def check(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
     """Return warnings about the model; sort its nodes if they are not in order.
 
-    External data is not read yet, so not checked. Raises ModelError if values are missing, defined twice or in a cycle.
+    External data is not read yet, so not checked. Raises ModelError if values are missing, defined twice or in a cycle,
+    and for nodes of standard operators without the inputs or attributes that these have.
     """
     fault = _objection(model)
+    if fault is not None:
+        sort_nodes(model.graph)
+    for broken in itertools.chain(_structural_faults(model) if fault else (), _malformed_nodes(model)):
+        hint = "export the model again, and look at it with onnx.checker.check_model"
+        raise ModelError(f"{path}: is not a valid ONNX model: {broken}", detail=fault or "", hint=hint)
     if fault is None:
         return ()
-    sort_nodes(model.graph)
-    for broken in _structural_faults(model):
-        raise ModelError(f"{path}: is not a valid ONNX model: {broken}", detail=fault)
     return (f"{path.name} is not standard ONNX: {fault.splitlines()[0]}",)
 
 
@@ -81,3 +95,37 @@ def _structural_faults(model: onnx.ModelProto) -> Iterator[str]:
     for value in graph.output:
         if value.name not in known:
             yield f"nothing computes output {value.name!r}"
+
+
+def _malformed_nodes(model: onnx.ModelProto) -> Iterator[str]:
+    """Yield nodes that the schemas of their operators do not allow; operators without a schema are looked at later.
+
+    onnx's checker does not see that an input is left out which is not optional.
+    """
+    versions = {"" if entry.domain in STANDARD_DOMAINS else entry.domain: entry.version for entry in model.opset_import}
+    inner = (graph for node in model.graph.node for graph in inner_graphs(node))
+    for node in (node for graph in (model.graph, *inner) for node in graph.node):
+        domain = "" if is_standard(node) else node.domain
+        if domain not in versions or not onnx.defs.has(node.op_type, domain):
+            continue
+        try:
+            schema = onnx.defs.get_schema(node.op_type, min(versions[domain], MAX_VERSION), domain)
+        except onnx.defs.SchemaError:  # the operator is younger
+            continue
+        title = f"node {title_of(node)!r} of operator {node.op_type}"
+        if not schema.min_input <= len(node.input) <= schema.max_input:
+            yield f"{title} has {len(node.input)} inputs"
+        formal = schema.inputs
+        for place, name in enumerate(node.input[: len(formal)] if formal else ()):
+            if not name and formal[place].option != onnx.defs.OpSchema.FormalParameterOption.Optional:
+                yield f"{title} lacks input {place} ({formal[place].name})"
+        if formal and not all(node.input[len(formal) :]):
+            yield f"{title} leaves one of its inputs out"
+        if not schema.min_output <= len(node.output) <= schema.max_output:
+            yield f"{title} has {len(node.output)} outputs"
+        kinds = {attribute.name: int(attribute.type) for attribute in node.attribute}
+        for name, known in schema.attributes.items():
+            if known.required and name not in kinds:
+                yield f"{title} lacks the attribute {name!r}"
+            if name in kinds and kinds[name] != int(known.type.value):
+                yield f"{title} has an attribute {name!r} of another type"

@@ -19,7 +19,7 @@ from tvm.sym import Analyzer
 from packager.bundle import shape_expr
 from packager.bundle.arrays import Array
 from packager.bundle.manifest import Dim
-from packager.errors import ModelError
+from packager.errors import ModelError, last_line
 from packager.frontends.dims import DimRequest
 from packager.frontends.onnx.graph.branches import Branch, branch_of
 from packager.frontends.onnx.graph.custom_ops import CustomNode, convert
@@ -220,12 +220,10 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_node(self, node: onnx.NodeProto, inputs: list[Any], attributes: dict[str, Any]) -> Sequence[Any]:
         operator = node.op_type
-        shapes = None
         if operator not in self.custom:
             shapes = onnx_shapes.compute(operator, inputs, attributes, self.analyzer)
-        if shapes is not None:
-            return shapes
-        if operator not in self.custom:
+            if shapes is not None:
+                return shapes
             inputs = onnx_frontend.onnx_input(read_shapes(self.bb, operator, inputs, attributes))
         taken = onnx_shapes.SHAPE_INPUTS.get(operator, ())
         for place, value in enumerate(inputs):
@@ -261,7 +259,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         except Exception as error:  # converters raise errors of many types
             raise ModelError(
                 f"node {self.current_node!r} of operator {op_name} cannot be imported",
-                detail=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
+                detail=last_line(error),
                 hint="this use of the operator is not supported",
             ) from error
         return self._bound(result)
@@ -289,7 +287,9 @@ def run_importer(importer: Importer, graph: onnx.GraphProto, opset: int) -> tvm.
             raise
         except Exception as error:  # TVM raises errors of many types
             raise ModelError(
-                f"node {importer.current_node!r} cannot be imported", detail=str(error).strip().splitlines()[-1]
+                f"node {importer.current_node!r} cannot be imported",
+                detail=last_line(error),
+                hint="this use of the operator is not supported",
             ) from error
         finally:
             if importer.unfinished:  # or TVM warns of it on the user's terminal

@@ -122,7 +122,8 @@ class _Loop:
             self.importer.restore(saved)
             axes = found
         raise ModelError(
-            f"node {title_of(self.node)!r}: the shapes of its states change in ways that are not supported"
+            f"node {title_of(self.node)!r}: the shapes of its states change in ways that are not supported",
+            hint="give the states shapes that follow from the number of the iteration, or keep them",
         )
 
     def _tensor(self, name: str) -> Any:
@@ -176,8 +177,7 @@ class _Loop:
         trip = [] if self.trip is None else [self.trip]
         operands = [*trip, self.going, *self.initial, _expr(-1 if self.count is None else self.count), *first]
         begin = control_flow(LOOP_BEGIN, operands, [SCALAR] * (1 + len(axes)))
-        number, *scalars = self._fields(begin)
-        made = []
+        (number, *scalars), made = self._fields(begin), []
         for axis, scalar in zip(axes, scalars, strict=True):
             # Without a bound a state's extent may still get one from the body, but iterations only from the user.
             limit = LARGEST if axis.bound is None and not axis.is_counter else axis.bound
@@ -221,7 +221,9 @@ class _Loop:
         for state, (old, new) in enumerate(zip(body.states, body.nexts, strict=True)):
             before, after = extents(old), extents(new)
             if len(before) != len(after) or dtype_of(old) != dtype_of(new):
-                raise ModelError(f"node {title_of(self.node)!r}: state {state} changes its rank or its element type")
+                title = f"node {title_of(self.node)!r}"
+                hint = "such loops are not supported"
+                raise ModelError(f"{title}: state {state} changes its rank or its element type", hint=hint)
             for axis, (have, following) in enumerate(zip(before, after, strict=True)):
                 if (state, axis) in known:
                     found[state, axis] = self._bound(known[state, axis], following)
@@ -240,13 +242,12 @@ class _Loop:
             return start + self._most(self.bound) * max(self._most(growth), 0)
         if axis.bound is not None:
             return axis.bound
-        name = str(axis.variable.name)
-        if self._most(axis.variable) < LARGEST:  # the user's
-            return self._most(axis.variable)
+        if (most := self._most(axis.variable)) < LARGEST:  # the user's
+            return most
         raise ModelError(
             f"node {title_of(self.node)!r}: axis {axis.axis} of state {axis.state} grows with each iteration, and "
             "nothing bounds it",
-            hint=f"give its maximum: --dim {name}=1:MAX, or bound the number of iterations in the model",
+            hint=f"give its maximum: --dim {axis.variable.name}=1:MAX, or bound the number of iterations in the model",
         )
 
     def _most(self, extent: Any) -> int:
@@ -282,8 +283,7 @@ class _Loop:
         collected = others[len(body.axes) :]
         if collected:
             number = bound if self.is_counted else final.get(ITERATIONS)
-            if number is None:
-                number = importer.extents.read(builder, count, bound, "loop")
+            number = importer.extents.read(builder, count, bound, "loop") if number is None else number
             results += [self._result(count, room, [number, *extents(room)[1:]]) for room in collected]
         return results
 

@@ -13,8 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from packager.errors import ModelError
-from packager.frontends.onnx.graph.nodes import attributes_of, is_standard, replace_all, title_of
+from packager.frontends.onnx.graph.nodes import attributes_of, blamed, is_standard, replace_all
 
 Labels = tuple[str, ...]
 ML = "ai.onnx.ml"
@@ -43,12 +42,8 @@ def number_classes(graph: onnx.GraphProto) -> dict[str, Labels]:
     for node in graph.node:
         rewrite = _rewriter(node)
         if rewrite is not None:
-            try:
+            with blamed(node):
                 rewrite(node, names, columns)
-            except (ValueError, TypeError) as error:
-                raise ModelError(
-                    f"node {title_of(node)!r} of operator {node.op_type} cannot be imported", detail=str(error)
-                ) from None
     for value in graph.output:
         if value.name in columns and value.type.WhichOneof("value") != "tensor_type":
             value.type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, None))

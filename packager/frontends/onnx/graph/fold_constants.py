@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from packager.bundle.arrays import Array
 from packager.frontends.onnx.graph.external_data import LARGE_BYTES, declaration
-from packager.frontends.onnx.graph.nodes import attributes_of, evaluator, is_standard, replace_all
+from packager.frontends.onnx.graph.nodes import attributes_of, blamed, evaluator, is_standard, replace_all
 from packager.graph.array_views import take
 from packager.graph.lift_constants import stays_inline
 
@@ -99,7 +99,7 @@ def fold_constants(model: onnx.ModelProto, extents: Mapping[str, Extents], const
                     if name in outputs:
                         node.output[index] = f"{name}.value"
                         remaining.append(onnx.helper.make_node("Identity", [node.output[index]], [name]))
-        elif (known := _shape_value(node, extents, shapes_of, constants)) is not None:
+        elif (known := _known_shape(node, extents, shapes_of, constants)) is not None:
             values = [known]
         elif node.op_type not in NOT_FOLDABLE and _is_constant(node, constants):
             values = _evaluate(model, node, {name: constants.array(name) for name in node.input if name})
@@ -130,6 +130,13 @@ def _must_fold(node: onnx.NodeProto, constants: Constants) -> bool:
     names = [name for name in node.input if name]
     known = all(name in constants for name in names)
     return known and (node.op_type == "MelWeightMatrix" or any(constants.array(name).size == 0 for name in names))
+
+
+def _known_shape(
+    node: onnx.NodeProto, extents: Mapping[str, Extents], shapes_of: dict[str, Extents], constants: Constants
+) -> Array | None:
+    with blamed(node):
+        return _shape_value(node, extents, shapes_of, constants)
 
 
 def _shape_value(

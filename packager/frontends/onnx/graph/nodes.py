@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import onnx
@@ -10,6 +11,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from packager.custom_ops.domains import STANDARD_DOMAINS
+from packager.errors import ModelError, PackagerError, last_line
 
 
 def is_standard(node: onnx.NodeProto, *operators: str) -> bool:
@@ -39,14 +41,33 @@ def replace_all(field: Any, values: Iterable[Any]) -> None:
     field.extend(kept)
 
 
+@contextmanager
+def blamed(node: onnx.NodeProto) -> Iterator[None]:
+    """Turn what a pass did not expect of a node, operands that no model has, into a ModelError with its name."""
+    try:
+        yield
+    except PackagerError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"node {title_of(node)!r} of operator {node.op_type} cannot be imported",
+            detail=f"{type(error).__name__}: {last_line(error)}",
+            hint="look whether its inputs and attributes are those of the operator",
+        ) from error
+
+
 def rewrite_nodes(
     graph: onnx.GraphProto, rewrite: Callable[[int, onnx.NodeProto], Iterable[onnx.NodeProto] | None]
 ) -> bool:
-    """Replace nodes by what ``rewrite`` returns for index and node, None to keep it; return whether any was."""
+    """Replace nodes by what ``rewrite`` returns for index and node, None to keep it; return whether any was.
+
+    Raises ModelError (``blamed``).
+    """
     nodes: list[onnx.NodeProto] = []
     changed = False
     for index, node in enumerate(graph.node):
-        made = rewrite(index, node)
+        with blamed(node):
+            made = rewrite(index, node)
         nodes.extend([node] if made is None else made)
         changed |= made is not None
     replace_all(graph.node, nodes)

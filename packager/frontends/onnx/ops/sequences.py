@@ -1,8 +1,10 @@
-"""Converters of SequenceInsert and SequenceLength.
+"""Converters of operators on sequences.
 
-TVM 0.27 counts negative insert positions from behind the last element, and supports the length of few sequences only.
-ONNX operators SequenceInsert (version 11): position -1 is before the last element; SequenceLength (11). A sequence is a
-tuple of static length.
+TVM 0.27 counts negative insert positions from behind the last element, supports the length of few sequences only, and
+goes on forever with the elements of an operand that is no sequence. A sequence is a tuple of static length.
+
+ONNX operators SequenceInsert (version 11): position -1 is before the last element; SequenceAt, SequenceErase,
+SequenceLength, ConcatFromSequence (11).
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from packager.frontends.onnx.ops.operands import Convert, Converter, known, opti
 
 
 def _tensors(builder: Any, sequence: Any) -> list[Any]:
+    """Return the elements. Raises ValueError for what is no sequence."""
+    if not isinstance(getattr(sequence, "ty", None), relax.TupleType):
+        raise ValueError("the operand is not a sequence")
     if isinstance(sequence, relax.Tuple):
         return list(sequence.fields)
     return [builder.emit(relax.TupleGetItem(sequence, number)) for number in range(len(sequence.ty.fields))]
@@ -36,4 +41,17 @@ def _insert(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _co
     return relax.Tuple(tensors)
 
 
-CONVERTERS: Mapping[str, Converter] = {"SequenceInsert": _insert, "SequenceLength": _length}
+def _checked(operator: str) -> Converter:
+    def converted(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+        if not _tensors(builder, inputs[0]):
+            raise ValueError("the sequence is empty")
+        return convert(operator, list(inputs), attributes)
+
+    return converted
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    "SequenceInsert": _insert,
+    "SequenceLength": _length,
+    **{operator: _checked(operator) for operator in ("SequenceAt", "SequenceErase", "ConcatFromSequence")},
+}

@@ -50,10 +50,10 @@ def _non_zero(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
     flat = builder.emit(relax.op.reshape(inputs[0], [math.prod(shape)]))
     chosen = _positions(builder, flat, attributes, "nonzero")
 
-    def indices(flat_index: Any) -> Any:
+    def indices(flat_index: Any, inner: Sequence[Any]) -> Any:
         def index(axis: Any, i: Any) -> Any:
             rest, parts = flat_index(i), []
-            for extent in reversed(shape[1:]):
+            for extent in reversed(inner):
                 parts.append(tirx.truncmod(rest, extent))
                 rest = tirx.truncdiv(rest, extent)
             parts = [rest, *reversed(parts)]
@@ -64,7 +64,8 @@ def _non_zero(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
 
         return te.compute((len(shape), flat_index.shape[0]), index, name="indices")
 
-    return builder.call_te(indices, chosen, primfunc_name_hint="non_zero")
+    # The extents are operands: those that only the divisions have would be parameters of no function.
+    return builder.call_te(indices, chosen, shape[1:], primfunc_name_hint="non_zero")
 
 
 def _positions(builder: Any, flags: Any, attributes: Mapping[str, Any], kind: str) -> Any:
