@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from packager.backends.attributes import spelled
 from packager.codegen.cache import Cache
 from packager.codegen.toolchain import Toolchain
 from packager.ir.preparation import Preparation
@@ -231,6 +232,15 @@ class Target:
     def to_json(self) -> dict[str, Any]:
         """Return the kind and every attribute, as the cache key holds them."""
         return {"kind": self.kind, **dataclasses.asdict(self.options)}
+
+    def to_text(self) -> str:
+        """Return the kind and the attributes that differ from their defaults, as on a command line."""
+        words = [self.kind]
+        for field in dataclasses.fields(self.options):
+            value = getattr(self.options, field.name)
+            if value != field.default:
+                words.append(f"-{field.name}={','.join(value) if isinstance(value, tuple) else spelled(value)}")
+        return " ".join(words)
 
     def to_manifest(self) -> dict[str, Any]:
         """Return the form that the manifest holds: as ``to_json``, of paths the file names alone."""

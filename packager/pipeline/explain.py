@@ -49,9 +49,9 @@ class Leftover:
 class Explanation:
     """The predicted build of a model. ``constant_bytes`` is the size of its constants.
 
-    ``assumed`` holds bounds for dims without bounds in the request; ``extents`` are what a run reads from data, and
-    ``parts`` says, by model, into which CUDA graphs that splits a run. After a ``refusal``, results of later
-    stages are empty.
+    ``targets`` are written as on a command line, with what is not a default. ``assumed`` holds bounds for dims without
+    bounds in the request; ``extents`` are what a run reads from data, and ``parts`` says, by model, into which CUDA
+    graphs that splits a run. After a ``refusal``, results of later stages are empty.
     """
 
     model: str
@@ -64,6 +64,7 @@ class Explanation:
     constants: int = 0
     constant_bytes: int = 0
     operators: Mapping[str, int] | None = None
+    targets: tuple[str, ...] = ()
     table: Mapping[str, Any] | None = None
     leftovers: tuple[Leftover, ...] = ()
     parts: Mapping[str, tuple[RunPart, ...]] = field(default_factory=dict)
@@ -126,6 +127,7 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
         constants=len(constants),
         constant_bytes=sum(array.nbytes for array in constants),
         operators=_operators(imported),
+        targets=tuple(target.to_text() for target in (request.targets.generator, *request.targets.specialized)),
         table=table,
         leftovers=leftovers,
         parts=parts,

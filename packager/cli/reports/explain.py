@@ -31,6 +31,7 @@ def render(found: Explanation) -> str:
     if found.operators is not None:
         lines.append(f"constants  {found.constants}, {found.constant_bytes / 2**20:.2f} MiB")
         lines.append("operators  " + ", ".join(f"{count} {name}" for name, count in found.operators.items()))
+    lines += [f"{'' if number else 'targets':10} {text}" for number, text in enumerate(found.targets)]
     lines += assumptions(found)
     for extent in found.extents:
         lines.append(f"extent     {extent.name}  0..{extent.bound}, read during a run from node {extent.node!r}")

@@ -265,3 +265,11 @@ def test_families_in_modules_that_are_compiled_otherwise(flags: str, every: int)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests, "-k", chosen]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+def test_a_target_is_written_as_on_a_command_line_with_what_is_not_a_default() -> None:
+    (target,) = parse_targets(["llvm -mcpu=x86-64-v3", "ccompiler -winograd=4 -opt_level=3 -fast_math=1"]).specialized
+    assert target.to_text() == "ccompiler -march=x86-64-v3 -winograd=4 -fast_math=1"
+    assert parse_targets(["llvm -mcpu=x86-64-v3", target.to_text()]).specialized == (target,)
+    with pytest.raises(UsageError, match="winograd"):
+        parse_targets(["llvm", "ccompiler -winograd=3"])
