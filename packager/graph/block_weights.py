@@ -81,6 +81,17 @@ def unpack(packed: Array, bits: int, count: int) -> Array:
     return numbers.reshape(*packed.shape[:-1], -1)[..., :count]
 
 
+def pack(numbers: Array, form: BlockFormat) -> Array:
+    """Return unsigned numbers [rows, depth] as the packed weights of a format; the last block is padded with zeros."""
+    padded = np.zeros((len(numbers), form.blocks * form.block), np.uint8)
+    padded[:, : form.depth] = numbers
+    if form.bits != 8:
+        shifts = np.arange(8 // form.bits, dtype=np.uint8) * np.uint8(form.bits)
+        parts = padded.reshape(len(numbers), -1, 8 // form.bits) << shifts
+        padded = np.bitwise_or.reduce(parts, axis=-1)
+    return padded.reshape(len(numbers), form.blocks, -1)
+
+
 def dequantized(packed: Array, scales: Array, zeros: Array, form: BlockFormat) -> Array:
     """Return what ``dequantize_blocks`` computes."""
     numbers: Array = unpack(packed, form.bits, form.block).astype(np.float32)

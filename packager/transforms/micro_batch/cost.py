@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from packager.bundle.manifest import Dim
 from packager.graph import symbolic
-from packager.graph.dataflow import bindings_of, extents_of, operator_of
+from packager.graph.dataflow import bindings_of, computed_from_constants, extents_of, operator_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.ir.model import ImportedModel
 from packager.ir.shapes import Extent
@@ -66,5 +66,7 @@ def _weigh(model: ImportedModel, dims: Mapping[str, Dim]) -> tuple[int, int]:
     read = IdentitySet(a for call in calls if operator_of(call) != TABLE for a in call.args)
     parameters = zip(main.params[len(inputs) :], model.weights.values(), strict=True)
     weights = sum(array.size for parameter, array in parameters if parameter in read)
-    written = sum(elements(call.ty) for call in calls if is_materialized(call))
+    constants = computed_from_constants(main, len(inputs))
+    made = [binding for binding in bindings_of(main) if binding.var not in constants]  # others are weights in the end
+    written = sum(elements(b.var.ty) for b in made if isinstance(b.value, relax.Call) and is_materialized(b.value))
     return weights, written + sum(elements(parameter.ty) for parameter in inputs)

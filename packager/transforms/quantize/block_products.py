@@ -51,15 +51,19 @@ def _weights(flow: Dataflow, constants: IdentitySet, value: Any) -> Any:
     """Return the call that dequantizes the weights of a product, or None."""
     if operator_of(value) != "matmul" or str(value.args[0].ty.dtype) not in ("float32", "float16"):
         return None
-    turned = flow.value(value.args[1])
-    if operator_of(turned) == "astype":
-        turned = flow.value(turned.args[0])
+    turned = _before_cast(flow, value.args[1])
     if operator_of(turned) != "permute_dims" or [int(axis) for axis in turned.attrs.axes or (1, 0)] != [1, 0]:
         return None
-    weights = flow.value(turned.args[0])
+    weights = _before_cast(flow, turned.args[0])
     if _name(weights) != DEQUANTIZE or not all(operand in constants for operand in weights.args):
         return None
     return weights
+
+
+def _before_cast(flow: Dataflow, operand: Any) -> Any:
+    """Return the value of an operand, or of what a cast makes it from."""
+    value = flow.value(operand)
+    return flow.value(value.args[0]) if operator_of(value) == "astype" else value
 
 
 def _name(value: Any) -> str:

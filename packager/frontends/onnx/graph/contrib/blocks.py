@@ -1,5 +1,5 @@
-"""Rules of weights that are quantized in blocks: those of MatMulNBits stay packed as far as backends take them, of
-GatherBlockQuantized those are dequantized that a run takes."""
+"""Rules of weights that are quantized in blocks: those of MatMulNBits, and of DequantizeLinear with ``block_size``,
+stay packed as far as backends take them, of GatherBlockQuantized those are dequantized that a run takes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto
 
-from packager.frontends.onnx.graph.contrib.body import Body, Rule
-from packager.graph.block_weights import BITS, BlockFormat, unpack
+from packager.bundle.arrays import Array
+from packager.frontends.onnx.graph.contrib.body import Body, NotYetError, Rule
+from packager.graph.block_weights import BITS, BlockFormat, pack, unpack
 
 # An operator of packager's own: ``ops.quantization.block_weights`` converts it.
 DEQUANTIZE_BLOCKS = "DequantizeBlocks"
+# The bits of the types of DequantizeLinear, and what is added to make them unsigned.
+_STORED = {
+    TensorProto.UINT8: (8, 0),
+    TensorProto.INT8: (8, 128),
+    TensorProto.UINT4: (4, 0),
+    TensorProto.INT4: (4, 8),
+    **({TensorProto.UINT2: (2, 0), TensorProto.INT2: (2, 2)} if hasattr(TensorProto, "INT2") else {}),
+}
 
 
 def _matmul(b: Body) -> list[str]:
@@ -36,6 +45,34 @@ def _matmul(b: Body) -> list[str]:
     wide = turned if kind == TensorProto.FLOAT else b("Cast", turned, to=kind)
     product = b("MatMul", b.input(0), wide)
     return [b("Add", product, b.input(5)) if b.input(5) else product]
+
+
+def dequantize_linear(b: Body) -> list[str]:
+    """Pack a constant matrix that DequantizeLinear (version 21) scales by blocks. Raises NotYetError for any other."""
+    block, kind = b.flag("block_size"), b.type_of(b.input(1))
+    if not block or b.flag("output_dtype") not in (0, kind) or len(b.extents(b.input(0))) != 2:
+        raise NotYetError
+    stored, depth_axis = _STORED.get(b.type_of(b.input(0))), b.flag("axis", 1) % 2
+    constants = [b.find_constant(name) for name in (b.input(0), b.input(1), b.input(2)) if name]
+    if stored is None or any(array is None for array in constants):
+        raise NotYetError
+    bits, shift = stored
+    matrix, scales, *zeros = (_rows_first(array, depth_axis) for array in constants if array is not None)
+    numbers = (matrix.astype(np.int16) + shift).astype(np.uint8)
+    rows, depth = numbers.shape
+    form = BlockFormat(bits, block, depth, has_zeros=bool(zeros) or not shift)
+    operands = [b.array(pack(numbers, form), np.uint8), b.array(scales, np.float32)]
+    if form.has_zeros:
+        whole = zeros[0].astype(np.float32) + shift if zeros else np.zeros_like(scales, np.float32)
+        operands.append(b.array(whole, np.float32))
+    weights = b(DEQUANTIZE_BLOCKS, *operands, bits=bits, block=block, depth=depth, rows=rows)
+    b.declare(weights, TensorProto.FLOAT, (rows, depth))
+    turned = weights if depth_axis else b("Transpose", weights, perm=[1, 0])
+    return [turned if kind == TensorProto.FLOAT else b("Cast", turned, to=kind)]
+
+
+def _rows_first(array: Array, depth_axis: int) -> Array:
+    return array if depth_axis else array.T
 
 
 def _gather(b: Body) -> list[str]:

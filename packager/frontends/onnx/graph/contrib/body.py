@@ -72,6 +72,10 @@ class Body:
             raise ValueError(f"{what} is not constant: freeze it with --freeze")
         return self._constants.array(name)
 
+    def find_constant(self, name: str) -> Array | None:
+        """Return the value of a constant, or None."""
+        return self._constants.array(name) if name in self._constants else None
+
     def flag(self, name: str, default: Any = 0) -> Any:
         """Return an attribute; texts as str."""
         value = self.attributes.get(name, default)

@@ -25,8 +25,11 @@ from packager.frontends.onnx.graph.nodes import rewrite_nodes, standard_version,
 DOMAIN = "com.microsoft"
 FAMILIES = (activations, attention, blocks, cached_attention, normalization, packed_attention, quantized)
 RULES: Mapping[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}
-# Those that onnxruntime registers in the standard domain.
-IN_STANDARD_DOMAIN = ("SimplifiedLayerNormalization",)
+# One that onnxruntime registers in the standard domain, and weights in blocks, which are like those of MatMulNBits.
+STANDARD_RULES: Mapping[str, Rule] = {
+    "SimplifiedLayerNormalization": RULES["SimplifiedLayerNormalization"],
+    "DequantizeLinear": blocks.dequantize_linear,
+}
 
 
 def expand_contributed(model: onnx.ModelProto, inferred: Inferred, constants: Constants) -> bool:
@@ -37,12 +40,12 @@ def expand_contributed(model: onnx.ModelProto, inferred: Inferred, constants: Co
     opset = standard_version(model) or 1
 
     def expanded(index: int, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        standard = node.domain in STANDARD_DOMAINS and node.op_type in IN_STANDARD_DOMAIN
-        if not (standard or (node.domain == DOMAIN and node.op_type in RULES)):
+        rules = STANDARD_RULES if node.domain in STANDARD_DOMAINS else RULES if node.domain == DOMAIN else {}
+        if node.op_type not in rules:
             return None
         body = Body(node, inferred, constants, f"{title_of(node)}.{index}.", opset)
         try:
-            results = RULES[node.op_type](body)
+            results = rules[node.op_type](body)
         except NotYetError:
             return None
         except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -1,0 +1,203 @@
+"""Weights of 4 bits in blocks beside onnxruntime's MatMulNBits: layers of Llama, few rows, one and two threads.
+
+    python -m benchmarks.cpu.block_weights [--shapes 4096x4096 4096x11008] [--blocks 32 64 128] [--rows 1 4 16]
+
+packager gets each layer as quantizers write QDQ, DequantizeLinear with ``block_size`` and MatMul, onnxruntime the same
+weights as MatMulNBits, computed in float32 (``accuracy_level`` 0). Both are in one process and take turns, tensors bound
+before. What is reached of the bandwidth is the bytes of packed weights, scales and zero points that a call reads, over the
+bytes that a copy of as many bytes reads and writes in the same turns, on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+import packager
+from benchmarks.harness.measure import format_table
+from packager.graph.block_weights import BlockFormat, pack
+
+Call = Callable[[], object]
+OPSET, BITS = 21, 4
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Quantized weights: numbers [columns, depth] in 0..15, scales and zero points [columns, blocks]."""
+
+    numbers: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray | None
+    block: int
+
+    @property
+    def read(self) -> int:
+        """The bytes that a product of packager's reads: zero points are float32, as scales are."""
+        return self.numbers.size // 2 + self.scales.nbytes * (1 if self.zeros is None else 2)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weights as numbers, float64 [depth, columns]."""
+        zeros = np.full_like(self.scales, 8) if self.zeros is None else self.zeros
+        spread = [
+            np.repeat(a.astype(np.float64), self.block, 1)[:, : self.numbers.shape[1]] for a in (zeros, self.scales)
+        ]
+        return ((self.numbers - spread[0]) * spread[1]).T
+
+
+def make(depth: int, columns: int, block: int, *, symmetric: bool) -> Layer:
+    """Return a layer at random."""
+    generator = np.random.default_rng(depth + columns + block)
+    blocks = -(-depth // block)
+    numbers = generator.integers(0, 16, (columns, depth), np.uint8)
+    scales = generator.random((columns, blocks), np.float32) * 0.02 + 0.01
+    return Layer(numbers, scales, None if symmetric else generator.integers(0, 16, (columns, blocks), np.uint8), block)
+
+
+def _model(nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto], depth: int, columns: int) -> onnx.ModelProto:
+    domains = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph(
+        nodes,
+        "layer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", depth])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", columns])],
+        tensors,
+    )
+    return helper.make_model(graph, opset_imports=domains, ir_version=10)
+
+
+def as_qdq(layer: Layer) -> onnx.ModelProto:
+    """Return the product of dequantized weights, [depth, columns], as quantizers write it."""
+    columns, depth = layer.numbers.shape
+    kind = TensorProto.INT4 if layer.zeros is None else TensorProto.UINT4
+
+    def four_bits(name: str, numbers: np.ndarray) -> onnx.TensorProto:
+        flat = numbers.T.reshape(-1) ^ (8 if layer.zeros is None else 0)  # 0..15 less 8, in two's complement
+        packed = (flat[::2] | flat[1::2] << 4).astype(np.uint8)
+        return helper.make_tensor(name, kind, numbers.T.shape, packed.tobytes(), raw=True)
+
+    tensors = [four_bits("w", layer.numbers), numpy_helper.from_array(np.ascontiguousarray(layer.scales.T), "s")]
+    if layer.zeros is not None:
+        tensors.append(four_bits("z", layer.zeros))
+    operands = [tensor.name for tensor in tensors]
+    nodes = [
+        helper.make_node("DequantizeLinear", operands, ["f"], axis=0, block_size=layer.block),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    return _model(nodes, tensors, depth, columns)
+
+
+def as_matmul_nbits(layer: Layer) -> onnx.ModelProto:
+    """Return the product as onnxruntime's operator."""
+    columns, depth = layer.numbers.shape
+    form = BlockFormat(BITS, layer.block, depth, has_zeros=layer.zeros is not None)
+    tensors = [numpy_helper.from_array(pack(layer.numbers, form), "w"), numpy_helper.from_array(layer.scales, "s")]
+    if layer.zeros is not None:
+        padded = np.pad(layer.zeros, ((0, 0), (0, form.blocks % 2)))
+        tensors.append(numpy_helper.from_array(padded[:, ::2] | padded[:, 1::2] << 4, "z"))
+    node = helper.make_node(
+        "MatMulNBits",
+        ["x", *(tensor.name for tensor in tensors)],
+        ["y"],
+        domain="com.microsoft",
+        **{"K": depth, "N": columns, "bits": BITS, "block_size": layer.block, "accuracy_level": 0},
+    )
+    return _model([node], tensors, depth, columns)
+
+
+def call_of_onnxruntime(session: onnxruntime.InferenceSession, x: np.ndarray, columns: int) -> tuple[Call, np.ndarray]:
+    """Return a call with tensors bound, and its result."""
+    y = np.empty((len(x), columns), np.float32)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x)
+    binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
+    return lambda: session.run_with_iobinding(binding), y
+
+
+def turns(calls: dict[str, Call], seconds: float) -> dict[str, float]:
+    """Return the median seconds of a call of each, in turns."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(taken[next(iter(taken))]) < 10:
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            taken[name].append(time.perf_counter() - start)
+    return {name: float(np.median(samples[2:])) for name, samples in taken.items()}
+
+
+def measure(layer: Layer, rows: list[int], threads: list[int], seconds: float) -> list[list[str]]:
+    """Return the table's rows of a layer. Raises ValueError if a result is wrong."""
+    columns, depth = layer.numbers.shape
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        path, weights = Path(folder) / "layer.onnx", layer.weights
+        onnx.save(as_qdq(layer), path)
+        made = packager.build(path, output=path.with_suffix(".so"), dims={"rows": (1, max(rows))}, golden=0)
+        rival = as_matmul_nbits(layer).SerializeToString()
+        source = np.ones(layer.read, np.uint8)
+        target = source.copy()
+        for count, number in itertools.product(threads, rows):
+            x = np.random.default_rng(number).standard_normal((number, depth), np.float32)
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = count
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+            theirs = onnxruntime.InferenceSession(rival, options, providers=["CPUExecutionProvider"])
+            with packager.load(made) as bundle:
+                bundle.set_threads(count)
+                session = bundle.session(threads=count)
+                outputs = session.run({"x": x})
+                other, y = call_of_onnxruntime(theirs, x, columns)
+                calls = {
+                    "packager": session.bind({"x": x}, outputs),
+                    "onnxruntime": other,
+                    "copy": lambda: np.copyto(target, source),
+                }
+                taken = turns(calls, seconds)
+                wanted = x.astype(np.float64) @ weights
+                for result in (next(iter(outputs.values())), y):
+                    if not np.abs(result - wanted).max() < 1e-4 * np.abs(wanted).max():
+                        raise ValueError("a result is wrong")
+                del calls, session
+            copied = 2 * layer.read / taken["copy"]
+            kind = f"{depth}x{columns}, blocks of {layer.block}{'' if layer.zeros is None else ', zero points'}"
+            times = [f"{1e3 * taken[name]:.3f}" for name in ("packager", "onnxruntime")]
+            share = f"{layer.read / taken['packager'] / copied:.0%}" if number == 1 else ""
+            ratio = f"{taken['onnxruntime'] / taken['packager']:.2f}"
+            found.append([kind, str(count), str(number), *times, ratio, f"{copied / 1e9:.1f}", share])
+            print(" | ".join(found[-1]), flush=True)
+    return found
+
+
+def main() -> int:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description="Weights of 4 bits in blocks beside onnxruntime's MatMulNBits.")
+    parser.add_argument("--shapes", nargs="+", default=["4096x4096", "4096x11008"], metavar="DEPTHxCOLUMNS")
+    parser.add_argument("--blocks", nargs="+", type=int, default=[32, 64, 128])
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=1.0, help="of turns for each configuration; default: 1")
+    arguments = parser.parse_args()
+    table = []
+    for shape, block, symmetric in itertools.product(arguments.shapes, arguments.blocks, (True, False)):
+        depth, columns = map(int, shape.split("x"))
+        layer = make(depth, columns, block, symmetric=symmetric)
+        table += measure(layer, arguments.rows, arguments.threads, arguments.seconds)
+    header = ("layer", "threads", "rows", "packager ms", "onnxruntime ms", "ratio", "copy GB/s", "of the copy")
+    print(format_table(header, table))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
