@@ -2,10 +2,10 @@
 
     python -m benchmarks.cpu.block_weights [--shapes 4096x4096 4096x11008] [--blocks 32 64 128] [--rows 1 4 16]
 
-packager gets each layer as quantizers write QDQ, DequantizeLinear with ``block_size`` and MatMul, onnxruntime the same
-weights as MatMulNBits, computed in float32 (``accuracy_level`` 0). Both are in one process and take turns, tensors bound
-before. What is reached of the bandwidth is the bytes of packed weights, scales and zero points that a call reads, over the
-bytes that a copy of as many bytes reads and writes in the same turns, on one thread.
+packager gets each layer as quantizers write QDQ, DequantizeLinear with ``block_size`` and MatMul, onnxruntime the
+same weights as MatMulNBits, computed in float32 (``accuracy_level`` 0). Both are in one process and take turns, tensors
+bound before. What is reached of the bandwidth is the bytes of packed weights, scales and zero points that a call reads,
+over the bytes that a copy of as many bytes reads and writes in the same turns, on one thread.
 """
 
 from __future__ import annotations
