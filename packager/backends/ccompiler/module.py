@@ -13,7 +13,7 @@ from packager.backends.ccompiler.compiler import compile_module, machine_of, pre
 from packager.backends.ccompiler.core.copies import compose_moves
 from packager.backends.ccompiler.core.expressions import CTYPES, LIBM
 from packager.backends.ccompiler.core.functions import CFunction, GroupDraft
-from packager.backends.ccompiler.core.in_place import write_in_place
+from packager.backends.ccompiler.core.in_place import find_placeable, write_in_place
 from packager.backends.ccompiler.core.machine import (
     BYTE_LOADS,
     HALF_LOADS,
@@ -223,12 +223,14 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     problems = [composite.problem for composite in partition.composites if composite.problem is not None]
     graph = read_graph(partition.function, partition.constant_arguments, problems)
     operations = multiply_by_reciprocals(graph.operations, graph.results)
-    graph = replace(graph, operations=tuple(compose_moves(operations, graph.results)))
+    can_place = partial(_can_place, winograd=winograd)
+    alone = find_placeable(operations, graph.results, can_place)
+    graph = replace(graph, operations=tuple(compose_moves(operations, graph.results, alone)))
     names = [c_name(variable) for variable in graph.variables]
     if len(set(names)) < len(names):
         raise CannotRender("two shape variables of one name")
     group = GroupDraft(partition.name, graph, machine, winograd)
-    for stage in write_in_place(make_stages(graph), graph, partial(_can_place, winograd=winograd)):
+    for stage in write_in_place(make_stages(graph), graph, can_place):
         if stage.anchor is None:
             add_elementwise(stage, group)
         else:
@@ -238,7 +240,7 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
 
 def _can_place(anchor: Operation, *, winograd: int) -> bool:
     """Whether parts of an anchor's rows may be written apart."""
-    return _adder(anchor) is add_conv2d and winograd_of(anchor, winograd) is None
+    return anchor.name in CONVOLUTIONS and _adder(anchor) is add_conv2d and winograd_of(anchor, winograd) is None
 
 
 def _adder(anchor: Operation) -> Adder:

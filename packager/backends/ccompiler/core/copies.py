@@ -6,7 +6,7 @@ the four slices that patch merging concatenates are one piece.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -48,13 +48,18 @@ class Copy:
     pieces: tuple[Piece, ...]
 
 
-def compose_moves(operations: Sequence[Operation], results: Sequence[Tensor]) -> list[Operation]:
-    """Replace movements, chains of them as one, by ``copy`` where there is no loop nest with an epilogue for them."""
+def compose_moves(
+    operations: Sequence[Operation], results: Sequence[Tensor], alone: Set[int] = frozenset()
+) -> list[Operation]:
+    """Replace movements, chains of them as one, by ``copy`` where there is no loop nest with an epilogue for them.
+
+    What makes the tensors ``alone`` is a copy of its own.
+    """
     readers: dict[int, list[Operation]] = {}
     for operation in operations:
         for use in operation.uses:
             readers.setdefault(use.tensor.index, []).append(operation)
-    kept = {tensor.index for tensor in results}
+    kept = {tensor.index for tensor in results} | alone
     moving: set[int] = set()
     for operation in reversed(operations):
         followed = readers.get(operation.result.index, [])

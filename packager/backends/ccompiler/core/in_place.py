@@ -6,23 +6,53 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packager.backends.ccompiler.core.operations import Graph, Operation
+from packager.backends.ccompiler.core.moves import Permute
+from packager.backends.ccompiler.core.operations import ANCHORS, Graph, Operation, Tensor
 from packager.backends.ccompiler.core.placed import find_placed
+from packager.backends.ccompiler.core.shapes import equal
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.core.stages import Stage
 
 
-def write_in_place(stages: Sequence[Stage], graph: Graph, can_place: Callable[[Operation], bool]) -> list[Stage]:
-    """Return stages without those that only move a result, which nothing else reads, of a stage that can place it.
+CanPlace = Callable[[Operation], bool]  # whether what an anchor makes can be written by parts of its rows
 
-    ``can_place`` says so of its anchor.
-    """
-    kept = {tensor.index for tensor in graph.results}
+
+def find_placeable(operations: Sequence[Operation], results: Sequence[Tensor], can_place: CanPlace) -> frozenset[int]:
+    """Return the tensors that permutations of whole parts of rows make of what only they read of such anchors."""
+    made = {operation.result.index: operation for operation in operations}
+    readers = _readers(operations)
+    kept = {tensor.index for tensor in results}
+    found = []
+    for operation in operations:
+        move = operation.attributes
+        if not isinstance(move, Permute) or move.axes[-1] != len(move.axes) - 1 or equal(operation.result.shape[-1], 1):
+            continue
+        source = operation.uses[0].tensor.index
+        if readers[source] > 1 or source in kept:
+            continue
+        anchor = made.get(source)
+        while anchor is not None and anchor.name not in ANCHORS:
+            full = [use.tensor.index for use in anchor.uses if use.shape == anchor.result.shape]
+            anchor = next((made[index] for index in full if index in made), None)
+        if anchor is not None and can_place(anchor):
+            found.append(operation.result.index)
+    return frozenset(found)
+
+
+def _readers(operations: Sequence[Operation]) -> dict[int, int]:
+    """Return how often each tensor is read."""
     readers: dict[int, int] = {}
-    for operation in graph.operations:
+    for operation in operations:
         for use in operation.uses:
             readers[use.tensor.index] = readers.get(use.tensor.index, 0) + 1
+    return readers
+
+
+def write_in_place(stages: Sequence[Stage], graph: Graph, can_place: CanPlace) -> list[Stage]:
+    """Return stages without those that only move a result, which nothing else reads, of a stage that can place it."""
+    kept = {tensor.index for tensor in graph.results}
+    readers = _readers(graph.operations)
     found = list(stages)
     for mover in stages:
         if mover.anchor is None or mover.after or len(mover.anchor.uses) != 1:

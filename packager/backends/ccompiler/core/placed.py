@@ -56,31 +56,29 @@ def _terms(index: str, extents: Sequence[Extent], pitches: Sequence[Extent]) -> 
 
 
 def find_placed(operation: Operation, rows: Extent) -> Placed | None:
-    """Return how a copy moves parts of so many rows of its source, all of it; None if it moves few elements, or no
-    rows."""
-    copy: Copy = operation.attributes
-    if operation.name != "copy" or len(operation.uses) != 1 or len(copy.pieces) != 1:
+    """Return how a copy moves parts of so many rows; None if it does something else, or moves single elements."""
+    if not isinstance(operation.attributes, Copy) or len(operation.attributes.pieces) != 1:
         return None
-    (use,), (piece,) = operation.uses, copy.pieces
-    loops = _in_source(piece.loops)
-    if loops is None or len(loops) < 2 or not equal(product(use.shape), product(loop.extent for loop in loops)):
+    (piece,) = operation.attributes.pieces
+    source = operation.uses[0].tensor
+    loops = _in_source_order(piece.loops)
+    extents = tuple(loop.extent for loop in loops)
+    whole = equal(piece.offset, 0) and equal(piece.start, 0) and equal(product(extents), product(source.shape))
+    if piece.source is None or not whole or len(loops) < 2 or not equal(loops[-1].target, 1):
         return None
-    last = loops[-1]
-    if not equal(last.target, 1) or not isinstance(last.extent, int) or last.extent < FEWEST_TOGETHER:
-        return None
-    extents, pitches = tuple(loop.extent for loop in loops), tuple(loop.target for loop in loops)
     outer = next((axis for axis in range(1, len(loops)) if equal(product(extents[:axis]), rows)), None)
-    return None if outer is None else Placed(use.tensor, operation.result, extents, pitches, outer)
+    if outer is None:
+        return None
+    return Placed(source, operation.result, extents, tuple(loop.target for loop in loops), outer)
 
 
-def _in_source(loops: Sequence[Loop]) -> list[Loop] | None:
-    """Return loops in the order of a source that they read without gaps; None if they do not."""
+def _in_source_order(loops: Sequence[Loop]) -> list[Loop]:
+    """Return loops that read a source from its first to its last element, the innermost last; fewer if they do not."""
     found: list[Loop] = []
-    distance: Extent = 1
-    while len(found) < len(loops):
-        inner = next((loop for loop in loops if equal(loop.source, distance)), None)
-        if inner is None or inner in found:
-            return None
-        found.insert(0, inner)
-        distance = product((distance, inner.extent))
+    stride: Extent = 1
+    while (
+        loop := next((loop for loop in loops if equal(loop.source, stride)), None)
+    ) is not None and loop not in found:
+        found.insert(0, loop)
+        stride = product((stride, loop.extent))
     return found
