@@ -5,17 +5,21 @@ Ties are in index order.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.tir_loops import emit_sequential
+from packager.lower.tir_loops import emit_rows, emit_sequential
 
-# Up to this extent, ranking by comparing all pairs is as fast as insertion.
+# Up to this extent, ranking by comparing all pairs is as fast as sorting.
 MAX_RANKED = 1024
-# Up to this number of results, insertion is as fast as sorting.
+# Pairs that ranking compares in the time of a step of insertion: vectors of indices.
+COMPARED = 4
+# Up to this number of results, insertion is as fast as sorting in whatever order the elements are.
 MAX_INSERTED = 64
 
 
@@ -52,10 +56,19 @@ class _Top:
 def legalize_top_k(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``packager.top_k``."""
     top = _Top(builder, call.args[0], call.args[1].values[0], bool(int(call.attrs["largest"])))
-    known = isinstance(top.k, tirx.IntImm) and isinstance(top.number, tirx.IntImm)
-    if not known or (int(top.number) > MAX_RANKED and int(top.k) > MAX_INSERTED):
+    if not isinstance(top.k, tirx.IntImm) or not isinstance(top.number, tirx.IntImm):
         return relax.Tuple(_by_merging(top))
-    return relax.Tuple(_by_rank(top) if int(top.number) <= MAX_RANKED else _by_insertion(top))
+    number, k = int(top.number), int(top.k)
+    if k <= MAX_INSERTED and (number > MAX_RANKED or _steps_of_insertion(number, k) < number * number / COMPARED):
+        return relax.Tuple(_by_insertion(top))
+    return relax.Tuple(_by_rank(top) if number <= MAX_RANKED else _by_merging(top))
+
+
+def _steps_of_insertion(number: int, k: int) -> float:
+    """Return about how many elements are compared or shifted, if they are in random order: the i-th of them is among
+    the ``k`` best so far with a probability of ``k / i``."""
+    inserted = k * (1 + math.log(max(1.0, number / max(1, k))))
+    return number + inserted * k / 2
 
 
 def _by_rank(top: _Top) -> list[Any]:
@@ -84,27 +97,30 @@ def _by_rank(top: _Top) -> list[Any]:
 
 
 def _by_insertion(top: _Top) -> list[Any]:
-    """Insert each element into a list of the best ones."""
+    """Insert each element into a sorted list of the best ones; rows in parallel."""
     number, k = int(top.number), int(top.k)
+    one = tirx.const(1, "int64")
 
-    def insert_all(source: Any, values: Any, indices: Any) -> None:
-        with T.serial(0, top.rows) as row, T.serial(0, number) as i:
-            new, base = source[row * number + i], row * k
-            full = i >= k
-            with T.If(tirx.any(tirx.Not(full), top.better(new, values[base + (k - 1)]))), T.Then():
+    def insert_all(buffers: Sequence[Any], _shapes: Sequence[Any], row: Any) -> None:
+        source, values, indices, places = buffers
+        base = row * k
+        with T.serial(0, number) as i:
+            new, last = source[row * number + i], tirx.min(i, k - 1).astype("int64")
+            with T.If(tirx.any(i < k, top.better(new, values[base + (k - 1)]))), T.Then():
                 # From the end of the list to its start: shift worse elements to make room.
-                values[base + tirx.min(i, k - 1)] = new
-                indices[base + tirx.min(i, k - 1)] = i.astype("int64")
-                with T.serial(0, k - 1) as step:
-                    at = base + (k - 2 - step)
-                    within = k - 2 - step < tirx.min(i, k - 1)
-                    with T.If(within), T.Then(), T.If(top.better(new, values[at])), T.Then():
-                        values[at + 1] = values[at]
-                        indices[at + 1] = indices[at]
-                        values[at] = new
-                        indices[at] = i.astype("int64")
+                places[row] = last
+                before = tirx.max(places[row] - one, tirx.const(0, "int64"))
+                with T.While(tirx.all(places[row] > 0, top.better(new, values[base + before]))):
+                    values[base + places[row]] = values[base + places[row] - one]
+                    indices[base + places[row]] = indices[base + places[row] - one]
+                    places[row] = places[row] - one
+                values[base + places[row]] = new
+                indices[base + places[row]] = i.astype("int64")
 
-    return emit_sequential(top.builder, "top_k", [top.data], top.results, insert_all)
+    def shapes(data: Any) -> tuple[Any, list[tuple[list[Any], str]]]:
+        return data.shape[0], [*top.results, ([data.shape[0]], "int64")]
+
+    return emit_rows(top.builder, "top_k", [top.data], shapes, insert_all)[:2]
 
 
 def _by_merging(top: _Top) -> list[Any]:

@@ -31,6 +31,7 @@ from packager.frontends.onnx.ops.nn import (
     attention,
     convolution,
     deform_conv,
+    einsum,
     normalization,
     padding,
     pooling,
@@ -46,8 +47,8 @@ FAMILIES = (
     *(checked_extents, cumulative, elementwise, fourier, rearrange, random_numbers),
     *(choose, reductions, scatter, sequences, sizes, slice_range, sorting, tfidf, topk),
     *(linear, preprocessing, svm, trees),
-    *(activations, attention, convolution, deform_conv, normalization, padding, pooling),
-    *(recurrent, resize, roi_align),
+    *(activations, attention, convolution, deform_conv, einsum, normalization, padding),
+    *(pooling, recurrent, resize, roi_align),
     *(block_weights, integer_math, narrow_types, quantization),
 )
 
