@@ -21,10 +21,12 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from benchmarks.cpu import engines
 from benchmarks.cpu.compare import Record, measure
 from benchmarks.cpu.engines import Settings, compile_program
-from benchmarks.harness.measure import finish, write
+from benchmarks.harness.measure import finish, versions, write
 from benchmarks.zoo import compare
 from benchmarks.zoo.models import ZOO, make
 
@@ -49,6 +51,7 @@ def _groups(cpus: Sequence[int]) -> list[Cores]:
 
 def _keep_to(groups: Queue[Cores]) -> None:
     os.sched_setaffinity(0, groups.get())
+    torch.set_num_threads(CORES)  # it has counted all the cores of the machine
 
 
 def _pool(groups: Sequence[Cores]) -> ProcessPoolExecutor:
@@ -103,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.append and output.exists():
         kept = json.loads(output.read_text())["figures"]["configurations"]
     compile_program(workdir)
+    versions()  # a package that is missing is told before the work, not after it
     for_builds, for_turns = core_groups()
     measured: list[Record] = []
     result = compare.report(kept, measured, arguments.engines)
