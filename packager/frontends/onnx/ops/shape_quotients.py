@@ -92,6 +92,32 @@ def _over(a: Quotient, b: Quotient) -> Quotient:
     return Quotient(a.numerator * sign, a.denominator * abs(b.numerator))
 
 
+def number(value: Any) -> Fraction:
+    """Return an integer or a quotient of integers as a number. Raises ValueError for expressions."""
+    top = quotient(value).numerator
+    if not isinstance(top, int):
+        raise ValueError("a start or a step is symbolic, and another bound is a fraction")
+    return Fraction(top, quotient(value).denominator)
+
+
+def steps(start: Any, limit: Any, step: Any, analyzer: Analyzer) -> Any:
+    """Return how many steps there are from ``start`` to before ``limit``, which may be an expression.
+
+    Raises ValueError for a step that is not a positive number, and where floats may round to another number of steps.
+    """
+    each = number(step)
+    if each <= 0:
+        raise ValueError("the step of Range is not a positive number, and a bound is symbolic")
+    try:
+        first = number(start)
+        way = _plus(quotient(limit), Quotient(-first.numerator, first.denominator))
+        ratio = Quotient(way.numerator * each.denominator, way.denominator * each.numerator)
+        count = ratio.rounded(up=True, analyzer=analyzer)
+    except NotExactError:
+        raise ValueError("the length of Range may round to another one in floats") from None
+    return max(count, 0) if isinstance(count, int) else analyzer.simplify(tirx.max(count, 0))
+
+
 BINARY: Mapping[str, Callable[[Quotient, Quotient], Quotient]] = {
     "Add": _plus,
     "Sub": lambda a, b: _plus(a, Quotient(0 - b.numerator, b.denominator)),

@@ -13,8 +13,10 @@ from typing import Any
 from tvm import relax, tirx
 from tvm_ffi import structural_equal
 
-from packager.frontends.onnx.ops.operands import Convert, Converter, extents, optional
+from packager.frontends.onnx.ops import shape_quotients
+from packager.frontends.onnx.ops.operands import Convert, Converter, constant, extents, optional
 from packager.frontends.onnx.ops.shape_arithmetic import as_tensor, is_symbolic, known
+from packager.frontends.onnx.ops.shape_quotients import Quotient
 
 
 def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -79,19 +81,37 @@ def _min(analyzer: Any, bound: Any, other: Any) -> Any:
 
 def _range(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     """Range-11. Raises ValueError for a step that is not a positive number, if a bound is symbolic."""
-    if not any(is_symbolic(value) for value in inputs):
+    if all(constant(value, attributes) is not None for value in inputs):
         return convert("Range", list(inputs), attributes)
     dtype = attributes["tvm_custom"]["types"][0]
     found = [known(value, attributes, floats=True) for value in inputs]
     numbers = [value.item() for value in found if value is not None]
     if len(numbers) < len(inputs):
         tensors = [as_tensor(builder, value, dtype) if is_symbolic(value) else value for value in inputs]
-        return convert("Range", tensors, attributes)
+        return _computed_range(builder, tensors, dtype, attributes)
     start, limit, step = numbers
+    analyzer = attributes["tvm_custom"]["analyzer"]
+    if any(isinstance(number, Quotient) for number in numbers):
+        count = shape_quotients.steps(start, limit, step, analyzer)
+        counted = builder.emit(relax.op.astype(builder.emit(relax.op.arange(0, count, 1, "int64")), dtype))
+        first, each = (relax.const(float(shape_quotients.number(value)), dtype) for value in (start, step))
+        return relax.op.add(builder.emit(relax.op.multiply(counted, each)), first)
     if not isinstance(step, int) or step < 1:
         raise ValueError("the step of Range is not a positive number, and a bound is symbolic")
-    whole = relax.op.arange(_min(attributes["tvm_custom"]["analyzer"], start, limit), limit, step, "int64")
+    whole = relax.op.arange(_min(analyzer, start, limit), limit, step, "int64")
     return whole if dtype == "int64" else relax.op.astype(builder.emit(whole), dtype)
+
+
+def _computed_range(builder: Any, operands: Sequence[Any], dtype: str, attributes: Mapping[str, Any]) -> Any:
+    """Return a range of bounds that the run computes: its length is a run-time extent."""
+    emit, op = builder.emit, relax.op
+    start, limit, step = (emit(op.reshape(operand, [])) for operand in operands)
+    first, last, each = (emit(op.astype(operand, "float64")) for operand in (start, limit, step))
+    ratio = emit(op.ceil(emit(op.divide(emit(op.subtract(last, first)), each))))
+    count = emit(op.astype(emit(op.maximum(ratio, relax.const(0.0, "float64"))), "int64"))
+    length = attributes["tvm_custom"]["extents"].read(builder, count, None, "range")
+    counted = emit(op.astype(emit(op.arange(0, length, 1, "int64")), dtype))
+    return op.add(emit(op.multiply(counted, step)), start)
 
 
 def _expand(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:

@@ -95,6 +95,22 @@ halved (float[n] x, float[1, 3] row) => (float[n] y, float[k, n] all, float[r, 3
 }
 """
 
+# Ranges of floats: to a length in halves, and to what the data say.
+RANGES = """
+ranges (float[n] x, float[m] z) => (float[k] y, float[r] up, float[d] down)
+<float zero = {0}, float half = {0.5}, float back = {-0.25}>
+{
+  sizes = Shape (x)
+  length = Squeeze (sizes)
+  limit = Cast <to = 1> (length)
+  y = Range (zero, limit, half)
+  top = ReduceMax <keepdims = 0> (z)
+  up = Range (half, top, half)
+  low = ReduceMin <keepdims = 0> (z)
+  down = Range (top, low, back)
+}
+"""
+
 
 def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
@@ -128,3 +144,9 @@ def test_loops_that_the_user_bounds(tmp_path: Path) -> None:
     large = {**given, "x": given["x"] * 1000}
     check(tmp_path, HALVED, bounds, [given, {**given, "x": given["x"] * 0.2}], {"loop_0.* is 10, expected 0..9": large})
     check(tmp_path, HALVED, bounds | {"loop_0": (1, 20)}, [large])
+
+
+def test_ranges_of_floats(tmp_path: Path) -> None:
+    bounds = {"n": (1, 6), "m": (1, 3), "range_0": (1, 20), "range_1": (1, 40)}
+    feeds = [{"x": numbers(n), "z": np.float32(z)} for n, z in ((1, [3.2, 1]), (6, [0.5]), (3, [-1, 2.51, 2]))]
+    check(tmp_path, RANGES, bounds, feeds, {"range_0.* is 199, expected 0..20": {**feeds[0], "z": np.float32([100])}})
