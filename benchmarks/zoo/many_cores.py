@@ -78,15 +78,18 @@ def build(name: str, workdir: Path, targets: tuple[str, ...]) -> float:
     return time.perf_counter() - start
 
 
-def compare_one(name: str, build_s: float, arguments: argparse.Namespace) -> list[Record]:
-    """Measure a model that has been built, with each number of threads."""
+def compare_one(name: str, build_s: float, arguments: argparse.Namespace, speeds: tuple[float, float]) -> list[Record]:
+    """Measure a model that has been built, with each number of threads; profile it where it is slow."""
     workdir: Path = arguments.workdir
     settings = Settings(workdir, bundle=_bundle(name, workdir))
     model = make(name, workdir / "zoo")
-    return [
-        measure(model, threads, arguments.engines, settings, arguments) | {"build_s": build_s}
-        for threads in arguments.threads
-    ]
+    records = []
+    for threads in arguments.threads:
+        record = measure(model, threads, arguments.engines, settings, arguments) | {"build_s": build_s}
+        if arguments.profile and compare.is_slow(record):
+            record["slow"] = compare.slow_functions(_bundle(name, workdir), *speeds)
+        records.append(record)
+    return records
 
 
 def _each(futures: Mapping[Future[T], str]) -> Iterator[tuple[str, T]]:
@@ -107,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         kept = json.loads(output.read_text())["figures"]["configurations"]
     compile_program(workdir)
     versions()  # a package that is missing is told before the work, not after it
+    speeds = compare.speeds(workdir) if arguments.profile else (0.0, 0.0)
     for_builds, for_turns = core_groups()
     measured: list[Record] = []
     result = compare.report(kept, measured, arguments.engines)
@@ -116,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         seconds = dict(_each(builds))
     with _pool(for_turns) as pool:
-        turns = {pool.submit(compare_one, name, build_s, arguments): name for name, build_s in seconds.items()}
+        turns = {pool.submit(compare_one, name, build_s, arguments, speeds): name for name, build_s in seconds.items()}
         for name, records in _each(turns):
             measured += records
             places = [(name, threads) for threads in arguments.threads]
