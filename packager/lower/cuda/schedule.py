@@ -23,6 +23,7 @@ from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.row_reduction import schedule_row_reduction
 from packager.lower.cuda.scatter_scan import schedule_scatter_scan
 from packager.lower.cuda.short_row_reduction import schedule_short_row_reduction
+from packager.lower.cuda.skinny_matmul import schedule_skinny_matmul
 from packager.lower.cuda.widen_float16 import widen
 
 _Rule = Callable[[tirx.PrimFunc], tirx.PrimFunc]
@@ -93,6 +94,7 @@ _RULES: tuple[_Rule, ...] = (
     schedule_scatter_scan,
     _spatial,
     schedule_depthwise_conv,
+    schedule_skinny_matmul,
     schedule_matmul,
     schedule_short_row_reduction,
     _rows,

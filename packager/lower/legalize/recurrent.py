@@ -33,6 +33,8 @@ from packager.graph.rewrite import rebuild_main, with_main
 from packager.lower.legalize.recurrent_cells import Cells, Directions
 
 _OP = relax.op
+# The largest batch whose recurrent product has a schedule of its own: see lower/cuda/skinny_matmul.py.
+MAX_ROWS = 8
 SCALAR = relax.TensorType([], "int64")
 
 
@@ -63,8 +65,9 @@ class _Layer(Cells):
     def __init__(self, builder: Any, description: Recurrent, operands: RecurrentOperands, on_gpu: bool) -> None:
         self.operands, self.on_gpu = operands, on_gpu
         self.steps, self.batch, _ = extents_of(operands.x) or ()
+        batch = int(self.batch) if isinstance(self.batch, tvm.tirx.IntImm) else MAX_ROWS + 1
         hidden = (extents_of(operands.weights) or ())[-1]
-        super().__init__(builder, description, hidden, str(operands.x.ty.dtype), False)
+        super().__init__(builder, description, hidden, str(operands.x.ty.dtype), on_gpu and batch <= MAX_ROWS)
         self.cells = 2 if description.cell == "lstm" else 1
 
     def expand(self) -> Any:

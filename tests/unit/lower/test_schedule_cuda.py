@@ -122,6 +122,15 @@ def relax_depthwise(x: Any, w: Any) -> Any:
     return R.nn.conv2d(x, w, padding=(1, 1), groups=16, data_layout="NHWC", kernel_layout="OHWI")
 
 
+def relax_product(x: Any, w: Any) -> Any:
+    """Both operands have the reduction axis last."""
+    return R.sum(R.multiply(R.expand_dims(x, -2), R.expand_dims(w, -3)), axis=-1)
+
+
+def product(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return x @ w.swapaxes(-1, -2)
+
+
 def relax_gelu(x: Any, shift: Any) -> Any:
     return R.nn.gelu(R.add(x, shift))
 
@@ -215,6 +224,8 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("depthwise_5x3", relax_strided_depthwise, strided_depthwise, [(("n", 9, 17, 24), H), ((24, 3, 5, 1), H)], [1, 2]),
     ("depthwise_f32", relax_depthwise, depthwise, [((2, 8, 28, 16), F), ((16, 3, 3, 1), F)], [0]),
     ("matmul", R.matmul, np.matmul, [(("n", 40), F), ((40, 33), F)], [1, 7]),
+    ("skinny_matmul", relax_product, product, [((3, 40), F), ((21, 40), F)], [0]),
+    ("skinny_matmuls", relax_product, product, [((2, 5, 70), F), ((2, 12, 70), F)], [0]),
     ("row_matmul", R.matmul, np.matmul, [((1, 768), H), ((768, 64), H)], [0]),
 ]
 
@@ -275,6 +286,13 @@ def test_rows_of_a_length_known_at_run_time_have_a_warp_each() -> None:
     assert int(launch.extents["threadIdx.x"]) == 32
     assert "__syncthreads" not in source[source.rindex("__global__") :]
     assert "< (dim_n >> (int64_t)7)" in source
+
+
+def test_products_of_few_rows_have_a_warp_for_each_element() -> None:
+    (primfunc,) = functions(relax_product, ((4, 128), F), ((512, 128), F))
+    _, launches = lower(schedule_cuda(primfunc, TARGET))
+    (extents,) = [launch.extents for launch in launches.values()]
+    assert (extents["blockIdx.x"], extents["threadIdx.y"], extents["threadIdx.x"]) == (512, 4, 32)
 
 
 def test_rows_that_do_not_fill_a_warp_evenly_stay_in_registers() -> None:
