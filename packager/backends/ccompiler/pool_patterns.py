@@ -7,11 +7,22 @@ from tvm.relax.dpl import is_op, wildcard
 from packager.backends.base import Match, Pattern
 from packager.backends.ccompiler.core.checks import NUMBERS, anchor, dtypes_of, has_channels, is_static
 from packager.backends.ccompiler.core.problems import FLOATS, MOST_ELEMENTS, MOST_NEIGHBORS
-from packager.graph.dataflow import shape_of
+from packager.graph.dataflow import operator_of, shape_of
+
+# Ranks of tensors of lines, planes and volumes.
+RANKS = (3, 4, 5)
+# Poolings along channels that are last. An average along lines is that of neighbors, below.
+LAYOUTS = {
+    "max_pool2d": "NHWC",
+    "avg_pool2d": "NHWC",
+    "max_pool1d": "NWC",
+    "max_pool3d": "NDHWC",
+    "avg_pool3d": "NDHWC",
+}
 
 
 def pool_patterns() -> list[Pattern]:
-    pools = [anchor(name, is_op(f"relax.nn.{name}")(wildcard()), _is_pool2d) for name in ("max_pool2d", "avg_pool2d")]
+    pools = [anchor(name, is_op(f"relax.nn.{name}")(wildcard()), _is_pool) for name in LAYOUTS]
     adaptive = is_op("relax.nn.adaptive_avg_pool2d")(wildcard())
     rows = is_op("relax.reshape")(wildcard(), wildcard())
     return [
@@ -35,11 +46,11 @@ def _is_mean_of_neighbors(match: Match) -> bool:
     return bool(plain and counted and dtypes_of(call) == {"float32"})
 
 
-def _is_pool2d(match: Match) -> bool:
+def _is_pool(match: Match) -> bool:
     (call,) = match.calls
-    attrs = call.attrs
-    last = attrs.layout == "NHWC" and attrs.out_layout in ("", "NHWC")
-    taken = {*NUMBERS, "uint8"} if call.op.name == "relax.nn.max_pool2d" else set(NUMBERS)
+    attrs, name = call.attrs, operator_of(call).removeprefix("nn.")
+    last = attrs.layout == LAYOUTS[name] and attrs.out_layout in ("", LAYOUTS[name])
+    taken = {*NUMBERS, "uint8"} if name.startswith("max") else set(NUMBERS)
     return last and shape_of(call) is not None and has_channels(shape_of(call.args[0])) and dtypes_of(call) <= taken
 
 
@@ -52,5 +63,6 @@ def _is_global_pool(match: Match) -> bool:
 def _is_spatial_mean(match: Match) -> bool:
     (call,) = match.calls
     shape = shape_of(call.args[0])
-    axes = sorted(int(axis) % 4 for axis in call.attrs.axis or ())
-    return has_channels(shape) and len(shape or ()) == 4 and axes == [1, 2] and dtypes_of(call) <= set(FLOATS)
+    rank = len(shape or ())
+    axes = sorted(int(axis) % rank for axis in call.attrs.axis or ()) if rank in RANKS else []
+    return has_channels(shape) and rank in RANKS and axes == [*range(1, rank - 1)] and dtypes_of(call) <= set(FLOATS)

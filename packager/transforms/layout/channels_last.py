@@ -136,7 +136,7 @@ class _Converter:
         if name in CONVOLUTIONS and (name in PLANAR or self.constants is not None):
             return self._convolution(call)
         is_pooling = name in POOLINGS and call.attrs.layout == FIRST[rank][0]
-        if is_pooling and rank == 4 and self.constants is not None:
+        if is_pooling and self.constants is not None and (rank == 4 or (rank == 5 and _overlaps(call))):
             return self._pooling(call, name)
         if name in VIEWS:
             rearranged = self._rearranged(call)
@@ -247,6 +247,12 @@ def _reduced_axes(call: relax.Call) -> list[int]:
     """Return the reduced axes with channels last; empty if all are reduced."""
     rank = _rank(call.args[0])
     return sorted(last_axis(int(axis), rank) for axis in call.attrs.axis or ()) if rank in LAST else []
+
+
+def _overlaps(call: relax.Call) -> bool:
+    """Whether windows of a pooling overlap: each element is read often, by vectors with channels last."""
+    sizes, strides = getattr(call.attrs, "pool_size", ()), getattr(call.attrs, "strides", ())
+    return any(int(size) > int(stride) for size, stride in zip(sizes, strides, strict=True))
 
 
 def _permuted(data: Any, axes: list[int]) -> Any:

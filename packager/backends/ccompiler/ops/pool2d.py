@@ -1,12 +1,13 @@
-"""max_pool2d, avg_pool2d, and means over whole planes, over NHWC, vectorized along the channels."""
+"""Pooling along lines, planes and volumes, and means over them as a whole; channels are last, as vectors run."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from packager.backends.ccompiler.core.expressions import CTYPES, as_result, literal
 from packager.backends.ccompiler.core.functions import GroupDraft
-from packager.backends.ccompiler.core.operations import CannotRender, Operation, Window, window_of
+from packager.backends.ccompiler.core.operations import CannotRender, Operation, Window, spatial, window_of
 from packager.backends.ccompiler.core.shapes import Shape, c_text, ceil_div, plain, product
 from packager.backends.ccompiler.core.stages import Stage
 
@@ -15,6 +16,8 @@ CHUNK = 256
 BAND = 64
 # Pixels of a plane per partial sum: pairwise sums are more exact.
 BLOCK = 64
+# Ranks of tensors of lines, planes and volumes.
+RANKS = (3, 4, 5)
 # The maximum of unrolled elements of a window.
 MOST_TAPS = 9
 LEAST = {"uint8": 0, "int8": -(2**7), "int32": -(2**31)}
@@ -24,22 +27,27 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
     data = anchor.uses[0]
     dtype = data.tensor.dtype
-    if len(data.shape) != 4:
-        raise CannotRender(f"{anchor.name} of a tensor of rank {len(data.shape)}")
+    rank = len(data.shape)
+    if rank not in RANKS:
+        raise CannotRender(f"{anchor.name} of a tensor of rank {rank}")
     if anchor.name in ("mean", "nn.adaptive_avg_pool2d"):
-        if anchor.name == "mean" and sorted(int(axis) % 4 for axis in anchor.attributes.axis or ()) != [1, 2]:
-            raise CannotRender("a mean that is not over planes")
+        axes = sorted(int(axis) % rank for axis in anchor.attributes.axis or ()) if anchor.name == "mean" else None
+        if axes is not None and axes != list(range(1, rank - 1)):
+            raise CannotRender("a mean that is not over whole images")
         _add_plane_mean(stage, anchor, group)
         return
-    window = window_of(anchor.attributes.pool_size, anchor.attributes)
-    is_max = anchor.name == "nn.max_pool2d"
+    axes_count = max(rank - 2, 2)  # a line is a plane of height 1
+    window = window_of(anchor.attributes.pool_size, anchor.attributes, axes_count)
+    source, result = spatial(data.shape, axes_count), spatial(anchor.result.shape, axes_count)
+    is_max = anchor.name.startswith("nn.max_pool")
     ctype = CTYPES[dtype]
     total = ctype.value if is_max or ctype.is_float else "int32_t"
     suffix = ctype.suffix if is_max else "i32"
     channels = int(stage.inner)
     chunk = min(CHUNK, channels)
     lanes = group.machine.vector_bytes // 4
-    written_out = dtype == "float32" and channels % lanes == 0 and 1 < product(window.size) <= MOST_TAPS
+    in_registers = dtype == "float32" and channels % lanes == 0
+    written_out = in_registers and 1 < product(window.size) <= MOST_TAPS
     draft = group.function("pool2d")
     count = "places" if not anchor.attributes.count_include_pad else product(window.size)
     value = "sums[j]" if is_max else f"sums[j] / {count}"
@@ -60,18 +68,23 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
                 if ctype.is_float
                 else "pk_add_i32({0}, {1})"
             ),
-            "lines": c_text(anchor.result.shape[1]),
-            "width": c_text(anchor.result.shape[2]),
+            "lines": c_text(result[-3]),
+            "width": c_text(result[-2]),
             "channels": c_text(stage.inner),
-            "in_height": c_text(data.shape[1]),
-            "in_width": c_text(data.shape[2]),
+            "in_height": c_text(source[-3]),
+            "in_width": c_text(source[-2]),
+            "deep": axes_count == 3,
+            "planes": c_text(result[1]),
+            "in_depth": c_text(source[1]),
+            "in_registers": in_registers,
             "window": window,
+            "taps_in_all": product(window.size),
             "counted": not is_max and not anchor.attributes.count_include_pad,
             "chunk": chunk,
             "count": str(chunk) if channels % chunk == 0 else f"pk_min_i64({chunk}, {channels} - start)",
             "lanes": lanes,
             "next_vector": "pk_maximum_f32(sum, {0})" if is_max else "sum + {0}",
-            **(_taps(data.shape, anchor.result.shape, window) if written_out else {"taps": (), "inside": False}),
+            **(_taps(source, result, window) if written_out else {"taps": (), "inside": False}),
         },
     )
 
@@ -81,16 +94,23 @@ def _taps(data: Shape, result: Shape, window: Window) -> dict[str, Any]:
 
     Windows that begin at most at ``most_top`` and ``most_left`` are inside at the bottom and right.
     """
-    height, width, channels = data[1:]
-    (tall, wide), (below, beside) = window.size, window.dilation
-    steps = [(y * below * channels, x * beside * channels) for y in range(tall) for x in range(wide)]
-    last = [plain(height - 1 - (tall - 1) * below), plain(width - 1 - (wide - 1) * beside)]
+    *extents, channels = data[1:]
+    pitches = [product((*extents[axis + 1 :], channels)) for axis in range(len(extents))]
+    last = [
+        plain(extent - 1 - (size - 1) * dilation)
+        for extent, size, dilation in zip(extents, window.size, window.dilation, strict=True)
+    ]
     inside = not window.is_padded and all(
         isinstance(most, int) and isinstance(count, int) and (count - 1) * stride <= most
-        for most, count, stride in zip(last, result[1:3], window.strides, strict=True)
+        for most, count, stride in zip(last, result[1:-1], window.strides, strict=True)
     )
-    taps = [f"{c_text(width)} * {lines} + {places}" for lines, places in steps[1:]]
-    return {"taps": taps, "inside": inside, "most_top": c_text(last[0]), "most_left": c_text(last[1])}
+    steps = [
+        [product((tap, dilation, pitch)) for tap, dilation, pitch in zip(taps, window.dilation, pitches, strict=True)]
+        for taps in itertools.product(*map(range, window.size))
+    ]
+    offsets = [" + ".join(c_text(step) for step in step_of_axes if step != 0) for step_of_axes in steps[1:]]
+    most = dict(zip(("most_front", "most_top", "most_left")[-len(last) :], map(c_text, last), strict=True))
+    return {"taps": offsets, "inside": inside, **most}
 
 
 def _add_plane_mean(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
@@ -105,7 +125,7 @@ def _add_plane_mean(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
             "x": draft.tensor(data.tensor, False),
             "stored": CTYPES[data.tensor.dtype].stored,
             "widens": data.tensor.dtype == "float16",
-            "plane": c_text(product(data.shape[1:3])),
+            "plane": c_text(product(data.shape[1:-1])),
             "channels": c_text(stage.inner),
             "bands": bands,
             "band": BAND,

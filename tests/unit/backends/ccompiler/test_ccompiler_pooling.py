@@ -1,0 +1,102 @@
+"""Pooling along lines and volumes with channels last, and means over them, by the ccompiler backend, against numpy."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+from ccompiler_runner import Runner, partition, variable
+from tvm import tirx
+from tvm.relax import op
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pooling: extents of lines or volumes, channels, and the window along their axes."""
+
+    extents: tuple[int, ...]
+    channels: int
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    counted: bool = True
+
+
+CASES = {
+    "lines": Case((37,), 48, (3,), (2,), (1,), (1,)),
+    "dilated lines of odd channels": Case((40,), 13, (3,), (1,), (2,), (2,)),
+    "halves of volumes": Case((6, 8, 9), 32, (2, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1)),
+    "overlapping volumes": Case((5, 9, 8), 32, (3, 3, 3), (2, 2, 1), (1, 1, 1), (1, 1, 1)),
+    "volumes of odd channels": Case((5, 6, 7), 13, (2, 3, 2), (1, 2, 2), (1, 1, 0), (1, 1, 1), counted=False),
+    "dilated volumes": Case((6, 7, 9), 16, (2, 2, 3), (1, 1, 2), (1, 0, 1), (2, 1, 2), counted=False),
+}
+
+
+def windows(x: np.ndarray, case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Return the elements of each window, [batch, ..., channels, taps], NaN beyond the edges, and how many are inside."""
+    padded = np.pad(x, ((0, 0), *((p, p) for p in case.padding), (0, 0)), constant_values=np.nan)
+    counts = [
+        (e + 2 * p - d * (s - 1) - 1) // stride + 1
+        for e, p, d, s, stride in zip(case.extents, case.padding, case.dilation, case.size, case.strides, strict=True)
+    ]
+    taps = []
+    for tap in itertools.product(*map(range, case.size)):
+        cut = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(tap, case.dilation, counts, case.strides, strict=True)
+        )
+        taps.append(padded[(slice(None), *cut)])
+    stacked = np.stack(taps, -1)
+    return stacked, (~np.isnan(stacked)).sum(-1)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("march", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("name", CASES)
+def test_pooling(name: str, march: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    if march == "x86-64-v4" and "avx512vl" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this machine has no AVX-512")
+    axes = len(case.extents)
+    layout = {"layout": {1: "NWC", 3: "NDHWC"}[axes]}
+    window = {"padding": [*case.padding, *case.padding], "strides": case.strides, "dilation": case.dilation}
+
+    def body(e: Any, x: Any) -> Any:
+        most = e(getattr(op.nn, f"max_pool{axes}d")(x, case.size, **window, **layout))
+        if axes == 1:
+            return e(op.nn.relu(most))
+        mean = e(op.nn.avg_pool3d(x, case.size, **window, **layout, count_include_pad=case.counted))
+        return e(op.nn.relu(most)), mean
+
+    argument = variable("x", (tirx.Var("n", "int64"), *case.extents, case.channels))
+    run = Runner(partition([argument], body), tmp_path, f"ccompiler -march={march}")
+    for batch in (1, 3):
+        x = np.random.default_rng(batch).standard_normal((batch, *case.extents, case.channels), np.float32)
+        inside, count = windows(x, case)
+        found = run(x)
+        most = found[0] if axes == 3 else found
+        np.testing.assert_array_equal(most, np.maximum(np.nanmax(inside, -1), 0))
+        if axes == 3:
+            divisor = inside.shape[-1] if case.counted else count
+            np.testing.assert_allclose(found[1], np.nansum(inside, -1) / divisor, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("extents", [(197,), (3, 5, 7)])
+def test_means_of_whole_lines_and_volumes(extents: tuple[int, ...], keeps: bool, tmp_path: Path) -> None:
+    argument = variable("x", (tirx.Var("n", "int64"), *extents, 70))
+    axes = list(range(1, len(extents) + 1))
+    run = Runner(partition([argument], lambda e, x: e(op.mean(x, axes, keepdims=keeps))), tmp_path)
+    for batch in (1, 4):
+        x = np.random.default_rng(batch).standard_normal((batch, *extents, 70), np.float32)
+        wanted = x.astype(np.float64).mean(tuple(axes), keepdims=keeps)
+        np.testing.assert_allclose(run(x), wanted, rtol=1e-5, atol=1e-6)
