@@ -42,7 +42,7 @@ CASES = {
 
 
 def windows(x: np.ndarray, case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Return the elements of each window, [batch, ..., channels, taps], NaN beyond the edges, and how many are inside."""
+    """Return the elements of each window, [batch, ..., channels, taps], NaN outside, and how many are inside."""
     padded = np.pad(x, ((0, 0), *((p, p) for p in case.padding), (0, 0)), constant_values=np.nan)
     counts = [
         (e + 2 * p - d * (s - 1) - 1) // stride + 1
