@@ -246,7 +246,7 @@ PROGRAMS = [
         {"tokens": {0: "batch", 1: "found"}},
         scripted=True,
         axes={"h": BATCH},
-        dims={"batch": (1, 4)},
+        dims={"batch": (1, 4), "state_0": (1, 16)},  # nothing in the file bounds the list of tokens
         sizes=({"batch": 1}, {"batch": 2}, {"batch": 4}),
     ),
     program("scripted_noise", Noisy, {"x": SERIES}, {"y": BATCH}, scripted=True, random=True),
