@@ -25,7 +25,12 @@ from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
 from packager.lower.cuda.schedule import schedule_cuda
-from packager.lower.legalize.accumulate import accumulate_in_float32, legalize_layer_norm, legalize_softmax
+from packager.lower.legalize.accumulate import (
+    accumulate_in_float32,
+    legalize_layer_norm,
+    legalize_softmax,
+    reduce_in_float32,
+)
 from packager.lower.legalize.block_weights import legalize_block_matmul, legalize_dequantize_blocks
 from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
@@ -111,7 +116,7 @@ def _write_cuda(kernels: Sequence[Kernel]) -> None:
 DEVICES = {
     "cpu": Device(
         "cpu",
-        lambda module, num_inputs: pack_weights(accumulate_in_float32(module), num_inputs),
+        lambda module, num_inputs: pack_weights(reduce_in_float32(accumulate_in_float32(module)), num_inputs),
         [_R.LegalizeOps(LEGALIZERS | CPU_LEGALIZERS), *TIDY],
         (schedule_cpu, lambda unscheduled: unscheduled),
         lambda kernels: lower_kernels(tuple(kernels), TRIAL_CPU),

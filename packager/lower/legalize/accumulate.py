@@ -13,11 +13,32 @@ from packager.graph.rewrite import PRODUCTS, rebuild_call, with_main
 
 HALVES = ("float16", "bfloat16")
 FULL = "float32"
+# Operators of one operand that sum many of its elements.
+REDUCTIONS = frozenset(
+    {"relax.sum", "relax.mean", "relax.variance", "relax.std", "relax.prod", "relax.nn.log_softmax"}
+    | {f"relax.nn.{kind}_pool{axes}d" for kind in ("avg", "adaptive_avg") for axes in (1, 2, 3)}
+)
 
 
 def accumulate_in_float32(module: tvm.IRModule) -> tvm.IRModule:
     """Let half-precision matmuls and convolutions of ``main`` return float32, followed by a cast."""
     return with_main(module, _Accumulator(module).visit_expr(module["main"]))
+
+
+def reduce_in_float32(module: tvm.IRModule) -> tvm.IRModule:
+    """Let half-precision reductions of ``main`` read float32. On GPUs kernels are widened when they are scheduled."""
+    return with_main(module, _Reducer(module).visit_expr(module["main"]))
+
+
+@mutator
+class _Reducer(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        dtype = str(getattr(call.ty, "dtype", ""))
+        if getattr(call.op, "name", "") not in REDUCTIONS or dtype not in HALVES:
+            return call
+        wide = self.builder_.emit(relax.op.astype(call.args[0], FULL))
+        return relax.op.astype(self.builder_.emit(relax.Call(call.op, [wide], call.attrs)), dtype)
 
 
 @mutator

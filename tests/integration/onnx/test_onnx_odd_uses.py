@@ -198,3 +198,23 @@ def test_bfloat16_is_rounded_and_asked(tmp_path: Path) -> None:
     assert made["a"].tolist() == [True, False, False, False]
     assert made["b"].tolist() == [False, False, True, True]
     assert made["c"][1] == 1.0078125
+
+
+def test_long_sums_of_half_precision_are_float32(tmp_path: Path) -> None:
+    model = graph(
+        """g (float16[2,8,40,40] x) => (float16[2,8] a, float16[2,8,1,1] b, float16[2,8,40,40] c) {
+            a = ReduceMean <axes=[2,3], keepdims=0> (x)
+            b = GlobalAveragePool (x)
+            c = InstanceNormalization (x, s, t)
+        }""",
+        {"s": np.ones(8, np.float16), "t": np.zeros(8, np.float16)},
+    )
+    path = packager.build(save(model, tmp_path / "model.onnx"), tmp_path / "model.so", targets=targets_here())
+    x = (np.random.default_rng(0).standard_normal((2, 8, 40, 40)) + 1).astype(np.float16)
+    with packager.load(path) as bundle:
+        made = bundle.run({"x": x})
+    exact = x.astype(np.float64)
+    mean = exact.mean((2, 3), keepdims=True)
+    normal = (exact - mean) / np.sqrt(exact.var((2, 3), keepdims=True) + 1e-5)
+    for name, wanted in (("a", mean[..., 0, 0]), ("b", mean), ("c", normal)):
+        assert np.abs(made[name] - wanted).max() < 2e-3 * np.abs(wanted).max(), name
