@@ -7,7 +7,11 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
+from onnx import numpy_helper
 
 import packager
 from packager.deploy.verify.machine import Machine, this_machine
@@ -133,3 +137,23 @@ def test_half_precision(build: Build, half: Model, aarch64_host: Command, tmp_pa
     assert "PACKAGER_ERROR_MACHINE" in done.stderr
     assert "asimdhp" in done.stderr
     assert [item.check for item in packager.verify(bundle, machine=CORTEX).findings] == ["machine.cpu_features"]
+
+
+def test_data_movement(aarch64_host: Command, tmp_path: Path) -> None:
+    """Runs, tiles that are transposed, interleaved elements, and mirrored ones."""
+    text = """<ir_version: 10, opset_import: ["" : 19]> g (float[n,20,18,21] x) => (float[n,k] y) {
+      d = DepthToSpace<blocksize=2>(x)  t = Transpose<perm=[0,2,3,1]>(x)  s = Transpose<perm=[0,1,3,2]>(x)
+      m = Pad<mode="reflect">(x, pads)  h = Slice(x, starts, ends, axes)  r = Slice(x, begins, starts, axes)
+      w = Concat<axis=3>(h, r)
+      a = Flatten(d)  b = Flatten(t)  c = Flatten(s)  e = Flatten(m)  f = Flatten(w)
+      y = Concat<axis=1>(a, b, c, e, f) }"""
+    model = onnx.parser.parse_model(text)
+    numbers = {"pads": [0, 0, 2, 3, 0, 0, 1, 2], "starts": [5], "ends": [21], "axes": [3], "begins": [0]}
+    model.graph.initializer.extend(numpy_helper.from_array(np.array(v, np.int64), k) for k, v in numbers.items())
+    onnx.save(model, tmp_path / "moves.onnx")
+    moves = Model("moves", tmp_path / "moves.onnx", "x", "y", (20, 18, 21))
+    bundle = packager.build(moves.path, tmp_path / "moves.so", targets=[TARGET, "ccompiler"], dims={"n": (1, 4)})
+    taken = "+".join(str(part.composite) for _, part in packager.inspect(bundle).manifest.primitives())
+    assert all(f"ccompiler.{name}" in taken for name in ("transpose", "pad", "slice", "concat"))
+    for count in (1, 3):
+        check_host(aarch64_host, bundle, moves, count, tmp_path)

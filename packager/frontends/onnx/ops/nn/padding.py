@@ -57,8 +57,8 @@ def _plain_pad(inputs: Sequence[Any], attributes: dict[str, Any], mode: str) -> 
     widths = [0] * (2 * len(shape))
     for number, axis in enumerate(axes):
         widths[2 * axis], widths[2 * axis + 1] = pads[number], pads[len(axes) + number]
-        enough = isinstance(shape[axis], int) and max(pads[number], pads[len(axes) + number]) < shape[axis]
-        if mode != "constant" and not enough:
+        most = max(pads[number], pads[len(axes) + number])
+        if mode != "constant" and most and not (isinstance(shape[axis], int) and most < shape[axis]):
             return None
     if isinstance(filler, int) and int(float(filler)) != filler:  # the operator's value is a double
         return None
