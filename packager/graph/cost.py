@@ -92,6 +92,11 @@ def _flops(node: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> i
         case st.SeqStmt():
             return sum(_flops(part, names, dims) for part in node.seq)
         case s_tir.SBlockRealize():
+            # Extents of loops may depend on variables of the block, such as those of tiles with a rest.
+            for variable in node.block.iter_vars:
+                most = max(0, symbolic.maximum(variable.dom.extent, names, dims) - 1)
+                name = f"block_variable_{len(names)}"
+                names, dims = {**names, variable.var: name}, {**dims, name: Dim(name, 0, most)}
             return _flops(node.block.body, names, dims)
         case st.IfThenElse():
             parts = [node.then_case] + ([node.else_case] if node.else_case is not None else [])

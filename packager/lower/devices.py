@@ -33,6 +33,7 @@ from packager.lower.legalize.accumulate import (
 )
 from packager.lower.legalize.block_weights import legalize_block_matmul, legalize_dequantize_blocks
 from packager.lower.legalize.float8_cast import legalize_astype
+from packager.lower.legalize.grid_sample import legalize_grid_sample
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.non_max_suppression import legalize_non_max_suppression
 from packager.lower.legalize.positions import legalize_positions
@@ -61,6 +62,7 @@ LEGALIZERS = {
     RESIZE: legalize_resize,
 }
 CPU_LEGALIZERS = {
+    "relax.image.grid_sample": legalize_grid_sample,
     sorting.TOP_K: legalize_top_k,
     sorting.POSITIONS: legalize_positions,
     sorting.UNIQUE: legalize_unique,

@@ -124,6 +124,20 @@ def test_images(tmp_path: Path) -> None:
     check(forward, (torch.randn(2, 4, 6, 5),), tmp_path)
 
 
+def test_sampling_by_grids(tmp_path: Path) -> None:
+    """The grid has its coordinates last; the second image is a volume."""
+
+    def forward(x: Any, grid: Any, volume: Any, places: Any) -> Any:
+        return (
+            F.grid_sample(x, grid, align_corners=False),
+            F.grid_sample(x, grid, mode="bicubic", padding_mode="reflection", align_corners=True),
+            F.grid_sample(volume, places, padding_mode="border", align_corners=False),
+        )
+
+    grids = (torch.rand(2, 20, 9, 2) * 3 - 1.5, torch.rand(2, 3, 4, 5, 3) * 3 - 1.5)
+    check(forward, (torch.randn(2, 10, 9, 7), grids[0], torch.randn(2, 3, 4, 6, 5), grids[1]), tmp_path)
+
+
 class Counter(torch.nn.Module):
     """Counts its calls in a buffer."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import packager
 from tests.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of
 
 pytestmark = pytest.mark.slow
@@ -64,3 +65,31 @@ def test_sampling_reads_nothing_outside_of_the_image(padding: str, tmp_path: Pat
     model = model_of(nodes, inputs, {node.output[0]: FLOAT for node in nodes})
     grid = np.random.default_rng(4).uniform(-1.6, 1.6, (2, 4, 5, 2)).astype(np.float32)
     check_with_onnxruntime(model, {"x": X, "grid": grid}, tmp_path, dims={"n": (1, 3)}, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_sampling_of_many_channels_and_positions(rank: int, tmp_path: Path) -> None:
+    """More than a tile of positions with a rest, two blocks of channels, and places that are not numbers."""
+    extents, sizes = (7, 11, 5)[:rank], (13, 17, 2)[:rank]
+    uses: list[dict[str, Any]] = [
+        {"mode": "linear", "padding_mode": "zeros"},
+        {"mode": "linear", "padding_mode": "reflection", "align_corners": 1},
+        {"mode": "nearest", "padding_mode": "zeros"},
+    ]
+    if rank == 2:
+        uses.append({"mode": "cubic", "padding_mode": "reflection"})
+    nodes = [helper.make_node("GridSample", ["x", "grid"], [f"y{i}"], **use) for i, use in enumerate(uses)]
+    grid = np.random.default_rng(5).uniform(-2.5, 2.5, (2, *sizes, rank)).astype(np.float32)
+    x = np.random.default_rng(6).standard_normal((2, 9, *extents)).astype(np.float32)
+    x[:, :, 0, 0] = np.inf  # what padding leaves out must not reach a sum
+    symbolic = [f"p{axis}" for axis in range(rank)]
+    inputs = {"x": (np.float32, ("n", 9, *extents)), "grid": (np.float32, ("n", *symbolic, rank))}
+    model = model_of(nodes, inputs, {node.output[0]: FLOAT for node in nodes})
+    dims = {"n": (1, 3)} | dict.fromkeys(symbolic, (1, 40))
+    check_with_onnxruntime(model, {"x": x, "grid": grid}, tmp_path, dims=dims, tolerance=1e-4)
+
+    grid.reshape(-1)[:5] = [np.nan, np.inf, -np.inf, 1e30, -3e9]
+    with packager.load(tmp_path / "model.so") as bundle:
+        far = bundle.run({"x": np.ones_like(x), "grid": grid})["y2"]
+    assert set(np.unique(far)) == {0.0, 1.0}
+    assert not far.reshape(2, 9, -1)[0, :, 0].any()

@@ -228,6 +228,20 @@ def _smooth_resize(importer: Any, node: Any) -> Any:
     return _resize("linear")(importer, node)
 
 
+def _grid_sampler(importer: Any, node: Any) -> Any:
+    """Convert ``grid_sampler_2d`` or ``_3d``: TVM's grid has the coordinates first, torch's last."""
+    data, grid, mode, padding, corners = node.args
+    rank = len(importer.shape(data))
+    return _R.image.grid_sample(
+        importer.tensor(data),
+        _R.permute_dims(importer.tensor(grid), [0, rank - 1, *range(1, rank - 1)]),
+        method=("bilinear", "nearest", "bicubic")[mode],
+        layout="NCHW" if rank == 4 else "NCDHW",
+        padding_mode=("zeros", "border", "reflection")[padding],
+        align_corners=corners,
+    )
+
+
 NETWORK: Mapping[str, Callable[[Any, Any], Any]] = {
     "matmul.default": _matmul,
     "mm.default": _matmul,
@@ -248,4 +262,6 @@ NETWORK: Mapping[str, Callable[[Any, Any], Any]] = {
     "upsample_nearest2d.vec": _resize("nearest_neighbor"),
     "upsample_bicubic2d.vec": _resize("cubic"),
     "_upsample_bilinear2d_aa.default": _smooth_resize,
+    "grid_sampler_2d.default": _grid_sampler,
+    "grid_sampler_3d.default": _grid_sampler,
 }
