@@ -69,9 +69,18 @@ def temporary_folder(purpose: str, parent: str | Path | None = None) -> Iterator
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder into which a compiler's child process may still write: an interrupt ends the compiler alone."""
+    for _ in range(_ATTEMPTS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_PAUSE)
 
 
 def temporary_file(prefix: str, parent: Path) -> tuple[Path, int | None]:

@@ -17,7 +17,11 @@ class TestCCompiler(FewAlone, PartitionConformance):
     kind = "ccompiler"
     # tests/integration/onnx/test_ml_*.py, tests/integration/onnx/test_onnx_recurrent.py, and units of the backend
     elsewhere = frozenset(
-        f"ccompiler.{name}" for name in ("trees", "recurrent", "block_matmul", "conv1d", "conv3d", "resize")
+        f"ccompiler.{name}"
+        for name in (
+            *("trees", "recurrent", "block_matmul", "conv1d", "conv3d", "resize"),
+            *("slice", "pad", "flip", "tile", "repeat", "max_pool1d", "max_pool3d", "avg_pool3d"),
+        )
     )
     values = {
         "operators": ["conv2d", "softmax"],
