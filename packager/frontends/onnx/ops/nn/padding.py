@@ -25,9 +25,7 @@ def _pad(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conver
     data = inputs[0]
     pads = list(inputs[1].values) if sized else known(inputs[1], attributes, "an input of Pad (pads)").tolist()
     rank = data.ty.ndim
-    axes = list(range(rank))
-    if optional(inputs, 3) is not None:
-        axes = [int(axis) % rank for axis in known(inputs[3], attributes, "the axes of Pad")]
+    axes = _axes(inputs, attributes, rank)
     before, after = [0] * rank, [0] * rank
     for number, axis in enumerate(axes):
         before[axis], after[axis] = pads[number], pads[len(axes) + number]
@@ -48,9 +46,7 @@ def _plain_pad(inputs: Sequence[Any], attributes: dict[str, Any], mode: str) -> 
     if shape is None or given is None or mode not in PAD_MODES:
         return None
     pads = [int(width) for width in np.asarray(given).reshape(-1)]
-    axes = list(range(len(shape)))
-    if optional(inputs, 3) is not None:
-        axes = [int(axis) % len(shape) for axis in known(inputs[3], attributes, "the axes of Pad")]
+    axes = _axes(inputs, attributes, len(shape))
     filler = attributes.get("value", 0.0) if value is None else np.asarray(constant(value, attributes)).item()
     if len(pads) != 2 * len(axes) or len(set(axes)) < len(axes) or min(pads, default=0) < 0:
         return None
@@ -63,6 +59,13 @@ def _plain_pad(inputs: Sequence[Any], attributes: dict[str, Any], mode: str) -> 
     if isinstance(filler, int) and int(float(filler)) != filler:  # the operator's value is a double
         return None
     return relax.op.nn.pad(data, widths, PAD_MODES[mode], float(filler))
+
+
+def _axes(inputs: Sequence[Any], attributes: dict[str, Any], rank: int) -> list[int]:
+    """Return the axes that are padded, from 0 on: all of them unless the node lists some."""
+    if optional(inputs, 3) is None:
+        return list(range(rank))
+    return [int(axis) % rank for axis in known(inputs[3], attributes, "the axes of Pad")]
 
 
 def padded(x: Any, filler: Any, before: Sequence[Any], after: Sequence[Any], mode: str) -> Any:
