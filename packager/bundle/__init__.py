@@ -5,8 +5,8 @@ Needs neither TVM nor a compiler. Files in reading order:
 - manifest, fields, requirements: the manifest's dataclasses; strict_json: JSON <-> dataclasses; invariants:
   cross-checks
 - section: the manifest's ELF section and its hashes; reader: file -> BundleFile
-- elf/: sections, symbols and versions of ELF files; isa/: CPU features of machine code; fatbin: GPU code
+- elf/: sections, symbols and versions of ELF files; isa/: CPU features of machine code; gpu/: fat binaries
 - dtypes, arrays, shape_expr, buckets: element types, extents and bucketed dims
 - safetensors, golden, tuning_records: the other file formats
-- cpu_levels, gpu_arch: names of CPU levels and GPU architectures; hashing, staging (temporary files)
+- selection: candidates and alternatives, and which of them are used; hashing, staging (temporary files)
 """

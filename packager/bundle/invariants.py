@@ -48,12 +48,33 @@ def contradictions(manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield path, f"{strict_json.shown(selection.symbol)} is not a primitive function"
         if selection.chosen >= len(selection.candidates):
             yield f"{path}.chosen", f"is {selection.chosen}, but there are {len(selection.candidates)} candidates"
+    yield from _of_choices(manifest)
     requirements = manifest.requirements
     if manifest.form == "static" and (requirements.needed or requirements.glibc):
         yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"
     yield from _of_states(manifest)
     yield from _of_cuda(manifest)
     yield from _of_cpu_levels(manifest)
+
+
+def _of_choices(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    kinds = {target["kind"] for target in manifest.targets}
+    for index, choice in enumerate(manifest.choices):
+        path = f"$.choices[{index}]"
+        names = [alternative.name for alternative in choice.alternatives]
+        if choice.chosen >= len(names):
+            yield f"{path}.chosen", f"is {choice.chosen}, but there are {len(names)} alternatives"
+        if len(set(names)) < len(names):
+            yield f"{path}.alternatives", "two have the same name"
+        for number, alternative in enumerate(choice.alternatives):
+            if unknown := sorted({*alternative.backends} - kinds):
+                yield f"{path}.alternatives[{number}].backends", f"{strict_json.shown(unknown[0])} is no Target's kind"
+    for index, plan in enumerate(manifest.placement.plans if manifest.placement else ()):
+        path = f"$.placement.plans[{index}].digits"
+        if len(plan.digits) != len(manifest.choices):
+            yield path, f"has {len(plan.digits)} digits for {len(manifest.choices)} choices"
+        elif any(d >= len(c.alternatives) for d, c in zip(plan.digits, manifest.choices, strict=True)):
+            yield path, "a digit is not an alternative's number"
 
 
 def _of_tensors(model: Manifest | Entry, where: str) -> Iterator[tuple[str, str]]:

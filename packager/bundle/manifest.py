@@ -14,6 +14,7 @@ from packager.bundle import shape_expr, strict_json
 from packager.bundle.fields import Count, DTypeName, FileName, Identifier, Name, Sha256, Symbol, TargetValue
 from packager.bundle.origin import Provenance, RandomNode
 from packager.bundle.requirements import Requirements
+from packager.bundle.selection import PlacementChoice, PlacementRecord, Selection
 from packager.bundle.strict_json import HasKey, Range, Unique
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -152,21 +153,6 @@ class Primitive:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """A primitive function with several candidate kernels in the bundle, or one chosen by measurement.
-
-    ``chosen`` is the index of the candidate in use, stored as this entry's byte of the selection section. ``problem``
-    and ``revision`` are the key of its measurements (``docs/tuning.md``).
-    """
-
-    symbol: Symbol
-    problem: Name
-    revision: Name
-    candidates: Annotated[tuple[Name, ...], Unique()]
-    chosen: Count
-
-
-@dataclass(frozen=True)
 class StaticLibrary:
     """A linked object or archive; ``members`` are the archive members that were linked."""
 
@@ -246,6 +232,7 @@ class Manifest:
 
     ``dims``, ``inputs``, ``outputs``, ``extents`` and ``parts`` repeat those of the first entry; ``entries`` is empty
     in a bundle of one model. Bundles of before 0.1.0 have no ``provenance``, no ``extents`` and no ``parts``.
+    ``placement`` is null where it was not measured.
     """
 
     schema_version: Literal[1]
@@ -273,6 +260,7 @@ class Manifest:
     provenance: Provenance | None = None
     extents: Annotated[tuple[RunTimeExtent, ...], Unique("name")] = ()
     parts: tuple[RunPart, ...] = ()
+    placement: PlacementRecord | None = None
 
     def to_json(self) -> bytes:
         """Return the canonical JSON text, without padding."""
@@ -284,6 +272,15 @@ class Manifest:
         tensors = self.dims, self.inputs, self.outputs
         first = Entry(self.model.name, self.model, *tensors, states, self.extents, self.parts)
         return self.entries or (first,)
+
+    @property
+    def choices(self) -> tuple[PlacementChoice, ...]:
+        """The regions that it has several alternatives of."""
+        return self.placement.choices if self.placement else ()
+
+    def digits(self) -> bytes:
+        """Return the bytes of the selection section."""
+        return bytes([*(choice.chosen for choice in self.choices), *(entry.chosen for entry in self.selection)])
 
     def primitives(self) -> Iterator[tuple[str, Primitive]]:
         """Return (backend kind, primitive) for all primitives."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packager.bundle.gpu_arch import arch_key
+from packager.bundle.gpu.arch import arch_key
 from packager.codegen.toolchain import run
 from packager.errors import ToolchainError, UsageError, valid_names
 

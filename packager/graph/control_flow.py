@@ -4,6 +4,8 @@ All are ``call_dps_packed`` of these names, opaque to every pass.
 
 - ``CHOOSE(then, otherwise, taken)`` is ``If``: one of two values, by a run-time extent that is 1 or 0. The planner
   turns it into a choice of memory: no code.
+- ``ALTERNATIVES(values..., number)`` is the value of the alternative that the session runs of placement choice
+  ``number``. Like CHOOSE it is no code.
 - ``LOOP_BEGIN(trip, going, initial..., -1, extents...)`` returns the number of the iteration, and a scalar for each
   varying extent of a state, initially ``extents``. ``trip`` and ``going`` are scalars. Where the host knows the trip
   count, an expression over dims and run-time extents, it is ``LOOP_BEGIN(going, initial..., trip, extents...)``.
@@ -29,13 +31,14 @@ from packager.bundle.dtypes import INSIDE
 from packager.graph.dataflow import called_function
 
 CHOOSE = "packager_choose"
+ALTERNATIVES = "packager_alternatives"
 LOOP_BEGIN = "packager_loop_begin"
 LOOP_STATE = "packager_loop_state"
 LOOP_ROW = "packager_loop_row"
 ROW = "packager_row"
 LOOP_END = "packager_loop_end"
 LOOP_RESULT = "packager_loop_result"
-CONTROL_FLOW = (CHOOSE, LOOP_BEGIN, LOOP_STATE, LOOP_ROW, ROW, LOOP_END, LOOP_RESULT)
+CONTROL_FLOW = (CHOOSE, ALTERNATIVES, LOOP_BEGIN, LOOP_STATE, LOOP_ROW, ROW, LOOP_END, LOOP_RESULT)
 
 # Bytes that kernels expect the memory of a tensor to be aligned to.
 ALIGNMENT = 64

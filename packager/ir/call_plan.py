@@ -1,4 +1,4 @@
-"""CallPlan: the flat call sequence of each run, the memory of every operand, the constants and the states.
+"""CallPlan: the flat call sequence of each run, the memory of every operand, and the states.
 
 The result of the plan stage (``ir.model`` has the values of earlier stages). Imports without TVM.
 """
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from packager.bundle.buckets import Sizes
 from packager.bundle.manifest import (
-    Constant,
     Dim,
     Model,
     Primitive,
     RunTimeExtent,
-    Selection,
     StateSpec,
     TensorSpec,
 )
+from packager.bundle.selection import PlacementChoice, PlacementRecord, Selection
+from packager.ir.constants import ConstantTable
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import WHOLE, Condition, Extent, MicroBatches
 
 if TYPE_CHECKING:
-    from packager.bundle.arrays import Array
+    pass
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,22 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The memory of the branch that a run takes: ``then`` if the run-time extent ``taken`` is 1, else ``otherwise``."""
+class Digit:
+    """Which alternative of placement choice ``number`` the session runs."""
 
-    taken: str
-    then: Memory
-    otherwise: Memory
+    number: int
+
+
+# What decides about a case: a run-time extent, or a digit of the session.
+Subject = str | Digit
+
+
+@dataclass(frozen=True)
+class Switch:
+    """The memory of the case that a run takes, by the value of ``subject``; the last case has all other values."""
+
+    subject: Subject
+    cases: tuple[tuple[int, Memory], ...]
 
 
 @dataclass(frozen=True)
@@ -84,17 +94,17 @@ class Carried:
     index: Index
 
 
-Memory = Operand | Choice | Row | Alternate | Carried
+Memory = Operand | Switch | Row | Alternate | Carried
 
-# Run-time extents and their values under which a step is done.
-Branch = tuple[tuple[str, int], ...]
+# Run-time extents and digits, with their values, under which a step is done.
+Branch = tuple[tuple[Subject, int], ...]
 
 
 @dataclass(frozen=True)
 class Call:
     """One call of a kernel. ``scalars`` and ``extent`` are expressions over the dims.
 
-    ``selection`` is the index in the plan's selection that chooses its candidate, if there are several. The call is
+    ``selection`` is the index in the session's selection that chooses its candidate, if there are several. The call is
     left out if ``unless_empty``, the number of elements that it writes, is 0; None if it never is. It is left out, too,
     unless the run takes its ``branch``.
     """
@@ -179,46 +189,6 @@ Step = Call | Copy | ReadExtent | Check | LoopBegin | LoopEnd
 
 
 @dataclass(frozen=True)
-class ConstantView:
-    """A strided view of ``source``, a constant of the model; ``strides`` and ``offset`` are in elements of the
-    original."""
-
-    source: str
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-
-
-@dataclass(frozen=True)
-class ConstantSlot:
-    """A constant as seen by code: pointer i of a session, initially ``offset`` bytes into the constants.
-
-    Slots of equal content share an offset. ``sources`` are the model's constants it derives from. ``view`` is set if it
-    is a view of one of them.
-    """
-
-    name: str
-    offset: int
-    nbytes: int
-    sources: tuple[str, ...]
-    view: ConstantView | None
-
-
-@dataclass(frozen=True)
-class ConstantTable:
-    """All constants of a bundle: records sorted by offset, their arrays, and the slots.
-
-    ``named`` are the model's constants that slots derive from.
-    """
-
-    records: tuple[Constant, ...]
-    arrays: tuple[Array, ...]
-    nbytes: int
-    slots: tuple[ConstantSlot, ...]
-    named: tuple[TensorSpec, ...]
-
-
-@dataclass(frozen=True)
 class PlannedState:
     """A state and its manifest record. ``slot`` is the slot of its initial value; None means zeros."""
 
@@ -263,7 +233,8 @@ class CallPlan:
     """The runs of all models of a bundle, over one statically planned arena.
 
     ``functions`` are all primitive functions called; kernels among them are not compiled yet. ``states`` are not inputs
-    or outputs; they occupy ``state_bytes`` of memory per session.
+    or outputs; they occupy ``state_bytes`` of memory per session. A session's selection has the digits of ``choices``,
+    then those of ``selection``.
     """
 
     source: Model
@@ -273,17 +244,15 @@ class CallPlan:
     arena_bytes: int
     constants: ConstantTable
     selection: tuple[Selection, ...] = ()
+    placement: PlacementRecord | None = None
     states: tuple[PlannedState, ...] = ()
     state_bytes: int = 0
 
+    @property
+    def choices(self) -> tuple[PlacementChoice, ...]:
+        """The regions that it has several alternatives of."""
+        return self.placement.choices if self.placement else ()
 
-def fixed_reason(table: ConstantTable, name: str) -> str | None:
-    """Return why a session cannot swap the model's constant ``name``, or None if it can."""
-    for slot in table.slots:
-        if name in slot.sources and (slot.view is None or slot.view.source != name):
-            sources = slot.sources[:8] if len(slot.sources) <= 8 else (*slot.sources[:7], "others")
-            *first, last = sources
-            listed = f"{', '.join(first)} and {last}" if first else last
-            what = "a form of it" if slot.name == name else slot.name
-            return f"{what} is computed from {listed} at build time"
-    return None
+    def count_alternatives(self) -> list[int]:
+        """Return how many alternatives or candidates each digit of a session's selection tells apart."""
+        return [*(len(c.alternatives) for c in self.choices), *(len(s.candidates) for s in self.selection)]

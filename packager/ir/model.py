@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from packager.bundle.buckets import Sizes, variant_label
 from packager.bundle.manifest import Dim, Model, RunTimeExtent, TensorSpec
+from packager.bundle.selection import PlacementRecord
 from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
 from packager.ir.shapes import WHOLE, Condition, MicroBatches
 
@@ -139,12 +140,14 @@ class PlacedPartition:
 class PartitionedModel(PreparedModel):
     """A model whose ``main`` calls the partitions by ``call_dps_packed``, and keeps the operators that no backend took.
 
-    ``sites`` maps the name of the Relax variable bound to a partition's call to its call site.
+    ``sites`` maps the name of the Relax variable bound to a partition's call to its call site. ``placement`` is
+    None unless it was measured; ``main`` may compute its regions in several ways (``graph.control_flow.ALTERNATIVES``).
     """
 
     partitions: Mapping[str, PlacedPartition]
     sites: Mapping[str, CallSite]
     backends: tuple[BackendOutput, ...]
+    placement: PlacementRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -170,3 +173,4 @@ class LoweredModel:
     constants: Mapping[str, NamedArray]
     tables: Mapping[str, Array]
     call_sources: tuple[CallSource, ...]
+    placement: PlacementRecord | None = None

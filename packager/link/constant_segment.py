@@ -16,7 +16,7 @@ from packager.bundle.elf.window import open_window
 from packager.bundle.hashing import chunks
 from packager.bundle.manifest import ALIGNMENT, CONSTANTS_SECTION
 from packager.errors import BackendError
-from packager.ir.call_plan import ConstantTable
+from packager.ir.constants import ConstantTable
 
 _PF_R = 4
 

@@ -14,7 +14,7 @@ from packager.ir.call_plan import (
     Memory,
     ReadExtent,
 )
-from packager.link.pointers import Tensors, index_text, pointer
+from packager.link.pointers import Tensors, index_text, pointer, subject_text
 from packager.link.reads import fetch_text
 
 LINE = "\n  "
@@ -33,7 +33,7 @@ def control_text(
 
 def conditions(branch: Branch) -> list[str]:
     """Return C conditions that hold in runs that take a branch."""
-    return [f"dim_{name} == {value}" for name, value in branch]
+    return [f"{subject_text(subject)} == {value}" for subject, value in branch]
 
 
 def _loop_text(done: int, step: LoopBegin | LoopEnd, run: EntryPlan, tensors: Tensors, on_gpu: bool) -> str:

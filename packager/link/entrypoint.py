@@ -14,8 +14,8 @@ from packager.codegen.c_text import dim_expression
 from packager.codegen.escape import CText, c_string, comment_text, joined
 from packager.codegen.templates import render
 from packager.graph import symbolic
-from packager.graph.symbolic import extent_interval
-from packager.ir.call_plan import Call, CallPlan, Check, ConstantSlot, ConstantTable, Copy, EntryPlan, fixed_reason
+from packager.ir.call_plan import Call, CallPlan, Check, Copy, EntryPlan
+from packager.ir.constants import ConstantSlot, ConstantTable, fixed_reason
 from packager.ir.link_plan import CudaCode, ExternalWeights
 from packager.ir.primitives import CudaModule
 from packager.ir.shapes import Extent
@@ -73,7 +73,7 @@ def render_entrypoint(
         manifest_header_bytes=SECTION_HEADER.size,
         manifest_bytes=manifest_bytes,
         arena_bytes=plan.arena_bytes,
-        candidates=[len(selected.candidates) for selected in plan.selection],
+        candidates=plan.count_alternatives(),
         constant_bytes=plan.constants.nbytes,
         named_constants=constants,
         constant_shapes=constant_shapes,
@@ -156,7 +156,7 @@ def _bounds(run: EntryPlan) -> tuple[Dim, ...]:
     """Return the bounds of the dims, and of the run-time extents."""
     known = {dim.name: dim for dim in run.dims}
     for extent in run.extents:
-        known[extent.name] = Dim(extent.name, 0, extent_interval(extent.bound, known)[1])
+        known[extent.name] = Dim(extent.name, 0, symbolic.extent_interval(extent.bound, known)[1])
     return tuple(known.values())
 
 
@@ -266,7 +266,7 @@ def _dim_views(entry: EntryPlan) -> list[dict[str, Any]]:
 def _tensor_view(c_name: str, spec: TensorSpec, dims: Sequence[Dim], shown: Sequence[Extent]) -> dict[str, Any]:
     """Return the description of a tensor; ``shown`` are its extents for display."""
     by_name = {dim.name: dim for dim in dims}
-    intervals = [extent_interval(extent, by_name) for extent in spec.shape]
+    intervals = [symbolic.extent_interval(extent, by_name) for extent in spec.shape]
     static = [isinstance(extent, int) for extent in spec.shape]
     return {
         "c_name": c_name,

@@ -111,8 +111,9 @@ class Linker:
         if link_plan.weights.storage == "embedded":
             # A placeholder for append_constants: assembler and linker would hold the constants in memory.
             sections.append(DataSection(CONSTANTS_SECTION, "a", ("pk_constants",), ".zero 64"))
-        if link_plan.plan.selection:
-            chosen = ", ".join(str(selected.chosen) for selected in link_plan.plan.selection)
+        plan = link_plan.plan
+        if digits := [*(c.chosen for c in plan.choices), *(s.chosen for s in plan.selection)]:
+            chosen = ", ".join(map(str, digits))
             sections.append(DataSection(SELECTION_SECTION, "a", ("pk_selection",), f".byte {chosen}"))
         if golden is not None:
             (self.workdir / "golden.bin").write_bytes(golden)

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from packager.bundle.manifest import Dim, Entry, Model, RunTimeExtent, StateSpec, TensorSpec
 from packager.codegen.c_tokens import first_difference
-from packager.ir.call_plan import ConstantSlot, ConstantView, EntryPlan
+from packager.ir.call_plan import EntryPlan
+from packager.ir.constants import ConstantSlot, ConstantView
 from packager.ir.link_plan import ExternalWeights
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Condition

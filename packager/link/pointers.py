@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from packager.codegen.c_text import dim_expression
-from packager.ir.call_plan import Alternate, Carried, Choice, EntryPlan, Index, Iteration, Memory, Operand, Row
+from packager.ir.call_plan import (
+    Alternate,
+    Carried,
+    Digit,
+    EntryPlan,
+    Index,
+    Iteration,
+    Memory,
+    Operand,
+    Row,
+    Subject,
+    Switch,
+)
 from packager.ir.shapes import Extent
 
 # C expressions: the address of each input and output.
@@ -27,11 +39,12 @@ def tensors_of(run: EntryPlan) -> Tensors:
 
 def pointer(operand: Memory, tensors: Tensors) -> str:
     """Return the address of an operand."""
-    if isinstance(operand, Choice):
-        then, otherwise = pointer(operand.then, tensors), pointer(operand.otherwise, tensors)
-        if then == otherwise:
-            return then
-        return f"(dim_{operand.taken} ? (void *)({then}) : (void *)({otherwise}))"
+    if isinstance(operand, Switch):
+        *cases, (_, text) = [(value, pointer(memory, tensors)) for value, memory in operand.cases]
+        for value, memory in reversed(cases):
+            if memory != text:
+                text = f"({subject_text(operand.subject)} == {value} ? (void *)({memory}) : (void *)({text}))"
+        return text
     if isinstance(operand, Row):
         place = f"{index_text(operand.index)} * (int64_t){dim_expression(operand.nbytes)}"
         return f"(void *)((uint8_t *){pointer(operand.source, tensors)} + {place})"
@@ -49,6 +62,11 @@ def pointer(operand: Memory, tensors: Tensors) -> str:
         case "state":
             return f"call->states + {operand.value}"
     return f"(void *)call->constants[{operand.value}]"
+
+
+def subject_text(subject: Subject) -> str:
+    """Return the value of what decides about a case; choices come first in the selection of a session."""
+    return f"call->selection[{subject.number}]" if isinstance(subject, Digit) else f"dim_{subject}"
 
 
 def index_text(index: Index) -> str:

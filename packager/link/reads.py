@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packager.ir.call_plan import Check, Choice, Iteration, ReadExtent
+from packager.ir.call_plan import Check, Iteration, ReadExtent, Switch
 
 
 def reads_together(steps: Sequence[object], place: int) -> tuple[list[ReadExtent], int]:
@@ -19,7 +19,7 @@ def reads_together(steps: Sequence[object], place: int) -> tuple[list[ReadExtent
         step = steps[number]
         if isinstance(step, Check):
             continue
-        if not isinstance(step, ReadExtent) or (group and (step.branch or isinstance(step.source, Choice))):
+        if not isinstance(step, ReadExtent) or (group and (step.branch or isinstance(step.source, Switch))):
             break
         if isinstance(step.source, Iteration | int | str):
             end = number + 1

@@ -11,7 +11,7 @@ from packager.codegen.c_text import dim_expression
 from packager.codegen.escape import c_string
 from packager.ir.call_plan import Call, Copy, EntryPlan, Iteration, LoopBegin, LoopEnd, ReadExtent, Step
 from packager.ir.primitives import PrimitiveFunction
-from packager.link.control import conditions, control_text
+from packager.link.control import LINE, conditions, control_text
 from packager.link.pointers import Tensors, pointer, tensors_of
 from packager.link.reads import fetch_text, reads_together
 from packager.link.segments import Segment, split, waits
@@ -54,10 +54,10 @@ def run_views(run: EntryPlan, levels: Sequence[EntryLevel], on_gpu: bool, prefix
         for step in run.steps:
             if isinstance(step, Call | Copy):
                 number += 1
-                text = _guarded(step, _step_text(number, step, clones, tensors, on_gpu=False))
-                views.append({"text": text, "number": number})
+                text = f"{_step_text(number, step, clones, tensors, on_gpu=False)}{LINE}pk_returned(call, {number});"
+                views.append({"text": _guarded(step, text)})
             else:
-                views.append({"text": control_text(number, step, run, tensors, on_gpu=False), "number": 0})
+                views.append({"text": control_text(number, step, run, tensors, on_gpu=False)})
         return views
 
     if not levels:
@@ -86,7 +86,7 @@ def _gpu_view(run: EntryPlan, prefix: str) -> dict[str, Any]:
             group, fetched = reads_together(steps, place)
             texts += _fetch_texts(group, max(number, 1), tensors)
         texts.append(_gpu_text(number, step, run, tensors))
-    return {"name": f"{prefix}run", "steps": [{"text": text, "number": 0} for text in texts], "segments": segments}
+    return {"name": f"{prefix}run", "steps": [{"text": text} for text in texts], "segments": segments}
 
 
 def _fetch_texts(group: Sequence[ReadExtent], failure: int, tensors: Tensors) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from packager.bundle.elf.file import ElfImage, read_elf
-from packager.bundle.fatbin import FATBIN_SECTION, Fatbin, fatbins_of
-from packager.bundle.gpu_arch import arch_key
+from packager.bundle.gpu.arch import arch_key
+from packager.bundle.gpu.fatbin import FATBIN_SECTION, Fatbin, fatbins_of
 from packager.bundle.invariants import CUDA_KIND, target_names
 from packager.bundle.manifest import (
     ABI_VERSION,
@@ -197,4 +197,5 @@ def _manifest(link_plan: LinkPlan, requirements: Requirements, sizes: Sizes, gol
         provenance=link_plan.provenance,
         extents=entries[0].extents,
         parts=entries[0].parts,
+        placement=plan.placement,
     )

@@ -15,7 +15,6 @@ from packager.ir.call_plan import (
     Alternate,
     Call,
     Carried,
-    Choice,
     Copy,
     EntryPlan,
     Index,
@@ -26,6 +25,7 @@ from packager.ir.call_plan import (
     ReadExtent,
     Row,
     Step,
+    Switch,
 )
 from packager.ir.shapes import Extent
 
@@ -178,7 +178,7 @@ class _Splitter:
         if not isinstance(step, Call):
             return None
         written = () if step.unless_empty is None else (step.unless_empty,)
-        extents = (*step.scalars, *written, *(name for name, _ in step.branch))
+        extents = (*step.scalars, *written, *(subject for subject, _ in step.branch if isinstance(subject, str)))
         return self._gather(step.operands, extents, 1)
 
     def _needs_of_loop(self, loop: _Loop) -> _Needs | None:
@@ -232,9 +232,11 @@ def _flat(node: _Node) -> Iterator[tuple[int, Step]]:
 def _indices(memory: Memory) -> Iterator[Index]:
     """Yield what a memory depends on beside its parts."""
     match memory:
-        case Choice():
-            yield memory.taken
-            yield from (*_indices(memory.then), *_indices(memory.otherwise))
+        case Switch():
+            if isinstance(memory.subject, str):
+                yield memory.subject
+            for _, case in memory.cases:
+                yield from _indices(case)
         case Row():
             yield memory.index
             yield memory.nbytes

@@ -74,6 +74,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
         constants=constants,
         tables={f"{o.kind}.{name}": array for o in model.backends for name, array in o.constants.items()},
         call_sources=tuple(calls),
+        placement=model.placement,
     )
 
 

@@ -8,6 +8,7 @@ that a cache hit does not load TVM.
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from packager.ir.call_plan import CallPlan
     from packager.ir.model import ImportedModel
     from packager.ir.primitives import BackendOutput
-    from packager.placement.place import Placement, Verdict
+    from packager.placement.place import Placement
+    from packager.placement.placer import Verdict
 
 Progress = Callable[[str], None]
 
@@ -109,7 +111,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     from packager.lower.lowering import lower
     from packager.pipeline import dump
     from packager.pipeline.make_link_plan import plan_link
-    from packager.placement.place import compile_with, partition
+    from packager.pipeline.place import place
     from packager.placement.preparation import preparation_for
     from packager.plan.planner import plan
     from packager.transforms.prepare import prepare
@@ -123,7 +125,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
         prepared = prepare(imported, preparation_for(specialized), device)
     make_context = _contexts(request, toolchain, store, workdir)
     with report.stage("partition", _partitioning(specialized)):
-        placement = partition(prepared, specialized, compile_with(make_context))
+        placement = place(request, prepared, make_context)
     _report_partitions(placement, report.say)
     dump.partitioned(placement, request.targets.generator.kind, workdir, request.keep_workdir)
     with report.stage("lower", "lowering and scheduling"):
@@ -221,6 +223,7 @@ def _contexts(request: Request, toolchain: Toolchain, store: Cache, workdir: Pat
 
     def make_context(target: Target) -> Context:
         folder = workdir / target.kind
+        shutil.rmtree(folder, ignore_errors=True)  # of partitions that were placed again: see placement.choices
         folder.mkdir()
         return Context(folder, toolchain, request.targets.base_of(target), request.jobs, store)
 

@@ -128,6 +128,13 @@ class BuildOptions:
     tuning: Sequence[StrPath] = option(
         (), "Records of packager tune; repeatable.", "--tuning", takes=list[Path], metavar="FILE.json", explained=True
     )
+    place: str | StrPath = option(
+        "greedy",
+        "Who computes what: the first Target that can, all alternatives to measure, or as packager tune recorded.",
+        "--place",
+        metavar="greedy|trial|FILE.json",
+        explained=True,
+    )
     states: Mapping[str, str] | None = option(
         None,
         "Keep input IN in the session; output OUT is its next value; repeatable.",

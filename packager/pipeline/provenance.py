@@ -38,7 +38,11 @@ def _inputs(request: Request) -> Iterator[BuildInput]:
             yield BuildInput("model", name, sha256)
     for name, array in request.frozen.items():
         yield BuildInput("frozen", name, sha256_of_array(array))
-    for role, path in (("constants", request.constants), ("golden", request.golden)):
+    for role, path in (
+        ("constants", request.constants),
+        ("golden", request.golden),
+        ("placement", request.place),
+    ):
         if isinstance(path, Path) and path.is_file():  # a missing one is reported by who reads it
             yield BuildInput(role, role, sha256_of_file(path))  # the file's name has no effect on the bundle
     for target in (*request.targets.bases, *request.targets.specialized):

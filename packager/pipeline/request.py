@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("fp16", "bf16")
 WEIGHTS = ("embedded", "external")
+PLACEMENTS = ("greedy", "trial")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Request:
     frozen: Mapping[str, Array] = field(default_factory=dict)  # inputs that become constants
     states: Mapping[str, str] = field(default_factory=dict)  # inputs that the session keeps, and their next values
     more_models: tuple[Path, ...] = ()  # for further entries of the bundle
+    place: str | Path = "greedy"  # or "trial", or a file of records
 
     @property
     def models(self) -> tuple[Path, ...]:
@@ -101,7 +103,20 @@ def make_build_request(options: BuildOptions) -> Request:
         precision=options.precision,
         states=dict(options.states or {}),
         frozen=frozen_arrays(options.freeze or {}),
+        place=_place(options.place),
     )
+
+
+def _place(given: str | StrPath) -> str | Path:
+    """Return the rule of placement, or the file of records. Raises UsageError if that is no file."""
+    if isinstance(given, str) and given in PLACEMENTS:
+        return given
+    if not Path(given).is_file():
+        raise UsageError(
+            f"--place {os.fspath(given)}: no such file",
+            hint=f"give {' or '.join(PLACEMENTS)}, or records of packager tune",
+        )
+    return Path(given)
 
 
 def buckets_of(dims: Mapping[str, DimRequest | Buckets]) -> dict[str, tuple[int, ...]]:

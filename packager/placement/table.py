@@ -8,7 +8,8 @@ from typing import Any
 from tvm import relax
 
 from packager.graph.dataflow import bindings_of
-from packager.placement.place import Placement, Verdict
+from packager.placement.place import Placement
+from packager.placement.placer import Verdict
 
 TABLE_VERSION = 1
 

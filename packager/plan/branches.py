@@ -1,13 +1,14 @@
 """Finds the branch in which the results of each call are used: the call is left out of runs that take another.
 
-A backward pass: a tensor is used in the literals, pairs of a run-time extent and its value, that all of its uses share.
+A backward pass: a tensor is used in the literals, pairs of a run-time extent or a digit and its value, that all of its
+uses share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packager.ir.call_plan import Branch
+from packager.ir.call_plan import Branch, Digit, Subject
 from packager.ir.model import ModelSignature
 from packager.plan.calls import PlannedCall, PlannedRead, PlannedTensor, owners
 from packager.plan.loops import PlannedMark
@@ -20,12 +21,10 @@ def assign_branches(
     results: Sequence[PlannedTensor],
 ) -> None:
     """Set the branch of each call of an entry; ``results`` are used in every run."""
-    if not any(entry.branches.values()):
-        return
     extents = [extent.name for extent in entry.extents]
     branches = {extent.name: entry.branches.get(extent.node, ()) for extent in entry.extents}
     reads = [mark for mark in marks if isinstance(mark, PlannedRead)]
-    used: dict[int, set[tuple[str, int]]] = {}
+    used: dict[int, set[tuple[Subject, int]]] = {}
 
     def use(tensor: PlannedTensor, branch: Branch) -> None:
         for owner, own in owners(tensor, branch):
@@ -38,10 +37,12 @@ def assign_branches(
         use(read.scalar, branches.get(extents[read.number], ()))
     for place in range(len(calls) - 1, -1, -1):
         call = calls[place]
-        known = {extents[read.number] for read in reads if read.before <= place}
         written = [t for p, t in zip(call.function.parameters, call.operands, strict=True) if p.written]
-        literals = [used.get(id(owner), set()) for tensor in written for owner, _ in owners(tensor)]
+        # Others are workspaces, and results that nothing reads.
+        literals = [used[id(owner)] for tensor in written for owner, _ in owners(tensor) if id(owner) in used]
         common = set.intersection(*literals) if literals else set()
-        call.branch = tuple(sorted(literal for literal in common if literal[0] in known))
+        known: set[Subject] = {subject for subject, _ in common if isinstance(subject, Digit)}  # before the run
+        known |= {extents[read.number] for read in reads if read.before <= place}
+        call.branch = tuple(sorted((literal for literal in common if literal[0] in known), key=str))
         for tensor in call.operands:
             use(tensor, tuple(common))

@@ -3,14 +3,14 @@ functions for the manifest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from packager.bundle.manifest import Dim, Primitive
 from packager.graph import symbolic
 from packager.graph.cost import estimate
-from packager.ir.call_plan import Branch, Call, Choice, Index, Memory, Operand
+from packager.ir.call_plan import Branch, Call, Index, Memory, Operand, Subject, Switch
 from packager.ir.model import CallSource, NamedArray
 from packager.ir.primitives import Cost, FunctionGroup, Kernel, PrimitiveFunction
 from packager.ir.shapes import Extent
@@ -65,16 +65,16 @@ class Placed(PlannedTensor):
         raise NotImplementedError
 
 
-class Chosen(Placed):
-    """The value of one of two branches, in its memory: ``then`` if the run-time extent ``taken`` is 1."""
+class Switched(Placed):
+    """The value of one of several cases, in its memory, by the value of ``subject``."""
 
-    def __init__(self, view: PlannedTensor, taken: str, then: PlannedTensor, otherwise: PlannedTensor) -> None:
-        super().__init__(view, then, otherwise)
-        self.taken, self.then, self.otherwise = taken, then, otherwise
+    def __init__(self, view: PlannedTensor, subject: Subject, cases: Sequence[tuple[int, PlannedTensor]]) -> None:
+        super().__init__(view, *(tensor for _, tensor in cases))
+        self.subject, self.cases = subject, tuple(cases)
 
     def memory(self) -> Memory:
-        """Return the choice."""
-        return Choice(self.taken, operand_of(self.then), operand_of(self.otherwise))
+        """Return the switch."""
+        return Switch(self.subject, tuple((value, operand_of(tensor)) for value, tensor in self.cases))
 
 
 def root(tensor: PlannedTensor) -> PlannedTensor:
@@ -87,9 +87,9 @@ def root(tensor: PlannedTensor) -> PlannedTensor:
 def owners(tensor: PlannedTensor, branch: Branch = ()) -> Iterator[tuple[PlannedTensor, Branch]]:
     """Yield the tensors that may own the memory, each with the branch in which it does."""
     whole = root(tensor)
-    if isinstance(whole, Chosen):
-        yield from owners(whole.then, (*branch, (whole.taken, 1)))
-        yield from owners(whole.otherwise, (*branch, (whole.taken, 0)))
+    if isinstance(whole, Switched):
+        for value, case in whole.cases:
+            yield from owners(case, (*branch, (whole.subject, value)))
     elif isinstance(whole, Placed):
         for part in whole.parts:
             yield from owners(part, branch)

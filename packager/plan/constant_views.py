@@ -9,7 +9,7 @@ import numpy as np
 
 from packager.bundle.arrays import Array
 from packager.graph.array_views import TrackedCopy
-from packager.ir.call_plan import ConstantView
+from packager.ir.constants import ConstantView
 
 Axes = list[tuple[int, int]]  # extents and strides in elements, outermost first
 

@@ -14,7 +14,7 @@ import numpy as np
 from packager.bundle.arrays import Array
 from packager.bundle.hashing import sha256_of_array
 from packager.bundle.manifest import Constant, TensorSpec
-from packager.ir.call_plan import ConstantSlot, ConstantTable, ConstantView
+from packager.ir.constants import ConstantSlot, ConstantTable, ConstantView
 from packager.plan.arena import align
 from packager.plan.constant_views import find_view
 

@@ -14,6 +14,7 @@ from tvm.ir import GenericConst
 from packager.bundle.dtypes import INSIDE
 from packager.graph import symbolic
 from packager.graph.control_flow import (
+    ALTERNATIVES,
     CHOOSE,
     LOOP_BEGIN,
     LOOP_END,
@@ -24,9 +25,9 @@ from packager.graph.control_flow import (
     operands_of,
 )
 from packager.graph.dataflow import called_function
-from packager.ir.call_plan import Index, Iteration
+from packager.ir.call_plan import Digit, Index, Iteration
 from packager.ir.shapes import Extent
-from packager.plan.calls import Alias, Chosen, PlannedCall, PlannedTensor, owners, root
+from packager.plan.calls import Alias, PlannedCall, PlannedTensor, Switched, owners, root
 from packager.plan.carried import CarriedOf, RowOf, carry
 from packager.plan.loops import LoopCopy, PlannedLoop, PlannedMark
 
@@ -66,6 +67,8 @@ class ControlFlow:
         match called_function(call):
             case str(name) if name == CHOOSE:
                 return self._choose(values, extents[0], ty), None
+            case str(name) if name == ALTERNATIVES:
+                return self._alternatives(values, int(extents[0]), ty), None
             case str(name) if name == LOOP_STATE:
                 return self._state(self._loop(values[0]), int(extents[0]), ty), None
             case str(name) if name == LOOP_ROW:
@@ -101,7 +104,10 @@ class ControlFlow:
             otherwise = then
         self.read(then)
         self.read(otherwise)
-        return Chosen(_view(ty), str(self.extent_of(taken)), then, otherwise)
+        return Switched(_view(ty), str(self.extent_of(taken)), ((1, then), (0, otherwise)))
+
+    def _alternatives(self, values: list[PlannedTensor], number: int, ty: Any) -> PlannedTensor:
+        return Switched(_view(ty), Digit(number), tuple(enumerate(self.read(value) for value in values)))
 
     def _scalar(self, expr: Any) -> PlannedTensor | int:
         """Return a scalar as a tensor, or its value if that is known."""

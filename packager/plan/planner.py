@@ -12,7 +12,8 @@ import tvm
 from tvm import relax, tirx
 
 from packager.bundle.dtypes import DTYPES
-from packager.bundle.manifest import Selection, TensorSpec
+from packager.bundle.manifest import TensorSpec
+from packager.bundle.selection import Selection
 from packager.errors import ModelError
 from packager.graph import symbolic
 from packager.graph.control_flow import is_computed, is_control_flow
@@ -66,7 +67,10 @@ class _Planner(Values):
         calls = [call for entry in planned for call in entry.calls if not call.dropped]
         functions = {call.function.symbol: call.function for call in calls}
         selection = tuple(_selection(function) for function in functions.values() if function.candidates)
-        recorder = CallRecorder(self.dims, {selected.symbol: number for number, selected in enumerate(selection)})
+        choices = self.model.placement.choices if self.model.placement else ()
+        recorder = CallRecorder(
+            self.dims, {selected.symbol: number for number, selected in enumerate(selection, len(choices))}
+        )
         return CallPlan(
             source=self.model.signature.source,
             entries=gather_variants([entry.finish(recorder) for entry in planned]),
@@ -75,6 +79,7 @@ class _Planner(Values):
             arena_bytes=max(entry.arena_bytes for entry in planned),
             constants=self.constants.build(packed=packed_constants, originals=self.model.weights),
             selection=selection,
+            placement=self.model.placement,
             states=tuple(self.states.planned.values()),
             state_bytes=self.states.nbytes,
         )

@@ -99,13 +99,16 @@ int32_t pk_device_profile(packager_session_t *session, const DLTensor *const *in
     return pk_fail(session, PACKAGER_ERROR_MEMORY, "could not allocate the times of %" PRId64 " calls", calls);
   }
   int64_t *times = memory;
+  for (int64_t i = 1; i <= calls; ++i) times[i] = -1; /* of calls that the run leaves out */
   session->call.times = times;
   times[0] = pk_now();
   int32_t status = pk_device_run(session, inputs, outputs, NULL);
   session->call.times = NULL;
-  for (int64_t i = 0; !status && i < calls; ++i) {
-    const char *name = pk_call_name(session, (int32_t)(i % entry->num_calls) + 1);
-    report(context, name, times[i] - times[0], times[i + 1] - times[i]);
+  int64_t begin = times[0];
+  for (int64_t i = 1; !status && i <= calls; ++i) {
+    if (times[i] < 0) continue;
+    report(context, pk_call_name(session, (int32_t)((i - 1) % entry->num_calls) + 1), begin - times[0], times[i] - begin);
+    begin = times[i];
   }
   pk_release(&session->allocator, memory);
   return status;

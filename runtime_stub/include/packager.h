@@ -151,8 +151,9 @@ typedef struct {
   void *device_arena;      /* memory of the device for intermediate tensors, at least arena_bytes of the table, 256-byte
                               aligned; NULL: the session allocates it. It must outlive the session */
   uint64_t device_arena_bytes;
-  /* For each entry of `selection` in the manifest, the number of the candidate to use: how fast the session is, never
-   * what it computes. NULL: those that the bundle was sealed with. Read in session_create only. */
+  /* For each choice of the manifest's placement the number of the alternative to use, then for each entry of its
+   * `selection` the number of the candidate: how fast the session is, never what it computes. NULL: those that the
+   * bundle was sealed with. Read in session_create only. */
   const uint8_t *selection; /* [num_selected] */
   /* The CPU level whose code to use, by its name in the manifest's `cpu_levels`: "x86-64-v3". NULL: the best one that
    * this machine's CPU has. Read in session_create only. */

@@ -21,7 +21,7 @@ from packager.bundle.elf.file import read_elf
 from packager.bundle.manifest import CONSTANTS_SECTION
 from packager.codegen.templates import render
 from packager.errors import BackendError
-from packager.ir.call_plan import ConstantTable
+from packager.ir.constants import ConstantTable
 from packager.link.constant_segment import append_constants
 from packager.link.linker import LINK_FLAGS
 from packager.plan.constants import ConstantBuilder

@@ -17,7 +17,7 @@ from elftools.elf.elffile import ELFFile
 
 import packager
 from packager.bundle.elf.tables import SHF_EXECINSTR
-from packager.bundle.fatbin import FATBIN_SECTION
+from packager.bundle.gpu.fatbin import FATBIN_SECTION
 from packager.bundle.manifest import CONSTANTS_SECTION
 from packager.deploy.verify.verifier import verify
 from packager.errors import BundleError

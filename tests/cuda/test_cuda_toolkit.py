@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from packager.bundle.elf.window import open_window
-from packager.bundle.fatbin import Fatbin, read_fatbins
+from packager.bundle.gpu.fatbin import Fatbin, read_fatbins
 from packager.codegen.cuda_toolkit import (
     PACKAGES,
     CudaToolkit,

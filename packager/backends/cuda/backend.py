@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.backends.base import API_VERSION, Context, Unavailable, attribute
-from packager.bundle.gpu_arch import arch_key, is_arch
+from packager.bundle.gpu.arch import arch_key, is_arch
 from packager.errors import ToolchainError, UsageError
 
 if TYPE_CHECKING:

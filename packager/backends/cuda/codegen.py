@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 
 from packager.backends.base import Context, Target
-from packager.bundle.gpu_arch import parse_arch
+from packager.bundle.gpu.arch import parse_arch
 from packager.bundle.manifest import License
 from packager.codegen.c_text import c_expression
 from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin, find_cuda_toolkit

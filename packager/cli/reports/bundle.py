@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from packager.bundle.fields import TargetValue, value_text
-from packager.bundle.manifest import Constant, Dim, Manifest, Primitive, Selection, StateSpec, TensorSpec
+from packager.bundle.manifest import Constant, Dim, Manifest, Primitive, StateSpec, TensorSpec
 from packager.bundle.reader import BundleFile
 from packager.bundle.requirements import CudaRequirements, Requirements
+from packager.bundle.selection import Selection
 from packager.cli.reports.graphs import part_text
 from packager.cli.reports.tables import Table, facts
 from packager.deploy.verify.findings import VerifyResult

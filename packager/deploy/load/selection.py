@@ -1,33 +1,40 @@
-"""Selects candidate kernels of primitive functions: for one session, or in a resealed copy of the bundle."""
+"""Selects candidates of primitive functions and alternatives of regions: for one session, or in a resealed copy."""
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from packager.bundle.manifest import SELECTION_SECTION, Manifest, Selection
+from packager.bundle.manifest import SELECTION_SECTION, Manifest
 from packager.bundle.reader import inspect
 from packager.bundle.section import write_manifest
 from packager.bundle.tuning_records import Records
 from packager.errors import UsageError, valid_names
 
 
-def choose(manifest: Manifest, wanted: Mapping[str, str]) -> tuple[Selection, ...]:
-    """Return the manifest's selection, overridden by ``wanted`` (symbol -> candidate). Raises UsageError."""
-    entries = {entry.symbol: entry for entry in manifest.selection}
-    for symbol, candidate in wanted.items():
-        if symbol not in entries:
-            hint = valid_names(symbol, sorted(entries), "names") if entries else "the bundle has no candidates"
-            raise UsageError(f"selection: there are no candidates for {symbol!r}", hint=hint)
-        names = entries[symbol].candidates
-        if candidate not in names:
-            hint = valid_names(candidate, names, "candidates")
-            raise UsageError(f"selection: {symbol} has no candidate {candidate!r}", hint=hint)
-        entries[symbol] = dataclasses.replace(entries[symbol], chosen=names.index(candidate))
-    return tuple(entries.values())
+def choose(manifest: Manifest, wanted: Mapping[str, str]) -> Manifest:
+    """Return a manifest that uses what ``wanted`` names.
+
+    Its keys are symbols of functions with candidates, and names of choices, which have alternatives. Raises UsageError.
+    """
+    names = {choice.name: [way.name for way in choice.alternatives] for choice in manifest.choices}
+    names |= {entry.symbol: list(entry.candidates) for entry in manifest.selection}
+    chosen: dict[str, int] = {}
+    for key, candidate in wanted.items():
+        if key not in names:
+            hint = valid_names(key, sorted(names), "names") if names else "the bundle has no candidates"
+            raise UsageError(f"selection: there are no candidates for {key!r}", hint=hint)
+        if candidate not in names[key]:
+            hint = valid_names(candidate, names[key], "candidates")
+            raise UsageError(f"selection: {key} has no candidate {candidate!r}", hint=hint)
+        chosen[key] = names[key].index(candidate)
+    selection = tuple(replace(entry, chosen=chosen.get(entry.symbol, entry.chosen)) for entry in manifest.selection)
+    choices = tuple(replace(choice, chosen=chosen.get(choice.name, choice.chosen)) for choice in manifest.choices)
+    placement = manifest.placement and replace(manifest.placement, choices=choices)
+    return replace(manifest, selection=selection, placement=placement)
 
 
 def by_records(manifest: Manifest, records: Records) -> dict[str, str]:
@@ -61,12 +68,11 @@ def write_selected(path: str | Path, stream: IO[bytes], wanted: Mapping[str, str
     names.
     """
     bundle = inspect(path)
-    selection = choose(bundle.manifest, wanted)
+    manifest = choose(bundle.manifest, wanted)
     with Path(path).open("rb") as original:
         shutil.copyfileobj(original, stream)
-    if selection:
+    if digits := manifest.digits():
         stream.seek(bundle.elf.sections[SELECTION_SECTION].offset)
-        stream.write(bytes(entry.chosen for entry in selection))
+        stream.write(digits)
     stream.flush()
-    manifest = dataclasses.replace(bundle.manifest, selection=selection)
     return write_manifest(Path(stream.name), manifest, bundle.section.offset, bundle.section.size)

@@ -84,7 +84,7 @@ class Session:
             options.device_arena_bytes = size
             self._arena = (arena, borrowed)
         if selection:
-            chosen = [entry.chosen for entry in choose(library.manifest, selection)]
+            chosen = choose(library.manifest, selection).digits()
             options.selection, options.num_selected = (c_uint8 * len(chosen))(*chosen), len(chosen)
         self._handle = library.create_session(options)
         self._stream: int | None = None

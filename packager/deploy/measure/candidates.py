@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packager.bundle.manifest import Manifest, Selection
+from packager.bundle.manifest import Manifest
+from packager.bundle.selection import Selection
 from packager.bundle.tuning_records import Record, Timing
 from packager.deploy.measure.statistics import CERTAINTY, center
 from packager.deploy.measure.turns import Turns

@@ -41,7 +41,7 @@ from packager.bundle.elf.tables import (
     read_sections,
 )
 from packager.bundle.elf.window import Window, open_window
-from packager.bundle.fatbin import FATBIN_SECTION
+from packager.bundle.gpu.fatbin import FATBIN_SECTION
 from packager.bundle.isa.levels import CODE_PREFIX, DISPATCHED_SECTION
 from packager.bundle.manifest import ALIGNMENT, CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
 from packager.bundle.reader import BundleFile

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from packager.bundle.elf.file import ElfImage
 from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, read_sections
 from packager.bundle.elf.window import open_window
-from packager.bundle.fatbin import FATBIN_SECTION, fatbins_of
-from packager.bundle.gpu_arch import arch_key
+from packager.bundle.gpu.arch import arch_key
+from packager.bundle.gpu.fatbin import FATBIN_SECTION, fatbins_of
 from packager.bundle.isa.features import needs_of_code
 from packager.bundle.isa.levels import CODE_PREFIX, clone_symbol, code_section
 from packager.bundle.reader import BundleFile

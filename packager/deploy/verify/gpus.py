@@ -11,7 +11,7 @@ from typing import Annotated
 
 from packager.bundle.elf.symbols import version_key
 from packager.bundle.fields import Count, CudaVersion
-from packager.bundle.gpu_arch import parse_arch
+from packager.bundle.gpu.arch import parse_arch
 from packager.bundle.manifest import Manifest
 from packager.bundle.requirements import CudaRequirements
 from packager.bundle.strict_json import Pattern

@@ -24,13 +24,12 @@ def integrity_findings(bundle: BundleFile) -> Iterator[Finding]:
         if actual != manifest.golden.sha256:
             what = "the golden section is not the one that the manifest describes"
             yield error("integrity.golden", what, where=GOLDEN_SECTION, why="its SHA-256 differs", hint=_REBUILD)
-    chosen = bytes(selected.chosen for selected in manifest.selection)
-    if SELECTION_SECTION in bundle.elf.sections and read_section(bundle, SELECTION_SECTION) != chosen:
+    if SELECTION_SECTION in bundle.elf.sections and read_section(bundle, SELECTION_SECTION) != manifest.digits():
         yield error(
             "integrity.selection",
             "the candidates in use differ from the manifest",
             where=SELECTION_SECTION,
-            why="the bytes of the section differ from $.selection",
+            why="the bytes of the section differ from $.choices and $.selection",
             hint="choose candidates with `packager tune`, which seals the bundle again",
         )
     if manifest.weights.storage == "embedded":

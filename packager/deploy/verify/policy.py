@@ -13,7 +13,7 @@ from typing import Any, Literal
 from packager.bundle import strict_json
 from packager.bundle.elf.symbols import version_key
 from packager.bundle.fields import Count, CudaVersion, GlibcVersion, MachineCode, Name, Ptx, value_text
-from packager.bundle.gpu_arch import arch_key
+from packager.bundle.gpu.arch import arch_key
 from packager.bundle.isa.levels import LEVEL_FEATURES
 from packager.bundle.manifest import Manifest
 from packager.deploy.verify.findings import Finding, error

@@ -13,7 +13,7 @@ from itertools import pairwise
 from packager.bundle.elf.relocations import ABSOLUTE, Relocation
 from packager.bundle.elf.symbols import SECTION, UNDEFINED
 from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_MERGE, SHF_TLS, SHF_WRITE, SectionTable
-from packager.bundle.fatbin import FATBIN_SECTION
+from packager.bundle.gpu.fatbin import FATBIN_SECTION
 from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
 
 _HASHED = {SECTION_NAME, CONSTANTS_SECTION, SELECTION_SECTION, GOLDEN_SECTION, FATBIN_SECTION}

@@ -166,11 +166,11 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
         ("manifest.code_size", "bytes of code", elf.code_bytes, manifest.sizes.code),
         ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), manifest.sizes.constants),
         ("manifest.constants", f"bytes in {CONSTANTS_SECTION}", _size(constants), embedded),
-        ("manifest.selection", f"bytes in {SELECTION_SECTION}", _size(selection), len(manifest.selection)),
+        ("manifest.selection", f"bytes in {SELECTION_SECTION}", _size(selection), len(manifest.digits())),
         ("manifest.golden", f"bytes in {GOLDEN_SECTION}", _size(golden), golden_bytes),
     ):
         if actual != declared:
-            where = "$.sizes, $.weights, $.selection, $.golden"
+            where = "$.sizes, $.weights, $.choices, $.selection, $.golden"
             yield error(check, f"{actual} {what}, but {declared} declared", where=where)
     for name, section, mapped in (
         (SECTION_NAME, bundle.section, True),

@@ -19,7 +19,7 @@ import packager
 from packager import resources
 from packager.bundle.elf.file import read_elf
 from packager.bundle.elf.tables import SHF_EXECINSTR
-from packager.bundle.fatbin import FATBIN_SECTION
+from packager.bundle.gpu.fatbin import FATBIN_SECTION
 from packager.codegen.c_tokens import first_difference
 from packager.link import linker
 from packager.link.plain_names import renamed

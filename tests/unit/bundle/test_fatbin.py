@@ -15,7 +15,7 @@ from gpu_code import KERNEL, compile_kernel
 
 from packager.bundle.elf.tables import SHF_COMPRESSED, Section
 from packager.bundle.elf.window import open_window
-from packager.bundle.fatbin import FATBIN_SECTION, Fatbin, fatbins_of, read_fatbins
+from packager.bundle.gpu.fatbin import FATBIN_SECTION, Fatbin, fatbins_of, read_fatbins
 from packager.errors import BundleError
 
 VERSIONS = ("75", "80", "86", "89", "90", "90a", "100", "100a", "120")

@@ -38,7 +38,7 @@ def test_round_trip_is_canonical(good: Path) -> None:
     assert list(json.loads(text)) == sorted(json.loads(text))
 
 
-OPTIONAL = {"provenance", "extents", "parts"}  # bundles of before them have none
+OPTIONAL = {"provenance", "extents", "parts", "placement"}  # bundles of before them have none
 
 
 def test_schema_describes_real_manifests(value: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from gpu_code import compile_kernel, fatbin_object
 from sealing import COMPILER, HARDENED, Patch, build_bundle
 
-from packager.bundle.gpu_arch import arch_key, parse_arch
+from packager.bundle.gpu.arch import arch_key, parse_arch
 from packager.bundle.invariants import parse_manifest
 from packager.bundle.manifest import Manifest
 from packager.bundle.reader import read_bundle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packager.ir.call_plan import Call, Check, Choice, Operand, ReadExtent, Step
+from packager.ir.call_plan import Call, Check, Operand, ReadExtent, Step, Switch
 from packager.link.reads import reads_together
 
 CALL = Call("f", (), (), None, False)
@@ -10,7 +10,7 @@ CALL = Call("f", (), (), None, False)
 
 def read(number: int, *, branch: tuple[tuple[str, int], ...] = (), choice: bool = False) -> ReadExtent:
     place = Operand("arena", 64 * number)
-    return ReadExtent(number, Choice("if_0", place, place) if choice else place, branch)
+    return ReadExtent(number, Switch("if_0", ((1, place), (0, place))) if choice else place, branch)
 
 
 def test_reads_between_two_calls_are_one_group() -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from packager.bundle.fatbin import Fatbin
+from packager.bundle.gpu.fatbin import Fatbin
 from packager.bundle.manifest import Model, Weights
 from packager.bundle.requirements import CudaRequirements
 from packager.errors import BackendError
-from packager.ir.call_plan import CallPlan, ConstantTable, EntryPlan
+from packager.ir.call_plan import CallPlan, EntryPlan
+from packager.ir.constants import ConstantTable
 from packager.ir.link_plan import CudaCode, LinkPlan
 from packager.ir.primitives import PrimitiveFunction
 from packager.link.seal import cuda_requirements, manifest_room

@@ -8,7 +8,6 @@ from packager.ir.call_plan import (
     Branch,
     Call,
     Check,
-    Choice,
     Copy,
     EntryPlan,
     Iteration,
@@ -19,6 +18,7 @@ from packager.ir.call_plan import (
     ReadExtent,
     Row,
     Step,
+    Switch,
 )
 from packager.ir.shapes import Extent
 from packager.link.segments import Segment, parts_of, split
@@ -77,7 +77,7 @@ def test_one_launch_is_no_graph() -> None:
 
 
 def test_a_condition_that_was_read_is_a_key() -> None:
-    chosen = Choice("if_0", PLACE, Operand("arena", 64))
+    chosen = Switch("if_0", ((1, PLACE), (0, Operand("arena", 64))))
     run = plan(ReadExtent(0, PLACE), call(branch=(("if_0", 1),)), call(branch=(("if_0", 0),)), call(memory=chosen))
     assert shown(run) == ["ReadExtent", ([1, 2, 3], ("if_0",), 3)]
     assert [part_text(part) for part in parts_of(run)] == [

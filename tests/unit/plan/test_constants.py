@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packager.graph.array_views import reshape_tracked
-from packager.ir.call_plan import ConstantTable, ConstantView, fixed_reason
+from packager.ir.constants import ConstantTable, ConstantView, fixed_reason
 from packager.plan.constant_views import find_view
 from packager.plan.constants import ConstantBuilder
 

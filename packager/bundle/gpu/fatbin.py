@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packager.bundle.elf.tables import SHF_COMPRESSED, Section
 from packager.bundle.elf.window import Window, open_window
-from packager.bundle.gpu_arch import arch_key
+from packager.bundle.gpu.arch import arch_key
 from packager.errors import BundleError
 
 FATBIN_SECTION = ".nv_fatbin"

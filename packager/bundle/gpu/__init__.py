@@ -1,0 +1,1 @@
+"""GPU code in bundles: names of architectures, and fat binaries."""

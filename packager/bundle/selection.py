@@ -1,0 +1,74 @@
+"""What a bundle has several of, and which one it uses: candidates of primitive functions, alternatives of regions.
+
+The selection section has a byte for each choice, then one for each function with candidates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from packager.bundle.fields import Count, Name, Sha256, Symbol
+from packager.bundle.strict_json import Unique
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A primitive function with several candidate kernels in the bundle, or one chosen by measurement.
+
+    ``chosen`` is the index of the candidate in use, stored as this entry's byte of the selection section. ``problem``
+    and ``revision`` are the key of its measurements (``docs/tuning.md``).
+    """
+
+    symbol: Symbol
+    problem: Name
+    revision: Name
+    candidates: Annotated[tuple[Name, ...], Unique()]
+    chosen: Count
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A way to compute a region: its primitive functions as text, and the kinds of the backends that provide them."""
+
+    name: Name
+    backends: Annotated[tuple[Name, ...], Unique()]
+
+
+@dataclass(frozen=True)
+class PlacementChoice:
+    """A class of equal regions of the model with several alternatives in the bundle.
+
+    ``chosen`` is the index of the alternative in use, stored as this choice's byte of the selection section.
+    ``problem`` and ``revision`` are the key of its measurements (``docs/placement.md``). ``regions`` are the source
+    nodes of each region.
+    """
+
+    name: Symbol
+    problem: Name
+    revision: Name
+    regions: tuple[tuple[Name, ...], ...]
+    alternatives: tuple[Alternative, ...]
+    chosen: Count
+
+
+@dataclass(frozen=True)
+class PlacementPlan:
+    """The choices that one order of Targets makes: the index of an alternative of each, in order."""
+
+    name: Name
+    digits: tuple[Count, ...]
+
+
+@dataclass(frozen=True)
+class PlacementRecord:
+    """How the parts of a model were placed: by measuring a ``trial``, or by its ``records``.
+
+    ``model`` is a hash of its classes of regions. Only a trial has ``choices`` and ``plans``, those of each backend
+    alone and of each order of Targets, the greedy one first.
+    """
+
+    rule: Literal["trial", "records"]
+    model: Sha256
+    choices: Annotated[tuple[PlacementChoice, ...], Unique("name")]
+    plans: Annotated[tuple[PlacementPlan, ...], Unique("name")]

@@ -1,0 +1,84 @@
+"""Layouts: what each order of Targets takes of a model, as ``placement.place`` would, without compiling."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tvm_ffi import structural_equal
+
+from packager.backends.base import Target
+from packager.custom_ops.library import CALL_PREFIX
+from packager.graph.dataflow import called_function
+from packager.ir.primitives import BackendOutput, Partition
+from packager.placement.match import FlatMain
+from packager.placement.outline import Group
+from packager.placement.place import foresee
+from packager.placement.placer import Answer, Placer
+
+# Of more Targets not every order is tried: each alone, and each before all others.
+MAX_PERMUTED = 3
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The groups of bindings that the backends take in one order of Targets, with the kinds of their backends."""
+
+    name: str
+    groups: tuple[tuple[str, Group], ...]
+
+
+def find_layouts(placer: Placer, targets: Sequence[Target], generator: str, answer: Answer = foresee) -> list[Layout]:
+    """Return the layouts of all orders of ``targets``, the given order first; equal layouts once.
+
+    ``generator`` is the kind that compiles the rest. Orders that leave it operators of custom libraries are left out,
+    but for the first.
+    """
+    required = _required(placer.graph)
+    found: dict[tuple[tuple[str, frozenset[int]], ...], Layout] = {}
+    for order in _orders(targets):
+        fresh = placer.fresh()
+        for target in order:
+            fresh.place(target, answer)
+        groups = tuple(sorted(fresh.taken_groups, key=lambda taken: min(taken[1].nodes)))
+        covered = frozenset[int]().union(*(group.nodes for _, group in groups))
+        if found and not required <= covered:
+            continue
+        kinds = [target.kind for target in order] or [generator]
+        name = f"{kinds[0]} alone" if len(kinds) == 1 else " > ".join(kinds)
+        found.setdefault(tuple((kind, group.nodes) for kind, group in groups), Layout(name, groups))
+    return list(found.values())
+
+
+def refusing(refused: Sequence[tuple[str, Partition]]) -> Answer:
+    """Return what backends foresee, who also give back these partitions."""
+
+    def answer(target: Target, partitions: Sequence[Partition]) -> BackendOutput:
+        output = foresee(target, partitions)
+        own = [part for kind, part in refused if kind == target.kind]
+        back = {
+            part.name: "its backend gave it back"
+            for part in partitions
+            if any(structural_equal(part.function, other.function) for other in own)
+        }
+        groups = {name: group for name, group in output.groups.items() if name not in back}
+        return BackendOutput(output.kind, groups=groups, given_back={**output.given_back, **back})
+
+    return answer
+
+
+def _orders(targets: Sequence[Target]) -> Iterator[Sequence[Target]]:
+    yield targets
+    yield from ((target,) for target in targets)
+    if len(targets) <= MAX_PERMUTED:
+        yield from itertools.permutations(targets)
+    else:
+        yield from ((first, *(other for other in targets if other is not first)) for first in targets)
+    yield ()
+
+
+def _required(graph: FlatMain) -> frozenset[int]:
+    """Return the bindings that TVM cannot compile: calls of operators of custom libraries."""
+    values = ((number, binding.value) for number, binding in enumerate(graph.bindings))
+    return frozenset(number for number, value in values if (called_function(value) or "").startswith(CALL_PREFIX))

@@ -1,0 +1,267 @@
+"""Assigns operators to one backend at a time, and rewrites ``main`` to call the partitions that result.
+
+``main`` is rewritten last, so undoing a partition only drops its group.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.runtime import DataType
+
+from packager.backends.base import PartitionBackend, Target
+from packager.backends.registry import blamed
+from packager.bundle.selection import PlacementRecord
+from packager.errors import BackendError
+from packager.graph.identity import IdentityMap
+from packager.graph.rewrite import with_main
+from packager.graph.run_time_extents import scalars_of
+from packager.ir.model import PartitionedModel, PlacedPartition, PreparedModel
+from packager.ir.primitives import BackendOutput, CallSite, FunctionGroup, Partition
+from packager.ir.shapes import Extent
+from packager.placement.check_output import result_types
+from packager.placement.emptiness import Emptiness
+from packager.placement.grouping import Grouping
+from packager.placement.match import Candidate, FlatMain, find_candidates, is_closed
+from packager.placement.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
+from packager.placement.preparation import backend_of
+
+# Operators that cast or scale a value: the chain between its producer and an operator that reads it.
+SCALING = frozenset(f"relax.{name}" for name in ("astype", "multiply", "add", "subtract"))
+
+# What a backend compiles of partitions, and what it gives back; groups of functions may be empty in a dry run.
+Answer = Callable[[Target, Sequence[Partition]], BackendOutput]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a partition: ``reason`` is why it was undone, None if its backend compiled it.
+
+    ``given_back``: the backend undid it, whose pattern had matched.
+    """
+
+    backend: str
+    partition: Partition
+    reason: str | None
+    given_back: bool = False
+
+
+class Placer:
+    """Assigns the operators of one model; ``grouping`` has the groups of bindings that are assigned."""
+
+    def __init__(self, model: PreparedModel) -> None:
+        self.candidates: dict[str, list[Candidate]] = {}  # of each backend that was asked
+        main, constants = model.module["main"], model.constants
+        num_inputs = len(model.signature.inputs)
+        self.model = model
+        parameters = main.params[num_inputs:]
+        self.constant_names = IdentityMap(zip(parameters, constants, strict=True))
+        extents = (extent for parameter in main.params[:num_inputs] for extent in parameter.ty.shape.values)
+        self.names: IdentityMap[Extent] = IdentityMap((e, str(e.name)) for e in extents if isinstance(e, tirx.Var))
+        self.dims = {dim.name: dim for dim in model.signature.dims}
+        self.graph = FlatMain(
+            main,
+            num_inputs,
+            lambda variable: constants[self.constant_names[variable]].array,
+            scalars_of(main, model.signature),
+            Emptiness(self.names, self.dims),
+        )
+        calls = (binding.value for binding in self.graph.bindings if isinstance(binding.value, relax.Call))
+        symbols = {call.args[0].global_symbol for call in calls if isinstance(call.args[0], relax.ExternFunc)}
+        self.taken = frozenset(map(str, symbols)) | {variable.name_hint for variable in model.module.functions}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.grouping = Grouping(self.graph.predecessors())
+        self.calls: dict[frozenset[int], str] = {}
+        self.placed: dict[str, PlacedPartition] = {}
+        self.sites: dict[str, CallSite] = {}
+        self.taken_groups: list[tuple[str, Group]] = []  # with the kinds of their backends
+
+    def fresh(self) -> Placer:
+        """Return a placer of the same model that has assigned nothing."""
+        other = copy.copy(self)
+        other._begin()
+        return other
+
+    def place(self, target: Target, answer: Answer) -> tuple[BackendOutput, list[Verdict]]:
+        """Partition the unassigned operators for one backend; return its output and a verdict per partition."""
+        backend = backend_of(target)
+        options: Any = target.options
+        groups = self._group(backend, target, options.max_partition_depth)
+        offered, verdicts = [], []
+        for outlined in self._outline(backend.kind, groups):
+            flops = outlined.partition.cost.flops
+            if flops < options.min_partition_flops:
+                reason = f"{flops} FLOPs a call, less than min_partition_flops={options.min_partition_flops}"
+                verdicts.append(self._undo(backend.kind, outlined, reason))
+            else:
+                offered.append(outlined)
+        output, judged = self._take(target, offered, answer)
+        return output, verdicts + judged
+
+    def assign(self, target: Target, groups: Sequence[Group], answer: Answer) -> tuple[BackendOutput, list[Verdict]]:
+        """Compile these groups, which are unassigned, with one backend; return its output and a verdict per partition.
+
+        Raises BackendError if calls of them would depend on each other in a circle.
+        """
+        for group in groups:
+            if not self.grouping.is_free(group.nodes) or not self.grouping.is_convex(group.nodes):
+                names = sorted({candidate.pattern.name for candidate in group.candidates})
+                raise BackendError(f"{target.kind}: {', '.join(names)} depends on its own result")
+            self.grouping.add(group.nodes)
+        return self._take(target, self._outline(target.kind, list(groups)), answer)
+
+    def _take(self, target: Target, offered: Sequence[Outlined], answer: Answer) -> tuple[BackendOutput, list[Verdict]]:
+        kind = target.kind
+        partitions = [outlined.partition for outlined in offered]
+        output = answer(target, partitions)
+        verdicts = []
+        for outlined in offered:
+            name = outlined.partition.name
+            if name in output.groups:
+                self._accept(kind, outlined, output.groups[name])
+                verdicts.append(Verdict(kind, outlined.partition, None))
+            else:
+                verdicts.append(self._undo(kind, outlined, output.given_back[name], given_back=True))
+        return output, verdicts
+
+    def _group(self, backend: PartitionBackend, target: Target, depth: int) -> list[Group]:
+        """Return disjoint groups of bindings that match a backend's patterns, merged if the backend wants it."""
+        taken: list[Group] = []
+        if backend.kind not in self.candidates:
+            with blamed(backend.kind):
+                self.candidates[backend.kind] = find_candidates(self.graph, backend.patterns(target))
+        for candidate in self.candidates[backend.kind]:
+            nodes = candidate.nodes
+            fits = not depth or self.grouping.depth(nodes) <= depth
+            if fits and self.grouping.is_free(nodes) and self.grouping.is_convex(nodes):
+                self.grouping.add(nodes)
+                taken.append(_single(candidate))
+        if backend.merges:
+            taken = self._merge(taken, depth)
+        return taken
+
+    def _merge(self, groups: list[Group], depth: int) -> list[Group]:
+        """Merge groups with their producers, in topological order.
+
+        Widening casts of the earlier operands of an operator are merged last: fused into the consumer, so that the
+        intermediate tensor keeps its narrow element type.
+        """
+        group_of = {node: group for group in groups for node in group.nodes}
+        late = self._late_casts()
+        for reader in sorted(range(len(self.grouping.predecessors)), key=lambda node: node in late):
+            for producer in sorted(self.grouping.predecessors[reader]):
+                first, second = group_of.get(producer), group_of.get(reader)
+                if first is None or second is None or first is second:
+                    continue
+                nodes = first.nodes | second.nodes
+                if (first.anchored and second.anchored) or (depth and self.grouping.depth(nodes) > depth):
+                    continue
+                if self.grouping.is_convex(nodes) and is_closed(self.graph, nodes):
+                    self.grouping.add(nodes)
+                    candidates = first.candidates + second.candidates
+                    merged = Group(nodes, candidates, first.anchored or second.anchored)
+                    group_of.update(dict.fromkeys(nodes, merged))
+        return list({id(group): group for group in group_of.values()}.values())
+
+    def _late_casts(self) -> set[int]:
+        late = set()
+        for sources in self.grouping.predecessors:
+            chains = [self._scaled(source) for source in sources] if len(sources) > 1 else []
+            latest = max((chain[-1] for chain in chains), default=0)
+            late |= {node for chain in chains if chain[-1] < latest for node in chain if self._widens(node)}
+        return late
+
+    def _scaled(self, node: int) -> list[int]:
+        """Return the chain of casts and scalings that ends at ``node``, last first, then the producer of the value."""
+        chain = [node]
+        while self._operator(chain[-1]) in SCALING and len(self.grouping.predecessors[chain[-1]]) == 1:
+            chain += self.grouping.predecessors[chain[-1]]
+        return chain
+
+    def _widens(self, node: int) -> bool:
+        if self._operator(node) != "relax.astype":
+            return False
+        cast = self.graph.bindings[node].value
+        before, after = (DataType(str(ty.dtype)).bits for ty in (cast.args[0].ty, cast.ty))
+        return bool(after > before)
+
+    def _operator(self, node: int) -> str:
+        return str(getattr(getattr(self.graph.bindings[node].value, "op", None), "name", ""))
+
+    def _outline(self, kind: str, groups: list[Group]) -> list[Outlined]:
+        return outline(
+            self.graph,
+            sorted(self._cut(groups), key=lambda entry: min(entry[0].nodes)),
+            kind=kind,
+            taken=self.taken,
+            constants=self.constant_names,
+            nodes=self.model.nodes,
+            names=self.names,
+            dims=self.dims,
+        )
+
+    def _cut(self, groups: list[Group]) -> Iterator[tuple[Group, Cut]]:
+        """Yield groups with their functions; a group with unknown shapes is split into its matches."""
+        for group in groups:
+            whole = cut(self.graph, group.nodes)
+            if whole.has_shapes:
+                yield group, whole
+                continue
+            self.grouping.dissolve(group.nodes)
+            if len(group.candidates) > 1:
+                for candidate in group.candidates:
+                    self.grouping.add(candidate.nodes)
+                yield from self._cut([_single(candidate) for candidate in group.candidates])
+
+    def _undo(self, kind: str, outlined: Outlined, reason: str, *, given_back: bool = False) -> Verdict:
+        for group in outlined.groups:
+            self.grouping.dissolve(group.nodes)
+        return Verdict(kind, outlined.partition, reason, given_back)
+
+    def _accept(self, kind: str, outlined: Outlined, group: FunctionGroup) -> None:
+        part = outlined.partition
+        for members, site in zip(outlined.groups, part.sites, strict=True):
+            self.calls[members.nodes] = part.name
+            self.taken_groups.append((kind, members))
+            self.sites[results_of(self.graph, members.nodes)[-1].name] = site
+        self.placed[part.name] = PlacedPartition(part, kind, _complete(kind, part, group))
+
+    def model_of(self, outputs: Sequence[BackendOutput], placement: PlacementRecord | None = None) -> PartitionedModel:
+        """Return the model with its partitions called; ``outputs`` are those of the backends."""
+        module = self.model.module
+        if self.calls:
+            main = call_partitions(self.graph, self.grouping.order(), self.calls)
+            module = relax.transform.Normalize()(with_main(module, main))
+        return PartitionedModel(
+            signature=self.model.signature,
+            module=module,
+            weights=self.model.weights,
+            constants=self.model.constants,
+            nodes=self.model.nodes,
+            partitions=self.placed,
+            sites=self.sites,
+            backends=tuple(outputs),
+            placement=placement,
+        )
+
+
+def _single(candidate: Candidate) -> Group:
+    return Group(candidate.nodes, (candidate,), candidate.pattern.anchor)
+
+
+def _complete(kind: str, part: Partition, group: FunctionGroup) -> FunctionGroup:
+    """Add what the partition determines (shapes, composite, cost), and prefix the backend's constants with its kind."""
+    types = [*(parameter.ty for parameter in part.function.params), *result_types(part)]
+    shapes = [tuple(ty.shape.values) for ty in types]
+    functions = tuple(
+        replace(f, parameters=tuple(replace(p, name=f"{kind}.{p.name}") if p.name else p for p in f.parameters))
+        for f in group.functions
+    )
+    composite = "+".join(dict.fromkeys(composite.name for composite in part.composites))
+    return replace(group, functions=functions, parameters=tuple(shapes), composite=composite, cost=part.cost)
