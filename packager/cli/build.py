@@ -75,6 +75,10 @@ def _checked(show: Callable[[str], None]) -> Callable[[str], None]:
 def explain(
     options: BuildOptions,
     *,
+    candidates: Annotated[
+        bool,
+        typer.Option("--candidates", help="List the alternatives of each part of the model: what a trial measures."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Explain what a build would do: supported operators, their backends, reasons. Exits with 3 if it would fail."""
@@ -82,7 +86,7 @@ def explain(
     from packager.pipeline.explain import explain as explain_model
 
     allow_torch_for(options)
-    found = explain_model(options)
+    found = explain_model(options, candidates=candidates)
     print(json.dumps(dataclasses.asdict(found), indent=2) if as_json else render(found))
     if found.refusal is not None:
         raise typer.Exit(3)

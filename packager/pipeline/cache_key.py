@@ -84,6 +84,7 @@ PARTS: Mapping[str, Callable[[Request], Any]] = {
     "precision": lambda request: request.precision,
     "frozen": lambda request: {n: [a.dtype.str, a.shape, a.tobytes().hex()] for n, a in request.frozen.items()},
     "states": lambda request: dict(request.states),
+    "alternatives": lambda request: request.alternatives,
     "place": lambda request: _file(request.place) if isinstance(request.place, Path) else request.place,
 }
 # Fields that do not affect the bundle: additional outputs, and parallelism.

@@ -20,7 +20,7 @@ from packager.targets.target_list import require_available
 
 if TYPE_CHECKING:
     from packager.bundle.manifest import RunPart, RunTimeExtent, TensorSpec
-    from packager.ir.model import ImportedModel, LoweredModel
+    from packager.ir.model import ImportedModel, LoweredModel, PreparedModel
     from packager.placement.place import Placement
 
 # The assumed bounds of a dim without bounds.
@@ -46,6 +46,25 @@ class Leftover:
 
 
 @dataclass(frozen=True)
+class ExplainedRegion:
+    """A class of equal regions: how many there are, its alternatives by name, and that of the order of Targets."""
+
+    problem: str
+    count: int
+    alternatives: tuple[str, ...]
+    greedy: str
+
+
+@dataclass(frozen=True)
+class ExplainedChoices:
+    """What a trial would measure: matches by backend, the layouts that orders of Targets make, and the regions."""
+
+    matches: Mapping[str, int]
+    layouts: tuple[str, ...]
+    regions: tuple[ExplainedRegion, ...]
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The predicted build of a model. ``constant_bytes`` is the size of its constants.
 
@@ -68,13 +87,15 @@ class Explanation:
     table: Mapping[str, Any] | None = None
     leftovers: tuple[Leftover, ...] = ()
     parts: Mapping[str, tuple[RunPart, ...]] = field(default_factory=dict)
+    choices: ExplainedChoices | None = None
     refusal: Refusal | None = None
 
 
-def explain(options: BuildOptions) -> Explanation:
+def explain(options: BuildOptions, *, candidates: bool = False) -> Explanation:
     """Predict a build with these options; compile and write nothing.
 
-    A ModelError becomes the ``refusal`` of the result. Raises UsageError for wrong arguments.
+    With ``candidates`` also say what a trial would measure. A ModelError becomes the ``refusal`` of the result. Raises
+    UsageError for wrong arguments.
     """
     require_build_packages()
     request = make_build_request(options)
@@ -90,10 +111,12 @@ def explain(options: BuildOptions) -> Explanation:
     except ModelError as error:
         form = request.model.suffix.lstrip(".")
         return Explanation(request.model.name, form, assumed=assumed, refusal=_refusal(error))
-    return _explain(request, imported, assumed)
+    return _explain(request, imported, assumed, candidates)
 
 
-def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tuple[int, int]]) -> Explanation:
+def _explain(
+    request: Request, imported: ImportedModel, assumed: Mapping[str, tuple[int, int]], candidates: bool
+) -> Explanation:
     from packager.lower.lowering import lower
     from packager.placement.place import partition
     from packager.placement.preparation import preparation_for
@@ -104,12 +127,14 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
     leftovers: tuple[Leftover, ...] = ()
     parts: Mapping[str, tuple[RunPart, ...]] = {}
     refusal: Refusal | None = None
+    choices: ExplainedChoices | None = None
     try:
         specialized, device = request.targets.specialized, request.targets.device
         prepared = prepare(imported, preparation_for(specialized), device)
         placement = partition(prepared, specialized, None)
         table = partition_table(placement, request.targets.generator.kind)
         leftovers = _leftovers(request, placement, table["rest"])
+        choices = _choices(request, prepared) if candidates else None
         parts = _parts(lower(placement.model, device), device)
     except ModelError as error:
         refusal = _refusal(error)
@@ -131,7 +156,30 @@ def _explain(request: Request, imported: ImportedModel, assumed: Mapping[str, tu
         table=table,
         leftovers=leftovers,
         parts=parts,
+        choices=choices,
         refusal=refusal,
+    )
+
+
+def _choices(request: Request, prepared: PreparedModel) -> ExplainedChoices:
+    from packager.pipeline.place import choosing_of
+    from packager.placement.choices.partition import find_choices
+    from packager.placement.placer import Placer
+
+    origin = Placer(prepared)
+    found = find_choices(prepared, origin, choosing_of(request))
+    return ExplainedChoices(
+        matches={kind: len(matches) for kind, matches in origin.candidates.items()},
+        layouts=tuple(layout.name for layout in found.layouts),
+        regions=tuple(
+            ExplainedRegion(
+                region.problem,
+                len(region.regions),
+                tuple(way.name for way in region.alternatives),
+                region.alternatives[region.greedy].name,
+            )
+            for region in found.regions
+        ),
     )
 
 

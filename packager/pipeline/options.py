@@ -135,6 +135,14 @@ class BuildOptions:
         metavar="greedy|trial|FILE.json",
         explained=True,
     )
+    alternatives: int = option(
+        4,
+        "Most alternatives of a part of the model in a trial, beside those of single backends and orders of Targets.",
+        "--alternatives",
+        takes=int,
+        metavar="N",
+        explained=True,
+    )
     states: Mapping[str, str] | None = option(
         None,
         "Keep input IN in the session; output OUT is its next value; repeatable.",

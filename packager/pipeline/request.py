@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PRECISIONS = ("fp16", "bf16")
 WEIGHTS = ("embedded", "external")
 PLACEMENTS = ("greedy", "trial")
+MAX_ALTERNATIVES = 64
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Request:
     states: Mapping[str, str] = field(default_factory=dict)  # inputs that the session keeps, and their next values
     more_models: tuple[Path, ...] = ()  # for further entries of the bundle
     place: str | Path = "greedy"  # or "trial", or a file of records
+    alternatives: int = 4  # of a region in a trial
 
     @property
     def models(self) -> tuple[Path, ...]:
@@ -104,6 +106,7 @@ def make_build_request(options: BuildOptions) -> Request:
         states=dict(options.states or {}),
         frozen=frozen_arrays(options.freeze or {}),
         place=_place(options.place),
+        alternatives=options.alternatives,
     )
 
 
@@ -137,6 +140,8 @@ def _check_values(options: BuildOptions) -> None:
         raise UsageError(f"{options.output}: is a folder", hint="name a file")
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs {options.jobs}: at least 1")
+    if not 1 <= options.alternatives <= MAX_ALTERNATIVES:
+        raise UsageError(f"--alternatives {options.alternatives}: from 1 to {MAX_ALTERNATIVES}")
 
 
 def _check_several(models: Sequence[Path], options: BuildOptions) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,20 +133,30 @@ class Placer:
     def _group(self, backend: PartitionBackend, target: Target, depth: int) -> list[Group]:
         """Return disjoint groups of bindings that match a backend's patterns, merged if the backend wants it."""
         taken: list[Group] = []
-        if backend.kind not in self.candidates:
-            with blamed(backend.kind):
-                self.candidates[backend.kind] = find_candidates(self.graph, backend.patterns(target))
-        for candidate in self.candidates[backend.kind]:
+        for candidate in self.matches(target):
             nodes = candidate.nodes
             fits = not depth or self.grouping.depth(nodes) <= depth
             if fits and self.grouping.is_free(nodes) and self.grouping.is_convex(nodes):
                 self.grouping.add(nodes)
                 taken.append(_single(candidate))
         if backend.merges:
-            taken = self._merge(taken, depth)
+            taken = self.merge(taken, depth)
         return taken
 
-    def _merge(self, groups: list[Group], depth: int) -> list[Group]:
+    def matches(self, target: Target) -> list[Candidate]:
+        """Return all matches of a backend's patterns, which may overlap; largest first."""
+        if target.kind not in self.candidates:
+            with blamed(target.kind):
+                self.candidates[target.kind] = find_candidates(self.graph, backend_of(target).patterns(target))
+        return self.candidates[target.kind]
+
+    def outline_alone(self, target: Target) -> list[Outlined]:
+        """Return a partition for each match of a backend, as if there were no other; equal ones together."""
+        groups = [_single(candidate) for candidate in self.matches(target)]
+        cuts = [(group, cut(self.graph, group.nodes)) for group in groups if self.grouping.is_convex(group.nodes)]
+        return self._outlined(target.kind, [entry for entry in cuts if entry[1].has_shapes])
+
+    def merge(self, groups: list[Group], depth: int) -> list[Group]:
         """Merge groups with their producers, in topological order.
 
         Widening casts of the earlier operands of an operator are merged last: fused into the consumer, so that the
@@ -195,9 +205,12 @@ class Placer:
         return str(getattr(getattr(self.graph.bindings[node].value, "op", None), "name", ""))
 
     def _outline(self, kind: str, groups: list[Group]) -> list[Outlined]:
+        return self._outlined(kind, self._cut(groups))
+
+    def _outlined(self, kind: str, groups: Iterable[tuple[Group, Cut]]) -> list[Outlined]:
         return outline(
             self.graph,
-            sorted(self._cut(groups), key=lambda entry: min(entry[0].nodes)),
+            sorted(groups, key=lambda entry: min(entry[0].nodes)),
             kind=kind,
             taken=self.taken,
             constants=self.constant_names,

@@ -107,7 +107,8 @@ int32_t pk_device_profile(packager_session_t *session, const DLTensor *const *in
   int64_t begin = times[0];
   for (int64_t i = 1; !status && i <= calls; ++i) {
     if (times[i] < 0) continue;
-    report(context, pk_call_name(session, (int32_t)((i - 1) % entry->num_calls) + 1), begin - times[0], times[i] - begin);
+    report(context, pk_call_name(session, (int32_t)((i - 1) % entry->num_calls) + 1), begin - times[0],
+           times[i] - begin);
     begin = times[i];
   }
   pk_release(&session->allocator, memory);

@@ -8,7 +8,7 @@ from typing import Any
 from packager.cli.reports.graphs import part_text
 from packager.cli.reports.tables import aligned
 from packager.errors import listed
-from packager.pipeline.explain import Explanation
+from packager.pipeline.explain import ExplainedChoices, Explanation
 
 COLUMNS = ("partition", "backend", "composite", "calls", "operators", "MFLOPs", "nodes")
 SHOWN_NODES = 3
@@ -42,6 +42,7 @@ def render(found: Explanation) -> str:
         lines += [f"{'' if number else 'graphs':10} {title}{part_text(part)}" for number, part in enumerate(parts)]
     if found.table is not None:
         lines += ["", render_table(found.table)]
+    lines += [] if found.choices is None else ["", *_choices(found.choices)]
     for left in found.leftovers:
         lines += [f"  {left.operator}: {kind} {reason}" for kind, reason in left.reasons.items()]
     lines.append("")
@@ -52,6 +53,22 @@ def render(found: Explanation) -> str:
     lines += [f"  {line}" for line in found.refusal.detail]
     lines += [f"hint: {found.refusal.hint}"] if found.refusal.hint else []
     return "\n".join(lines)
+
+
+def _choices(found: ExplainedChoices) -> list[str]:
+    """Return the lines on what a trial would measure."""
+    matches = ", ".join(f"{count} of {kind}" for kind, count in found.matches.items())
+    several = [region for region in found.regions if len(region.alternatives) > 1]
+    total = sum(region.count for region in found.regions)
+    lines = [
+        f"candidates {matches or 'none'}",
+        f"plans      {', '.join(found.layouts)}",
+        f"regions    {total} in {len(found.regions)} classes, {len(several)} with a choice",
+    ]
+    for region in several:
+        lines.append(f"  {region.problem}" + (f", {region.count} times" if region.count > 1 else ""))
+        lines += [f"    {'*' if name == region.greedy else ' '} {name}" for name in region.alternatives]
+    return lines
 
 
 def render_table(table: Mapping[str, Any]) -> str:

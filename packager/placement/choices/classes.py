@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packager.bundle.hashing import digest
+from packager.placement.choices.candidates import CoverFinder
 from packager.placement.choices.layouts import Layout
 from packager.placement.choices.regions import Nodes, RegionText, find_regions, operator_name, result_shape, runs_of
 from packager.placement.match import FlatMain
@@ -48,16 +49,17 @@ class Classes:
         return digest([[found.problem, len(found.regions)] for found in self.classes])
 
 
-def find_classes(graph: FlatMain, layouts: Sequence[Layout]) -> Classes:
+def find_classes(graph: FlatMain, layouts: Sequence[Layout], finder: CoverFinder, alternatives: int) -> Classes:
     """Return the classes of regions on which layouts differ or agree.
 
-    Regions are equal if they compute the same, and each layout covers them alike.
+    Regions are equal if they compute the same, and each layout covers them alike. To the covers of the layouts are
+    added the cheapest others, as long as there are fewer than ``alternatives``.
     """
     groups = {(kind, group.nodes): group for layout in layouts for kind, group in layout.groups}
     found: dict[tuple[str, tuple[Cover, ...]], list[Nodes]] = {}
     for region in find_regions(nodes for _, nodes in groups):
         text = "\n".join(RegionText(graph, region).lines())
-        covers = tuple(_cover(layout, region) for layout in layouts)
+        covers = tuple(_cover(layout.groups, region) for layout in layouts)
         found.setdefault((text, covers), []).append(region)
     classes = []
     problems: dict[str, int] = {}
@@ -68,14 +70,33 @@ def find_classes(graph: FlatMain, layouts: Sequence[Layout]) -> Classes:
         problems[problem] = problems.get(problem, 0) + 1
         if problems[problem] > 1:  # the same operators, which a layout covers in another way
             problem += f" {problems[problem]}"
-        distinct = tuple(dict.fromkeys(covers))
+        distinct = tuple(_with_cheapest(tuple(dict.fromkeys(covers)), regions, finder, alternatives))
         classes.append(RegionClass(problem, tuple(regions), distinct, tuple(map(distinct.index, covers))))
-    return Classes(tuple(classes), groups)
+    return Classes(tuple(classes), finder.groups | groups)
 
 
-def _cover(layout: Layout, region: Nodes) -> Cover:
+def _with_cheapest(
+    covers: tuple[Cover, ...], regions: Sequence[Nodes], finder: CoverFinder, alternatives: int
+) -> Iterator[Cover]:
+    """Yield the covers, then the cheapest others that all regions can have."""
+    yield from covers
+    known = {*covers}
+    for cover in finder.cheapest(regions[0], alternatives) if len(covers) < alternatives else ():
+        joined = [finder.join(region, cover) for region in regions]
+        if any(groups is None for groups in joined):
+            continue
+        made = {_cover(groups, region) for groups, region in zip(joined, regions, strict=True) if groups is not None}
+        if len(made) == 1 and not made <= known:
+            known |= made
+            yield from made
+        if len(known) >= alternatives:
+            return
+
+
+def _cover(groups: Iterable[tuple[str, Group]], region: Nodes) -> Cover:
+    """Return the cover that groups make of a region; others are ignored."""
     position = {node: place for place, node in enumerate(region)}
-    inside = [(kind, group.nodes) for kind, group in layout.groups if min(group.nodes) in position]
+    inside = [(kind, group.nodes) for kind, group in groups if min(group.nodes) in position]
     return Cover(tuple((kind, tuple(sorted(position[node] for node in nodes))) for kind, nodes in inside))
 
 

@@ -10,24 +10,41 @@ from packager.backends.base import Target
 from packager.bundle.selection import Alternative, PlacementChoice, PlacementPlan, PlacementRecord
 from packager.ir.model import PreparedModel
 from packager.ir.primitives import Partition
+from packager.placement.choices.candidates import CoverFinder, find_candidates
 from packager.placement.choices.classes import Classes, RegionClass, find_classes, name_covers
 from packager.placement.choices.expand import expand
 from packager.placement.choices.layouts import Layout, find_layouts, refusing
 from packager.placement.match import FlatMain
-from packager.placement.place import Compile, Placement, checked
-from packager.placement.placer import Placer, Verdict
+from packager.placement.place import Compile, Placement, checked, foresee
+from packager.placement.placer import Answer, Placer, Verdict
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """What decides which alternatives there are.
+
+    ``generator`` is the kind that compiles what the backends of ``targets`` leave, ``revision`` that of the code of all
+    of them. A region has at most ``alternatives``, but all that layouts make.
+    """
+
+    targets: Sequence[Target]
+    generator: str
+    device: str
+    revision: str
+    alternatives: int
 
 
 @dataclass(frozen=True)
 class Region:
     """A class of equal regions: its problem, its source nodes, and the names and backends of its alternatives.
 
-    ``greedy`` is the number of the alternative that the order of Targets makes.
+    The first ``layouts`` are those of orders of Targets; ``greedy`` is the number of that of the given order.
     """
 
     problem: str
     regions: tuple[tuple[str, ...], ...]
     alternatives: tuple[Alternative, ...]
+    layouts: int
     greedy: int
 
 
@@ -40,40 +57,54 @@ def every_alternative(_model: str, regions: Sequence[Region]) -> list[list[int]]
     return [list(range(len(region.alternatives))) for region in regions]
 
 
+@dataclass(frozen=True)
+class Choices:
+    """The layouts of a model, its classes of regions, and these as others see them."""
+
+    layouts: Sequence[Layout]
+    classes: Classes
+    regions: Sequence[Region]
+
+
+def find_choices(prepared: PreparedModel, origin: Placer, choosing: Choosing, answer: Answer = foresee) -> Choices:
+    """Return the alternatives of a model, of which ``origin`` has assigned nothing."""
+    layouts = find_layouts(origin, choosing.targets, choosing.generator, answer)
+    candidates = find_candidates(origin, choosing.targets, choosing.device, answer)
+    finder = CoverFinder(origin, candidates, choosing.device)
+    classes = find_classes(origin.graph, layouts, finder, choosing.alternatives)
+    regions = [_describe(origin.graph, prepared, found, choosing.generator) for found in classes.classes]
+    return Choices(layouts, classes, regions)
+
+
 def partition_choices(
     prepared: PreparedModel,
-    targets: Sequence[Target],
-    generator: str,
+    choosing: Choosing,
     compile_partitions: Compile,
-    revision: str,
     choose: Choose,
     rule: Literal["trial", "records"],
 ) -> Placement:
     """Partition a model with the alternatives of each region that ``choose`` returns.
 
     What a backend gives back when it compiles is given to others, as in a greedy placement: layouts and classes are
-    found again without it. ``generator`` is the kind that compiles what backends leave, ``revision`` that of the code
-    of all backends. Raises BackendError, and any error of a backend or of ``choose``.
+    found again without it. Raises BackendError, and any error of a backend or of ``choose``.
     """
     refused: list[tuple[str, Partition]] = []
     origin = Placer(prepared)
     while True:
-        layouts = find_layouts(origin, targets, generator, refusing(refused))
-        classes = find_classes(origin.graph, layouts)
-        regions = [_describe(origin.graph, prepared, found, generator) for found in classes.classes]
-        chosen = choose(classes.model, regions)
-        expanded = expand(prepared, origin.graph, classes, chosen)
+        found = find_choices(prepared, origin, choosing, refusing(refused))
+        chosen = choose(found.classes.model, found.regions)
+        expanded = expand(prepared, origin.graph, found.classes, chosen)
         placer = Placer(expanded.model)
         verdicts: list[Verdict] = []
         outputs = []
-        for target in targets:
+        for target in choosing.targets:
             groups = [group for kind, group in expanded.groups if kind == target.kind]
             output, judged = placer.assign(target, groups, checked(compile_partitions))
             outputs.append(output)
             verdicts += judged
         given_back = [(verdict.backend, verdict.partition) for verdict in verdicts if verdict.given_back]
         if not given_back:
-            record = _record(rule, classes, layouts, regions, chosen, revision)
+            record = _record(rule, found, chosen, choosing.revision)
             return Placement(placer.model_of(outputs, record), tuple(verdicts))
         refused += given_back
 
@@ -84,31 +115,28 @@ def _describe(graph: FlatMain, model: PreparedModel, found: RegionClass, generat
         return tuple(dict.fromkeys(model.nodes[name] for name in names if name in model.nodes))
 
     alternatives = tuple(Alternative(name, kinds) for name, kinds in name_covers(graph, found, generator))
-    return Region(found.problem, tuple(map(sources, found.regions)), alternatives, found.by_layout[0])
+    layouts = 1 + max(found.by_layout)
+    return Region(found.problem, tuple(map(sources, found.regions)), alternatives, layouts, found.by_layout[0])
 
 
 def _record(
-    rule: Literal["trial", "records"],
-    classes: Classes,
-    layouts: Sequence[Layout],
-    regions: Sequence[Region],
-    chosen: Sequence[Sequence[int]],
-    revision: str,
+    rule: Literal["trial", "records"], found: Choices, chosen: Sequence[Sequence[int]], revision: str
 ) -> PlacementRecord:
     several = [number for number, numbers in enumerate(chosen) if len(numbers) > 1]
     choices = tuple(
         PlacementChoice(
             name=f"choice_{index}",
-            problem=regions[number].problem,
+            problem=found.regions[number].problem,
             revision=revision,
-            regions=regions[number].regions,
-            alternatives=tuple(regions[number].alternatives[a] for a in chosen[number]),
-            chosen=chosen[number].index(regions[number].greedy),
+            regions=found.regions[number].regions,
+            alternatives=tuple(found.regions[number].alternatives[a] for a in chosen[number]),
+            chosen=chosen[number].index(found.regions[number].greedy),
         )
         for index, number in enumerate(several)
     )
+    classes = found.classes
     plans = [
         PlacementPlan(layout.name, tuple(chosen[n].index(classes.classes[n].by_layout[place]) for n in several))
-        for place, layout in enumerate(layouts)
+        for place, layout in enumerate(found.layouts if rule == "trial" else ())
     ]
-    return PlacementRecord(rule, classes.model, choices, tuple(plans) if rule == "trial" else ())
+    return PlacementRecord(rule, classes.model, choices, tuple(plans))
