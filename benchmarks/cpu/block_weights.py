@@ -1,11 +1,13 @@
-"""Weights of 4 bits in blocks beside onnxruntime's MatMulNBits: layers of Llama, few rows, one and two threads.
+"""Weights of a few bits in blocks beside onnxruntime's MatMulNBits: layers of language models, few rows.
 
     python -m benchmarks.cpu.block_weights [--shapes 4096x4096 4096x11008] [--blocks 32 64 128] [--rows 1 4 16]
+        [--bits 4] [--zeros no yes] [--cpu x86-64-v3]
 
 packager gets each layer as quantizers write QDQ, DequantizeLinear with ``block_size`` and MatMul, onnxruntime the
 same weights as MatMulNBits, computed in float32 (``accuracy_level`` 0). Both are in one process and take turns, tensors
 bound before. What is reached of the bandwidth is the bytes of packed weights, scales and zero points that a call reads,
-over the bytes that a copy of as many bytes reads and writes in the same turns, on one thread.
+over the bytes that a copy of as many bytes reads and writes in the same turns, on one thread: layers of some MB are in
+the cache then, where a product is bound by its instructions.
 """
 
 from __future__ import annotations
@@ -29,40 +31,43 @@ from benchmarks.harness.measure import format_table
 from packager.graph.block_weights import BlockFormat, pack
 
 Call = Callable[[], object]
-OPSET, BITS = 21, 4
+OPSET = 21
+SHAPES = ["4096x4096", "4096x11008", "11008x4096", "2048x8192", "1024x4096", "896x4864"]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Quantized weights: numbers [columns, depth] in 0..15, scales and zero points [columns, blocks]."""
+    """Quantized weights: unsigned numbers [columns, depth], scales and zero points [columns, blocks]."""
 
     numbers: np.ndarray
     scales: np.ndarray
     zeros: np.ndarray | None
     block: int
+    bits: int
 
     @property
     def read(self) -> int:
         """The bytes that a product of packager's reads: zero points are float32, as scales are."""
-        return self.numbers.size // 2 + self.scales.nbytes * (1 if self.zeros is None else 2)
+        return self.numbers.size * self.bits // 8 + self.scales.nbytes * (1 if self.zeros is None else 2)
 
     @property
     def weights(self) -> np.ndarray:
         """The weights as numbers, float64 [depth, columns]."""
-        zeros = np.full_like(self.scales, 8) if self.zeros is None else self.zeros
+        zeros = np.full_like(self.scales, 1 << self.bits - 1) if self.zeros is None else self.zeros
         spread = [
             np.repeat(a.astype(np.float64), self.block, 1)[:, : self.numbers.shape[1]] for a in (zeros, self.scales)
         ]
         return ((self.numbers - spread[0]) * spread[1]).T
 
 
-def make(depth: int, columns: int, block: int, *, symmetric: bool) -> Layer:
+def make(depth: int, columns: int, block: int, *, symmetric: bool, bits: int = 4) -> Layer:
     """Return a layer at random."""
     generator = np.random.default_rng(depth + columns + block)
     blocks = -(-depth // block)
-    numbers = generator.integers(0, 16, (columns, depth), np.uint8)
+    numbers = generator.integers(0, 1 << bits, (columns, depth), np.uint8)
     scales = generator.random((columns, blocks), np.float32) * 0.02 + 0.01
-    return Layer(numbers, scales, None if symmetric else generator.integers(0, 16, (columns, blocks), np.uint8), block)
+    zeros = None if symmetric else generator.integers(0, 1 << bits, (columns, blocks), np.uint8)
+    return Layer(numbers, scales, zeros, block, bits)
 
 
 def _model(nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto], depth: int, columns: int) -> onnx.ModelProto:
@@ -80,16 +85,18 @@ def _model(nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto], depth: 
 def as_qdq(layer: Layer) -> onnx.ModelProto:
     """Return the product of dequantized weights, [depth, columns], as quantizers write it."""
     columns, depth = layer.numbers.shape
-    kind = TensorProto.INT4 if layer.zeros is None else TensorProto.UINT4
+    signed = layer.zeros is None
+    kinds = {4: (TensorProto.INT4, TensorProto.UINT4), 8: (TensorProto.INT8, TensorProto.UINT8)}
+    kind = kinds[layer.bits][0 if signed else 1]
 
-    def four_bits(name: str, numbers: np.ndarray) -> onnx.TensorProto:
-        flat = numbers.T.reshape(-1) ^ (8 if layer.zeros is None else 0)  # 0..15 less 8, in two's complement
-        packed = (flat[::2] | flat[1::2] << 4).astype(np.uint8)
-        return helper.make_tensor(name, kind, numbers.T.shape, packed.tobytes(), raw=True)
+    def quantized(name: str, numbers: np.ndarray) -> onnx.TensorProto:
+        flat = numbers.T.reshape(-1) ^ ((1 << layer.bits - 1) if signed else 0)  # less the middle, in two's complement
+        packed = flat if layer.bits == 8 else flat[::2] | flat[1::2] << 4
+        return helper.make_tensor(name, kind, numbers.T.shape, packed.astype(np.uint8).tobytes(), raw=True)
 
-    tensors = [four_bits("w", layer.numbers), numpy_helper.from_array(np.ascontiguousarray(layer.scales.T), "s")]
+    tensors = [quantized("w", layer.numbers), numpy_helper.from_array(np.ascontiguousarray(layer.scales.T), "s")]
     if layer.zeros is not None:
-        tensors.append(four_bits("z", layer.zeros))
+        tensors.append(quantized("z", layer.zeros))
     operands = [tensor.name for tensor in tensors]
     nodes = [
         helper.make_node("DequantizeLinear", operands, ["f"], axis=0, block_size=layer.block),
@@ -101,17 +108,18 @@ def as_qdq(layer: Layer) -> onnx.ModelProto:
 def as_matmul_nbits(layer: Layer) -> onnx.ModelProto:
     """Return the product as onnxruntime's operator."""
     columns, depth = layer.numbers.shape
-    form = BlockFormat(BITS, layer.block, depth, has_zeros=layer.zeros is not None)
+    form = BlockFormat(layer.bits, layer.block, depth, has_zeros=layer.zeros is not None)
     tensors = [numpy_helper.from_array(pack(layer.numbers, form), "w"), numpy_helper.from_array(layer.scales, "s")]
     if layer.zeros is not None:
         padded = np.pad(layer.zeros, ((0, 0), (0, form.blocks % 2)))
-        tensors.append(numpy_helper.from_array(padded[:, ::2] | padded[:, 1::2] << 4, "z"))
+        packed = layer.zeros if layer.bits == 8 else padded[:, ::2] | padded[:, 1::2] << 4
+        tensors.append(numpy_helper.from_array(packed, "z"))
     node = helper.make_node(
         "MatMulNBits",
         ["x", *(tensor.name for tensor in tensors)],
         ["y"],
         domain="com.microsoft",
-        **{"K": depth, "N": columns, "bits": BITS, "block_size": layer.block, "accuracy_level": 0},
+        **{"K": depth, "N": columns, "bits": layer.bits, "block_size": layer.block, "accuracy_level": 0},
     )
     return _model([node], tensors, depth, columns)
 
@@ -126,7 +134,7 @@ def call_of_onnxruntime(session: onnxruntime.InferenceSession, x: np.ndarray, co
 
 
 def turns(calls: dict[str, Call], seconds: float) -> dict[str, float]:
-    """Return the median seconds of a call of each, in turns."""
+    """Return the seconds of a call of each, in turns: the lower quartile, since others may use the machine."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(taken[next(iter(taken))]) < 10:
@@ -134,17 +142,18 @@ def turns(calls: dict[str, Call], seconds: float) -> dict[str, float]:
             start = time.perf_counter()
             call()
             taken[name].append(time.perf_counter() - start)
-    return {name: float(np.median(samples[2:])) for name, samples in taken.items()}
+    return {name: float(np.quantile(samples[2:], 0.25)) for name, samples in taken.items()}
 
 
-def measure(layer: Layer, rows: list[int], threads: list[int], seconds: float) -> list[list[str]]:
+def measure(layer: Layer, rows: list[int], threads: list[int], seconds: float, targets: list[str]) -> list[list[str]]:
     """Return the table's rows of a layer. Raises ValueError if a result is wrong."""
     columns, depth = layer.numbers.shape
     found = []
     with tempfile.TemporaryDirectory() as folder:
         path, weights = Path(folder) / "layer.onnx", layer.weights
         onnx.save(as_qdq(layer), path)
-        made = packager.build(path, output=path.with_suffix(".so"), dims={"rows": (1, max(rows))}, golden=0)
+        rows_dim = {"rows": (1, max(rows))}
+        made = packager.build(path, output=path.with_suffix(".so"), targets=targets, dims=rows_dim, golden=0)
         rival = as_matmul_nbits(layer).SerializeToString()
         source = np.ones(layer.read, np.uint8)
         target = source.copy()
@@ -171,7 +180,8 @@ def measure(layer: Layer, rows: list[int], threads: list[int], seconds: float) -
                         raise ValueError("a result is wrong")
                 del calls, session
             copied = 2 * layer.read / taken["copy"]
-            kind = f"{depth}x{columns}, blocks of {layer.block}{'' if layer.zeros is None else ', zero points'}"
+            zeros = "" if layer.zeros is None else ", zero points"
+            kind = f"{depth}x{columns}, {layer.bits} bits, blocks of {layer.block}{zeros}"
             times = [f"{1e3 * taken[name]:.3f}" for name in ("packager", "onnxruntime")]
             share = f"{layer.read / taken['packager'] / copied:.0%}" if number == 1 else ""
             ratio = f"{taken['onnxruntime'] / taken['packager']:.2f}"
@@ -182,18 +192,24 @@ def measure(layer: Layer, rows: list[int], threads: list[int], seconds: float) -
 
 def main() -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description="Weights of 4 bits in blocks beside onnxruntime's MatMulNBits.")
-    parser.add_argument("--shapes", nargs="+", default=["4096x4096", "4096x11008"], metavar="DEPTHxCOLUMNS")
+    parser = argparse.ArgumentParser(description="Weights of a few bits in blocks beside onnxruntime's MatMulNBits.")
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="DEPTHxCOLUMNS")
     parser.add_argument("--blocks", nargs="+", type=int, default=[32, 64, 128])
+    parser.add_argument("--bits", nargs="+", type=int, default=[4], choices=[4, 8])
+    parser.add_argument("--zeros", nargs="+", default=["no", "yes"], choices=["no", "yes"], help="zero points")
+    parser.add_argument("--cpu", help="one x86-64 level, such as x86-64-v3; default: packager's")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--seconds", type=float, default=1.0, help="of turns for each configuration; default: 1")
     arguments = parser.parse_args()
     table = []
-    for shape, block, symmetric in itertools.product(arguments.shapes, arguments.blocks, (True, False)):
+    targets = [f"llvm -mcpu={arguments.cpu}" if arguments.cpu else "llvm", "ccompiler"]
+    for shape, bits, block, zeros in itertools.product(
+        arguments.shapes, arguments.bits, arguments.blocks, arguments.zeros
+    ):
         depth, columns = map(int, shape.split("x"))
-        layer = make(depth, columns, block, symmetric=symmetric)
-        table += measure(layer, arguments.rows, arguments.threads, arguments.seconds)
+        layer = make(depth, columns, block, symmetric=zeros == "no", bits=bits)
+        table += measure(layer, arguments.rows, arguments.threads, arguments.seconds, targets)
     header = ("layer", "threads", "rows", "packager ms", "onnxruntime ms", "ratio", "copy GB/s", "of the copy")
     print(format_table(header, table))
     return 0

@@ -16,8 +16,10 @@ from packager.backends.ccompiler.core.functions import CFunction, GroupDraft
 from packager.backends.ccompiler.core.in_place import find_placeable, write_in_place
 from packager.backends.ccompiler.core.machine import (
     BYTE_LOADS,
+    BYTE_PAIRS,
     HALF_LOADS,
     HALF_STORES,
+    HALVES_SUMS,
     PAIR_PRODUCTS,
     VECTOR_MAXIMA,
     Machine,
@@ -194,6 +196,8 @@ def render_module(
         "gather": gather_of(machine.name),
         "transposes": sorted({bits for bits in (8, 16, 32, 64) if any(f"pk_transpose_{bits}(" in s for s in sources)}),
         "trees": any("pk_child" in source for source in sources),
+        "byte_pairs": BYTE_PAIRS[machine.name] if any("pk_quantize_block(" in source for source in sources) else "",
+        "halves_sum": HALVES_SUMS.get(machine.name, ""),
         "attention": tile_values(machine, sources) if any("pk_attend_" in source for source in sources) else None,
     }
     return render("ccompiler/common/module.c.j2", values), groups, given_back

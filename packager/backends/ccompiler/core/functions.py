@@ -88,8 +88,12 @@ class FunctionDraft:
         values: Mapping[str, Any],
         tiles: frozenset[Tile | Dots | Narrow] = frozenset(),
         weights: Extent = 0,
+        feature: str = "",
     ) -> None:
-        """Render the body and append the function to its group; iterations of ``extent`` are independent."""
+        """Render the body and append the function to its group; iterations of ``extent`` are independent.
+
+        ``feature`` is the macro of instructions that it uses beside those of the machine.
+        """
         body = render(f"ccompiler/{template}.c.j2", values)
         words = set(re.findall(r"\w+", body))
         scalars = [variable for variable in self.group.graph.variables if c_name(variable) in words]
@@ -99,6 +103,7 @@ class FunctionDraft:
         source = render(
             "ccompiler/common/function.c.j2",
             symbol=self.symbol,
+            feature=feature,
             parameters=", ".join(parameters),
             once="" if ranged else "const int64_t begin = 0, end = 1;",
             body=body.trimmed(),

@@ -58,6 +58,18 @@ PAIR_PRODUCTS = {
     "aarch64": "pk_low(pairs) * pk_low((pk_vi32)w) + pk_high(pairs) * pk_high((pk_vi32)w)",
 }
 
+# C for pairs of products of unsigned and signed bytes, added up in 16 bits with saturation, and for the sums of pairs
+# of 16 bits.
+BYTE_PAIRS = {
+    "avx2": "__builtin_ia32_pmaddubsw256((pk_byte_chars)weights, (pk_byte_chars)all)",
+    "avx512": "__builtin_ia32_pmaddubsw512_mask((pk_byte_chars)weights, (pk_byte_chars)all, (pk_byte_shorts){0}, -1)",
+}
+
+HALVES_SUMS = {
+    "avx2": "__builtin_ia32_pmaddwd256((pk_byte_shorts)halves, (pk_byte_shorts)ones)",
+    "avx512": "__builtin_ia32_pmaddwd512_mask((pk_byte_shorts)halves, (pk_byte_shorts)ones, (pk_words){0}, -1)",
+}
+
 COLUMNS = 16  # of a panel of packed weights
 
 

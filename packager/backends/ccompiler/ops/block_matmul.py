@@ -1,24 +1,26 @@
 """Products with weights that are quantized in blocks: their bits become floats in registers, where they are used.
 
-A panel is 16 columns wide. A word of a lane has the weights of one column at consecutive depths, in two's complement.
-Few rows are bound by the bytes of the weights; more rows share what is unpacked.
+A panel is 16 columns wide. A word of a lane has the weights of one column at consecutive depths, unsigned.
+Few rows are bound by the bytes of the weights, where CPUs multiply bytes: rows become integers of three bytes, whose
+sums over a block are exact. More rows are multiplied as floats, and share what is unpacked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packager.backends.ccompiler.core.expressions import as_result
-from packager.backends.ccompiler.core.functions import GroupDraft
-from packager.backends.ccompiler.core.machine import COLUMNS, Machine
-from packager.backends.ccompiler.core.operations import CannotRender, Operation
+from packager.backends.ccompiler.core.functions import FunctionDraft, GroupDraft
+from packager.backends.ccompiler.core.machine import BYTE_PAIRS, COLUMNS, Machine
+from packager.backends.ccompiler.core.operations import CannotRender, Operation, Use
 from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.loop_nest import pad
-from packager.graph.block_weights import BlockFormat, format_of
+from packager.graph.block_weights import BlockFormat, format_of, unpack
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -31,47 +33,114 @@ CHAINS = 8
 # Weights of a column for which a unit gathers its rows: they fit the L1 cache, and lie in different sets of it.
 GATHERED = 256
 APART = 16
+NEAR = 16 * 1024  # bytes of rows that are read again for each panel of a band
+AHEAD = 512  # words that are fetched before they are read
+
+
+@dataclass(frozen=True)
+class Integers:
+    """How few rows are multiplied as integers of three bytes, which are exact but for the rounding of the rows.
+
+    Of at most ``rows`` rows, by tiles of ``heights`` rows. Without dot products of four bytes the products of ``words``
+    words fit 16 bits. With ``apart`` 256 times a sum does not fit 32.
+    """
+
+    rows: int
+    heights: tuple[int, ...]
+    near: int  # blocks of one row, or fewer of more, that stay in the L1 cache beside the weights
+    words: int
+    apart: bool
 
 
 def add_block_matmul(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
-    """Add the function of a stage to its group. Raises CannotRender."""
+    """Add the functions of a stage to its group. Raises CannotRender."""
     form = format_of(anchor.attributes)
     data, packed, scales, zeros = anchor.uses
     if any(use.tensor.argument is None for use in (packed, scales, zeros)):
         raise CannotRender("weights in blocks that are no constants")
     columns = int(packed.shape[0])
-    draft = group.function("block_matmul")
-    per_word, chunk = WORD // form.bits, max(1, GATHERED // form.block)
+    may_be_few = not isinstance(stage.rows, int) or stage.rows <= ROWS
+    integers = _integers(form, group.machine) if may_be_few else None
     values: dict[str, Any] = {
-        "x": draft.tensor(data.tensor, False),
-        "w": draft.packed(
-            group.packing(group.constant(packed), f"blocks{form.bits}x{COLUMNS}", _words(form)), "int32_t"
-        ),
-        "scales": draft.packed(group.packing(group.constant(scales), f"panels{COLUMNS}", _panels(0.0)), "float"),
-        "zeros": draft.packed(
-            group.packing(group.constant(zeros), f"panels{COLUMNS}-{form.middle}", _panels(form.middle)), "float"
-        )
-        if form.has_zeros
-        else "",
-        "program": draft.program(stage, as_result(f"c[r * {BAND} + j]", anchor.result.dtype)),
         "form": form,
         "rows": c_text(stage.rows),
+        "integers": integers,
+    }
+    spaces = _rows_as_integers(stage, data, form, group, values) if may_be_few else {}
+    draft = group.function("block_matmul")
+    values |= {name: draft.workspace(*space, written=False) for name, space in spaces.items()}
+    values |= {
+        **_weights(draft, anchor, form),
+        **_registers(group.machine, form),
+        "x": draft.tensor(data.tensor, False),
+        "program": draft.program(stage, as_result(f"c[r * {BAND} + j]", anchor.result.dtype)),
+        "unused": [values[name] for name in spaces] if integers is None else [],
         "columns": columns,
         "block_rows": ROWS,
         "row_blocks": c_text(ceil_div(stage.rows, ROWS)),
         "band": BAND,
+    }
+    extent = product((ceil_div(stage.rows, ROWS), -(-columns // BAND)))
+    draft.finish("ops/block_matmul", extent, values, feature="PK_QUADS" if group.machine.quads else "")
+
+
+def _rows_as_integers(
+    stage: Stage, data: Use, form: BlockFormat, group: GroupDraft, values: dict[str, Any]
+) -> dict[str, tuple[int, str]]:
+    """Add the function that makes integers of the rows, and return its workspaces and their C types.
+
+    Of each row three bytes of each number, planes apart; of each block the sums of these times less the middle, the
+    unit, and the sum of all in units. Machines that multiply floats have the function too, but do nothing there.
+    """
+    rows = stage.rows if isinstance(stage.rows, int) else ROWS
+    spaces = {
+        "limbs": (group.workspace(3 * rows * form.blocks * form.block, "int8"), "int8_t"),
+        "sums": (group.workspace(4 * rows * form.blocks, "int32"), "int32_t"),
+        "units": (group.workspace(2 * rows * form.blocks), "float"),
+    }
+    draft = group.function("block_rows")
+    written = {name: draft.workspace(*space, written=True) for name, space in spaces.items()}
+    draft.finish("ops/block_rows", form.blocks, {**values, **written, "x": draft.tensor(data.tensor, False)})
+    return spaces
+
+
+def _integers(form: BlockFormat, machine: Machine) -> Integers | None:
+    """Return how a machine multiplies few rows as integers, or None if floats take as long."""
+    apart = form.block * form.middle * 128 * 257 >= 1 << 31
+    near = max(1, NEAR // (3 * form.block))
+    if machine.quads:
+        return Integers(ROWS, (6, 4, 2, 1), near, 1, apart)
+    if machine.name not in BYTE_PAIRS or form.bits == 8:  # pairs of products of eight bits do not fit 16
+        return None
+    steps = (1 << 15) // (2 * 128 * ((1 << form.bits) - 1))
+    return Integers(4, (4, 2, 1), near, steps // (8 // form.bits), apart)
+
+
+def _weights(draft: FunctionDraft, anchor: Operation, form: BlockFormat) -> dict[str, Any]:
+    """Return the packed constants, and how a panel is read."""
+    group = draft.group
+    packed, scales, zeros = (group.constant(use) for use in anchor.uses[1:])
+    per_word, chunk = WORD // form.bits, max(1, GATHERED // form.block)
+    spread = group.packing(scales, f"panels{COLUMNS}", _panels(0.0))
+    found = {
+        "w": draft.packed(group.packing(packed, f"blocks{form.bits}x{COLUMNS}", _words(form)), "int32_t"),
+        "scales": draft.packed(spread, "float"),
+        "zeros": "",
         "per_word": per_word,
         "words": form.block // per_word,
         "full_words": form.depth // per_word,
         "rest": form.depth % per_word,
         "chunk": chunk,
         "pitch": chunk * form.block + APART,
-        **_registers(group.machine),
+        "ahead": AHEAD,
     }
-    draft.finish("ops/block_matmul", product((ceil_div(stage.rows, ROWS), -(-columns // BAND))), values)
+    if form.has_zeros:
+        spread = group.packing(zeros, f"panels{COLUMNS}-{form.middle}", _panels(form.middle))
+        found["zeros"] = draft.packed(spread, "float")
+    return found
 
 
-def _registers(machine: Machine) -> dict[str, Any]:
+def _registers(machine: Machine, form: BlockFormat) -> dict[str, Any]:
     """Return the heights of tiles, vectors of a panel and other facts of a machine that its template reads."""
     vectors = COLUMNS * 4 // machine.vector_bytes
     heights = {1: (16, 8, 4, 2, 1), 2: (4, 2, 1)}.get(vectors, (4, 2, 1) if machine.registers > 16 else (2, 1))
@@ -79,19 +148,29 @@ def _registers(machine: Machine) -> dict[str, Any]:
         "vectors": vectors,
         "lanes": COLUMNS // vectors,
         "heights": heights,
+        "quads": machine.quads,
         # Rows that are read where they are: a tile adds up each block before it is scaled.
         "few": (4, 2, 1) if vectors == 1 else (2, 1),
         "chains": {height: max(1, CHAINS // (height * vectors)) for height in heights},
-        "permutes": machine.name == "avx512",  # a register of 16 floats is a table of the values of four bits
+        # A register of 16 floats is a table of the values of four bits.
+        "permutes": machine.name == "avx512" and form.bits == 4,
+        # Makes unsigned numbers two's complement.
+        "flip": int(np.uint32(sum(form.middle << shift for shift in range(0, WORD, form.bits))).view(np.int32)),
     }
 
 
 def _words(form: BlockFormat) -> Callable[[Array], Array]:
-    """Return the function that packs weights [columns, blocks, bytes] as [panels, words, 16]."""
-    flip = np.uint32(sum(form.middle << shift for shift in range(0, WORD, form.bits)))
+    """Return the function that packs weights [columns, blocks, bytes] as [panels, words, 16].
+
+    Each byte of a word has weights that are four apart, so that one mask gives four consecutive ones.
+    """
+    per_byte = 8 // form.bits
 
     def pack(array: Array) -> Array:
-        words = np.ascontiguousarray(array.reshape(len(array), -1)).view("<u4") ^ flip
+        flat = array.reshape(len(array), -1)
+        numbers = unpack(flat, form.bits, flat.shape[1] * per_byte).reshape(len(array), -1, per_byte, 4)
+        shifts = np.arange(0, 8, form.bits, dtype=np.uint8)[:, None]
+        words = np.ascontiguousarray(np.bitwise_or.reduce(numbers << shifts, axis=2)).view("<u4")[..., 0]
         padded = pad(words, (COLUMNS, 1))
         return np.ascontiguousarray(padded.reshape(-1, COLUMNS, words.shape[1]).transpose(0, 2, 1)).view(np.int32)
 
