@@ -57,6 +57,9 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
     },
     "conv2d_c64_batch": (conv(2, 64, 64, 3, padding=1), (3, 64, 23, 17)),
     "conv2d_c320": (conv(2, 320, 320, 3, padding=1), (1, 320, 16, 16)),
+    "conv2d_c40": (conv(2, 40, 24, 3, padding=1), (1, 40, 40, 40)),
+    "conv2d_g16": (conv(2, 128, 128, 3, padding=1, groups=8), (1, 128, 28, 28)),
+    "conv2d_g2": (conv(2, 64, 64, 3, padding=1, groups=32), (1, 64, 40, 40)),
     # others
     "conv1d_k5_c256": (conv(1, 256, 128, 5, padding=2), (1, 256, 100)),
     "conv1d_k400_c1": (conv(1, 1, 128, 400, stride=160), (1, 1, 8000)),

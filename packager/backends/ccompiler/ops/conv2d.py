@@ -30,25 +30,37 @@ def groups_of(anchor: Operation) -> int:
 
 def winograd_of(anchor: Operation, side: int) -> Variant | None:
     """Return the variant of Winograd's algorithm for a convolution; ``side`` is the one that is allowed, 0 for none."""
-    weight = anchor.uses[1]
-    together = _groups_together(groups_of(anchor), int(weight.shape[0]))
-    window = window_of(weight.shape[1:-1], anchor.attributes)
-    return find_winograd(anchor, window, groups_of(anchor) // together, side)
+    outer = int(anchor.uses[1].shape[0])
+    conv = _convolution(anchor)
+    if are_narrow(conv, outer):
+        return None
+    return find_winograd(anchor, conv.window, conv.groups // _groups_together(conv.groups, outer), side)
+
+
+def _convolution(anchor: Operation) -> Convolution:
+    """Return a convolution with three spatial axes."""
+    data, weight = anchor.uses
+    window = window_of(weight.shape[1:-1], anchor.attributes, 3)
+    kind = KINDS[data.tensor.dtype]
+    return Convolution(spatial(data.shape, 3), spatial(anchor.result.shape, 3), window, groups_of(anchor), kind)
 
 
 def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
     data, weight = anchor.uses
     argument = group.constant(weight)
-    kind, outer = KINDS[data.tensor.dtype], int(weight.shape[0])
-    together = _groups_together(groups_of(anchor), outer)
-    groups = groups_of(anchor) // together
+    conv = _convolution(anchor)
+    kind, outer = conv.kind, int(weight.shape[0])
+    together = _groups_together(conv.groups, outer)
+    groups = conv.groups // together
+
+    def filters_of(array: Array) -> Array:
+        return _block_diagonal(np.asarray(array), together, outer // conv.groups)
+
     winograd = winograd_of(anchor, group.winograd)
     if winograd is not None:
-        add_winograd(stage, anchor, window_of(weight.shape[1:-1], anchor.attributes), group, winograd)
+        add_winograd(stage, anchor, conv.window, group, winograd, groups, filters_of)
         return
-    whole = window_of(weight.shape[1:-1], anchor.attributes, 3)
-    conv = Convolution(spatial(data.shape, 3), spatial(anchor.result.shape, 3), whole, groups_of(anchor), kind)
     draft = group.function("conv2d")
     x = draft.tensor(data.tensor, False)
     if are_dots(conv, outer):
@@ -67,15 +79,14 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         place = (rows.data, rows.blocks.row, f"batch * {COLUMNS} + ", rows.setup)
         sizes = Product(panels, rows.blocks, depth, COLUMNS, *place, shared=True, other=other)
     else:
-        conv = replace(conv, groups=groups)
-        rows = find_rows(x, conv)
+        rows = find_rows(x, replace(conv, groups=groups))
         packing, out_channels = rows.packing, outer // groups
         layout = f"ohwi{COLUMNS}{packing.layout}" + (f"p{kind.pair}" if kind.pair > 1 else "")
         layout += f"g{together}" if together > 1 else ""
         inner = _packer(groups, out_channels, packing, kind.pair)
 
         def pack(array: Array) -> Array:
-            return inner(_block_diagonal(np.asarray(array), together, outer // groups_of(anchor)))
+            return inner(filters_of(array))
 
         w = draft.packed(group.packing(argument, layout, pack), kind.weight)
         depth = packing.slices * packing.stretches * -(-packing.length // kind.pair) * kind.pair

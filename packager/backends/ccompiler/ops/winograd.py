@@ -3,7 +3,8 @@
 Tiles of the image are transformed along both axes, and so are the filters, at build time. Each element of a tile is a
 GEMM over the channels, whose results are transformed back. A block of tiles stays in the L2 cache from the image to
 the epilogue: its channels are taken in slices, which also keeps sums short, and its columns in bands, for each of which
-data is transformed again.
+data is transformed again. Windows of volumes are sums over their planes: each tap along depth adds channels to the
+product. Groups are taken one after the other: the filters of one stay in the L1 cache for all tiles.
 
 F(2x2) only adds and halves. Its errors against float64 are 0.8 to 1.3 times those of a direct convolution, for 16 to
 1024 channels (``benchmarks.cpu.errors``). F(4x4) has interpolation points 0, +-5/8, +-3/2 and infinity, whose rounding
@@ -13,19 +14,20 @@ of a direct convolution, with sums of any length: no layer gets it unless the Ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS
-from packager.backends.ccompiler.core.operations import Operation
+from packager.backends.ccompiler.core.operations import Operation, spatial
 from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_blocks
-from packager.backends.ccompiler.gemm.loop_nest import packer
+from packager.backends.ccompiler.gemm.loop_nest import packer, pad
 from packager.backends.ccompiler.gemm.tiles import tiles_of
 from packager.codegen.templates import render
 
@@ -62,34 +64,63 @@ HELD = 4 << 20
 
 
 def find_winograd(anchor: Operation, window: Window, groups: int, side: int) -> Variant | None:
-    """Return the variant if it is faster for a convolution over NHWC; ``side`` is 0 for none."""
+    """Return the variant if it is faster for a convolution over NHWC or NDHWC; ``side`` is 0 for none.
+
+    ``window`` has three axes: along depth it may have any taps, which are further channels to the product. ``groups``
+    are those that are computed apart.
+    """
     data, weight = anchor.uses
-    outer, inner = int(weight.shape[0]), int(weight.shape[-1])
-    sides = anchor.result.shape[1:-1]
-    if not side or data.tensor.dtype != "float32" or groups != 1 or not all(isinstance(each, int) for each in sides):
+    outer, inner = int(weight.shape[0]) // groups, int(data.shape[-1]) // groups
+    if not side or data.tensor.dtype != "float32" or len(data.shape) < 4:
         return None
-    if (window.size, window.strides, window.dilation) != ((3, 3), (1, 1), (1, 1)):
+    depth, *sides = spatial(anchor.result.shape, 3)[1:-1]
+    if not isinstance(depth, int) or not all(isinstance(each, int) for each in sides):
+        return None
+    if window.size[1:] != (3, 3) or {*window.strides[1:], *window.dilation[1:]} != {1}:
+        return None
+    if min(inner, outer) < COLUMNS:
         return None
     variant = VARIANTS[side]
-    least = LEAST_TILES if variant.values * inner * outer * 4 <= HELD else MANY_TILES
-    is_worth_it = ceil_div(sides[0], side) * ceil_div(sides[1], side) >= least
-    return variant if is_worth_it and inner % COLUMNS == outer % COLUMNS == 0 else None
+    size = variant.values * window.size[0] * inner * _padded(outer) * groups * 4
+    is_worth_it = depth * prod(ceil_div(each, side) for each in sides) >= (LEAST_TILES if size <= HELD else MANY_TILES)
+    return variant if is_worth_it else None
 
 
-def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDraft, variant: Variant) -> None:
-    """Add the function of a stage to its group. Raises CannotRender."""
+def add_winograd(
+    stage: Stage,
+    anchor: Operation,
+    window: Window,
+    group: GroupDraft,
+    variant: Variant,
+    groups: int,
+    filters_of: Callable[[Array], Array],
+) -> None:
+    """Add the function of a stage to its group. Raises CannotRender.
+
+    ``filters_of`` returns filters of ``groups`` groups for the weights.
+    """
     data, weight = anchor.uses
-    kind, side = KINDS["float32"], variant.side
-    batch, height, width, inner = data.shape
-    outer = int(stage.inner)
-    lines, places = anchor.result.shape[1:3]
+    kind, side, taps = KINDS["float32"], variant.side, window.size[0]
+    batch, depth, height, width, channels = spatial(data.shape, 3)
+    inner, outer = int(channels) // groups, int(stage.inner)
+    planes, lines, places = spatial(anchor.result.shape, 3)[1:4]
     tall, wide = ceil_div(lines, side), ceil_div(places, side)
-    blocks = even_blocks(product((batch, tall, wide)), variant.tiles)
-    channels, band = _even(int(inner), variant.channels), min(outer, variant.columns)
+    blocks = even_blocks(product((batch, planes, tall, wide)), variant.tiles)
+    columns = outer // groups
+    padded = _padded(columns)
+    # Taps along depth are taken together where a slice has room for the channels of several.
+    together = max(1, min(taps, variant.channels // inner))
+    slice_ = together * inner if together > 1 else _even(inner, variant.channels)
+    band = min(padded, variant.columns)
+    bands = ceil_div(padded, band)
     draft = group.function("winograd")
     x = draft.tensor(data.tensor, False)
-    layout = f"winograd{side}x{COLUMNS}"
-    w = draft.packed(group.packing(group.constant(weight), layout, lambda array: transform(array, variant)), "float")
+    layout = f"winograd{side}x{COLUMNS}" + (f"g{groups}" if groups > 1 else "")
+
+    def pack(array: Array) -> Array:
+        return transform(filters_of(np.asarray(array)), variant, groups)
+
+    w = draft.packed(group.packing(group.constant(weight), layout, pack), "float")
     values = {
         "x": x,
         "w": w,
@@ -97,42 +128,60 @@ def add_winograd(stage: Stage, anchor: Operation, window: Window, group: GroupDr
         "side": side,
         "span": side + 2,
         "values": variant.values,
+        "depth": c_text(depth),
         "height": c_text(height),
         "width_of_data": c_text(width),
+        "planes": c_text(planes),
         "lines": c_text(lines),
         "places": c_text(places),
         "tall": c_text(tall),
         "wide": c_text(wide),
+        "channels": channels,
         "inner": inner,
-        "outer": outer,
-        "top": window.before[0],
-        "left": window.before[1],
+        "columns": columns,
+        "padded": padded,
+        "groups": groups,
+        "window": window,
+        "steps": taps * inner,
+        "together": together,
         "block": blocks.room,
         "blocks": c_text(blocks.count),
         "place": blocks.place,
-        "slice": channels,
+        "slice": slice_,
+        "slices": ceil_div(inner, slice_) if together == 1 else 1,
+        "passes": ceil_div(taps, together) * (ceil_div(inner, slice_) if together == 1 else 1),
         "band": band,
-        "width": str(band) if outer % band == 0 else f"pk_min_i64({band}, {outer} - column)",
+        "bands": bands,
+        "width": str(band) if columns % band == 0 else f"pk_min_i64({band}, {columns} - left)",
         "lanes": min(COLUMNS, group.machine.vector_bytes // 4),
     }
     # Bands are the outer loop: their filters stay in the L2 cache for all blocks.
-    extent = product((ceil_div(outer, band), blocks.count))
-    tiles = tiles_of(group.machine, kind, blocks.counts, outer, band)
-    draft.finish("gemm/winograd", extent, values, tiles, product((variant.values, inner, outer)))
+    extent = product((groups * bands, blocks.count))
+    tiles = tiles_of(group.machine, kind, blocks.counts, columns, band)
+    draft.finish("gemm/winograd", extent, values, tiles, product((variant.values, taps, inner, groups * padded)))
+
+
+def _padded(columns: int) -> int:
+    """Return columns in whole panels."""
+    return -(-columns // COLUMNS) * COLUMNS
 
 
 def _even(count: int, most: int) -> int:
-    """Return how many of ``count`` are taken at once, as evenly as possible, whole panels."""
-    return -(-count // -(-count // most) // COLUMNS) * COLUMNS
+    """Return how many channels of ``count`` are taken at once, as evenly as possible; whole panels if all are."""
+    unit = COLUMNS if count % COLUMNS == 0 else 4
+    return -(-count // -(-count // most) // unit) * unit
 
 
-def transform(array: Array, variant: Variant) -> Array:
-    """Return weights [O, 3, 3, I] transformed, as [values, O / 16, I, 16]."""
-    outer, _, _, inner = array.shape
+def transform(array: Array, variant: Variant, groups: int = 1) -> Array:
+    """Return weights [groups * O, ..., 3, 3, I] transformed, as [values, groups * O / 16, ... * I, 16]."""
+    outer, inner = array.shape[0], array.shape[-1]
     matrix: Any = filter_matrix(variant)
-    values = np.einsum("ak,oklc,bl->abco", matrix, np.asarray(array, np.float64), matrix, optimize=True)
-    shape = (variant.values, inner, outer)
-    return packer(shape, 1)(values.astype(np.float32).reshape(shape))
+    filters = np.asarray(array, np.float64).reshape(outer, -1, 3, 3, inner)
+    values = np.einsum("ak,ozklc,bl->abzco", matrix, filters, matrix, optimize=True)
+    steps, columns = filters.shape[1] * inner, outer // groups
+    apart = pad(values.astype(np.float32).reshape(variant.values, steps, groups, columns), (1, 1, 1, COLUMNS))
+    shape = (variant.values, steps, groups * apart.shape[-1])
+    return packer(shape, 1)(apart.reshape(shape))
 
 
 def filter_matrix(variant: Variant) -> Array:

@@ -13,9 +13,10 @@ pytest.importorskip("tvm")
 
 import torch
 from ccompiler_runner import Runner, partition, variable
-from test_ccompiler_families import close, random, symbol
+from test_ccompiler_families import close, has_avx512, random, symbol
 from tvm.relax import op
 
+from packager.backends.ccompiler.core.machine import Machine
 from packager.transforms.layout.layouts import LAST, to_first, to_last
 
 pytestmark = pytest.mark.slow
@@ -84,3 +85,56 @@ def test_convolutions(case: str, symbolic: bool, tmp_path: Path) -> None:
         wanted = convolved(data, weights, attributes)
         wanted = np.maximum(wanted + bias.reshape(-1, *[1] * (rank - 2)), 0)
         close(results[0], wanted, math.prod(weight[1:]))
+
+
+# Shapes of data, filters, padding, groups and the side of tiles.
+WINOGRAD = [
+    ((1, 32, 22, 23), 48, (1, 1, 1, 1), 1, 2),
+    ((2, 80, 27, 21), 272, (0, 2, 1, 0), 1, 2),
+    ((3, 96, 4, 3), 96, (1, 1, 1, 1), 1, 2),
+    ((2, 80, 19, 21), 48, (2, 0, 1, 1), 1, 4),
+    ((1, 193, 9, 7), 21, (1, 1, 1, 1), 1, 2),
+    ((2, 72, 9, 10), 96, (1, 0, 1, 1), 3, 2),
+    ((1, 32, 12, 11), 32, (1, 1, 1, 1), 16, 2),
+    ((2, 16, 5, 9, 8), 33, (1, 1, 1, 1, 1, 1), 1, 2),
+    ((1, 90, 3, 7, 9), 32, (2, 1, 0, 0, 1, 1), 1, 4),
+    ((1, 48, 4, 6, 5), 96, (1, 1, 1, 1, 1, 1), 2, 2),
+]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
+@pytest.mark.parametrize(("shape", "outer", "padding", "groups", "side"), WINOGRAD)
+def test_winograd(
+    shape: tuple[int, ...],
+    outer: int,
+    padding: tuple[int, ...],
+    groups: int,
+    side: int,
+    machine: str,
+    tmp_path: Path,
+) -> None:
+    """Planes and volumes, channels that are no whole vectors, groups, several of which share a panel."""
+    if machine == "avx512" and not has_avx512():
+        pytest.skip("this machine has no AVX-512")
+    chosen = Machine(16, 32, "aarch64") if machine == "aarch64" else None
+    march = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}[machine]
+    filters, rank, channels_last = (outer, shape[1] // groups, *[3] * (len(shape) - 2)), len(shape), to_last(len(shape))
+    layout, kernel_layout = LAST[rank]
+    layouts = {"data_layout": layout, "kernel_layout": kernel_layout, "out_layout": layout}
+    arguments = [variable("x", (symbol("n"), *(shape[axis] for axis in channels_last[1:])))]
+    arguments += [variable("w", [filters[axis] for axis in channels_last]), variable("b", (outer,))]
+    attributes: dict[str, Any] = {"padding": padding, "groups": groups}
+
+    def body(e, x, w, b):
+        convolve = getattr(op.nn, f"conv{rank - 2}d")
+        return e(op.nn.relu(e(op.add(e(convolve(x, w, **attributes, **layouts)), b))))
+
+    run = Runner(
+        partition(arguments, body, [1, 2]), tmp_path, f"ccompiler -march={march} -winograd={side}", machine=chosen
+    )
+    assert [function.symbol.rpartition("_")[2] for function in run.group.functions] == ["winograd"]
+    data, weights, bias = random(shape), random(filters), random((outer,))
+    wanted = np.maximum(convolved(data, weights, attributes) + bias.reshape(-1, *[1] * (rank - 2)), 0)
+    got = run(data.transpose(channels_last), weights.transpose(channels_last), bias).transpose(to_first(rank))
+    assert np.abs(got - wanted).max() < {2: 1e-6, 4: 1e-5}[side] * np.abs(wanted).max()

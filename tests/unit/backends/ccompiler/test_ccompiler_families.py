@@ -346,39 +346,6 @@ def test_conv2d(case: str, dtype: str, tmp_path: Path) -> None:
     close(first(run(last(data), last(weights))), conv2d(data, weights, **attributes), math.prod(weight[1:]))
 
 
-@pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
-@pytest.mark.parametrize(
-    ("shape", "outer", "padding", "side"),
-    [
-        ((1, 32, 22, 23), 48, (1, 1, 1, 1), 2),
-        ((2, 80, 27, 21), 272, (0, 2, 1, 0), 2),
-        ((3, 96, 4, 3), 96, (1, 1, 1, 1), 2),
-        ((2, 80, 19, 21), 48, (2, 0, 1, 1), 4),
-    ],
-)
-def test_winograd(
-    shape: tuple[int, ...], outer: int, padding: tuple[int, ...], side: int, machine: str, tmp_path: Path
-) -> None:
-    if machine == "avx512" and not has_avx512():
-        pytest.skip("this machine has no AVX-512")
-    chosen = Machine(16, 32, "aarch64") if machine == "aarch64" else None
-    march = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}[machine]
-    arguments = [variable("x", last_shape((symbol(), *shape[1:]))), variable("w", (outer, 3, 3, shape[1]))]
-    arguments += [variable("b", (outer,))]
-
-    def body(e, x, w, b):
-        return e(op.nn.relu(e(op.add(e(op.nn.conv2d(x, w, padding=padding, **LAYOUTS)), b))))
-
-    run = Runner(
-        partition(arguments, body, [1, 2]), tmp_path, f"ccompiler -march={march} -winograd={side}", machine=chosen
-    )
-    assert [function.symbol.rpartition("_")[2] for function in run.group.functions] == ["winograd"]
-    data, weights, bias = random(shape), random((outer, shape[1], 3, 3)), random((outer,))
-    wanted = np.maximum(conv2d(data, weights, padding=padding) + bias[:, None, None], 0)
-    got = first(run(last(data), last(weights), bias))
-    assert np.abs(got - wanted).max() < {2: 1e-6, 4: 1e-5}[side] * np.abs(wanted).max()
-
-
 def test_winograd_can_be_left_out(tmp_path: Path) -> None:
     arguments = [variable("x", (1, 24, 24, 32)), variable("w", (32, 3, 3, 32))]
     part = partition(arguments, lambda e, x, w: e(op.nn.conv2d(x, w, **LAYOUTS)), [1])
