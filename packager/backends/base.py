@@ -233,12 +233,15 @@ class Target:
         """Return the kind and every attribute, as the cache key holds them."""
         return {"kind": self.kind, **dataclasses.asdict(self.options)}
 
-    def to_text(self) -> str:
-        """Return the kind and the attributes that differ from their defaults, as on a command line."""
+    def to_text(self, *, paths: bool = True) -> str:
+        """Return the kind and the attributes that differ from their defaults, as on a command line.
+
+        Without ``paths`` attributes that name files are left out.
+        """
         words = [self.kind]
         for field in dataclasses.fields(self.options):
             value = getattr(self.options, field.name)
-            if value != field.default:
+            if value != field.default and (paths or not field.metadata.get("is_path")):
                 words.append(f"-{field.name}={','.join(value) if isinstance(value, tuple) else spelled(value)}")
         return " ".join(words)
 

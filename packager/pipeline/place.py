@@ -58,11 +58,13 @@ def _recorded(path: Path, revision: str) -> Choose:
 
 
 def revision_of(request: Request) -> str:
-    """Return the revision of the code that compiles: of packager's backends by content, of others by version."""
-    kinds = [request.targets.generator.kind, *(target.kind for target in request.targets.specialized)]
+    """Return what measurements hold for: the Targets' attributes, and the code of their backends.
+
+    That is a hash for packager's own, and the version of other people's.
+    """
     parts = [f"packager {__version__}", f"tvm {package_versions()['apache-tvm']}"]
-    for kind in kinds:
-        parts.append(distribution(kind) or f"{kind} {_code_of(kind)}")
+    for target in (request.targets.generator, *request.targets.specialized):
+        parts.append(f"{target.to_text(paths=False)} ({distribution(target.kind) or _code_of(target.kind)})")
     return ", ".join(parts)
 
 

@@ -43,15 +43,18 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Build a bundle, ``work/`` and an archive's header beside it; equal calls give the same file."""
+    """Build a bundle (Targets as ``A > B``), ``work/`` and an archive's header beside it; once for equal calls."""
 
     @functools.cache
-    def make(model: Model, target: str, batch: int | tuple[int, int], prefix: str | None, weights: str) -> Path:
+    def make(
+        model: Model, target: str, batch: int | tuple[int, int], prefix: str | None, weights: str, place: str
+    ) -> Path:
         folder = tmp_path_factory.mktemp(model.name)
         return packager.build(
             model.path,
             folder / (f"lib{prefix}.a" if prefix else f"{model.name}.so"),
-            targets=[target],
+            targets=target.split(" > "),
+            place=place,
             dims={"n": batch},
             static=prefix is not None,
             prefix=prefix,
@@ -66,8 +69,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
         batch: int | tuple[int, int] = (1, 32),
         prefix: str | None = None,
         weights: str = "embedded",
+        place: str = "greedy",
     ) -> Path:
-        return make(model, target, batch, prefix, weights)
+        return make(model, target, batch, prefix, weights, place)
 
     return build
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import packager
 from packager.bundle.manifest import CONSTANTS_SECTION
 from packager.link.linker import C_FLAGS, LIBRARIES, LINK_FLAGS
 
@@ -72,15 +73,16 @@ def data_with_constants(work: Path, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Soak:
-    """One flavor's program and its bundles."""
+    """One flavor's program and its bundles; ``kept`` are those that the build made."""
 
     flavor: Flavor
     program: Path
-    make: Callable[[Model, str], Path]
+    kept: Callable[[Model, str, str], Path]
+    make: Callable[[Model, str, str], Path]
 
-    def bundle(self, model: Model, weights: str = "embedded") -> Path:
+    def bundle(self, model: Model, weights: str = "embedded", place: str = "greedy") -> Path:
         """Return a model's bundle of this flavor."""
-        return self.make(model, weights)
+        return self.make(model, weights, place)
 
     def run(self, *arguments: object) -> None:
         """Run a case; a sanitizer's report fails it."""
@@ -96,13 +98,17 @@ def soak(request: pytest.FixtureRequest, build: Build, tmp_path_factory: pytest.
     flags = ["-std=c11", "-O1", *WARNINGS, *flavor.flags, f"-I{INCLUDE}", f"-I{CHECK_HEADER}"]
     execute(["gcc", *flags, SOURCES / "soak.c", "-o", program, "-ldl", "-lpthread"])
 
-    @functools.cache
-    def make(model: Model, weights: str) -> Path:
-        kept = build(model, weights=weights)
-        name = f"{model.name}-{weights}"
-        return kept if flavor is PLAIN else relink(kept.parent / "work", folder / name, flavor)
+    def kept(model: Model, weights: str, place: str) -> Path:
+        target = "llvm" if place == "greedy" else "llvm > ccompiler"
+        return build(model, target, weights=weights, place=place)
 
-    return Soak(flavor, program, make)
+    @functools.cache
+    def make(model: Model, weights: str, place: str) -> Path:
+        name = f"{model.name}-{weights}-{place}"
+        path = kept(model, weights, place)
+        return path if flavor is PLAIN else relink(path.parent / "work", folder / name, flavor)
+
+    return Soak(flavor, program, kept, make)
 
 
 @pytest.mark.parametrize("name", ["digits", "mlp"])
@@ -114,6 +120,14 @@ def test_threads(soak: Soak, name: str, tmp_path: Path, request: pytest.FixtureR
     values = np.fromfile(tmp_path / "values", np.float32)
     inputs = values[: rows * int(np.prod(model.row))].reshape(rows, *model.row)
     model.check(inputs, values[inputs.size :])
+
+
+@pytest.mark.parametrize("name", ["digits", "mlp"])
+def test_vectors_of_a_trial(soak: Soak, name: str, request: pytest.FixtureRequest) -> None:
+    """Sessions in 8 threads run other alternatives of the same regions at the same time."""
+    model: Model = request.getfixturevalue(name)
+    choices = packager.inspect(soak.kept(model, "embedded", "trial")).manifest.choices
+    soak.run("choices", soak.bundle(model, place="trial"), 5, 64, *(len(choice.alternatives) for choice in choices))
 
 
 def test_two_models_in_one_process(soak: Soak, digits: Model, twin: Model) -> None:

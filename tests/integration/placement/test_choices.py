@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import packager
+from packager.bundle.tuning_records import MeasuredPlacement, make_records
 from packager.deploy.measure.random_inputs import random_inputs
 from packager.errors import UsageError
 from packager.pipeline.build import build
@@ -89,3 +90,53 @@ def test_only_the_chosen_alternatives_run(trial: Path) -> None:
 def test_unknown_alternatives_are_refused(trial: Path) -> None:
     with packager.load(trial) as bundle, pytest.raises(UsageError, match="has no candidate 'cutlass"):
         bundle.session(selection={bundle.manifest.choices[0].name: "cutlass(conv2d)"})
+
+
+def write_records(path: Path, trial: Path, digits: tuple[int, ...]) -> Path:
+    """Write the records that measuring a trial gives if a vector is the fastest."""
+    placement = packager.inspect(trial).manifest.placement
+    assert placement is not None
+    chosen = {c.problem: c.alternatives[digit].name for c, digit in zip(placement.choices, digits, strict=True)}
+    revision = placement.choices[0].revision
+    measured = MeasuredPlacement(placement.model, revision, "a CPU", 1, chosen, 1.0, {"ccompiler alone": 2.0})
+    path.write_bytes(make_records([], [measured]).to_json())
+    return path
+
+
+def test_a_build_with_records_links_what_they_name(trial: Path, tmp_path: Path) -> None:
+    """It computes what the trial computes with that vector, needs no choice, and equal builds have equal bytes."""
+    choices = packager.inspect(trial).manifest.choices
+    vector = tuple(number % len(choice.alternatives) for number, choice in enumerate(choices))
+    records = write_records(tmp_path / "records.json", trial, vector)
+    model = trial.parent / "residual.onnx"
+    first, second = (
+        build(model, tmp_path / name, targets=["llvm", "ccompiler"], place=records, cache=False)
+        for name in ("first.so", "second.so")
+    )
+    assert first.read_bytes() == second.read_bytes()
+    with packager.load(trial) as measured, packager.load(first) as linked:
+        found = linked.manifest
+        inputs = random_inputs(found, 0)
+        np.testing.assert_allclose(
+            next(iter(linked.run(inputs).values())), outputs(measured, vector, inputs), rtol=1e-6, atol=1e-7
+        )
+        assert found.placement is not None
+        assert (found.placement.rule, found.choices, found.placement.plans) == ("records", (), ())
+        wanted = {kind for c, digit in zip(choices, vector, strict=True) for kind in c.alternatives[digit].backends}
+        assert {kind for kind, _ in found.primitives()} == wanted
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (["llvm"], "the records hold no placement of this model"),
+        (["llvm", "ccompiler -winograd=0"], "for other code than this build's"),
+    ],
+)
+def test_records_of_another_model_are_refused(trial: Path, tmp_path: Path, targets: list[str], message: str) -> None:
+    choices = packager.inspect(trial).manifest.choices
+    records = write_records(tmp_path / "records.json", trial, (0,) * len(choices))
+    model = trial.parent / "residual.onnx"
+    with pytest.raises(UsageError, match=message):
+        build(model, tmp_path / "model.so", targets=targets, place=records)
+    assert not (tmp_path / "model.so").exists()
