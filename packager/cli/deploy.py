@@ -140,15 +140,19 @@ def tune(
         list[Path] | None,
         typer.Option(metavar="FILE.json", help="With --bind: measure nothing, take these records. Repeatable."),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Measurements of each candidate.", min=3)] = 30,
+    rounds: Annotated[int, typer.Option(help="Measurements of each candidate and alternative.", min=3)] = 30,
+    seconds: Annotated[
+        float | None, typer.Option(help="Bound on the time; default: as long as a whole search takes.", min=1)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
     as_json: Json = False,
 ) -> None:
-    """Measure the candidates of a bundle's primitive functions here, and keep or bind the fastest.
+    """Measure the candidates of a bundle's functions and alternatives of its regions here; keep or bind the fastest.
 
-    Needs neither TVM nor a compiler. The bundle itself is not changed, and results do not depend on the choice.
+    Needs neither TVM nor a compiler. The bundle itself is not changed, and results do not depend on the choice. What
+    was measured before an interruption is kept beside the records: the same command goes on.
     """
     from packager.deploy.load.selection import by_records, write_selected
 
@@ -161,18 +165,30 @@ def tune(
                 "--tuning is for --bind alone: nothing is measured",
                 hint="packager tune BUNDLE --tuning FILE --bind OUT",
             )
-        selection = by_records(read_manifest(bundle)[0], read_records(tuning))
+        selection = by_records(read_manifest(bundle)[0], read_records(tuning), threads)
     else:
-        from packager.cli.reports.measure import tune_tables
+        from packager.cli.reports.tune import tune_tables
         from packager.deploy.measure.tune import tune as tune_bundle
 
+        journal = None if output is None else output.with_name(f"{output.name}.journal")
         result = tune_bundle(
-            bundle, rounds=rounds, seed=seed, threads=threads, device=device, progress=partial(print, file=sys.stderr)
+            bundle,
+            rounds=rounds,
+            seed=seed,
+            threads=threads,
+            device=device,
+            seconds=seconds,
+            journal=journal,
+            progress=partial(print, file=sys.stderr, flush=True),
         )
         selection = result.selection
         if output is not None:
             text = result.records.to_json()
             write_whole(output, lambda stream: stream.write(text))
+        if journal is not None:
+            journal.unlink(missing_ok=True)
+        for warning in result.placement.warnings if result.placement else ():
+            print(f"warning: {warning}", file=sys.stderr)
         if as_json:
             print_json(result.to_json())
         else:

@@ -1,4 +1,4 @@
-"""Tables of `packager bench` and `tune`."""
+"""Tables of `packager bench`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from packager.cli.reports.tables import Table, facts
 from packager.deploy.measure.bench import BenchResult
 from packager.deploy.measure.bench_cuda import CudaFigures
 from packager.deploy.measure.profile import PrimitiveTime, Profile
-from packager.deploy.measure.tune import TuneResult
 
 _TOP_PRIMITIVES = 20
 
@@ -63,18 +62,3 @@ def _primitive_row(item: PrimitiveTime) -> tuple[str, ...]:
         "-" if item.flops is None else f"{item.flops / 1e6:.3f}",
         "-" if item.gflops_per_second is None else f"{item.gflops_per_second:.1f}",
     )
-
-
-def tune_tables(result: TuneResult) -> list[Table]:
-    """Return the tables: each function's candidates, and the gain of the choice."""
-    rows: list[tuple[str, ...]] = []
-    for tuned in result.functions:
-        for index, timing in enumerate(tuned.record.timings):
-            first = (tuned.symbol, str(tuned.calls)) if index == 0 else ("", "")
-            marks = {"chosen": tuned.record.chosen, "before": tuned.before}
-            shown = ", ".join(mark for mark, candidate in marks.items() if candidate == timing.candidate)
-            rows.append((*first, timing.candidate, f"+{timing.slower_us:.2f} +- {timing.error_us:.2f}", shown))
-    columns = ("function", "calls", "candidate", "us per call", "")
-    before, after = result.before_us, result.after_us
-    run = (("before", f"{before:.1f} us"), ("after", f"{after:.1f} us"), ("ratio", f"{before / after:.3f}"))
-    return [Table(f"{result.path} on {result.device}", columns, tuple(rows)), facts("A run", *run)]

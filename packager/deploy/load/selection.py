@@ -11,7 +11,7 @@ from typing import IO
 from packager.bundle.manifest import SELECTION_SECTION, Manifest
 from packager.bundle.reader import inspect
 from packager.bundle.section import write_manifest
-from packager.bundle.tuning_records import Records
+from packager.bundle.tuning_records import Records, chosen_alternatives, find_placement
 from packager.errors import UsageError, valid_names
 
 
@@ -37,15 +37,17 @@ def choose(manifest: Manifest, wanted: Mapping[str, str]) -> Manifest:
     return replace(manifest, selection=selection, placement=placement)
 
 
-def by_records(manifest: Manifest, records: Records) -> dict[str, str]:
-    """Return symbol -> candidate as chosen by tuning records, among the bundle's candidates.
+def by_records(manifest: Manifest, records: Records, threads: int = 0) -> dict[str, str]:
+    """Return what tuning records choose: symbol -> candidate, and name of a choice -> alternative.
 
-    Raises UsageError if no record matches the bundle's problems and revisions, or if they are for several devices.
+    Of placements for several numbers of threads, takes the one for ``threads``. Raises UsageError if no record matches
+    the bundle's problems and revisions, or if they are for several devices.
     """
+    placed = _placed(manifest, records, threads) if manifest.choices else {}
     fitting = {(entry.problem, entry.revision) for entry in manifest.selection}
     found = [record for record in records.records if (record.problem, record.revision) in fitting]
     devices = sorted({record.device for record in found})
-    if len(devices) != 1:
+    if len(devices) != 1 and not (placed and not devices):
         what = f"are for several devices: {', '.join(devices)}" if devices else "match none of its functions"
         hint = (
             "give the records of one device" if devices else "measure it with packager tune, on the machine it runs on"
@@ -58,7 +60,20 @@ def by_records(manifest: Manifest, records: Records) -> dict[str, str]:
         best = next((name for name in names if name in entry.candidates), None)
         if best is not None:
             chosen[entry.symbol] = best
-    return chosen
+    return chosen | placed
+
+
+def _placed(manifest: Manifest, records: Records, threads: int) -> dict[str, str]:
+    assert manifest.placement is not None
+    placement = find_placement(records, manifest.placement.model, placement_revision(manifest), threads or None)
+    problems = {choice.problem: [way.name for way in choice.alternatives] for choice in manifest.choices}
+    chosen = chosen_alternatives(placement, problems)
+    return {choice.name: chosen[choice.problem] for choice in manifest.choices}
+
+
+def placement_revision(manifest: Manifest) -> str:
+    """Return the revision of the code that the choices of a bundle were built by."""
+    return ", ".join(dict.fromkeys(choice.revision for choice in manifest.choices))
 
 
 def write_selected(path: str | Path, stream: IO[bytes], wanted: Mapping[str, str]) -> Manifest:

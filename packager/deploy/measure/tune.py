@@ -1,4 +1,4 @@
-"""``packager tune``: measures the alternatives of a bundle on the machine that runs it: candidates of its functions."""
+"""``packager tune``: measures candidates and alternatives of a bundle on the machine that runs it."""
 
 from __future__ import annotations
 
@@ -10,33 +10,42 @@ from typing import Any
 from packager.bundle.tuning_records import Records, make_records
 from packager.deploy.load.loader import load
 from packager.deploy.measure.candidates import Tuned, tunable, tune_candidates
+from packager.deploy.measure.placement.result import PlacementResult
+from packager.deploy.measure.placement.search import Effort
+from packager.deploy.measure.placement.trial import measure_placement, placement_record
 from packager.deploy.measure.turns import open_turns
 from packager.errors import UsageError
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """Microseconds of a run before and after, interleaved at the end, and the measurements of each function."""
+    """Microseconds of a run before and after, in turns at the end, the measurements of each function, and, of a bundle
+    with choices, of its placement."""
 
     path: str
     device: str
     before_us: float
     after_us: float
     functions: tuple[Tuned, ...]
+    placement: PlacementResult | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON value of ``packager tune --json``."""
-        return {"schema_version": 1} | asdict(self)
+        placement = None if self.placement is None else self.placement.to_json()
+        return {"schema_version": 1} | asdict(self) | {"placement": placement}
 
     @property
     def records(self) -> Records:
         """Return the tuning records for later builds."""
-        return make_records(function.record for function in self.functions)
+        placements = [] if self.placement is None else [placement_record(self.placement, self.device)]
+        return make_records((function.record for function in self.functions), placements)
 
     @property
     def selection(self) -> dict[str, str]:
-        """Return symbol -> chosen candidate."""
-        return {function.symbol: function.record.chosen for function in self.functions}
+        """Return what was chosen: symbol -> candidate, and name of a choice -> alternative."""
+        choices = self.placement.choices if self.placement else ()
+        chosen = {function.symbol: function.record.chosen for function in self.functions}
+        return chosen | {choice.name: choice.chosen for choice in choices}
 
 
 def tune(
@@ -47,22 +56,33 @@ def tune(
     threads: int = 0,
     device: int = 0,
     seconds: float | None = None,
+    journal: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> TuneResult:
-    """Measure all candidates of a bundle with random inputs and symbolic dims at their maxima.
+    """Measure all candidates and alternatives of a bundle with random inputs and symbolic dims at their maxima.
 
-    Each candidate gets ``rounds`` turns of at least ``TURN_MS``. ``progress`` is called with a line per function.
-    Raises UsageError if no function has several candidates; BundleError, RunError.
+    Each gets ``rounds`` turns of at least ``TURN_MS``; ``seconds`` bounds the time. Of a bundle with choices,
+    ``journal`` keeps what was measured when it is interrupted. ``progress`` is called with lines about what runs.
+    Raises UsageError if there is nothing to choose, or for a journal of something else; BundleError, RunError.
     """
     if rounds < 3:
         raise UsageError(f"rounds must be at least 3, is {rounds}")
     with load(path, threads=threads, device=device) as bundle:
-        if not tunable(bundle.manifest):
+        if not tunable(bundle.manifest) and not bundle.manifest.choices:
             raise UsageError(
                 f"{path} has one candidate per function: there is nothing to tune",
-                hint="build it with a Target that includes several, such as 'cutlass -candidates=3'",
+                hint="build it with --place trial, or with a Target that includes several, such as "
+                "'cutlass -candidates=3'",
             )
         with open_turns(bundle, seed=seed, device=device) as turns:
+            if bundle.manifest.choices:
+                effort = Effort(rounds=rounds, final_rounds=2 * rounds, seconds=seconds, seed=seed)
+                placement, tuned = measure_placement(
+                    turns, effort, threads=max(threads, 1), journal=journal, progress=progress
+                )
+                return TuneResult(
+                    str(path), turns.clock.name, placement.before_us, placement.us, tuned, placement=placement
+                )
             tuned = tune_candidates(turns, rounds, seconds, progress)
             chosen = {function.symbol: function.record.chosen for function in tuned}
             before, after = turns.compare([{}, chosen], rounds).mean(axis=0)

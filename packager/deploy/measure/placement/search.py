@@ -14,7 +14,7 @@ import numpy as np
 from packager.deploy.measure.placement.proposals import Losses, Proposals
 from packager.deploy.measure.placement.space import Plan, Space, Vector
 from packager.deploy.measure.placement.timing import DRIFT, MOST_AT_ONCE, Drift, Ledger, Timer, Times
-from packager.deploy.measure.statistics import center, significantly_less
+from packager.deploy.measure.statistics import CERTAINTY, center, significantly_less
 
 PROBE_ROUNDS = 3
 """Rounds that measure how long measuring takes."""
@@ -51,6 +51,10 @@ class Measured:
     vector: Vector
     us: tuple[float, ...]
     errors: tuple[float, ...]
+
+    def slower(self, digit: int) -> bool:
+        """Whether an alternative is slower than the fastest, beyond the noise."""
+        return self.us[digit] - min(self.us) > CERTAINTY * self.errors[digit]
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ def search(
     best = run.measure_plans()
     run.descend(best)
     run.evolve()
+    run.refine()
     return run.decide()
 
 
@@ -115,7 +120,7 @@ class _Search:
         self.plans = [Plan(name, vector) for vector, name in names.items()]
         self.ledger = ledger
         self.rounds = effort.rounds
-        self.places: list[Measured] = []
+        self.places: dict[int, Measured] = {}
         self.losses: Losses = {}
         self.warnings: list[str] = []
 
@@ -181,6 +186,20 @@ class _Search:
             )
             vector = self._choose(index, vector)
 
+    def refine(self) -> None:
+        """Measure places again where the fastest vector so far has an alternative that was slower in the descent."""
+        vector = self.ledger.measured()[0]
+        doubtful = [index for index, measured in self.places.items() if measured.slower(vector[index])]
+        for number, index in enumerate(doubtful):
+            place = self.space.places[index]
+            if not self.calls(vector).get(index) or not self._has_time(len(place.alternatives) * self.rounds):
+                continue
+            self._announce(
+                f"again: {place.name}, {number + 1} of {len(doubtful)}, {len(place.alternatives)} alternatives",
+                (len(doubtful) - number) * (1 + len(place.alternatives)) * self.rounds + self._final_work,
+            )
+            vector = self._choose(index, vector)
+
     def _choose(self, index: int, vector: Vector) -> Vector:
         variants = [
             (*vector[:index], d, *vector[index + 1 :]) for d in range(len(self.space.places[index].alternatives))
@@ -191,7 +210,7 @@ class _Search:
         if not significantly_less(times[:, best], times[:, usual]):
             best = usual
         _, errors = center(times - times[:, best : best + 1])
-        self.places.append(Measured(index, vector, tuple(map(float, medians)), tuple(map(float, errors))))
+        self.places[index] = Measured(index, vector, tuple(map(float, medians)), tuple(map(float, errors)))
         self.losses[index] = tuple(float(us) for us in (medians - medians.min()) / self.ledger.reference_us)
         return variants[best]
 
@@ -228,7 +247,7 @@ class _Search:
         return Found(
             winner=finalists[winner],
             finalists=tuple(finalists),
-            places=tuple(self.places),
+            places=tuple(self.places[index] for index in sorted(self.places)),
             vectors=len(self.ledger.measured()),
             drift=self.ledger.drift,
             warnings=(*self.warnings, *_drift_warnings(self.ledger.drift)),
@@ -265,7 +284,7 @@ def _drift_warnings(drift: Drift) -> list[str]:
     if drift.highest_us <= drift.lowest_us * (1 + DRIFT) and not drift.repeated and not drift.kept:
         return []
     text = (
-        f"the machine was not steady: the bundle as built took {drift.lowest_us:.1f} to {drift.highest_us:.1f} us; "
+        f"the machine was not steady: a run of the first plan took {drift.lowest_us:.1f} to {drift.highest_us:.1f} us; "
         f"{drift.repeated} measurements were repeated"
     )
     return [text + (f", {drift.kept} drifted each time and count as they are" if drift.kept else "")]

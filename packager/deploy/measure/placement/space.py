@@ -28,7 +28,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Space:
-    """All vectors: choices in the order of the run, then functions. The first plan is the bundle as it was built."""
+    """All vectors: choices in the order of the run, then functions. The first plan is the reference of all times."""
 
     places: tuple[Place, ...]
     plans: tuple[Plan, ...]
