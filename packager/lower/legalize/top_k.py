@@ -1,169 +1,218 @@
-"""Lower TopK for CPUs: ranking by comparison, insertion into a sorted list, or sorting.
+"""Lower TopK for CPUs: insertion into a sorted list of keys, or a radix sort; rows in parallel.
 
-Ties are in index order.
+Ties are in index order. Few results take about a comparison for each element, in vectors, since most are worse than all
+of the list; many take a pass over the row for each byte of a key, whatever the data.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.tir_loops import emit_rows, emit_sequential
+from packager.lower.keys import key_of, key_type
+from packager.lower.tir_loops import emit_rows
 
-# Up to this extent, ranking by comparing all pairs is as fast as sorting.
-MAX_RANKED = 1024
-# Pairs that ranking compares in the time of a step of insertion: vectors of indices.
-COMPARED = 4
-# Up to this number of results, insertion is as fast as sorting in whatever order the elements are.
+# Up to this number of results, insertion is as fast as sorting in whatever order the elements are; the list is on the
+# stack.
 MAX_INSERTED = 64
+# Elements that are compared with the last of the list at once.
+CHUNK = 32
+# Values of a byte: the buckets of a pass of the radix sort, whose numbers are on the stack.
+BUCKETS = 256
 
 
 @dataclass(frozen=True)
 class _Top:
-    """The ``k`` best of ``number`` elements of each row of ``data``."""
+    """The ``k`` best of each row of ``data``; ``index``: the type of indices while rows are sorted."""
 
     builder: relax.BlockBuilder
     data: Any
     k: Any
     largest: bool
-
-    def better(self, a: Any, b: Any) -> Any:
-        """Tell whether an element comes before another; NaN is greater than all numbers, as in torch and numpy."""
-        greater, less = (a, b) if self.largest else (b, a)
-        if not str(self.data.ty.dtype).startswith(("float", "bfloat")):
-            return greater > less
-        return tirx.any(greater > less, tirx.all(tirx.isnan(greater), tirx.Not(tirx.isnan(less))))
+    index: str
 
     @property
-    def rows(self) -> Any:
-        return self.data.ty.shape.values[0]
+    def dtype(self) -> str:
+        return str(self.data.ty.dtype)
 
     @property
-    def number(self) -> Any:
-        return self.data.ty.shape.values[1]
+    def key(self) -> str:
+        return key_type(self.dtype)
+
+    def key_of(self, value: Any) -> Any:
+        """Return an integer that is greater the better an element is."""
+        key = key_of(value, self.dtype)
+        return key if self.largest else tirx.bitwise_not(key)
 
     @property
     def results(self) -> list[tuple[list[Any], str]]:
-        shape = [self.rows, self.k]
-        return [(shape, str(self.data.ty.dtype)), (shape, "int64")]
+        shape = [self.data.ty.shape.values[0], self.k]
+        return [(shape, self.dtype), (shape, "int64")]
 
 
 def legalize_top_k(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``packager.top_k``."""
-    top = _Top(builder, call.args[0], call.args[1].values[0], bool(int(call.attrs["largest"])))
-    if not isinstance(top.k, tirx.IntImm) or not isinstance(top.number, tirx.IntImm):
-        return relax.Tuple(_by_merging(top))
-    number, k = int(top.number), int(top.k)
-    if k <= MAX_INSERTED and (number > MAX_RANKED or _steps_of_insertion(number, k) < number * number / COMPARED):
-        return relax.Tuple(_by_insertion(top))
-    return relax.Tuple(_by_rank(top) if number <= MAX_RANKED else _by_merging(top))
+    index = "int32" if int(call.attrs["most"]) < 1 << 31 else "int64"
+    top = _Top(builder, call.args[0], call.args[1].values[0], bool(int(call.attrs["largest"])), index)
+    k = int(top.k) if isinstance(top.k, tirx.IntImm) else MAX_INSERTED + 1
+    compute = _best if k == 1 else _by_insertion if k <= MAX_INSERTED else _by_radix
+    return relax.Tuple(compute(top))
 
 
-def _steps_of_insertion(number: int, k: int) -> float:
-    """Return about how many elements are compared or shifted, if they are in random order: the i-th of them is among
-    the ``k`` best so far with a probability of ``k / i``."""
-    inserted = k * (1 + math.log(max(1.0, number / max(1, k))))
-    return number + inserted * k / 2
+def _best(top: _Top) -> list[Any]:
+    """Find the greatest key of a row, then where it is first: two loops that become vectors."""
 
+    def find(buffers: Sequence[Any], given: Sequence[Sequence[Any]], row: Any) -> None:
+        source, values, indices = buffers
+        number = given[0][1]
+        base = T.bind(row * number)
+        best, place = _local(top.key), _local(top.index)
+        best[0] = top.key_of(source[base])
+        with T.serial(0, number) as i:
+            best[0] = tirx.max(best[0], top.key_of(source[base + i]))
+        last = (number - 1).astype(top.index)
+        place[0] = last
+        with T.serial(0, number) as i:
+            is_best = top.key_of(source[base + i]) == best[0]
+            place[0] = tirx.min(place[0], tirx.Select(is_best, i.astype(top.index), last))
+        found = place[0].astype("int64")
+        values[row] = source[base + found]
+        indices[row] = found
 
-def _by_rank(top: _Top) -> list[Any]:
-    """Compute the rank of each element, then invert the permutation."""
-    other, mine = (te.reduce_axis((0, int(top.number)), name=name) for name in ("other", "mine"))
-    zero, one = tirx.const(0, "int64"), tirx.const(1, "int64")
-
-    def compute(x: Any) -> list[Any]:
-        def rank_of(*i: Any) -> Any:
-            left, right = x(*i[:-1], other), x(*i)
-            first = tirx.any(top.better(left, right), tirx.all(tirx.Not(top.better(right, left)), other < i[-1]))
-            return te.sum(tirx.Select(first, one, zero), axis=other)
-
-        def place(*i: Any) -> Any:
-            here = ranks(*i[:-1], mine) == i[-1].astype("int64")
-            return te.sum(tirx.Select(here, mine.astype("int64"), zero), axis=mine)
-
-        ranks = te.compute(x.shape, rank_of, name="ranks")
-        shape = [*x.shape[:-1], top.k]
-        indices = te.compute(shape, place, name="places")
-        values = te.compute(shape, lambda *i: x(*i[:-1], tirx.min(indices(*i), top.number - 1)), name="values")
-        return [values, indices]
-
-    result = top.builder.emit(top.builder.call_te(compute, top.data, primfunc_name_hint="top_k"))
-    return [top.builder.emit(relax.TupleGetItem(result, part)) for part in range(2)]
+    return emit_rows(top.builder, "top_k", [top.data], lambda x: (x.shape[0], top.results), find)
 
 
 def _by_insertion(top: _Top) -> list[Any]:
-    """Insert each element into a sorted list of the best ones; rows in parallel."""
-    number, k = int(top.number), int(top.k)
-    one = tirx.const(1, "int64")
+    """Insert each element into a sorted list of the best ones, but chunks with none that is better than its last."""
+    k = int(top.k)
 
-    def insert_all(buffers: Sequence[Any], _shapes: Sequence[Any], row: Any) -> None:
-        source, values, indices, places = buffers
-        base = row * k
-        with T.serial(0, number) as i:
-            new, last = source[row * number + i], tirx.min(i, k - 1).astype("int64")
-            with T.If(tirx.any(i < k, top.better(new, values[base + (k - 1)]))), T.Then():
-                # From the end of the list to its start: shift worse elements to make room.
-                places[row] = last
-                before = tirx.max(places[row] - one, tirx.const(0, "int64"))
-                with T.While(tirx.all(places[row] > 0, top.better(new, values[base + before]))):
-                    values[base + places[row]] = values[base + places[row] - one]
-                    indices[base + places[row]] = indices[base + places[row] - one]
-                    places[row] = places[row] - one
-                values[base + places[row]] = new
-                indices[base + places[row]] = i.astype("int64")
+    def insert_all(buffers: Sequence[Any], given: Sequence[Sequence[Any]], row: Any) -> None:
+        source, values, indices = buffers
+        number = given[0][1]
+        base = T.bind(row * number)
+        best = _List(top, k, source, base)
+        with T.serial(0, tirx.min(tirx.const(k, "int64"), number)) as i:
+            best.insert(i, i.astype(top.index))
+        # No extent is bound: the cost model reads those of loops.
+        chunks = tirx.indexdiv(tirx.max(number - k, tirx.const(0, "int64")), CHUNK)
+        with T.serial(0, chunks) as chunk:
+            start = T.bind(k + chunk * CHUNK)
+            best.insert_chunk(start, start, CHUNK)
+        rest = k + chunks * CHUNK
+        left = tirx.max(number - rest, tirx.const(0, "int64"))
+        if isinstance(number, tirx.IntImm) and int(number) >= CHUNK:
+            best.insert_chunk(number - CHUNK, rest, left)  # looks at some elements once more
+        else:
+            with T.serial(0, left) as i:
+                best.insert_better(rest + i)
+        with T.serial(0, k) as i:
+            found = best.found[i].astype("int64")
+            values[row * k + i] = source[base + found]
+            indices[row * k + i] = found
 
-    def shapes(data: Any) -> tuple[Any, list[tuple[list[Any], str]]]:
-        return data.shape[0], [*top.results, ([data.shape[0]], "int64")]
-
-    return emit_rows(top.builder, "top_k", [top.data], shapes, insert_all)[:2]
+    return emit_rows(top.builder, "top_k", [top.data], lambda x: (x.shape[0], top.results), insert_all)
 
 
-def _by_merging(top: _Top) -> list[Any]:
-    """Sort indices by merging runs of 1, 2, 4, ... elements, and take the first."""
-    one, size, k = tirx.const(1, "int64"), top.number, top.k
+class _List:
+    """The keys and indices of the ``k`` best elements of a row so far, on the stack."""
 
-    def merge_all(
-        source: Any, values: Any, indices: Any, order: Any, merged: Any, width: Any, left: Any, right: Any
-    ) -> None:
-        def element(row: Any, place: Any) -> Any:
-            return source[row * size + order[tirx.min(place, size - 1)]]
+    def __init__(self, top: _Top, k: int, source: Any, base: Any) -> None:
+        self.top, self.k, self.source, self.base = top, k, source, base
+        self.keys, self.found = _local(top.key, k), _local(top.index, k)
+        # Variables of one element, since TVM's simplifier expands bound ones.
+        self.new, self.last = _local(top.key), _local(top.key)
+        self.place, self.better = _local(top.index), _local("int32")
 
-        def merge(row: Any, at: Any) -> None:
-            first = at - tirx.truncmod(at, width[0] * 2)
-            middle, end = tirx.min(first + width[0], size), tirx.min(first + width[0] * 2, size)
-            with T.If(at == first), T.Then():
-                left[0] = first
-                right[0] = middle
-            ahead = top.better(element(row, right[0]), element(row, left[0]))
-            with T.If(tirx.any(left[0] >= middle, tirx.all(right[0] < end, ahead))):
-                with T.Then():
-                    merged[at] = order[right[0]]
-                    right[0] = right[0] + one
-                with T.Else():
-                    merged[at] = order[left[0]]
-                    left[0] = left[0] + one
+    def key_of(self, i: Any) -> Any:
+        return self.top.key_of(self.source[self.base + i])
 
-        with T.serial(0, top.rows) as row:
-            with T.serial(0, size) as i:
-                order[i] = i
-            width[0] = one
-            with T.While(width[0] < size):
-                with T.serial(0, size) as at:
-                    merge(row, at)
-                with T.serial(0, size) as i:
-                    order[i] = merged[i]
-                width[0] = width[0] * 2
-            with T.serial(0, k) as i:
-                values[row * k + i] = element(row, i)
-                indices[row * k + i] = order[tirx.min(i, size - 1)]
+    def insert(self, i: Any, end: Any) -> None:
+        """Insert an element from the ``end`` of the list to its start: shift worse ones to make room."""
+        place, one = self.place, tirx.const(1, self.top.index)
+        self.new[0] = self.key_of(i)
+        place[0] = end
+        before = tirx.max(place[0] - one, tirx.const(0, self.top.index))
+        with T.While(tirx.all(place[0] > 0, self.new[0] > self.keys[before])):
+            self.keys[place[0]] = self.keys[place[0] - one]
+            self.found[place[0]] = self.found[place[0] - one]
+            place[0] = place[0] - one
+        self.keys[place[0]] = self.new[0]
+        self.found[place[0]] = i.astype(self.top.index)
+        self.last[0] = self.keys[self.k - 1]
 
-    single = ((1,), "int64")
-    lists = [((size,), "int64")] * 2
-    return emit_sequential(top.builder, "top_k", [top.data], [*top.results, *lists, single, single, single], merge_all)[
-        :2
-    ]
+    def insert_better(self, i: Any) -> None:
+        """Insert an element if it is better than the last of a full list."""
+        with T.If(self.key_of(i) > self.last[0]), T.Then():
+            self.insert(i, tirx.const(self.k - 1, self.top.index))
+
+    def insert_chunk(self, start: Any, first: Any, count: Any) -> None:
+        """Insert ``count`` elements from ``first`` on, unless none of the chunk from ``start`` on is better."""
+        self.better[0] = tirx.const(0, "int32")
+        with T.serial(0, CHUNK) as i:
+            is_better = self.key_of(start + i) > self.last[0]
+            self.better[0] = self.better[0] | is_better.astype("int32")
+        with T.If(self.better[0] != 0), T.Then(), T.serial(0, count) as i:
+            self.insert_better(first + i)
+
+
+def _by_radix(top: _Top) -> list[Any]:
+    """Sort indices by a byte of the keys at a time, the lowest first, each pass stable, and take the first."""
+    k, unsigned = top.k, f"uint{_bits(top.key)}"
+    # The best comes first: bits of keys are inverted, but for the sign, whose order is the other one.
+    flip = tirx.const((1 << _bits(top.key)) - 1 >> (0 if top.key.startswith("u") else 1), unsigned)
+
+    def sort_all(buffers: Sequence[Any], given: Sequence[Sequence[Any]], row: Any) -> None:
+        source, values, indices, *orders = buffers
+        number = given[0][1]
+        base = T.bind(row * number)
+        starts, total = _local(top.index, BUCKETS), _local(top.index)
+        one = tirx.const(1, top.index)
+
+        def bucket(i: Any, number_of_byte: int) -> Any:
+            bits = tirx.reinterpret(unsigned, top.key_of(source[base + i])) ^ flip
+            shifted = bits >> tirx.const(8 * number_of_byte, unsigned)
+            return (shifted & tirx.const(BUCKETS - 1, unsigned)).astype("int64")
+
+        for number_of_byte in range(_bits(top.key) // 8):
+            before, after = orders[(number_of_byte + 1) % 2], orders[number_of_byte % 2]
+
+            def element(i: Any, first: bool = number_of_byte == 0, before: Any = before) -> Any:
+                return i if first else before[base + i].astype("int64")
+
+            with T.serial(0, BUCKETS) as i:
+                starts[i] = tirx.const(0, top.index)
+            with T.serial(0, number) as i:
+                here = T.bind(bucket(i, number_of_byte))
+                starts[here] = starts[here] + one
+            total[0] = tirx.const(0, top.index)
+            with T.serial(0, BUCKETS) as i:
+                total[0] = total[0] + starts[i]
+                starts[i] = total[0] - starts[i]
+            with T.serial(0, number) as i:
+                chosen = T.bind(element(i))
+                here = T.bind(bucket(chosen, number_of_byte))
+                after[base + starts[here].astype("int64")] = chosen.astype(top.index)
+                starts[here] = starts[here] + one
+        ordered = orders[(_bits(top.key) // 8 + 1) % 2]
+        with T.serial(0, k) as i:
+            chosen = T.bind(ordered[base + tirx.min(i, number - 1)].astype("int64"))
+            values[row * k + i] = source[base + chosen]
+            indices[row * k + i] = chosen
+
+    def shapes(x: Any) -> tuple[Any, list[tuple[list[Any], str]]]:
+        return x.shape[0], [*top.results, (list(x.shape), top.index), (list(x.shape), top.index)]
+
+    return emit_rows(top.builder, "top_k", [top.data], shapes, sort_all)[:2]
+
+
+def _local(dtype: str, extent: int = 1) -> Any:
+    """Return a buffer on the stack."""
+    return T.buffer_proxy(T.alloc_buffer((extent,), dtype, scope="local", layout=None))
+
+
+def _bits(dtype: str) -> int:
+    return int(dtype.lstrip("uint"))

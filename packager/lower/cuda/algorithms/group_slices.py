@@ -8,10 +8,10 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.cuda.algorithms.keys import key_of, key_type
 from packager.lower.cuda.algorithms.merge_sort import ByKey, Order, merge_sort
 from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int64, local
 from packager.lower.cuda.algorithms.prefix_sum import prefix_sums
+from packager.lower.keys import key_of, key_type
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import relax
 
-from packager.lower.cuda.algorithms.keys import key_of, key_type
 from packager.lower.cuda.algorithms.merge_sort import ByKey, merge_sort
 from packager.lower.cuda.algorithms.nests import Nests, cast, emit
+from packager.lower.keys import key_of, key_type
 
 
 def sort_rows(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

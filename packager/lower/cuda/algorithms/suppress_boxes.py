@@ -14,10 +14,10 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.cuda.algorithms.keys import key_of, key_type, least_key
 from packager.lower.cuda.algorithms.merge_sort import ByKey, Sorted, merge_sort
 from packager.lower.cuda.algorithms.nests import Nests, cast, ceil_div, emit, int64, keep, local, one_thread
 from packager.lower.cuda.algorithms.prefix_sum import prefix_sums
+from packager.lower.keys import key_of, key_type, least_key
 from packager.lower.legalize.non_max_suppression import Corners, corners, overlaps
 
 CHUNK = 64  # bits of a word

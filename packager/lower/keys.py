@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from packager.lower.cuda.algorithms.nests import cast
-
 # The type of keys by that of floats; narrower floats are widened first, integers are their own keys.
 _KEYS = {"float32": "int32", "float64": "int64"}
 
@@ -26,8 +24,8 @@ def key_type(dtype: str) -> str:
 def key_of(value: Any, dtype: str) -> Any:
     """Return the key of an element of this type."""
     if not dtype.startswith(("float", "bfloat")):
-        return cast(value, key_type(dtype))
-    wide = value if dtype in _KEYS else cast(value, "float32")
+        return _cast(value, key_type(dtype))
+    wide = value if dtype in _KEYS else _cast(value, "float32")
     kind = key_type(dtype)
     greatest, zero = tirx.const(int(np.iinfo(kind).max), kind), tirx.const(0, kind)
     bits = tirx.reinterpret(kind, wide)
@@ -41,3 +39,7 @@ def least_key(dtype: str) -> Any:
     """Return a key below those of all floats of a type."""
     kind = key_type(dtype)
     return tirx.const(int(np.iinfo(kind).min), kind)
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    return value if str(value.ty) == dtype else value.astype(dtype)
