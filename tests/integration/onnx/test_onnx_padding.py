@@ -78,3 +78,33 @@ def test_pads_of_convolutions(tmp_path: Path) -> None:
     x = np.random.default_rng(4).standard_normal((2, 3, 22, 17)).astype(np.float32)
     check_with_onnxruntime(model, {"x": x}, tmp_path, {"n": (2, 2), "height": (22, 22)})
     check_with_onnxruntime(model, {"x": x}, tmp_path, {"n": (1, 2), "height": (20, 30)})
+
+
+def padded_before_each_layer(layers: int) -> onnx.ModelProto:
+    """Convolve with stride 2 as EnCodec does: each layer pads by what the extent of the last one leaves."""
+    numbers = {"at": [2], "two": [2], "none": [0, 0], "start": [0, 0, 1]}
+    nodes = []
+    for index in range(layers):
+        x, n = f"x{index}" if index else "x", str(index)
+        nodes += [
+            helper.make_node("Shape", [x], [f"shape{n}"]),
+            helper.make_node("Gather", [f"shape{n}", "at"], [f"length{n}"]),
+            helper.make_node("Cast", [f"length{n}"], [f"real{n}"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Mul", [f"real{n}", "half"], [f"pairs{n}"]),
+            helper.make_node("Ceil", [f"pairs{n}"], [f"whole{n}"]),
+            helper.make_node("Cast", [f"whole{n}"], [f"even{n}"], to=onnx.TensorProto.INT64),
+            helper.make_node("Add", [f"even{n}", f"even{n}"], [f"wanted{n}"]),
+            helper.make_node("Sub", [f"wanted{n}", f"length{n}"], [f"rest{n}"]),
+            helper.make_node("Add", [f"rest{n}", "two"], [f"missing{n}"]),
+            helper.make_node("Concat", ["start", "none", f"missing{n}"], [f"pads{n}"], axis=0),
+            helper.make_node("Pad", [x, f"pads{n}"], [f"padded{n}"]),
+            helper.make_node("Conv", [f"padded{n}", "w"], [f"x{index + 1}"], strides=[2]),
+        ]
+    constants = {name: np.asarray(value, np.int64) for name, value in numbers.items()}
+    constants |= {"half": np.float32([0.5]), "w": np.ones((1, 1, 2), np.float32)}
+    return model_of(nodes, {"x": (np.float32, (1, 1, 37))}, {f"x{layers}": FLOAT}, constants, opset=19)
+
+
+def test_the_padding_of_each_of_many_layers_follows_from_the_last(tmp_path: Path) -> None:
+    x = np.random.default_rng(3).standard_normal((1, 1, 37)).astype(np.float32)
+    check_with_onnxruntime(padded_before_each_layer(20), {"x": x}, tmp_path)

@@ -44,8 +44,9 @@ RECURRENT = ("RNN", "GRU", "LSTM")
 SCATTERS = ("ScatterND", "ScatterElements", "Scatter")
 # The first opset in which Slice takes its bounds as inputs.
 FIRST_SLICE = 10
-# Known shapes enable inlining and expansion, which make more shapes known. Models need two or three rounds.
-MAX_ROUNDS = 16
+# Known shapes enable inlining and expansion, which make more shapes known. Models need two or three rounds; those that
+# compute the padding of each layer from the shape of the last one need a round for each layer.
+MIN_ROUNDS = 16
 
 
 def simplify(
@@ -57,7 +58,7 @@ def simplify(
     """
     constants = Constants(model.graph, arrays)
     _omit_unread(model.graph)
-    for _ in range(MAX_ROUNDS):
+    for _ in range(max(MIN_ROUNDS, len(model.graph.node))):  # a round that goes on has settled a node at least
         inferred = infer(model, custom)
         bounded = _rewrite(model.graph, inferred, constants)
         _split_to_slices(model, inferred, constants)
