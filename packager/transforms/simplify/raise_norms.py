@@ -5,8 +5,8 @@
   of squares; without the mean, which is RMS normalization. Keras writes ``x * k + (beta - mean * k)``, where ``k`` is
   ``gamma * rsqrt(variance + epsilon)``.
 
-float32 only: elsewhere intermediate roundings are part of the result. ``regroup_norms.py`` handles the reshapes of
-group normalization.
+float16 and bfloat16 become float32 before a normalization. Its scale and its shift are computed in float32 too,
+through the reshapes of groups, and the result is rounded once. ``regroup_norms.py`` handles these reshapes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,25 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, shape_of
+from packager.graph.dataflow import (
+    Dataflow,
+    computed_from_constants,
+    extents_of,
+    operator_of,
+    same,
+    scalar_of,
+    shape_of,
+)
+from packager.graph.identity import IdentityMap
 from packager.graph.normalize import Normalization, normalize
 from packager.graph.rewrite import map_bindings
 from packager.transforms.simplify.match_norms import Written, find_written
 
 WHOLE = ("nn.group_norm", "nn.instance_norm", "nn.rms_norm")
 ROOTS = ("add", "divide", "multiply")
+HALVES = ("float16", "bfloat16")
+# Operators with a constant that are computed in float32 after a normalization of half precision.
+FOLLOWERS = ("add", "divide", "multiply", "subtract")
 
 
 def raise_norms(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
@@ -30,36 +42,91 @@ def raise_norms(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
 
     Those of the parameters after ``num_inputs``, as in weight standardization, are folded as they are.
     """
-    main = module["main"]
-    flow, constant = Dataflow(main), computed_from_constants(main, num_inputs)
-    changed = map_bindings(module, lambda binding: [binding] if binding.var in constant else _raised(flow, binding))
-    return relax.transform.Normalize()(changed)
+    raiser = _Raiser(module["main"], num_inputs)
+    return relax.transform.Normalize()(map_bindings(module, raiser.raised))
 
 
-def _raised(flow: Dataflow, binding: Any) -> list[Any]:
-    """Return the bindings that replace one."""
-    variable, value = binding.var, binding.value
-    name, shape = operator_of(value), shape_of(variable)
-    if name not in (*WHOLE, *ROOTS) or not shape or str(variable.ty.dtype) != "float32":
-        return [binding]
-    found = _whole(value, len(shape)) if name in WHOLE else find_written(flow, variable)
-    if found is None or str(shape_of(found.data)) != str(shape):
-        return [binding]
-    return _bindings(variable, found)
+class _Raiser:
+    """``wide`` maps variables of half precision to those that they are the rounded values of."""
+
+    def __init__(self, main: relax.Function, num_inputs: int) -> None:
+        self.flow, self.constant = Dataflow(main), computed_from_constants(main, num_inputs)
+        self.wide: IdentityMap[Any] = IdentityMap()
+
+    def raised(self, binding: Any) -> list[Any]:
+        """Return the bindings that replace one."""
+        variable, value = binding.var, binding.value
+        name, shape = operator_of(value), shape_of(variable)
+        if variable in self.constant or not shape or str(variable.ty.dtype) not in ("float32", *HALVES):
+            return [binding]
+        found = None
+        if name in WHOLE:
+            found = _whole(value, len(shape))
+        elif name in ROOTS:
+            found = find_written(self.flow, variable)
+        if found is not None and same(shape_of(found.data), shape):
+            return self._normalized(variable, found)
+        return self._followed(binding, name)
+
+    def _normalized(self, variable: Any, found: Written) -> list[Any]:
+        """Return the bindings of a normalization, its scale and its shift; the last is of ``variable``."""
+        made = _Bindings(variable)
+        data = self._widened(made, found.data)
+        result = normalize(data, found.attributes)
+        for operator, operand in ((relax.op.multiply, found.scale), (relax.op.add, found.shift)):
+            if operand is not None:
+                wide = relax.op.astype(operand, "float32") if _is_half(variable) else operand
+                result = operator(made.bind(result, extents_of(variable)), wide)
+        return self._bound(made, result)
+
+    def _widened(self, made: _Bindings, data: Any) -> Any:
+        """Return ``data`` in float32: before a reshape, which may form groups, that is what it reshapes."""
+        if not _is_half(data):
+            return data
+        reshape = self.flow.call(data, "reshape")
+        if reshape is None:
+            return made.bind(relax.op.astype(data, "float32"), extents_of(data))
+        inner = made.bind(relax.op.astype(reshape.args[0], "float32"), extents_of(reshape.args[0]))
+        return made.bind(relax.op.reshape(inner, extents_of(data)), extents_of(data))
+
+    def _followed(self, binding: Any, name: str) -> list[Any]:
+        """Compute a reshape, or an operator with a constant, after a normalization of half precision in float32."""
+        variable, value = binding.var, binding.value
+        if name == "reshape" and value.args[0] in self.wide:
+            return self._bound(_Bindings(variable), relax.op.reshape(self.wide[value.args[0]], extents_of(variable)))
+        if name not in FOLLOWERS or not any(operand in self.wide for operand in value.args):
+            return [binding]
+        if not all(o in self.wide or o in self.constant or scalar_of(o) is not None for o in value.args):
+            return [binding]
+        operands = [self.wide[o] if o in self.wide else relax.op.astype(o, "float32") for o in value.args]
+        return self._bound(_Bindings(variable), getattr(relax.op, name)(*operands))
+
+    def _bound(self, made: _Bindings, result: Any) -> list[Any]:
+        """Bind a result to the variable, rounded if that is of half precision."""
+        variable = made.variable
+        if _is_half(variable):
+            self.wide[variable] = made.bind(result, extents_of(variable))
+            result = relax.op.astype(self.wide[variable], variable.ty.dtype)
+        return [*made.bindings, relax.VarBinding(variable, result)]
 
 
-def _bindings(variable: Any, found: Written) -> list[Any]:
-    """Return the bindings of a normalization, its scale and its shift; the last is of ``variable``."""
-    values: list[Any] = [normalize(found.data, found.attributes)]
-    steps = [(relax.op.multiply, found.scale), (relax.op.add, found.shift)]
-    made: list[Any] = []
-    for operator, operand in steps:
-        if operand is None:
-            continue
-        inner = type(variable)(f"{variable.name}_normal", variable.ty)
-        made.append(relax.VarBinding(inner, values.pop()))
-        values.append(operator(inner, operand))
-    return [*made, relax.VarBinding(variable, values.pop())]
+class _Bindings:
+    """New bindings of float32 before that of ``variable``, named after it."""
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+        self.bindings: list[Any] = []
+
+    def bind(self, value: Any, extents: Any) -> Any:
+        """Bind a value of this shape to a new variable and return that."""
+        name = f"{self.variable.name}_normal"
+        inner = type(self.variable)(name, relax.TensorType(extents, "float32"))
+        self.bindings.append(relax.VarBinding(inner, value))
+        return inner
+
+
+def _is_half(variable: Any) -> bool:
+    return str(variable.ty.dtype) in HALVES
 
 
 def _whole(call: Any, rank: int) -> Written | None:

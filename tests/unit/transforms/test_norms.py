@@ -246,3 +246,43 @@ def test_other_operators_between_the_reshapes_stay_there() -> None:
         result="y",
     )
     check(module, Normalization((2, 3), 0.01, 1, 4), rest=("reshape", "multiply", "reshape"))
+
+
+HALF_FORMS = {
+    "operator": ("y = R.nn.instance_norm(x, g, b, channel_axis=1, axes=[2, 3], epsilon=0.01)",),
+    "written out": (
+        *(line.replace("float32", "float16") for line in (*CENTERED, VARIANCE, SHIFTED, *ENDS["divide"][:1])),
+        "n = R.divide(c, s)",
+        "w = R.multiply(n, R.reshape(g, R.shape([12, 1, 1])))",
+        "y = R.add(w, R.reshape(b, R.shape([12, 1, 1])))",
+    ),
+    "reshapes": (
+        "h = R.reshape(x, R.shape([24, 15]))",
+        "m = R.mean(h, axis=[1], keepdims=True)",
+        "c = R.subtract(h, m)",
+        "v = R.variance(h, axis=[1], keepdims=True)",
+        'e = R.add(v, R.const(0.01, "float16"))',
+        "s = R.sqrt(e)",
+        "n = R.divide(c, s)",
+        "o = R.reshape(n, R.shape([2, 12, 5, 3]))",
+        "w = R.multiply(o, R.reshape(g, R.shape([12, 1, 1])))",
+        "y = R.add(w, R.reshape(b, R.shape([12, 1, 1])))",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", HALF_FORMS)
+def test_half_precision_is_rounded_once(form: str) -> None:
+    """Scale and shift are of float32 too: the result is the float16 next to what float64 computes, or one beside it."""
+    parameters = "".join(f', {name}: R.Tensor((12,), "float16")' for name in "gb")
+    module = make(DATA.replace("float32", "float16") + parameters, *HALF_FORMS[form], result="y")
+    arrays = {name: array.astype("f2") for name, array in arrays_of(module).items()}
+    changed = raised(module, arrays)
+    names = [name for name in operators(changed) if name != "reshape"]
+    assert names == ["astype", "packager.normalize", "multiply", "add", "astype"]
+    x, g, b = (array.astype("f8") for array in arrays.values())
+    deviation = np.sqrt(x.var((2, 3), keepdims=True) + float(found(changed)[0].epsilon))
+    exact = (x - x.mean((2, 3), keepdims=True)) / deviation * g[:, None, None] + b[:, None, None]
+    (got,) = compute(expand_norms(changed), arrays.values())
+    assert got.dtype == np.float16
+    assert np.all(np.abs(got - exact) <= 0.51 * np.spacing(np.abs(exact).astype("f2")))
