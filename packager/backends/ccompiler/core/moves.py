@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import relax, tirx
 
 from packager.backends.base import Found
-from packager.backends.ccompiler.core.box_reshape import reshaped
 from packager.backends.ccompiler.core.boxes import CannotMoveError, Moved, concatenated, filled, whole
 from packager.backends.ccompiler.core.expressions import CTYPES
 from packager.backends.ccompiler.core.shapes import Extent, Shape, equal
@@ -107,11 +106,24 @@ class Broadcast:
         (moved,) = parts
         missing = len(self.shape) - len(moved.shape)
         if missing:
-            moved = reshaped(moved, Shape((*[1] * missing, *moved.shape)))
+            moved = _behind(moved, missing)
         for axis, extent in enumerate(self.shape):
             if not equal(extent, moved.shape[axis]):
                 moved = moved.repeated(axis, extent)
         return moved
+
+
+def _behind(moved: Moved, count: int) -> Moved:
+    """Return a tensor behind so many axes of extent 1; of a number, too, which is no reshape."""
+    boxes = (
+        replace(
+            box,
+            starts=(*[0] * count, *box.starts),
+            loops=tuple(replace(loop, axis=loop.axis + count) for loop in box.loops),
+        )
+        for box in moved.boxes
+    )
+    return Moved(Shape((*[1] * count, *moved.shape)), tuple(boxes))
 
 
 Move = Permute | Slice | Concat | Repeat | Pad | Broadcast

@@ -181,3 +181,11 @@ def test_what_follows_has_a_loop_of_its_own(tmp_path: Path) -> None:
     assert [function.symbol.split("_")[-1] for function in run.group.functions] == ["copy", "elementwise"]
     x = numbers((20, 19)) - 100
     np.testing.assert_array_equal(run(x), np.maximum(x.T, 0))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1, 3)])
+def test_broadcasts_alone(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """A number, too, which has no axes."""
+    run = Runner(partition([variable("x", shape)], lambda e, x: e(op.broadcast_to(x, [4, 2, 5, 3]))), tmp_path)
+    x = numbers(shape)
+    np.testing.assert_array_equal(run(x), np.broadcast_to(x, (4, 2, 5, 3)))
