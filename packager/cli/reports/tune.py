@@ -15,11 +15,9 @@ def tune_tables(result: TuneResult) -> list[Table]:
     place = f"{result.path} on {result.device}"
     tables = []
     if result.placement is not None:
-        columns = ("choice", "regions", "alternative", "us per run", "")
+        columns = ("choice", "regions", "us per run", "", "alternative")  # names of alternatives are long
         tables.append(Table(place, columns, tuple(_choices(result.placement))))
-        tables.append(
-            Table("Regions", ("choice", "problem"), tuple((c.name, c.problem) for c in result.placement.choices))
-        )
+        tables.append(_regions(result.placement))
     if result.functions or result.placement is None:
         columns = ("function", "calls", "candidate", "us per call", "")
         title = "Functions" if tables else place
@@ -29,6 +27,15 @@ def tune_tables(result: TuneResult) -> list[Table]:
     before, after = result.before_us, result.after_us
     run = (("before", f"{before:.1f} us"), ("after", f"{after:.1f} us"), ("ratio", f"{before / after:.3f}"))
     return [*tables, facts("A run", *run)]
+
+
+def _regions(placement: PlacementResult) -> Table:
+    """Return the table of what choices are about, and what a run loses with the best alternative but the chosen one."""
+    rows = []
+    for choice in placement.choices:
+        lost = "-" if choice.second_us is None else f"{choice.second_us:+.2f} us"
+        rows.append((choice.name, lost, choice.problem))
+    return Table("Choices", ("choice", "next best", "region"), tuple(rows))
 
 
 def _function(tuned: Tuned) -> Iterator[tuple[str, ...]]:
@@ -44,9 +51,7 @@ def _choices(placement: PlacementResult) -> Iterator[tuple[str, ...]]:
             first = (choice.name, str(choice.regions)) if index == 0 else ("", "")
             measured = "-" if way.slower_us is None else f"+{way.slower_us:.2f} +- {way.error_us:.2f}"
             shown = _marks(way.name, chosen=choice.chosen, greedy=choice.greedy)
-            if way.name == choice.chosen and choice.second_us is not None:
-                shown = shown.replace("chosen", f"chosen, {choice.second_us:+.2f} us for the next best")
-            yield (*first, way.name, measured, shown)
+            yield (*first, measured, shown, way.name)
 
 
 def _marks(name: str, **marks: str) -> str:

@@ -205,8 +205,9 @@ def test_the_tables(trials: dict[str, Path], cli: Cli) -> None:
     done = tune(cli, trials["apart"], "--seconds", 4)
     assert done.returncode == 0, done.stderr
     rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert rows[1] == "choice regions alternative us per run"
-    assert rows[2].startswith("choice_0 1 spina(sin) +0.00 +- 0.00 chosen")
+    assert rows[1] == "choice regions us per run alternative"
+    assert rows[2].startswith("choice_0 1 +0.00 +- 0.00 chosen")
+    assert rows[2].endswith("spina(sin)")
     assert any(row.startswith("chosen ") and " us 1.000 " in row for row in rows)
     assert any(row.startswith("spina > spinb ") and "greedy" in row for row in rows)
     assert done.stderr.startswith("plans: ")

@@ -145,6 +145,14 @@ def test_a_plan_that_is_as_fast_stays() -> None:
         assert found.winner.plan == "plan 0"
 
 
+def test_changes_that_gain_nothing_are_undone() -> None:
+    """Only the first place matters; whatever the evolution did to the others is noise."""
+    where = space([2] * 6)
+    for seed in range(10):
+        timer = Simulated(lambda vector: 100.0 - 10 * vector[0] + 30 * (sum(vector) == 6), 0.02, seed)
+        assert search(where, timer, Effort(seed=seed)).winner.vector == (1, 0, 0, 0, 0, 0)
+
+
 def test_functions_are_tried_after_choices_and_only_if_the_run_calls_them() -> None:
     where = space([2, 2, 3, 3], functions=2)
 
@@ -199,7 +207,7 @@ class TestDrift:
         found = search(self.where, Simulated(self.cost, clocks=lambda batch, _: 1.3 if batch == 2 else 1.0), Effort())
         assert found.winner.vector == steady.winner.vector
         assert found.drift.repeated == 1
-        assert "1 measurements were repeated" in found.warnings[0]
+        assert found.warnings == ()
 
     def test_clocks_that_change_within_a_batch(self) -> None:
         def clocks(batch: int, index: int) -> float:
@@ -219,7 +227,7 @@ class TestDrift:
             self.where, Simulated(self.cost, clocks=lambda batch, index: 1 + (index + batch) % 30 / 30), Effort()
         )
         assert self.cost(found.winner.vector) == pytest.approx(optimum(self.where, self.cost))
-        assert "drifted each time and count as they are" in found.warnings[-1]
+        assert "which drifted each time: " in found.warnings[-1]
 
 
 def test_children_are_new_and_differ_in_at_most_two_places() -> None:

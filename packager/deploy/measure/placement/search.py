@@ -13,7 +13,7 @@ import numpy as np
 
 from packager.deploy.measure.placement.proposals import Losses, Proposals
 from packager.deploy.measure.placement.space import Plan, Space, Vector
-from packager.deploy.measure.placement.timing import DRIFT, MOST_AT_ONCE, Drift, Ledger, Timer, Times
+from packager.deploy.measure.placement.timing import MOST_AT_ONCE, Drift, Ledger, Timer, Times
 from packager.deploy.measure.statistics import CERTAINTY, center, significantly_less
 
 PROBE_ROUNDS = 3
@@ -128,7 +128,7 @@ class _Search:
 
     @property
     def _final_work(self) -> int:
-        return (len(self.plans) + FINALISTS) * self.effort.final_rounds
+        return (len(self.plans) + FINALISTS + 1) * self.effort.final_rounds
 
     def _generation_work(self) -> int:
         return (1 + KEPT + self.effort.children) * self._child_rounds
@@ -239,6 +239,8 @@ class _Search:
         best_plan = min(plans, key=lambda vector: self.ledger.estimate(vector).ratio)
         fastest = self.ledger.measured()
         found = [vector for vector in fastest[: fastest.index(best_plan)] if vector not in plans][:FINALISTS]
+        if found and (simpler := self._simplified(found[0], best_plan)) not in (*plans, *found):
+            found.append(simpler)
         found.sort(key=lambda vector: sum(a != b for a, b in zip(vector, best_plan, strict=True)))
         order = [*plans, *found]
         times, winner = self._final(order, len(plans))
@@ -250,8 +252,17 @@ class _Search:
             places=tuple(self.places[index] for index in sorted(self.places)),
             vectors=len(self.ledger.measured()),
             drift=self.ledger.drift,
-            warnings=(*self.warnings, *_drift_warnings(self.ledger.drift)),
+            warnings=(*self.warnings, *self.ledger.drift.warnings),
         )
+
+    def _simplified(self, vector: Vector, plan: Vector) -> Vector:
+        """Return a vector without its changes of a plan that gained nothing beyond the noise in the descent."""
+        digits = list(vector)
+        for index, measured in self.places.items():
+            gain = measured.us[plan[index]] - measured.us[digits[index]]
+            if gain <= CERTAINTY * max(measured.errors[plan[index]], measured.errors[digits[index]]):
+                digits[index] = plan[index]
+        return tuple(digits)
 
     def _final(self, order: list[Vector], plans: int) -> tuple[Times, int]:
         text = f"final: {plans} plans and {len(order) - plans} others"
@@ -278,13 +289,3 @@ def _winner(times: Times) -> tuple[int, int]:
     """Return the first vector that is not slower than the fastest beyond the noise, and the fastest."""
     best = int(np.argmin(np.median(times, axis=0)))
     return next(index for index in range(best + 1) if not significantly_less(times[:, best], times[:, index])), best
-
-
-def _drift_warnings(drift: Drift) -> list[str]:
-    if drift.highest_us <= drift.lowest_us * (1 + DRIFT) and not drift.repeated and not drift.kept:
-        return []
-    text = (
-        f"the machine was not steady: a run of the first plan took {drift.lowest_us:.1f} to {drift.highest_us:.1f} us; "
-        f"{drift.repeated} measurements were repeated"
-    )
-    return [text + (f", {drift.kept} drifted each time and count as they are" if drift.kept else "")]

@@ -57,6 +57,17 @@ class Drift:
     repeated: int
     kept: int
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what a reader of the results should know."""
+        if self.highest_us <= self.lowest_us * (1 + DRIFT) and not self.kept:
+            return ()
+        text = (
+            f"the machine was not steady: a run of the first plan took {self.lowest_us:.1f} to "
+            f"{self.highest_us:.1f} us; batches measured again: {self.repeated}"
+        )
+        return (text + (f", which drifted each time: {self.kept}" if self.kept else ""),)
+
 
 class Ledger:
     """Measures batches of at most ``most`` vectors, with the reference in each, and remembers each vector's ratio."""
