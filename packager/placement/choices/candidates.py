@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from packager.backends.base import Target
-from packager.placement.choices.estimates import ROOFLINES, leftover_times
+from packager.placement.choices.estimates import ROOFLINES, OperatorTimes
 from packager.placement.choices.regions import Nodes
 from packager.placement.covers import CoverCandidate, cheapest_covers
 from packager.placement.outline import Group
@@ -47,12 +47,14 @@ class CoverFinder:
 
     def __init__(self, placer: Placer, candidates: Sequence[Candidate], device: str) -> None:
         self.placer = placer
-        self.leftover: Callable[[int], float] = leftover_times(placer, ROOFLINES[device])
+        self.times = OperatorTimes(placer, ROOFLINES[device])
         self.known = {(candidate.target.kind, candidate.group.nodes): candidate for candidate in candidates}
         self.targets: Mapping[str, Target] = {candidate.target.kind: candidate.target for candidate in candidates}
         self.by_node: dict[int, list[Candidate]] = {}
         for candidate in candidates:
             self.by_node.setdefault(min(candidate.group.nodes), []).append(candidate)
+        alone = (candidate.group for candidate in candidates if len(candidate.group.nodes) == 1)
+        self.anchors = frozenset[int]().union(*(group.nodes for group in alone if group.anchored))
         self.groups: dict[tuple[str, frozenset[int]], Group] = {}
 
     def cheapest(self, region: Nodes, count: int) -> list[tuple[tuple[str, Nodes], ...]]:
@@ -71,8 +73,18 @@ class CoverFinder:
         ]
         before = self.placer.grouping.predecessors
         predecessors = [[position[other] for other in before[node] if other in position] for node in region]
-        covers = cheapest_covers(predecessors, inside, lambda place: self.leftover(region[place]), count)
+        covers = cheapest_covers(
+            predecessors,
+            inside,
+            lambda place: self.times.leftover(region[place]),
+            count,
+            lambda _, producer, reader: self._joining(region[producer], region[reader]),
+        )
         return [tuple((c.backend, tuple(sorted(c.operators))) for c in cover.candidates) for cover in covers]
+
+    def _joining(self, producer: int, reader: int) -> float:
+        """Return the microseconds saved by one call for both: two anchors never are one."""
+        return 0.0 if {producer, reader} <= self.anchors else self.times.joining(producer)
 
     def join(self, region: Nodes, cover: Sequence[tuple[str, Nodes]]) -> list[tuple[str, Group]] | None:
         """Return the groups of a cover in a region: adjacent ones of a backend that merges are one.

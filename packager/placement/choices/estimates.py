@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,24 +35,32 @@ class Roofline:
 ROOFLINES = {"cpu": Roofline(5e4, 1e4, 1.0), "cuda": Roofline(2e8, 2e6, 2.0)}
 
 
-def leftover_times(placer: Placer, roofline: Roofline) -> Callable[[int], float]:
-    """Return a function that estimates the microseconds of a binding that the code generator compiles alone."""
-    known: dict[int, float] = {}
+class OperatorTimes:
+    """Estimates of single bindings; each is computed once."""
 
-    def microseconds(node: int) -> float:
-        if node not in known:
-            known[node] = _alone(placer, node, roofline)
-        return known[node]
+    def __init__(self, placer: Placer, roofline: Roofline) -> None:
+        self._placer = placer
+        self._roofline = roofline
+        self._costs: dict[int, Cost | None] = {}
 
-    return microseconds
+    def leftover(self, node: int) -> float:
+        """Return the microseconds of a binding that the code generator compiles alone."""
+        cost = self._cost(node)
+        return self._roofline.call if cost is None else self._roofline.microseconds(cost, leftover=True)
 
+    def joining(self, producer: int) -> float:
+        """Return the microseconds saved if a reader is in the producer's call: a call, and a result not stored."""
+        cost = self._cost(producer)
+        return self._roofline.call + (0.0 if cost is None else 2 * cost.bytes_written / self._roofline.bytes)
 
-def _alone(placer: Placer, node: int, roofline: Roofline) -> float:
-    if node in placer.graph.no_tensors or not _reads_tensors(placer, node):
-        return roofline.call
-    function: Any = cut(placer.graph, frozenset([node])).function
-    return roofline.microseconds(estimate_function(function, placer.names, placer.dims), leftover=True)
-
-
-def _reads_tensors(placer: Placer, node: int) -> bool:
-    return placer.graph.no_tensors.isdisjoint(placer.graph.reads[node])
+    def _cost(self, node: int) -> Cost | None:
+        """Return the cost of a binding alone; None if it has or reads what is no tensor."""
+        if node not in self._costs:
+            placer = self._placer
+            no_tensors = placer.graph.no_tensors
+            if node in no_tensors or not no_tensors.isdisjoint(placer.graph.reads[node]):
+                self._costs[node] = None
+            else:
+                function: Any = cut(placer.graph, frozenset([node])).function
+                self._costs[node] = estimate_function(function, placer.names, placer.dims)
+        return self._costs[node]

@@ -69,7 +69,7 @@ MERGED = Case(
         "spina -us=sin:90,cos:90,sinh:60,cosh:60",
     ),
     frozenset({"spinmerge(sin+cos)", "spina(sinh)", "spina(cosh)"}),
-    alternatives=64,
+    alternatives=32,
 )
 CASES = {"apart": APART, "coupled": COUPLED, "merged": MERGED}
 
@@ -202,7 +202,7 @@ def test_a_bound_on_the_time(trials: dict[str, Path], tmp_path: Path, cli: Cli) 
 
 
 def test_the_tables(trials: dict[str, Path], cli: Cli) -> None:
-    done = tune(cli, trials["apart"], "--seconds", 4)
+    done = tune(cli, trials["apart"])
     assert done.returncode == 0, done.stderr
     rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert rows[1] == "choice regions us per run alternative"

@@ -25,8 +25,27 @@ def identity(candidates: tuple[CoverCandidate, ...]) -> Identity:
     return frozenset(parts)
 
 
+def saving(backend: str | None, producer: int, reader: int) -> float:
+    """Return what joining saves, some other number for each edge and backend."""
+    return float((7 * producer + 3 * reader + len(backend or "")) % 5)
+
+
+def saved(predecessors: Predecessors, chosen: tuple[CoverCandidate, ...]) -> float:
+    """Return what joining saves in a cover."""
+    group = {number: index for index, candidate in enumerate(chosen) for number in candidate.operators}
+    total = 0.0
+    for reader, before in enumerate(predecessors):
+        for producer in set(before):
+            first, second = (chosen[group[n]] if n in group else None for n in (producer, reader))
+            if first is None and second is None:
+                total += saving(None, producer, reader)
+            elif first and second and first is not second and first.backend == second.backend and first.merges:
+                total += saving(first.backend, producer, reader)
+    return total
+
+
 def all_covers(
-    predecessors: Predecessors, candidates: list[CoverCandidate], leftover: list[float]
+    predecessors: Predecessors, candidates: list[CoverCandidate], leftover: list[float], joins: bool
 ) -> dict[Identity, float]:
     """Return the microseconds of each cover, by trying every set of disjoint candidates."""
     found: dict[Identity, float] = {}
@@ -36,6 +55,7 @@ def all_covers(
             covered = frozenset[int]().union(*(candidate.operators for candidate in chosen))
             left = sum(us for number, us in enumerate(leftover) if number not in covered)
             total = left + sum(candidate.microseconds for candidate in chosen)
+            total -= saved(predecessors, chosen) if joins else 0.0
             found[identity(chosen)] = min(total, found.get(identity(chosen), math.inf))
         for index, candidate in enumerate(rest):
             if all(candidate.operators.isdisjoint(other.operators) for other in chosen):
@@ -73,13 +93,13 @@ def regions(draw: st.DrawFn) -> tuple[Predecessors, list[CoverCandidate], list[f
 
 @pytest.mark.slow
 @settings(max_examples=600, deadline=None)
-@given(regions(), st.sampled_from([1, 2, 6, 1000]))
+@given(regions(), st.sampled_from([1, 2, 6, 1000]), st.booleans())
 def test_the_cheapest_covers_are_those_of_brute_force(
-    region: tuple[Predecessors, list[CoverCandidate], list[float]], count: int
+    region: tuple[Predecessors, list[CoverCandidate], list[float]], count: int, joins: bool
 ) -> None:
     predecessors, candidates, leftover = region
-    expected = all_covers(predecessors, candidates, leftover)
-    found = cheapest_covers(predecessors, candidates, leftover.__getitem__, count)
+    expected = all_covers(predecessors, candidates, leftover, joins)
+    found = cheapest_covers(predecessors, candidates, leftover.__getitem__, count, saving if joins else None)
     assert [cover.microseconds for cover in found] == sorted(expected.values())[:count]
     assert len({identity(cover.candidates) for cover in found}) == len(found)
     for cover in found:
@@ -118,6 +138,19 @@ def test_the_split_of_a_merging_backend_is_no_difference() -> None:
     assert len(found) == 2**4
     assert found[0] == Cover((whole,), 3.0)
     assert found[0].covered == {0, 1, 2, 3}
+
+
+def test_what_can_be_joined_comes_first() -> None:
+    """All candidates take as long as TVM: covers of few calls are cheaper, and cuts at small tensors."""
+    single = [CoverCandidate(frozenset({number}), kind, 5.0, kind == "m") for number in range(4) for kind in "am"]
+    found = cheapest_covers(CHAIN, single, lambda _: 5.0, 4, lambda _, producer, __: 1.0 + (producer != 1))
+    names = [
+        "".join(next((c.backend for c in cover.candidates if n in c.operators), "-") for n in range(4))
+        for cover in found
+    ]
+    assert set(names[:2]) == {"mmmm", "----"}
+    assert set(names[2:]) == {"mm--", "--mm"}
+    assert [cover.microseconds for cover in found] == [15.0, 15.0, 16.0, 16.0]
 
 
 @pytest.mark.parametrize(
@@ -170,10 +203,10 @@ def test_two_thousand_operators_take_seconds(predecessors: Predecessors, stride:
         if first + stride * (length - 1) < size
     ]
     start = time.process_time()
-    found = cheapest_covers(predecessors, candidates, lambda _: 2.0, 6)
+    found = cheapest_covers(predecessors, candidates, lambda _: 2.0, 6, lambda *_: 0.1)
     assert time.process_time() - start < 10
     assert len(found) == 6
-    assert found[0].microseconds == pytest.approx(0.9 * size)
+    assert found[0].microseconds <= 0.91 * size
 
 
 def test_a_cover_is_found_where_most_states_are_dead_ends() -> None:
