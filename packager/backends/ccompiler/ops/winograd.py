@@ -27,7 +27,7 @@ from packager.backends.ccompiler.core.operations import Operation, spatial
 from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_blocks
-from packager.backends.ccompiler.gemm.loop_nest import packer, pad
+from packager.backends.ccompiler.gemm.loop_nest import packer
 from packager.backends.ccompiler.gemm.tiles import tiles_of
 from packager.codegen.templates import render
 
@@ -61,6 +61,8 @@ VARIANTS = {2: Variant(2, (1.0,), 14, 64, 64), 4: Variant(4, (5 / 8, 3 / 2), 12,
 LEAST_TILES = 4
 MANY_TILES = 32
 HELD = 4 << 20
+# The pixels of a result, as a part of those of its tiles, below which groups of one panel are faster computed directly.
+LEAST_USED = 0.8
 
 
 def find_winograd(anchor: Operation, window: Window, groups: int, side: int) -> Variant | None:
@@ -82,7 +84,9 @@ def find_winograd(anchor: Operation, window: Window, groups: int, side: int) -> 
         return None
     variant = VARIANTS[side]
     size = variant.values * window.size[0] * inner * _padded(outer) * groups * 4
-    is_worth_it = depth * prod(ceil_div(each, side) for each in sides) >= (LEAST_TILES if size <= HELD else MANY_TILES)
+    tiles = prod(-(-each // side) for each in sides)
+    is_used = groups == 1 or inner > COLUMNS or prod(sides) >= LEAST_USED * tiles * side**2
+    is_worth_it = is_used and depth * tiles >= (LEAST_TILES if size <= HELD else MANY_TILES)
     return variant if is_worth_it else None
 
 
@@ -173,15 +177,12 @@ def _even(count: int, most: int) -> int:
 
 
 def transform(array: Array, variant: Variant, groups: int = 1) -> Array:
-    """Return weights [groups * O, ..., 3, 3, I] transformed, as [values, groups * O / 16, ... * I, 16]."""
+    """Return weights [groups * O, ..., 3, 3, I] transformed, as [groups, values, O / 16, ... * I, 16]."""
     outer, inner = array.shape[0], array.shape[-1]
     matrix: Any = filter_matrix(variant)
-    filters = np.asarray(array, np.float64).reshape(outer, -1, 3, 3, inner)
-    values = np.einsum("ak,ozklc,bl->abzco", matrix, filters, matrix, optimize=True)
-    steps, columns = filters.shape[1] * inner, outer // groups
-    apart = pad(values.astype(np.float32).reshape(variant.values, steps, groups, columns), (1, 1, 1, COLUMNS))
-    shape = (variant.values, steps, groups * apart.shape[-1])
-    return packer(shape, 1)(apart.reshape(shape))
+    filters = np.asarray(array, np.float64).reshape(groups, outer // groups, -1, 3, 3, inner)
+    values = np.einsum("ak,gozklc,bl->gabzco", matrix, filters, matrix, optimize=True)
+    return packer((groups * variant.values, filters.shape[2] * inner, outer // groups), 1)(values.astype(np.float32))
 
 
 def filter_matrix(variant: Variant) -> Array:
