@@ -19,14 +19,19 @@ CanPlace = Callable[[Operation], bool]  # whether what an anchor makes can be wr
 
 
 def find_placeable(operations: Sequence[Operation], results: Sequence[Tensor], can_place: CanPlace) -> frozenset[int]:
-    """Return the tensors that permutations of whole parts of rows make of what only they read of such anchors."""
+    """Return the tensors that permutations of whole parts of rows make of what only they read of such anchors.
+
+    The last axis moves only in results: what would move them further moves rows as they are.
+    """
     made = {operation.result.index: operation for operation in operations}
     readers = _readers(operations)
     kept = {tensor.index for tensor in results}
     found = []
     for operation in operations:
         move = operation.attributes
-        if not isinstance(move, Permute) or move.axes[-1] != len(move.axes) - 1 or equal(operation.result.shape[-1], 1):
+        if not isinstance(move, Permute) or equal(operation.uses[0].shape[-1], 1):
+            continue
+        if move.axes[-1] != len(move.axes) - 1 and not (operation.result.index in kept and _is_transpose(move)):
             continue
         source = operation.uses[0].tensor.index
         if readers[source] > 1 or source in kept:
@@ -38,6 +43,12 @@ def find_placeable(operations: Sequence[Operation], results: Sequence[Tensor], c
         if anchor is not None and can_place(anchor):
             found.append(operation.result.index)
     return frozenset(found)
+
+
+def _is_transpose(move: Permute) -> bool:
+    """Whether the last axis moves, and the others keep their order."""
+    rank = len(move.axes)
+    return [axis for axis in move.axes if axis != rank - 1] == list(range(rank - 1))
 
 
 def _readers(operations: Sequence[Operation]) -> dict[int, int]:

@@ -38,10 +38,30 @@ class Placed:
         """The elements of a row that stay together."""
         return self.extents[-1]
 
-    def offset(self, row: str, start: str) -> str:
-        """Return C for where the part of a row lies that begins at ``start``."""
-        rows = _terms(row, self.extents[: self.outer], self.pitches[: self.outer])
-        return " + ".join([*rows, *_terms(start, self.extents[self.outer :], self.pitches[self.outer :])])
+    def pointer(self, memory: str) -> str:
+        """Return C for where the part of row ``row`` is stored that begins at ``start``."""
+        rows = _terms("row", self.extents[: self.outer], self.pitches[: self.outer])
+        return " + ".join([memory, *rows, *_terms("start", self.extents[self.outer :], self.pitches[self.outer :])])
+
+
+@dataclass(frozen=True)
+class Turned:
+    """A ``source`` that is never stored, but its transpose in ``target``: rows that follow each other along ``pixels``.
+
+    Rows are ``pixels`` of images, which are ``image`` elements apart in the target, columns ``column`` elements. A row
+    is computed in ``buffer``, C that points to its part, from where a block of rows is transposed.
+    """
+
+    source: Tensor
+    target: Tensor
+    pixels: Extent
+    image: Extent
+    column: Extent
+    buffer: str = ""
+
+    def pointer(self, memory: str) -> str:  # noqa: ARG002  # as Placed has it
+        """Return C for where the part of row ``row`` is computed."""
+        return self.buffer
 
 
 def _terms(index: str, extents: Sequence[Extent], pitches: Sequence[Extent]) -> list[str]:
@@ -55,8 +75,8 @@ def _terms(index: str, extents: Sequence[Extent], pitches: Sequence[Extent]) -> 
     return terms
 
 
-def find_placed(operation: Operation, rows: Extent) -> Placed | None:
-    """Return how a copy moves parts of so many rows; None if it does something else, or moves single elements."""
+def find_placed(operation: Operation, rows: Extent) -> Placed | Turned | None:
+    """Return how a copy moves parts of so many rows, or transposes them; None if it does something else."""
     if not isinstance(operation.attributes, Copy) or len(operation.attributes.pieces) != 1:
         return None
     (piece,) = operation.attributes.pieces
@@ -64,12 +84,24 @@ def find_placed(operation: Operation, rows: Extent) -> Placed | None:
     loops = _in_source_order(piece.loops)
     extents = tuple(loop.extent for loop in loops)
     whole = equal(piece.offset, 0) and equal(piece.start, 0) and equal(product(extents), product(source.shape))
-    if piece.source is None or not whole or len(loops) < 2 or not equal(loops[-1].target, 1):
+    if piece.source is None or not whole or len(loops) < 2:
         return None
+    if not equal(loops[-1].target, 1):
+        return _find_turned(operation, loops, rows)
     outer = next((axis for axis in range(1, len(loops)) if equal(product(extents[:axis]), rows)), None)
     if outer is None:
         return None
     return Placed(source, operation.result, extents, tuple(loop.target for loop in loops), outer)
+
+
+def _find_turned(operation: Operation, loops: Sequence[Loop], rows: Extent) -> Turned | None:
+    """Return how loops in the order of the source transpose float32 rows; None if they do something else."""
+    *images, pixel, column = loops
+    is_transpose = equal(product(loop.extent for loop in (*images, pixel)), rows) and equal(pixel.target, 1)
+    if not is_transpose or len(images) > 1 or operation.result.dtype != "float32":
+        return None
+    source, image = operation.uses[0].tensor, images[0].target if images else product(operation.result.shape)
+    return Turned(source, operation.result, pixel.extent, image, column.target)
 
 
 def _in_source_order(loops: Sequence[Loop]) -> list[Loop]:

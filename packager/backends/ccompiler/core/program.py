@@ -9,7 +9,7 @@ import numpy as np
 
 from packager.backends.ccompiler.core.expressions import CTYPES, expression, literal
 from packager.backends.ccompiler.core.operations import CannotRender, Literal, Operation, Tensor, Use
-from packager.backends.ccompiler.core.placed import Placed
+from packager.backends.ccompiler.core.placed import Placed, Turned
 from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, equal, product
 from packager.backends.ccompiler.core.stages import is_full, mask_of, split_rows
 
@@ -36,7 +36,7 @@ def make_program(
     stored: Sequence[Tensor],
     pointer_of: Callable[[Tensor, bool], str],
     last: tuple[Use, str] | None = None,
-    placed: Placed | None = None,
+    placed: Placed | Turned | None = None,
 ) -> Program:
     """Return the statements that compute ``operations``, and store the results among ``stored``.
 
@@ -75,7 +75,7 @@ class _Writer:
         inner: Extent,
         pointer_of: Callable[[Tensor, bool], str],
         only_converted: Set[int],
-        placed: Placed | None,
+        placed: Placed | Turned | None,
     ) -> None:
         self.inner = inner
         self.placed = placed
@@ -145,10 +145,10 @@ class _Writer:
         name = f"o{tensor.index}"
         is_placed = self.placed is not None and self.placed.source.index == tensor.index
         memory = self.pointer_of(self.placed.target if self.placed and is_placed else tensor, True)
-        place = _sum(_row("row", self.inner), "start")
-        place = self.placed.offset("row", "start") if self.placed and is_placed else place
+        place = _sum(memory, _row("row", self.inner), "start")
+        place = self.placed.pointer(memory) if self.placed and is_placed else place
         ctype = CTYPES[tensor.dtype].stored
-        self.pointers[f"{ctype} *{name} = {memory} + {place};"] = None
+        self.pointers[f"{ctype} *{name} = {place};"] = None
         place = f"{name}[j]"
         if tensor.dtype == "float16":
             self.narrowed.append(name)

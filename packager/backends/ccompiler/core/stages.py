@@ -20,7 +20,7 @@ from packager.backends.ccompiler.core.operations import (
     Use,
 )
 from packager.backends.ccompiler.core.permutations import interleaves
-from packager.backends.ccompiler.core.placed import Placed
+from packager.backends.ccompiler.core.placed import Placed, Turned
 from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, product
 from packager.backends.ccompiler.core.statistics import Statistics, statistics_of
 from packager.graph.normalize import attributes_of_call
@@ -36,7 +36,7 @@ class Stage:
     rows: Extent
     inner: Extent
     stored: tuple[Tensor, ...]
-    placed: Placed | None = None
+    placed: Placed | Turned | None = None
 
 
 @dataclass

@@ -83,6 +83,11 @@ class Blocks:
         return "first + r"
 
     @property
+    def following(self) -> str:
+        """C for the rows of a block from row ``r`` on that follow each other in the result."""
+        return "count - r"
+
+    @property
     def place(self) -> str:
         """C that declares the ``first`` row of block ``block``, and the ``count`` of its rows."""
         run, per = c_text(self.run), c_text(self.per_run)

@@ -93,6 +93,11 @@ class LineBlocks:
         return f"first + r / places * {c_text(self.places)} + r % places" if self.tops else "first + r"
 
     @property
+    def following(self) -> str:
+        """C for the rows of a block from row ``r`` on that follow each other in the result."""
+        return "places - r % places" if self.tops else "count - r"
+
+    @property
     def place(self) -> str:
         """C that declares where block ``block`` is, the ``first`` of its rows, and the ``count`` of its rows."""
         places, parts, together = c_text(self.places), c_text(self.parts), c_text(self.together)

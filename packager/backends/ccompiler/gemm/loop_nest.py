@@ -16,7 +16,7 @@ from packager.backends.ccompiler.core.expressions import as_result
 from packager.backends.ccompiler.core.functions import FunctionDraft
 from packager.backends.ccompiler.core.machine import COLUMNS, Kind, Other
 from packager.backends.ccompiler.core.operations import Operation, Tensor
-from packager.backends.ccompiler.core.placed import Placed
+from packager.backends.ccompiler.core.placed import Placed, Turned
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import CHUNK, Blocks, Data, gathered, sum_of
@@ -74,13 +74,17 @@ def add_product(
     most = min(SPAN, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN
     pitch = band if other else most + COLUMNS
     rows_first = not equal(bands, 1) and (result is not None or sizes.shared or _rows_first(sizes))
-    pieces = _pieces(stage.placed, sizes, band) if stage.placed else None
+    pieces = _pieces(stage.placed, sizes, band) if isinstance(stage.placed, Placed) else None
+    turned = stage.placed if isinstance(stage.placed, Turned) else None
+    if turned:
+        stage = replace(stage, placed=replace(turned, buffer=f"c + r * {pitch}"))
     place = f"c[r * {pitch} + {'piece + ' if pieces else ''}j]"
     total = f"o{result.index}[j]" if result else as_result(place, anchor.result.dtype)
     program = None if sizes.target or (result and not stage.after) else draft.program(stage, total)
     values = {
         "program": program,
         "pieces": pieces,
+        "turned": _turned(turned, draft) if turned else None,
         "kind": kind,
         "sizes": sizes,
         "w": weights,
@@ -114,6 +118,12 @@ def add_product(
     tiles = tiles_of(group.machine, kind, counts, columns, band, grouped=data.grouped)
     made = other.made_of if other else tiles
     draft.finish(name, extent, values, made, product((sizes.batch, sizes.depth, columns)))
+
+
+def _turned(turned: Turned, draft: FunctionDraft) -> dict[str, str]:
+    """Return C for where a block is transposed to."""
+    numbers = {"pixels": turned.pixels, "image": turned.image, "column": turned.column}
+    return {"target": draft.tensor(turned.target, True), **{name: c_text(each) for name, each in numbers.items()}}
 
 
 def _pieces(placed: Placed, sizes: Product, band: int) -> str:

@@ -138,3 +138,40 @@ def test_winograd(
     wanted = np.maximum(convolved(data, weights, attributes) + bias.reshape(-1, *[1] * (rank - 2)), 0)
     got = run(data.transpose(channels_last), weights.transpose(channels_last), bias).transpose(to_first(rank))
     assert np.abs(got - wanted).max() < {2: 1e-6, 4: 1e-5}[side] * np.abs(wanted).max()
+
+
+# Shapes of data and filters, attributes: results that are written with channels first.
+TURNED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "pixels of several images": ((3, 20, 9, 11), (37, 20, 1, 1), {}),
+    "columns of several bands": ((1, 24, 130), (301, 24, 1), {}),
+    "far apart": ((1, 16, 256), (40, 16, 1), {}),
+    "strided": ((2, 24, 13, 17), (40, 24, 3, 3), {"strides": (2, 2), "padding": (1, 1, 1, 1)}),
+    "cut": ((1, 16, 23, 29), (24, 16, 3, 3), {"dilation": (8, 8), "padding": (8, 8, 8, 8)}),
+    "groups": ((2, 32, 11, 12), (32, 4, 3, 3), {"groups": 8, "padding": (1, 1, 1, 1)}),
+    "few filters": ((2, 48, 11, 13), (3, 48, 5, 5), {"padding": (2, 2, 2, 2)}),
+    "volume": ((2, 6, 4, 5, 9), (20, 6, 2, 3, 3), {"padding": (0, 1, 1, 1, 1, 1)}),
+}
+
+
+@pytest.mark.parametrize("march", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("case", TURNED)
+def test_results_are_transposed_block_by_block(case: str, march: str, tmp_path: Path) -> None:
+    if march == "x86-64-v4" and not has_avx512():
+        pytest.skip("this machine has no AVX-512")
+    shape, filters, attributes = TURNED[case]
+    rank = len(shape)
+    layout, kernel_layout = LAST[rank]
+    layouts = {"data_layout": layout, "kernel_layout": kernel_layout, "out_layout": layout}
+    arguments = [variable("x", [shape[axis] for axis in to_last(rank)])]
+    arguments += [variable("w", [filters[axis] for axis in to_last(rank)]), variable("b", filters[:1])]
+
+    def body(e, x, w, b):
+        made = e(getattr(op.nn, f"conv{rank - 2}d")(x, w, **attributes, **layouts))
+        return e(op.permute_dims(e(op.nn.relu(e(op.add(made, b)))), to_first(rank)))
+
+    run = Runner(partition(arguments, body, [1, 2]), tmp_path, f"ccompiler -march={march}")
+    assert len(run.group.functions) == 1
+    data, weights, bias = random(shape), random(filters), random(filters[:1])
+    wanted = np.maximum(convolved(data, weights, attributes) + bias.reshape(-1, *[1] * (rank - 2)), 0)
+    got = run(data.transpose(to_last(rank)), weights.transpose(to_last(rank)), bias)
+    close(got, wanted, math.prod(filters[1:]))
