@@ -19,7 +19,7 @@ CHUNK = 1024
 COPIED = 256
 # K steps of a sum, before it is added to others: its rounding errors grow with its length, those of adding sums with
 # their number. Longer sums saved at most a hundredth of the time, with AVX-512.
-SUM = 96
+SUM = 128
 # Short stretches share a sum of so many steps: a transposed convolution's of few channels, elsewhere a sum per tap.
 SHARED_SUM = 64
 # Padding between the rows of a buffer, so that they do not alias in the L1 cache.
