@@ -54,7 +54,7 @@ def _keep_to(groups: Queue[Cores]) -> None:
     torch.set_num_threads(CORES)  # it has counted all the cores of the machine
 
 
-def _pool(groups: Sequence[Cores]) -> ProcessPoolExecutor:
+def process_pool(groups: Sequence[Cores]) -> ProcessPoolExecutor:
     """Return a process for each group of cores, kept to it."""
     context = get_context("spawn")
     waiting: Queue[Cores] = context.Queue()
@@ -92,7 +92,7 @@ def compare_one(name: str, build_s: float, arguments: argparse.Namespace, speeds
     return records
 
 
-def _each(futures: Mapping[Future[T], str]) -> Iterator[tuple[str, T]]:
+def as_they_end(futures: Mapping[Future[T], str]) -> Iterator[tuple[str, T]]:
     """Return models and what was computed for them, as they end; what fails is told and left out."""
     for future in as_completed(futures):
         try:
@@ -114,14 +114,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for_builds, for_turns = core_groups()
     measured: list[Record] = []
     result = compare.report(kept, measured, arguments.engines)
-    with _pool(for_builds) as pool:
+    with process_pool(for_builds) as pool:
         builds = {
             pool.submit(build, name, workdir, tuple(arguments.target)): name for name in compare.wanted(arguments)
         }
-        seconds = dict(_each(builds))
-    with _pool(for_turns) as pool:
+        seconds = dict(as_they_end(builds))
+    with process_pool(for_turns) as pool:
         turns = {pool.submit(compare_one, name, build_s, arguments, speeds): name for name, build_s in seconds.items()}
-        for name, records in _each(turns):
+        for name, records in as_they_end(turns):
             measured += records
             places = [(name, threads) for threads in arguments.threads]
             kept = [other for other in kept if (other["model"], other["threads"]) not in places] + records

@@ -1,0 +1,163 @@
+"""Placement by measurement: what a trial finds, beside the greedy placement and each backend alone.
+
+    python -m benchmarks.zoo.placement --threads 1
+
+For each model: a trial is built and measured (``packager tune``), the model is built again with the records, and as a
+greedy bundle, and with each backend alone. Then all of these run in turns in one process. A model has cores of its own,
+as in ``benchmarks.zoo.many_cores``. Models are those of the zoo, and of ``benchmarks.cpu`` by their names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import packager
+from benchmarks.cpu import models as cpu_models
+from benchmarks.harness.measure import Report, Threshold, add_turns, finish, make_parser, versions
+from benchmarks.harness.turns import Model
+from benchmarks.zoo.many_cores import as_they_end, core_groups, process_pool
+from benchmarks.zoo.models import ZOO, make
+from packager.deploy.measure.tune import tune
+
+Record = dict[str, Any]
+BACKENDS = ("ccompiler",)
+HEADER = ("model", "threads", "choices", "vectors", "placed / greedy", "placed / best alone", "tune s", "changed")
+
+
+def _model(name: str, workdir: Path) -> Model:
+    return make(name, workdir / "zoo") if name in ZOO else cpu_models.make(name, 1, workdir / "models")
+
+
+def place_one(name: str, workdir: Path, backends: Sequence[str], arguments: argparse.Namespace) -> list[Record]:
+    """Find the placement of a model for each number of threads, and measure what is linked with it in turns."""
+    model, folder = _model(name, workdir), workdir / "placement" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    records, every = [], ["llvm", *backends]
+    trial = packager.build(model.path, folder / "trial.so", targets=every, place="trial")
+    alone = {"llvm alone": ["llvm"]} | ({f"{kind} alone": ["llvm", kind] for kind in backends} if backends[1:] else {})
+    others = {"greedy": packager.build(model.path, folder / "greedy.so", targets=every)}
+    for label, targets in alone.items():
+        others[label] = packager.build(model.path, folder / f"{label.split()[0]}.so", targets=targets)
+    for threads in arguments.threads:
+        start = time.perf_counter()
+        found = tune(trial, threads=threads, seconds=arguments.seconds)
+        seconds = time.perf_counter() - start
+        file = folder / f"records_{threads}.json"
+        file.write_bytes(found.records.to_json())
+        placed = packager.build(model.path, folder / f"placed_{threads}.so", targets=every, place=file)
+        times = run_in_turns({"placed": placed, **others}, model, threads, arguments)
+        assert found.placement is not None
+        records.append(
+            {
+                "model": name,
+                "threads": threads,
+                "us": times,
+                "vectors": found.placement.vectors,
+                "choices": len(found.placement.choices),
+                "changed": {c.problem: c.chosen for c in found.placement.choices if c.chosen != c.greedy},
+                "measured": {"chosen": found.placement.us} | {plan.name: plan.us for plan in found.placement.plans},
+                "tune_s": seconds,
+                "bytes": {label: path.stat().st_size for label, path in {"trial": trial, "placed": placed}.items()},
+            }
+        )
+    return records
+
+
+def run_in_turns(
+    bundles: Mapping[str, Path], model: Model, threads: int, arguments: argparse.Namespace
+) -> dict[str, float]:
+    """Return microseconds of a run of each bundle: the median over rounds of the fastest of a turn.
+
+    One that takes twice as long as the fastest sits out after the first round.
+    """
+    taken: dict[str, list[float]] = {label: [] for label in bundles}
+    loaded = {label: packager.load(path, threads=threads) for label, path in bundles.items()}
+    sessions = {label: bundle.session() for label, bundle in loaded.items()}
+    outputs = {label: session.run(model.inputs) for label, session in sessions.items()}
+    runs = {label: session.bind(model.inputs, outputs[label]) for label, session in sessions.items()}
+    for number in range(arguments.rounds):
+        best = min((taken[label][0] for label in runs if taken[label]), default=math.inf)
+        order = [label for label in runs if number == 0 or taken[label][0] < 2 * best]
+        for label in order[number % len(order) :] + order[: number % len(order)]:
+            end, fastest = time.perf_counter() + arguments.block, math.inf
+            while time.perf_counter() < end:
+                start = time.perf_counter()
+                runs[label]()
+                fastest = min(fastest, time.perf_counter() - start)
+            taken[label].append(fastest * 1e6)
+    for label in bundles:
+        got, wanted = (next(iter(outputs[key].values())) for key in (label, "greedy"))
+        np.testing.assert_allclose(got, wanted, rtol=1e-2, atol=1e-2, err_msg=label)
+        sessions[label].close()
+        loaded[label].close()
+    return {label: statistics.median(times) for label, times in taken.items()}
+
+
+def report(records: Sequence[Record]) -> Report:
+    """Return the table: ratios above 1 say that the placed bundle is faster."""
+    rows, greedy, best = [], [], []
+    for record in records:
+        us = record["us"]
+        greedy.append(us["greedy"] / us["placed"])
+        best.append(min(time for label, time in us.items() if label != "placed") / us["placed"])
+        changed = ", ".join(dict.fromkeys(record["changed"].values()))
+        rows.append(
+            (
+                record["model"],
+                str(record["threads"]),
+                str(record["choices"]),
+                str(record["vectors"]),
+                f"{greedy[-1]:.3f}",
+                f"{best[-1]:.3f}",
+                f"{record['tune_s']:.0f}",
+                changed[:60] or "-",
+            )
+        )
+    thresholds = [
+        Threshold("least placed / best of greedy and each backend alone", min(best, default=math.nan), 0.99, "", True),
+        Threshold("greatest gain over the greedy placement", max(greedy, default=math.nan), 1.05, "", True),
+    ]
+    return Report(
+        title="Placement by measurement on the CPU, in turns (above 1: the placed bundle is faster)",
+        header=HEADER,
+        rows=rows,
+        figures={"configurations": list(records)},
+        thresholds=thresholds,
+    )
+
+
+def main() -> int:
+    """Place all models, and report."""
+    parser = make_parser("placement", "Placement by measurement, on the CPU.")
+    names = [*dict.fromkeys([*cpu_models.MODELS, *ZOO])]
+    parser.add_argument("--models", nargs="+", choices=names, metavar="MODEL", default=names, help="default: all")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1], help="default: 1")
+    parser.add_argument("--backends", nargs="+", default=[*BACKENDS], help="beside llvm; default: ccompiler")
+    parser.add_argument("--seconds", type=float, default=20, help="of tune; default: 20")
+    add_turns(parser, rounds=15, block_s=0.05)
+    arguments = parser.parse_args()
+    versions()
+    found: list[Record] = []
+    _, groups = core_groups()
+    with process_pool(groups) as pool:
+        every = {
+            pool.submit(place_one, name, arguments.workdir, tuple(arguments.backends), arguments): name
+            for name in arguments.models
+        }
+        for _, records in as_they_end(every):
+            found += records
+    found.sort(key=lambda record: (names.index(record["model"]), record["threads"]))
+    return finish(report(found), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
