@@ -146,6 +146,24 @@ def find_placement(records: Records, model: str, revision: str, threads: int | N
     return found[0]
 
 
+def choices_of_others(records: Records, revision: str, problems: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return problem -> alternative as measured in other models by code of this revision, of those with these
+    alternatives.
+
+    Where models disagree, the first by their hashes decides. Raises UsageError for records of several devices.
+    """
+    fitting = [placement for placement in records.placements if placement.revision == revision]
+    found: dict[str, str] = {}
+    for placement in reversed(fitting):
+        found |= {p: way for p, way in placement.choices.items() if way in problems.get(p, ())}
+    if found and len({(placement.device, placement.threads) for placement in fitting}) > 1:
+        raise UsageError(
+            "the records hold placements of other models for several devices or numbers of threads",
+            hint="keep those of one, remove the others",
+        )
+    return found
+
+
 def chosen_alternatives(placement: MeasuredPlacement, problems: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return problem -> alternative of a placement, for problems with these alternatives.
 

@@ -47,12 +47,12 @@ class Leftover:
 
 @dataclass(frozen=True)
 class ExplainedRegion:
-    """A class of equal regions: how many there are, its alternatives by name, and that of the order of Targets."""
+    """A class of equal regions: how many there are, its alternatives by name, and which of them are linked."""
 
     problem: str
     count: int
     alternatives: tuple[str, ...]
-    greedy: str
+    linked: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _explain(
     request: Request, imported: ImportedModel, assumed: Mapping[str, tuple[int, int]], candidates: bool
 ) -> Explanation:
     from packager.lower.lowering import lower
-    from packager.placement.place import partition
+    from packager.pipeline.place import place
     from packager.placement.preparation import preparation_for
     from packager.placement.table import partition_table
     from packager.transforms.prepare import prepare
@@ -131,9 +131,9 @@ def _explain(
     try:
         specialized, device = request.targets.specialized, request.targets.device
         prepared = prepare(imported, preparation_for(specialized), device)
-        placement = partition(prepared, specialized, None)
+        placement = place(request, prepared)
         table = partition_table(placement, request.targets.generator.kind)
-        leftovers = _leftovers(request, placement, table["rest"])
+        leftovers = _leftovers(request, placement, table["rest"]) if request.place != "trial" else ()
         choices = _choices(request, prepared) if candidates else None
         parts = _parts(lower(placement.model, device), device)
     except ModelError as error:
@@ -162,12 +162,13 @@ def _explain(
 
 
 def _choices(request: Request, prepared: PreparedModel) -> ExplainedChoices:
-    from packager.pipeline.place import choosing_of
+    from packager.pipeline.place import choose_for, choosing_of
     from packager.placement.choices.partition import find_choices
     from packager.placement.placer import Placer
 
     origin = Placer(prepared)
     found = find_choices(prepared, origin, choosing_of(request))
+    chosen = choose_for(request)(found.classes.model, found.regions)
     return ExplainedChoices(
         matches={kind: len(matches) for kind, matches in origin.candidates.items()},
         layouts=tuple(layout.name for layout in found.layouts),
@@ -176,9 +177,9 @@ def _choices(request: Request, prepared: PreparedModel) -> ExplainedChoices:
                 region.problem,
                 len(region.regions),
                 tuple(way.name for way in region.alternatives),
-                region.alternatives[region.greedy].name,
+                tuple(region.alternatives[number].name for number in numbers),
             )
-            for region in found.regions
+            for region, numbers in zip(found.regions, chosen, strict=True)
         ),
     )
 
@@ -220,15 +221,22 @@ def _leftovers(request: Request, placement: Placement, rest: Mapping[str, int]) 
         Leftover(
             operator,
             count,
-            {kind: _reason(operator, names, undone.get((kind, operator))) for kind, names in roots.items()},
+            {
+                kind: _reason(operator, names, undone.get((kind, operator)), recorded=request.place != "greedy")
+                for kind, names in roots.items()
+            },
         )
         for operator, count in Counter(rest).most_common()
     )
 
 
-def _reason(operator: str, names: set[str | None], undone: str | None) -> str:
+def _reason(operator: str, names: set[str | None], undone: str | None, *, recorded: bool) -> str:
     if undone is not None:
         return f"takes this operator, but not in such partitions: {undone}"
+    if operator in names and recorded:
+        return (
+            "takes this operator, but not where the records leave it to others, nor with any shapes, types or neighbors"
+        )
     if operator in names:
         return "takes this operator, but not with these shapes, types, attributes or neighbors"
     return "has no pattern that ends with this operator"

@@ -4,32 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from packager.backends.base import Context, Target
 from packager.backends.registry import distribution
 from packager.bundle.hashing import digest, digest_of_folder
-from packager.bundle.tuning_records import chosen_alternatives, find_placement, read_records
+from packager.bundle.tuning_records import choices_of_others, chosen_alternatives, find_placement, read_records
 from packager.ir.model import PreparedModel
 from packager.pipeline.cache_key import package_versions
 from packager.pipeline.request import MAX_ALTERNATIVES, Request
-from packager.placement.choices.partition import Choose, Choosing, Region, every_alternative, partition_choices
+from packager.placement.choices.partition import (
+    Choose,
+    Choosing,
+    Region,
+    every_alternative,
+    greedy_alternatives,
+    partition_choices,
+)
 from packager.placement.place import Placement, compile_with, partition
 from packager.resources import PACKAGE, folder
 from packager.version import __version__
 
-MakeContext = Callable[[Target], Context]
 
+def place(
+    request: Request, prepared: PreparedModel, make_context: Callable[[Target], Context] | None = None
+) -> Placement:
+    """Place a prepared model as the request says; without contexts to compile in it is a dry run.
 
-def place(request: Request, prepared: PreparedModel, make_context: MakeContext) -> Placement:
-    """Place a prepared model as the request says. Raises BackendError, UsageError and any error of a backend."""
-    targets, compile_partitions = request.targets.specialized, compile_with(make_context)
+    Raises BackendError, UsageError and any error of a backend.
+    """
+    compile_partitions = None if make_context is None else compile_with(make_context)
     if request.place == "greedy":
-        return partition(prepared, targets, compile_partitions)
-    choosing = choosing_of(request)
-    if request.place == "trial":
-        return partition_choices(prepared, choosing, compile_partitions, every_alternative, "trial")
-    choose = _recorded(Path(request.place), choosing.revision)
-    return partition_choices(prepared, choosing, compile_partitions, choose, "records")
+        return partition(prepared, request.targets.specialized, compile_partitions)
+    rule: Literal["trial", "records"] = "trial" if request.place == "trial" else "records"
+    return partition_choices(prepared, choosing_of(request), compile_partitions, choose_for(request), rule)
+
+
+def choose_for(request: Request) -> Choose:
+    """Return what chooses the alternatives that are linked: the greedy ones, all, or those of the records."""
+    if isinstance(request.place, Path):
+        return _recorded(request.place, revision_of(request))
+    return every_alternative if request.place == "trial" else greedy_alternatives
 
 
 def choosing_of(request: Request) -> Choosing:
@@ -44,14 +59,20 @@ def choosing_of(request: Request) -> Choosing:
 
 
 def _recorded(path: Path, revision: str) -> Choose:
-    """Return a function that chooses as a file of records says, and greedily where that knows no other alternative."""
+    """Return a function that chooses as a file of records says, and greedily where that knows no other alternative.
+
+    Of a model that was not measured, regions are placed as equal ones of other models were.
+    """
 
     def choose(model: str, regions: Sequence[Region]) -> list[list[int]]:
-        placement = find_placement(read_records([path]), model, revision)
+        records = read_records([path])
         names = {region.problem: [way.name for way in region.alternatives] for region in regions}
-        measured = {r.problem for r in regions if r.layouts > 1} | placement.choices.keys()
-        known = {problem: ways for problem, ways in names.items() if problem in measured}
-        chosen = chosen_alternatives(placement, known)
+        known = any(placement.model == model for placement in records.placements)
+        chosen = {} if known else choices_of_others(records, revision, names)
+        if not chosen:
+            placement = find_placement(records, model, revision)
+            measured = {r.problem for r in regions if r.layouts > 1} | placement.choices.keys()
+            chosen = chosen_alternatives(placement, {p: ways for p, ways in names.items() if p in measured})
         return [[names[r.problem].index(chosen[r.problem])] if r.problem in chosen else [r.greedy] for r in regions]
 
     return choose
@@ -70,7 +91,5 @@ def revision_of(request: Request) -> str:
 
 def _code_of(kind: str) -> str:
     """Return a hash of the code of one of packager's backends, and of its templates."""
-    places = [PACKAGE / "backends" / kind, folder("templates") / kind]
-    return digest([digest_of_folder(place, "*.*") for place in places if isinstance(place, Path) and place.is_dir()])[
-        :12
-    ]
+    places = (PACKAGE / "backends" / kind, folder("templates") / kind)
+    return digest([digest_of_folder(place, "*.*") for place in places if place.is_dir()])[:12]

@@ -67,7 +67,7 @@ def _choices(found: ExplainedChoices) -> list[str]:
     ]
     for region in several:
         lines.append(f"  {region.problem}" + (f", {region.count} times" if region.count > 1 else ""))
-        lines += [f"    {'*' if name == region.greedy else ' '} {name}" for name in region.alternatives]
+        lines += [f"    {'*' if name in region.linked else ' '} {name}" for name in region.alternatives]
     return lines
 
 

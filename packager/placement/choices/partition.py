@@ -57,6 +57,11 @@ def every_alternative(_model: str, regions: Sequence[Region]) -> list[list[int]]
     return [list(range(len(region.alternatives))) for region in regions]
 
 
+def greedy_alternatives(_model: str, regions: Sequence[Region]) -> list[list[int]]:
+    """Choose what the order of Targets makes."""
+    return [[region.greedy] for region in regions]
+
+
 @dataclass(frozen=True)
 class Choices:
     """The layouts of a model, its classes of regions, and these as others see them."""
@@ -79,16 +84,17 @@ def find_choices(prepared: PreparedModel, origin: Placer, choosing: Choosing, an
 def partition_choices(
     prepared: PreparedModel,
     choosing: Choosing,
-    compile_partitions: Compile,
+    compile_partitions: Compile | None,
     choose: Choose,
     rule: Literal["trial", "records"],
 ) -> Placement:
-    """Partition a model with the alternatives of each region that ``choose`` returns.
+    """Partition a model with the alternatives of each region that ``choose`` returns; a dry run as in ``partition``.
 
     What a backend gives back when it compiles is given to others, as in a greedy placement: layouts and classes are
     found again without it. Raises BackendError, and any error of a backend or of ``choose``.
     """
     refused: list[tuple[str, Partition]] = []
+    answer = foresee if compile_partitions is None else checked(compile_partitions)
     origin = Placer(prepared)
     while True:
         found = find_choices(prepared, origin, choosing, refusing(refused))
@@ -99,7 +105,7 @@ def partition_choices(
         outputs = []
         for target in choosing.targets:
             groups = [group for kind, group in expanded.groups if kind == target.kind]
-            output, judged = placer.assign(target, groups, checked(compile_partitions))
+            output, judged = placer.assign(target, groups, answer)
             outputs.append(output)
             verdicts += judged
         given_back = [(verdict.backend, verdict.partition) for verdict in verdicts if verdict.given_back]

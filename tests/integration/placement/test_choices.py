@@ -140,3 +140,19 @@ def test_records_of_another_model_are_refused(trial: Path, tmp_path: Path, targe
     with pytest.raises(UsageError, match=message):
         build(model, tmp_path / "model.so", targets=targets, place=records)
     assert not (tmp_path / "model.so").exists()
+
+
+ANOTHER = "k = Conv <pads = [1, 1, 1, 1]> (e, w4)"
+DEEPER = RESIDUAL.replace("f = GlobalAveragePool (e)", f"{ANOTHER} f = GlobalAveragePool (k)")
+
+
+def test_regions_of_another_model_are_placed_as_equal_ones_were(trial: Path, tmp_path: Path) -> None:
+    """All regions of the measured model, computed by llvm there, are in a model that has one more."""
+    llvm = next(plan for plan in packager.inspect(trial).manifest.placement.plans if plan.name == "llvm alone")
+    records = write_records(tmp_path / "records.json", trial, llvm.digits)
+    path = tmp_path / "deeper.onnx"
+    own = np.random.default_rng(1).standard_normal((8, 8, 3, 3)).astype(np.float32)
+    path.write_bytes(parse(DEEPER, weights() | {"w4": own}).SerializeToString())
+    bundle = build(path, tmp_path / "deeper.so", targets=["llvm", "ccompiler"], place=records)
+    (composite,) = {p.composite for kind, p in packager.inspect(bundle).manifest.primitives() if kind == "ccompiler"}
+    assert "conv2d" in str(composite)
