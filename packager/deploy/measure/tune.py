@@ -74,7 +74,7 @@ def tune(
                 hint="build it with --place trial, or with a Target that includes several, such as "
                 "'cutlass -candidates=3'",
             )
-        with open_turns(bundle, seed=seed, device=device) as turns:
+        with open_turns(bundle, seed=seed, device=device, threads=max(threads, 1)) as turns:
             if bundle.manifest.choices:
                 effort = Effort(rounds=rounds, final_rounds=2 * rounds, seconds=seconds, seed=seed)
                 placement, tuned = measure_placement(

@@ -73,14 +73,17 @@ class Turns:
 
 
 @contextmanager
-def open_turns(bundle: Bundle, *, seed: int, device: int) -> Iterator[Turns]:
-    """Yield the turns of a bundle on random inputs, symbolic dims at their maxima; in device memory for a GPU."""
+def open_turns(bundle: Bundle, *, seed: int, device: int, threads: int) -> Iterator[Turns]:
+    """Yield the turns of a bundle on random inputs, symbolic dims at their maxima; in device memory for a GPU.
+
+    ``threads`` is the number of threads that the bundle was loaded with.
+    """
     inputs: Mapping[str, NDArray[Any]] = random_inputs(bundle.manifest, seed)
     with ExitStack() as stack:
         if not bundle.on_cuda:
             with bundle.session() as session:
                 outputs = host_outputs(bundle, session, inputs)
-            yield Turns(bundle, HostClock(), inputs, outputs, device, None)
+            yield Turns(bundle, HostClock(threads), inputs, outputs, device, None)
             return
         gpu = stack.enter_context(Device(device))
         with bundle.session(device=device) as session:
