@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -163,8 +164,8 @@ class Placer:
         intermediate tensor keeps its narrow element type.
         """
         group_of = {node: group for group in groups for node in group.nodes}
-        late = self._late_casts()
-        for reader in sorted(range(len(self.grouping.predecessors)), key=lambda node: node in late):
+        late = self._late_casts
+        for reader in sorted(sorted(group_of), key=lambda node: node in late):
             for producer in sorted(self.grouping.predecessors[reader]):
                 first, second = group_of.get(producer), group_of.get(reader)
                 if first is None or second is None or first is second:
@@ -179,6 +180,7 @@ class Placer:
                     group_of.update(dict.fromkeys(nodes, merged))
         return list({id(group): group for group in group_of.values()}.values())
 
+    @functools.cached_property
     def _late_casts(self) -> set[int]:
         late = set()
         for sources in self.grouping.predecessors:

@@ -47,6 +47,7 @@ class CoverFinder:
 
     def __init__(self, placer: Placer, candidates: Sequence[Candidate], device: str) -> None:
         self.placer = placer
+        self.scratch = placer.fresh()  # in which groups of one region are joined at a time
         self.times = OperatorTimes(placer, ROOFLINES[device])
         self.known = {(candidate.target.kind, candidate.group.nodes): candidate for candidate in candidates}
         self.targets: Mapping[str, Target] = {candidate.target.kind: candidate.target for candidate in candidates}
@@ -91,18 +92,24 @@ class CoverFinder:
 
         None if the region lacks one of its candidates, or if calls would depend on each other in a circle.
         """
-        placer = self.placer.fresh()
+        try:
+            joined = self._join(region, cover)
+        finally:
+            self.scratch.grouping.dissolve(region)
+        self.groups |= {(kind, group.nodes): group for kind, group in joined or ()}
+        return joined and sorted(joined, key=lambda entry: min(entry[1].nodes))
+
+    def _join(self, region: Nodes, cover: Sequence[tuple[str, Nodes]]) -> list[tuple[str, Group]] | None:
+        grouping = self.scratch.grouping
         taken: dict[str, list[Group]] = {}
         for kind, places in cover:
             candidate = self.known.get((kind, frozenset(region[place] for place in places)))
-            if candidate is None or not placer.grouping.is_convex(candidate.group.nodes):
+            if candidate is None or not grouping.is_convex(candidate.group.nodes):
                 return None
-            placer.grouping.add(candidate.group.nodes)
+            grouping.add(candidate.group.nodes)
             taken.setdefault(kind, []).append(candidate.group)
         for kind, groups in taken.items():
             target = self.targets[kind]
             if backend_of(target).merges:
-                taken[kind] = placer.merge(groups, target.options.max_partition_depth)
-        joined = [(kind, group) for kind, groups in taken.items() for group in groups]
-        self.groups |= {(kind, group.nodes): group for kind, group in joined}
-        return sorted(joined, key=lambda entry: min(entry[1].nodes))
+                taken[kind] = self.scratch.merge(groups, target.options.max_partition_depth)
+        return [(kind, group) for kind, groups in taken.items() for group in groups]
