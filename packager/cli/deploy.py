@@ -154,7 +154,7 @@ def tune(
     Needs neither TVM nor a compiler. The bundle itself is not changed, and results do not depend on the choice. What
     was measured before an interruption is kept beside the records: the same command goes on.
     """
-    from packager.deploy.load.selection import by_records, write_selected
+    from packager.deploy.load.selection import by_records, foreign, write_selected
 
     if tuning:
         from packager.bundle.reader import read_manifest
@@ -165,7 +165,10 @@ def tune(
                 "--tuning is for --bind alone: nothing is measured",
                 hint="packager tune BUNDLE --tuning FILE --bind OUT",
             )
-        selection = by_records(read_manifest(bundle)[0], read_records(tuning), threads)
+        manifest, records = read_manifest(bundle)[0], read_records(tuning)
+        selection = by_records(manifest, records, threads)
+        if note := foreign(manifest, records):
+            print(f"note: {note}", file=sys.stderr)
     else:
         from packager.cli.reports.tune import tune_tables
         from packager.deploy.measure.tune import tune as tune_bundle

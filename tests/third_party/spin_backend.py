@@ -17,6 +17,7 @@ from typing import Any
 from packager.backends.api import (
     API_VERSION,
     BackendOutput,
+    Candidates,
     Context,
     FunctionGroup,
     Match,
@@ -58,6 +59,7 @@ class SpinOptions(PartitionOptions):
     us: tuple[str, ...] = attribute((), "Operators to take, and their microseconds")
     after: tuple[str, ...] = attribute((), "Microseconds right behind another operator of the same backend")
     merged: tuple[str, ...] = attribute((), "Microseconds in a partition of several operators")
+    slower: int = attribute(0, "How much longer the usual one of two candidates takes; 0: there is one", minimum=0)
 
 
 def _times(items: Sequence[str]) -> dict[str, int]:
@@ -130,6 +132,8 @@ def _render(partition: Partition, options: Any) -> tuple[str, FunctionGroup]:
     merged, after = alone | _times(options.merged), alone | _times(options.after)
     several = len(bindings) > 1
     usual, warm = (sum((merged if several else times)[name] for name in operators) for times in (alone, after))
+    choice = ["int64_t choice"] if options.slower else []
+    extra = f"(choice == 0 ? {options.slower} : 0)" if options.slower else "0"
     loops = "".join(
         _loop(name, names[b.value.args[0].__chandle__()], names[b.var.__chandle__()], _count(b.var.ty))
         for name, b in zip(operators, bindings, strict=True)
@@ -138,10 +142,12 @@ def _render(partition: Partition, options: Any) -> tuple[str, FunctionGroup]:
     declared = ", ".join(
         [f"{'const ' if i < len(arguments) else ''}float *p{i}" for i in range(len(arguments) + len(results))]
         + [f"float *w{i}" for i in range(len(inner))]
+        + choice
     )
     text = (
         f"int32_t {symbol}({declared});\nint32_t {symbol}({declared}) {{\n"
-        f"  int64_t start = now(), ns = 1000 * (start - ended < {1000 * GAP_US} ? {warm} : {usual});\n"
+        f"  int64_t start = now(), ns = 1000 * ({extra} + "
+        f"(start - ended < {1000 * GAP_US} ? {warm} : {usual}));\n"
         f"{loops}  while (now() - start < ns) {{ }}\n  ended = now();\n  return 0;\n}}\n"
     )
     parameters = (
@@ -149,7 +155,9 @@ def _render(partition: Partition, options: Any) -> tuple[str, FunctionGroup]:
         *(Parameter("workspace", i, written=True) for i in range(len(inner))),
     )
     workspaces = tuple(4 * _count(variable.ty) for variable in inner)
-    return text, FunctionGroup((PrimitiveFunction(symbol, parameters),), (), workspaces)
+    problem = f"spin {'+'.join(operators)} {_count(results[0].ty)}"
+    candidates = Candidates(problem, ("slow", "fast"), "spin-1", 0) if options.slower else None
+    return text, FunctionGroup((PrimitiveFunction(symbol, parameters, candidates=candidates),), (), workspaces)
 
 
 def _loop(name: str, source: str, result: str, count: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from packager.bundle.isa.cpu import this_cpu
 from packager.bundle.manifest import SELECTION_SECTION, Manifest
 from packager.bundle.reader import inspect
 from packager.bundle.section import write_manifest
@@ -69,6 +70,18 @@ def _placed(manifest: Manifest, records: Records, threads: int) -> dict[str, str
     problems = {choice.problem: [way.name for way in choice.alternatives] for choice in manifest.choices}
     chosen = chosen_alternatives(placement, problems)
     return {choice.name: chosen[choice.problem] for choice in manifest.choices}
+
+
+def foreign(manifest: Manifest, records: Records) -> str | None:
+    """Return what to know of a placement that was measured on another CPU than this machine's, or None."""
+    if not manifest.choices or manifest.requirements.cuda is not None:
+        return None
+    model = manifest.placement.model if manifest.placement else None
+    measured = sorted({placement.device for placement in records.placements if placement.model == model})
+    here = this_cpu().name
+    if not measured or here in measured:
+        return None
+    return f"the placement was measured on {', '.join(measured)}; this is {here}, where another may be faster"
 
 
 def placement_revision(manifest: Manifest) -> str:

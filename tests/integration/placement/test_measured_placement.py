@@ -20,6 +20,7 @@ from graphs import graph, save
 
 import packager
 from packager.bundle.tuning_records import Records, read_records
+from packager.deploy.load.selection import by_records, write_selected
 from packager.deploy.measure.random_inputs import random_inputs
 from packager.deploy.measure.tune import tune as measure
 
@@ -140,6 +141,32 @@ def test_the_optimum_is_found_and_kept(trials: dict[str, Path], name: str, tmp_p
     np.testing.assert_array_equal(packager.load(built).run(inputs)["y"], packager.load(bound).run(inputs)["y"])
 
 
+def test_candidates_are_measured_with_the_choices(tmp_path: Path) -> None:
+    """Of functions that the fastest placement calls; the slow candidate is the usual one, and both plans have it."""
+    targets = (
+        "llvm",
+        "spina -us=sin:60,cos:100,sinh:60,cosh:100 -slower=40",
+        "spinb -us=sin:150,cos:50,sinh:150,cosh:50",
+    )
+    trial = build(tmp_path, Case(targets, frozenset()))
+    symbols = {entry.symbol: entry.problem for entry in packager.inspect(trial).manifest.selection}
+    assert sorted(symbols.values()) == [f"spin {name} 65536" for name in ("cos", "cosh", "sin", "sinh")]
+    result = measure(trial, rounds=10)
+    assert {(record.problem, record.chosen) for record in result.records.records} == {
+        ("spin sin 65536", "fast"),
+        ("spin sinh 65536", "fast"),
+    }
+    assert {tuned.before for tuned in result.functions} == {"slow"}
+    assert all(30 < tuned.gain_us < 50 for tuned in result.functions)
+    bound = tmp_path / "bound.so"
+    with bound.open("wb") as stream:
+        write_selected(trial, stream, by_records(packager.inspect(trial).manifest, result.records))
+    assert chosen(bound) == {"spina(sin)", "spinb(cos)", "spina(sinh)", "spinb(cosh)"}
+    used = {entry.problem: entry.candidates[entry.chosen] for entry in packager.inspect(bound).manifest.selection}
+    assert used == {problem: "fast" if "sin" in problem else "slow" for problem in symbols.values()}
+    assert packager.verify(bound).ok
+
+
 def outputs(bundle: packager.Bundle, digits: Sequence[int], inputs: Any) -> np.ndarray:
     choices = bundle.manifest.choices
     names = {c.name: c.alternatives[digit].name for c, digit in zip(choices, digits, strict=True)}
@@ -242,3 +269,15 @@ def test_records_that_do_not_fit(
     assert message in done.stderr
     assert hint in done.stderr
     assert not bound.exists()
+
+
+def test_records_of_another_machine_are_bound_with_a_note(
+    trials: dict[str, Path], records: Records, tmp_path: Path, cli: Cli
+) -> None:
+    (placement,) = records.placements
+    file, bound = tmp_path / "records.json", tmp_path / "bound.so"
+    file.write_bytes(replace(records, placements=(replace(placement, device="a CPU of 1999"),)).to_json())
+    done = cli("tune", trials["apart"], "--tuning", file, "--bind", bound)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("note: the placement was measured on a CPU of 1999; this is ")
+    assert bound.exists()
