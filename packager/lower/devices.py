@@ -38,6 +38,7 @@ from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.non_max_suppression import legalize_non_max_suppression
 from packager.lower.legalize.positions import legalize_positions
 from packager.lower.legalize.reshape import legalize_reshape
+from packager.lower.legalize.split_sums import split_sums
 from packager.lower.legalize.top_k import legalize_top_k
 from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
 from packager.lower.legalize.unique import legalize_unique
@@ -118,7 +119,9 @@ def _write_cuda(kernels: Sequence[Kernel]) -> None:
 DEVICES = {
     "cpu": Device(
         "cpu",
-        lambda module, num_inputs: pack_weights(reduce_in_float32(accumulate_in_float32(module)), num_inputs),
+        lambda module, num_inputs: pack_weights(
+            split_sums(reduce_in_float32(accumulate_in_float32(module))), num_inputs
+        ),
         [_R.LegalizeOps(LEGALIZERS | CPU_LEGALIZERS), *TIDY],
         (schedule_cpu, lambda unscheduled: unscheduled),
         lambda kernels: lower_kernels(tuple(kernels), TRIAL_CPU),
