@@ -209,6 +209,31 @@ class Recognizer(nn.Module):
         return self.last(hidden)
 
 
+class Demucs(nn.Module):
+    """Separation on the waveform (arXiv:1911.13254): strided convolutions, gates, a bidirectional LSTM between."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        sizes = ((1, width), (width, 2 * width), (2 * width, 4 * width), (4 * width, 8 * width))
+        self.down, self.up = nn.ModuleList(), nn.ModuleList()
+        for before, after in sizes:
+            gate = nn.Sequential(nn.Conv1d(after, 2 * after, 1), nn.GLU(1))
+            self.down.append(nn.Sequential(nn.Conv1d(before, after, 8, 4, 2), nn.ReLU(), gate))
+            gate = nn.Sequential(nn.Conv1d(after, 2 * after, 3, padding=1), nn.GLU(1))
+            self.up.insert(0, nn.Sequential(gate, nn.ConvTranspose1d(after, before, 8, 4, 2)))
+        self.lstm, self.last = nn.LSTM(8 * width, 8 * width, 2, bidirectional=True), nn.Linear(16 * width, 8 * width)
+
+    def forward(self, wave: torch.Tensor) -> torch.Tensor:
+        """Return [n, 1, samples]."""
+        levels = [wave[:, None]]
+        for layer in self.down:
+            levels.append(layer(levels[-1]))
+        x = self.last(self.lstm(levels[-1].permute(2, 0, 1))[0]).permute(1, 2, 0)
+        for layer in self.up:
+            x = torch.relu(layer(x + levels.pop()))
+        return x
+
+
 def _wave(samples: int) -> Callable[[], Inputs]:
     return lambda: {"wave": noise(1, samples)}
 
@@ -222,6 +247,8 @@ AUDIO = [
     own("deepspeech", "recognition", Recognizer, lambda: {"mel": noise(1, 100, 80)}),
     hugging("wav2vec2", "recognition", "Wav2Vec2ForCTC", SPEECH,
             lambda: {"input_values": noise(1, 16000)}, "logits"),
+    hugging("conformer", "recognition", "Wav2Vec2ConformerModel", SPEECH | {"position_embeddings_type": "relative"},
+            lambda: {"input_values": noise(1, 8000)}),
     hugging("wavlm", "recognition", "WavLMModel", SPEECH, lambda: {"input_values": noise(1, 8000)}),
     hugging("whisper_encoder", "recognition", "WhisperModel",
             {"encoder_layers": 2, "decoder_layers": 1, "d_model": 256, "encoder_attention_heads": 4,
@@ -231,6 +258,10 @@ AUDIO = [
             "num_attention_heads": 6, "intermediate_size": 1536, "max_length": 256},
             lambda: {"input_values": noise(1, 256, 128)}, "logits"),
     own("conv_tasnet", "separation", ConvTasNet, _wave(8000)),
+    own("demucs", "separation", Demucs, _wave(16384)),
+    hugging("encodec", "codec", "EncodecModel",
+            {"num_filters": 16, "hidden_size": 64, "codebook_dim": 64, "normalize": False},
+            lambda: {"input_values": noise(1, 1, 6000)}, "audio_values"),
     own("hifigan", "vocoder", HifiGan, lambda: {"mel": noise(1, 80, 50)}),
     own("wavenet", "vocoder", WaveNet, lambda: {"wave": noise(1, 1, 2000)}),
 ]  # fmt: skip

@@ -16,12 +16,16 @@ from benchmarks.zoo.audio import AUDIO
 from benchmarks.zoo.classifiers import CLASSIFIERS
 from benchmarks.zoo.entry import Entry, Inputs
 from benchmarks.zoo.generators import GENERATORS
+from benchmarks.zoo.graphs import GRAPHS
 from benchmarks.zoo.image_to_image import IMAGE_TO_IMAGE
+from benchmarks.zoo.restoration import RESTORATION
 from benchmarks.zoo.series import SERIES
 from benchmarks.zoo.text import TEXT
 from benchmarks.zoo.volumes import VOLUMES
 
-ENTRIES = (*CLASSIFIERS, *IMAGE_TO_IMAGE, *GENERATORS, *AUDIO, *TEXT, *SERIES, *VOLUMES)
+ENTRIES = (
+    *CLASSIFIERS, *IMAGE_TO_IMAGE, *RESTORATION, *GENERATORS, *AUDIO, *TEXT, *SERIES, *VOLUMES, *GRAPHS,
+)  # fmt: skip
 ZOO = {entry.name: entry for entry in ENTRIES}
 SEED = 7
 

@@ -85,6 +85,37 @@ class Patches(nn.Module):
         return (self.head(hidden.flatten(2)) * deviation + mean).transpose(1, 2)
 
 
+class Gates(nn.Module):
+    """Selection of variables and an LSTM as in temporal fusion transformers (arXiv:1912.09363), gates everywhere."""
+
+    def __init__(self, variables: int = 8, width: int = 64) -> None:
+        super().__init__()
+        self.embed = nn.ModuleList(nn.Linear(1, width) for _ in range(variables))
+        self.weigh, self.lstm = nn.Linear(variables * width, variables), nn.LSTM(width, width, batch_first=True)
+        self.attend, self.gate = nn.MultiheadAttention(width, 4, batch_first=True), nn.Linear(width, 2 * width)
+        self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, 3)
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        """Return three quantiles, [n, steps, 3]."""
+        parts = [embed(series[..., i : i + 1]) for i, embed in enumerate(self.embed)]
+        weights = self.weigh(torch.cat(parts, -1)).softmax(-1)
+        mixed = (torch.stack(parts, -1) * weights[..., None, :]).sum(-1)
+        hidden = self.norm(mixed + functional.glu(self.gate(self.lstm(mixed)[0]), -1))
+        return self.last(hidden + self.attend(hidden, hidden, hidden, need_weights=False)[0])
+
+
+class Forecaster(nn.Module):
+    """Two LSTM layers of 256 columns over a batch of 32 series, as services forecast them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.last = nn.LSTM(32, 256, 2, batch_first=True), nn.Linear(256, 1)
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        """Return [n, 1]."""
+        return self.last(self.net(series)[0][:, -1])
+
+
 class Dlrm(nn.Module):
     """Recommendation by products of embeddings (arXiv:1906.00091), 64 rows."""
 
@@ -118,6 +149,48 @@ class DeepFm(nn.Module):
         return torch.sigmoid(self.first(ids).sum(1) + crossed + self.deep(rows.flatten(1)))
 
 
+class Interest(nn.Module):
+    """Deep interest network (arXiv:1706.06978): a history of 100 items weighed by their likeness to a candidate."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5000, width)
+        self.weigh = nn.Sequential(nn.Linear(4 * width, 80), nn.PReLU(), nn.Linear(80, 1))
+        self.top = nn.Sequential(nn.Linear(2 * width, 200), nn.PReLU(), nn.Linear(200, 1))
+
+    def forward(self, history: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
+        """Return [n, 1]."""
+        items, wanted = self.embed(history), self.embed(candidate)
+        other = wanted[:, None].expand_as(items)
+        scores = self.weigh(torch.cat([items, other, items - other, items * other], -1))
+        weights = scores.masked_fill((history == 0)[..., None], -1e9).softmax(1)
+        return torch.sigmoid(self.top(torch.cat([(weights * items).sum(1), wanted], -1)))
+
+
+class Crossed(nn.Module):
+    """Cross layers of DCN (arXiv:2008.13535) and outer products of fields (arXiv:1803.05170), 64 rows."""
+
+    def __init__(self, fields: int = 20, width: int = 16) -> None:
+        super().__init__()
+        self.embed, size = nn.Embedding(10000, width), fields * width
+        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(3))
+        self.compress = nn.ModuleList(nn.Conv1d(fields * count, 32, 1) for count in (fields, 32))
+        self.last = nn.Linear(size + 64, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return [n, 1]."""
+        rows = self.embed(ids)
+        flat = crossed = rows.flatten(1)
+        for layer in self.layers:
+            crossed = flat * layer(crossed) + crossed
+        sums, hidden = [crossed], rows
+        for compress in self.compress:
+            outer = torch.einsum("bmd,bnd->bmnd", rows, hidden).flatten(1, 2)
+            hidden = torch.relu(compress(outer))
+            sums.append(hidden.sum(2))
+        return self.last(torch.cat(sums, 1))
+
+
 class Tabular(nn.Module):
     """A transformer over the features of a row (arXiv:2106.11959), 16 rows."""
 
@@ -144,6 +217,10 @@ SERIES = [
     own("nbeats", "time series", NBeats, lambda: {"series": noise(16, 96)}),
     own("deepar", "time series", DeepAr, lambda: {"series": noise(4, 96, 8)}),
     own("patchtst", "time series", Patches, lambda: {"series": noise(1, 512, 7)}),
+    own("tft", "time series", Gates, lambda: {"series": noise(1, 168, 8)}),
+    own("lstm_batch", "time series", Forecaster, lambda: {"series": noise(32, 60, 32)}),
+    own("din", "recommendation", Interest, lambda: {"history": tokens(16, 100), "candidate": tokens(16)}),
+    own("dcn", "recommendation", Crossed, lambda: {"ids": tokens(64, 20, below=10000)}),
     own("dlrm", "recommendation", Dlrm, lambda: {"dense": noise(64, 13), "ids": tokens(64, 26)}),
     own("deepfm", "recommendation", DeepFm, lambda: {"ids": tokens(64, 39)}),
     own("ft_transformer", "tables", Tabular, lambda: {"rows": noise(16, 32)}),

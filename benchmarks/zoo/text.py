@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from benchmarks.zoo.entry import Entry, Inputs, hugging, own, tokens
+from benchmarks.zoo.entry import Entry, Inputs, hugging, noise, own, tokens
 
 BASE = {"hidden_size": 384, "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 1536,
         "vocab_size": 4000}  # fmt: skip
@@ -93,6 +93,18 @@ TEXT = [
     _decoder("gemma_prompt", "Gemma", LLAMA, 64),
     hugging("clip_text", "encoder", "CLIPTextModel", {"hidden_size": 512, "num_hidden_layers": 4,
             "num_attention_heads": 8, "intermediate_size": 2048, "vocab_size": 4000}, _ids(77)),
+    hugging("xlnet", "encoder", "XLNetModel",
+            {"d_model": 384, "n_layer": 3, "n_head": 6, "d_inner": 1536, "vocab_size": 4000}, _ids()),
+    hugging("perceiver", "encoder", "PerceiverModel",
+            {"num_latents": 64, "d_latents": 256, "d_model": 128, "num_self_attends_per_block": 3,
+             "num_cross_attention_heads": 4, "num_self_attention_heads": 4}, lambda: {"inputs": noise(1, 512, 128)}),
+    hugging("bart", "sequence to sequence", "BartModel",
+            {"d_model": 384, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 6,
+             "decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536, "vocab_size": 4000},
+            lambda: {"input_ids": tokens(1, 64), "decoder_input_ids": tokens(1, 32)}, use_cache=False),
+    hugging("mamba", "decoder", "MambaModel",
+            {"hidden_size": 192, "num_hidden_layers": 2, "state_size": 8, "vocab_size": 4000}, _ids(32),
+            use_cache=False),
     own("text_cnn", "convolutional", TextCnn, _ids(256)),
     own("char_cnn", "convolutional", CharCnn, lambda: {"input_ids": tokens(1, 1014, below=100)}),
     own("lstm_tagger", "recurrent", lambda: Tagger(nn.LSTM), _ids()),
