@@ -80,9 +80,9 @@ def find_winograd(anchor: Operation, window: Window, groups: int, side: int) -> 
         return None
     if window.size[1:] != (3, 3) or {*window.strides[1:], *window.dilation[1:]} != {1}:
         return None
-    if min(inner, outer) < COLUMNS:
-        return None
     variant = VARIANTS[side]
+    if min(inner, outer) < COLUMNS or _even(inner, variant.channels) is None:
+        return None
     size = variant.values * window.size[0] * inner * _padded(outer) * groups * 4
     tiles = prod(-(-each // side) for each in sides)
     is_used = groups == 1 or inner > COLUMNS or prod(sides) >= LEAST_USED * tiles * side**2
@@ -114,7 +114,7 @@ def add_winograd(
     padded = _padded(columns)
     # Taps along depth are taken together where a slice has room for the channels of several.
     together = max(1, min(taps, variant.channels // inner))
-    slice_ = together * inner if together > 1 else _even(inner, variant.channels)
+    slice_ = together * inner if together > 1 else _even(inner, variant.channels) or inner
     band = min(padded, variant.columns)
     bands = ceil_div(padded, band)
     draft = group.function("winograd")
@@ -170,10 +170,15 @@ def _padded(columns: int) -> int:
     return -(-columns // COLUMNS) * COLUMNS
 
 
-def _even(count: int, most: int) -> int:
-    """Return how many channels of ``count`` are taken at once, as evenly as possible; whole panels if all are."""
-    unit = COLUMNS if count % COLUMNS == 0 else 4
-    return -(-count // -(-count // most) // unit) * unit
+def _even(count: int, most: int) -> int | None:
+    """Return how many channels of ``count`` are taken at once, as evenly as possible; whole panels if all are.
+
+    The last ones, which may be fewer, fill a vector. None if no number does: the first of them is 3,727, for F(4x4).
+    """
+    if count % COLUMNS == 0:
+        return -(-count // -(-count // most) // COLUMNS) * COLUMNS
+    fitting = (size for size in range(COLUMNS, most + 1) if count <= size or not 0 < count % size < COLUMNS)
+    return min(fitting, key=lambda size: (-(-count // size), size), default=None)
 
 
 def transform(array: Array, variant: Variant, groups: int = 1) -> Array:
