@@ -51,6 +51,7 @@ from packager.backends.ccompiler.ops.depthwise import add_depthwise, is_depthwis
 from packager.backends.ccompiler.ops.elementwise import add_elementwise
 from packager.backends.ccompiler.ops.normalize import add_normalization
 from packager.backends.ccompiler.ops.pool2d import add_pool2d
+from packager.backends.ccompiler.ops.pool_lines import pool_planes
 from packager.backends.ccompiler.ops.recurrent import add_recurrent
 from packager.backends.ccompiler.ops.resize import add_resize
 from packager.backends.ccompiler.ops.softmax_norm import add_neighbors, add_rows
@@ -227,6 +228,7 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     problems = [composite.problem for composite in partition.composites if composite.problem is not None]
     graph = read_graph(partition.function, partition.constant_arguments, problems)
     operations = multiply_by_reciprocals(graph.operations, graph.results)
+    operations = pool_planes(operations, graph.results)
     can_place = partial(_can_place, winograd=winograd)
     alone = find_placeable(operations, graph.results, can_place)
     graph = replace(graph, operations=tuple(compose_moves(operations, graph.results, alone)))

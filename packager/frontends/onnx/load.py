@@ -197,8 +197,7 @@ def _check_operators(graph: onnx.GraphProto, custom: Mapping[str, CustomNode]) -
 def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
     """Raise ModelError if an output's imported type differs from the declared one: TVM's importer silently ignores some
     uses of operators (training mode, secondary outputs)."""
-    # Converters of classical models declare wrong shapes often; onnxruntime warns of them.
-    has_wrong_shapes = any(node.domain == "ai.onnx.ml" for node in graph.node)
+    has_wrong_shapes = any(map(_may_declare_wrong_shapes, graph.node))
     types = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     for value, ty in zip(graph.output, types, strict=True):
         if value.type.WhichOneof("value") != "tensor_type":
@@ -222,6 +221,13 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
                 f"output {value.name!r} is declared as {declared}{extents} but would be {ty}",
                 hint="an operator is used in a way that TVM's importer does not support",
             )
+
+
+def _may_declare_wrong_shapes(node: onnx.NodeProto) -> bool:
+    """Whether exporters declare wrong shapes of what follows, of which onnxruntime warns: converters of trees,
+    and torch, which counts windows of pooling that would begin in the padding after the data."""
+    rounds_up = any(attribute.name == "ceil_mode" and attribute.i for attribute in node.attribute)
+    return node.domain == "ai.onnx.ml" or (is_standard(node) and rounds_up)
 
 
 def _check_extents(main: relax.Function, nodes: Mapping[str, str]) -> None:

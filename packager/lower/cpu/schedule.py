@@ -17,6 +17,7 @@ from tvm.s_tir import ScheduleError
 from packager.graph.identity import IdentitySet
 from packager.lower.blocks import attempt, blocks, is_reduction, is_spatial, kinds, schedule_of, unroll, variables
 from packager.lower.cpu.pack_weights import VECTOR_AXIS, VECTORS
+from packager.lower.cpu.row_reduction import reduce_rows
 
 # Elements of a vector loop: two 256-bit registers of floats.
 VECTOR = 16
@@ -34,7 +35,7 @@ def schedule(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     sch = schedule_of(primfunc)
     _inline(sch)
     for block in blocks(sch):
-        if is_reduction(sch, block):
+        if is_reduction(sch, block) and not attempt(sch, reduce_rows, block, ERRORS):
             attempt(sch, _tile_reduction, block, ERRORS)
     for block in blocks(sch):
         if not _is_scheduled(sch, block) and not attempt(sch, _vectorize, block, ERRORS):

@@ -35,6 +35,45 @@ def test_pooling_of_a_symbolic_batch(tmp_path: Path) -> None:
     check_with_onnxruntime(model, {"x": X}, tmp_path, dims={"n": (1, 3)})
 
 
+def test_pooling_of_volumes_with_shapes_that_exporters_declare(tmp_path: Path) -> None:
+    """torch's exporter counts windows that would begin in the padding after the data, onnxruntime does not."""
+    window = {"kernel_shape": [2, 2, 2], "strides": [3, 3, 3], "pads": [1] * 6, "ceil_mode": 1}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["a"], **window),
+        helper.make_node("AveragePool", ["x"], ["b"], **window),
+        helper.make_node("GlobalAveragePool", ["x"], ["c"]),
+        helper.make_node("GlobalMaxPool", ["x"], ["d"]),
+    ]
+    model = model_of(nodes, {"x": (np.float32, (2, 3, 8, 10, 11))}, dict.fromkeys("abcd", FLOAT))
+    for value in model.graph.output[:2]:
+        for extent in (2, 3, 4, 5, 5):
+            value.type.tensor_type.shape.dim.add().dim_value = extent
+    x = np.random.default_rng(4).standard_normal((2, 3, 8, 10, 11)).astype(np.float32)
+    check_with_onnxruntime(model, {"x": x}, tmp_path)
+
+
+@pytest.mark.sampled(2, every_value=False)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32"])
+def test_reductions_of_rows(dtype: str, tmp_path: Path) -> None:
+    """Rows of extents that vectors divide and do not divide, along one axis and several."""
+    rng, nodes, inputs, constants, feeds = np.random.default_rng(6), [], {}, {}, {}
+    for number, (shape, axes) in enumerate(
+        [((2, 3, 4, 8), [2, 3]), ((5, 7, 7), [1, 2]), ((3, 128), [1]), ((31,), [0])]
+    ):
+        feeds[f"x{number}"] = rng.integers(-9, 9, shape).astype(dtype)
+        inputs[f"x{number}"] = (np.dtype(dtype).type, shape)
+        constants[f"axes{number}"] = np.array(axes, np.int64)
+        for name in ("Sum", "Max", "Min", "Mean", "SumSquare"):
+            if dtype == "int32" and name == "Mean":
+                continue  # onnxruntime rounds another way
+            operands = [f"x{number}", f"axes{number}"]
+            nodes.append(helper.make_node(f"Reduce{name}", operands, [f"{name}{number}"], keepdims=number % 2))
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    outputs = {node.output[0]: kind for node in nodes}
+    tolerance = 2e-3 if dtype == "float16" else 1e-5
+    check_with_onnxruntime(model_of(nodes, inputs, outputs, constants), feeds, tmp_path, tolerance=tolerance)
+
+
 def test_resizing(tmp_path: Path) -> None:
     # To whole extents: elsewhere onnxruntime rounds the length that scales give, and the standard's cases do not.
     scales = {"up": np.array([1, 1, 2, 1.5], np.float32), "down": np.array([1, 1, 0.5, 0.5], np.float32)}

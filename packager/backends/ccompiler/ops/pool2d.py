@@ -10,6 +10,7 @@ from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.operations import CannotRender, Operation, Window, spatial, window_of
 from packager.backends.ccompiler.core.shapes import Shape, c_text, ceil_div, plain, product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.ops.pool_lines import add_pool_lines, is_by_lines
 
 # Channels accumulated at once: of a window, and of a plane, whose bands of channels threads share.
 CHUNK = 256
@@ -35,6 +36,9 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         if axes is not None and axes != list(range(1, rank - 1)):
             raise CannotRender("a mean that is not over whole images")
         _add_plane_mean(stage, anchor, group)
+        return
+    if is_by_lines(anchor):
+        add_pool_lines(stage, anchor, group)
         return
     axes_count = max(rank - 2, 2)  # a line is a plane of height 1
     window = window_of(anchor.attributes.pool_size, anchor.attributes, axes_count)

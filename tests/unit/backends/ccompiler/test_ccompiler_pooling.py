@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("tvm")
 from ccompiler_runner import Runner, partition, variable
+from test_ccompiler_quantized import MACHINES, runner
 from tvm import tirx
 from tvm.relax import op
 
@@ -57,6 +58,40 @@ def windows(x: np.ndarray, case: Case) -> tuple[np.ndarray, np.ndarray]:
         taps.append(padded[(slice(None), *cut)])
     stacked = np.stack(taps, -1)
     return stacked, (~np.isnan(stacked)).sum(-1)
+
+
+PLANES = {
+    "odd extents": Case((21, 37), 5, (3, 3), (2, 2), (1, 1), (1, 1)),
+    "steps of one": Case((9, 20), 3, (5, 5), (1, 1), (2, 2), (1, 1)),
+    "volumes": Case((5, 6, 18), 4, (3, 3, 3), (2, 1, 2), (1, 1, 1), (1, 1, 1)),
+    "dilated": Case((12, 40), 2, (2, 3), (1, 1), (0, 1), (2, 3)),
+    "long lines": Case((4, 5000), 2, (2, 2), (2, 2), (0, 0), (1, 1)),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("machine", [name for name in MACHINES if name != "vnni"])
+@pytest.mark.parametrize("name", PLANES)
+def test_maxima_of_planes_as_they_are(name: str, machine: str, tmp_path: Path) -> None:
+    """Between two permutations to channels last and back."""
+    case = PLANES[name]
+    axes = len(case.extents)
+    window = {"padding": [*case.padding, *case.padding], "strides": case.strides, "dilation": case.dilation}
+
+    def body(e: Any, x: Any) -> Any:
+        last = e(op.permute_dims(x, [0, *range(2, axes + 2), 1]))
+        layout = {2: "NHWC", 3: "NDHWC"}[axes]
+        most = e(getattr(op.nn, f"max_pool{axes}d")(last, case.size, **window, layout=layout))
+        return e(op.permute_dims(most, [0, axes + 1, *range(1, axes + 1)]))
+
+    argument = variable("x", (tirx.Var("n", "int64"), case.channels, *case.extents))
+    run = runner(partition([argument], body), tmp_path, machine)
+    assert len(run.group.functions) == 1
+    x = np.random.default_rng(7).standard_normal((2, case.channels, *case.extents)).astype(np.float32)
+    stacked, _ = windows(np.moveaxis(x, 1, -1), case)
+    np.testing.assert_array_equal(run(x), np.moveaxis(np.nanmax(stacked, -1), -1, 1))
+    x[0, 0] = np.nan
+    assert np.isnan(run(x)[0, 0]).all()
 
 
 @pytest.mark.sampled(3)

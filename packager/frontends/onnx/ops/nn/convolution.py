@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 
-from packager.frontends.onnx.ops.nn.padding import padded
+from packager.frontends.onnx.ops.nn.padding import padded, same_padding
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, static_extents, text
 
 
@@ -36,21 +36,9 @@ def _padding(image: Any, filters: Any, attributes: Mapping[str, Any], *, upper: 
     spatial, kernel = extents(image)[2:], static_extents(filters, "the filters of a convolution", 2)
     strides = attributes.get("strides", [1] * len(spatial))
     dilations = attributes.get("dilations", [1] * len(spatial))
-    less, more = [], []
-    for extent, window, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
-        reach = (window - 1) * dilation
-        # An extent that a dim decides is not divided where that changes nothing: shapes stay comparable.
-        if stride == 1:
-            total = reach
-        elif isinstance(extent, int):
-            total = max(0, (-(-extent // stride) - 1) * stride + reach + 1 - extent)
-        else:
-            total = (tirx.floordiv(extent + stride - 1, stride) - 1) * stride + reach + 1 - extent
-            total = total if reach + 1 >= stride else tirx.max(total, 0)
-        half = total // 2 if isinstance(total, int) else tirx.floordiv(total, 2)
-        less.append(half)
-        more.append(total - half)
-    return (less, more) if upper else (more, less)
+    axes = zip(spatial, kernel, strides, dilations, strict=True)
+    widths = [same_padding(extent, (size - 1) * d + 1, stride, upper=upper) for extent, size, stride, d in axes]
+    return [before for before, _ in widths], [after for _, after in widths]
 
 
 CONVERTERS: Mapping[str, Converter] = {"Conv": convolve}

@@ -68,6 +68,24 @@ def _axes(inputs: Sequence[Any], attributes: dict[str, Any], rank: int) -> list[
     return [int(axis) % rank for axis in known(inputs[3], attributes, "the axes of Pad")]
 
 
+def same_padding(extent: Any, reach: int, stride: int, *, upper: bool) -> tuple[Any, Any]:
+    """Return the padding before and after an axis with which windows start at every ``stride``-th element.
+
+    ``reach`` is the dilated size of a window. ``upper`` pads an odd element after the data (``SAME_UPPER`` of ONNX's
+    ``auto_pad``). The extent may be an expression.
+    """
+    # An extent that a dim decides is not divided where that changes nothing: shapes stay comparable.
+    if stride == 1:
+        total: Any = reach - 1
+    elif isinstance(extent, int):
+        total = max(0, (-(-extent // stride) - 1) * stride + reach - extent)
+    else:
+        total = (tirx.floordiv(extent + stride - 1, stride) - 1) * stride + reach - extent
+        total = total if reach >= stride else tirx.max(total, 0)
+    half = total // 2 if isinstance(total, int) else tirx.floordiv(total, 2)
+    return (half, total - half) if upper else (total - half, half)
+
+
 def padded(x: Any, filler: Any, before: Sequence[Any], after: Sequence[Any], mode: str) -> Any:
     """Return ``x`` padded by extents; those below zero cut off."""
     if mode not in ("constant", "edge", "reflect", "wrap"):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from packager.frontends.onnx.ops.nn.padding import same_padding
 from packager.frontends.onnx.ops.operands import (
     Convert,
     Converter,
@@ -71,9 +72,7 @@ def _windows(data: Any, attributes: Mapping[str, Any]) -> list[_Window]:
         before, after = (pads[i], pads[rank + i]) if auto == "NOTSET" else (0, 0)
         if auto.startswith("SAME"):
             size = -(-extent // strides[i])
-            total = max(0, (size - 1) * strides[i] + reach - extent)
-            before = total // 2 if auto == "SAME_UPPER" else total - total // 2
-            after = total - before
+            before, after = same_padding(extent, reach, strides[i], upper=auto == "SAME_UPPER")
         else:
             steps = (extent + before + after - reach) / strides[i]
             size = (math.ceil(steps) if attributes.get("ceil_mode", 0) else math.floor(steps)) + 1
@@ -201,6 +200,14 @@ def _windowed_mean(builder: Any, data: Any, windows: Sequence[_Window], *, paddi
     return builder.call_te(compute, data, *tables, primfunc_name_hint="average_pool")
 
 
+def _global_average(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+    """Average lines and volumes as means; TVM's pooling of volumes computes where each window begins."""
+    rank = inputs[0].ty.ndim
+    if rank == 4:  # planes: quantization and layouts know the operator
+        return convert("GlobalAveragePool", list(inputs), attributes)
+    return builder.emit(relax.op.mean(inputs[0], list(range(2, rank)), keepdims=True))
+
+
 def _lp_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     data = inputs[0]
     if not _is_static(data):
@@ -248,6 +255,7 @@ def _max_unpool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
 CONVERTERS: Mapping[str, Converter] = {
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
+    "GlobalAveragePool": _global_average,
     "LpPool": _lp_pool,
     "MaxUnpool": _max_unpool,
 }
