@@ -178,6 +178,13 @@ def test_equal_candidates_stay_as_they_are(bundle: Path) -> None:
     assert result.records == make_records(function.record for function in result.functions)
 
 
+def test_a_bound_on_the_time_leaves_functions_as_they_are(bundle: Path) -> None:
+    lines: list[str] = []
+    result = tune(bundle, rounds=3, seconds=1e-6, progress=lines.append)
+    assert len(result.functions) == 1
+    assert lines[-1] == "time is over: 1 functions stay as they are"
+
+
 def test_tables(bundle: Path, cli: Cli, relu: str) -> None:
     done = cli("tune", bundle, "--rounds", 3)
     assert done.returncode == 0, done.stderr
