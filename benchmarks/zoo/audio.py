@@ -229,9 +229,9 @@ class Demucs(nn.Module):
         for layer in self.down:
             levels.append(layer(levels[-1]))
         x = self.last(self.lstm(levels[-1].permute(2, 0, 1))[0]).permute(1, 2, 0)
-        for layer in self.up:
+        for layer in self.up[:-1]:
             x = torch.relu(layer(x + levels.pop()))
-        return x
+        return self.up[-1](x + levels.pop())
 
 
 def _wave(samples: int) -> Callable[[], Inputs]:
