@@ -8,7 +8,7 @@ from packager.bundle.fields import TargetValue, value_text
 from packager.bundle.manifest import Constant, Dim, Manifest, Primitive, StateSpec, TensorSpec
 from packager.bundle.reader import BundleFile
 from packager.bundle.requirements import CudaRequirements, Requirements
-from packager.bundle.selection import Selection
+from packager.bundle.selection import PlacementChoice, Selection
 from packager.cli.reports.graphs import part_text
 from packager.cli.reports.tables import Table, facts
 from packager.deploy.verify.findings import VerifyResult
@@ -95,6 +95,16 @@ def _selection_tables(selection: Sequence[Selection]) -> list[Table]:
     return [Table("Candidates", ("symbol", "problem", "used", "number"), tuple(rows))]
 
 
+def _choice_tables(choices: Sequence[PlacementChoice]) -> list[Table]:
+    if not choices:
+        return []
+    rows = [
+        (c.name, str(len(c.regions)), f"{c.chosen + 1} of {len(c.alternatives)}", c.alternatives[c.chosen].name)
+        for c in choices
+    ]
+    return [Table("Placement choices", ("choice", "regions", "number", "used"), tuple(rows))]
+
+
 def _extent_tables(manifest: Manifest) -> list[Table]:
     several = len(manifest.entries) > 1
     rows = [
@@ -176,6 +186,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 for kind, item in shown
             ),
         ),
+        *_choice_tables(manifest.choices),
         *_selection_tables(manifest.selection),
         facts(
             "Requirements",

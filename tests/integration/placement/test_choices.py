@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,14 @@ def test_only_the_chosen_alternatives_run(trial: Path) -> None:
             with bundle.session(selection={c.name: c.alternatives[digit].name for c, digit in chosen}) as session:
                 called = {step.symbol for step in session.profile(inputs) if step.symbol in providers}
             assert {providers[symbol] for symbol in called} == {plan.name.removesuffix(" alone")}
+
+
+def test_inspect_shows_what_is_used(trial: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "packager", "inspect", trial], check=True, capture_output=True, text=True
+    )
+    lines = done.stdout.splitlines()
+    assert any("choice_0" in line and "1 of 4" in line and "ccompiler(" in line for line in lines), done.stdout
 
 
 def test_unknown_alternatives_are_refused(trial: Path) -> None:
