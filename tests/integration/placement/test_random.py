@@ -70,6 +70,7 @@ def test_larger_random_models_and_targets(seed: int, tmp_path: Path) -> None:
     check(seed, 30, tmp_path)
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("seed", range(200, 212))
 def test_every_plan_of_random_models(seed: int, tmp_path: Path) -> None:
     check(seed, 20, tmp_path, place="trial")
