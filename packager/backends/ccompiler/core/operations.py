@@ -23,17 +23,9 @@ NORMALIZE = "packager.normalize"
 RESIZE = "packager.resize"
 ROW_ANCHORS = frozenset({NORMALIZE, "nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
 MOVES = frozenset(MOVING)
-POOLS = frozenset(
-    {
-        "nn.max_pool1d",
-        "nn.max_pool2d",
-        "nn.max_pool3d",
-        "nn.avg_pool2d",
-        "nn.avg_pool3d",
-        "nn.adaptive_avg_pool2d",
-        "mean",
-    }
-)
+PLANAR_MEAN = "planar_mean"  # over planes of NCHW as they are
+_MEANS = ("nn.adaptive_avg_pool2d", "mean", PLANAR_MEAN)
+POOLS = frozenset({*(f"nn.max_pool{axes}d" for axes in (1, 2, 3)), "nn.avg_pool2d", "nn.avg_pool3d", *_MEANS})
 # Operators with a loop nest of their own.
 CONVOLUTIONS = frozenset({"nn.conv1d", "nn.conv2d", "nn.conv3d"})
 _SINGLE = frozenset(

@@ -7,7 +7,7 @@ from typing import Any
 
 from packager.backends.ccompiler.core.expressions import CTYPES, as_result, literal
 from packager.backends.ccompiler.core.functions import GroupDraft
-from packager.backends.ccompiler.core.operations import CannotRender, Operation, Window, spatial, window_of
+from packager.backends.ccompiler.core.operations import PLANAR_MEAN, CannotRender, Operation, Window, spatial, window_of
 from packager.backends.ccompiler.core.shapes import Shape, c_text, ceil_div, plain, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.ops.pool_lines import add_pool_lines, is_by_lines
@@ -31,7 +31,7 @@ def add_pool2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     rank = len(data.shape)
     if rank not in RANKS:
         raise CannotRender(f"{anchor.name} of a tensor of rank {rank}")
-    if anchor.name in ("mean", "nn.adaptive_avg_pool2d"):
+    if anchor.name in ("mean", "nn.adaptive_avg_pool2d", PLANAR_MEAN):
         axes = sorted(int(axis) % rank for axis in anchor.attributes.axis or ()) if anchor.name == "mean" else None
         if axes is not None and axes != list(range(1, rank - 1)):
             raise CannotRender("a mean that is not over whole images")
@@ -129,7 +129,8 @@ def _add_plane_mean(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
             "x": draft.tensor(data.tensor, False),
             "stored": CTYPES[data.tensor.dtype].stored,
             "widens": data.tensor.dtype == "float16",
-            "plane": c_text(product(data.shape[1:-1])),
+            "planar": anchor.name == PLANAR_MEAN,
+            "plane": c_text(product(data.shape[2:] if anchor.name == PLANAR_MEAN else data.shape[1:-1])),
             "channels": c_text(stage.inner),
             "bands": bands,
             "band": BAND,

@@ -14,7 +14,7 @@ from packager.backends.ccompiler.core.expressions import as_result
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import COLUMNS
 from packager.backends.ccompiler.core.moves import Permute
-from packager.backends.ccompiler.core.operations import Operation, Tensor, Use, Window, spatial, window_of
+from packager.backends.ccompiler.core.operations import PLANAR_MEAN, Operation, Tensor, Use, Window, spatial, window_of
 from packager.backends.ccompiler.core.shapes import Shape, c_text, product
 from packager.backends.ccompiler.core.stages import Stage
 
@@ -22,6 +22,8 @@ from packager.backends.ccompiler.core.stages import Stage
 MOST_COLUMNS = 4096
 # Channels that are computed at once where all are too many.
 CHUNK = 64
+MEANS = frozenset({"mean", "nn.adaptive_avg_pool2d"})
+MAXIMA = frozenset({"nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"})
 # Columns that are worth a loop over them.
 MIN_WIDTH = 16
 
@@ -43,7 +45,8 @@ def is_by_lines(anchor: Operation) -> bool:
 
 
 def pool_planes(operations: Sequence[Operation], results: Sequence[Tensor]) -> list[Operation]:
-    """Return operations with maxima over planes of NCHW as they are, in place of those between two permutations."""
+    """Return operations with maxima and means over planes of NCHW as they are, in place of those that permutations to
+    channels last, and for maxima back, are around."""
     made = {operation.result.index: operation for operation in operations}
     readers: dict[int, list[Operation]] = {}
     for operation in operations:
@@ -52,15 +55,24 @@ def pool_planes(operations: Sequence[Operation], results: Sequence[Tensor]) -> l
     kept = {tensor.index for tensor in results}
     found = list(operations)
     for pool in operations:
-        before = made.get(pool.uses[0].tensor.index) if pool.name.startswith("nn.max_pool") else None
-        after = readers.get(pool.result.index, [])
-        if before is None or len(after) != 1 or len(readers[before.result.index]) != 1:
+        before = made.get(pool.uses[0].tensor.index) if pool.name in MEANS | MAXIMA else None
+        if before is None or len(readers[before.result.index]) != 1 or before.result.index in kept:
             continue
-        rank = len(pool.result.shape)
+        if pool.uses[0].shape != before.result.shape:
+            continue
+        rank = len(before.result.shape)
         last, first = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
-        if before.attributes != Permute(last) or after[0].attributes != Permute(first):
+        if before.attributes != Permute(last):
             continue
-        if {pool.result.index, before.result.index} & kept or pool.uses[0].shape != before.result.shape:
+        if pool.name in MEANS:
+            axes = pool.attributes.axis if pool.name == "mean" else range(1, rank - 1)
+            whole = sorted(int(axis) % rank for axis in axes or ()) == [*range(1, rank - 1)]
+            if whole and pool.result.dtype == "float32":  # of one element a plane: the same in both layouts
+                found[found.index(pool)] = replace(pool, name=PLANAR_MEAN, operands=before.operands)
+                found.remove(before)
+            continue
+        after = readers.get(pool.result.index, [])
+        if len(after) != 1 or after[0].attributes != Permute(first) or pool.result.index in kept:
             continue
         planar = replace(
             pool,

@@ -135,3 +135,18 @@ def test_means_of_whole_lines_and_volumes(extents: tuple[int, ...], keeps: bool,
         x = np.random.default_rng(batch).standard_normal((batch, *extents, 70), np.float32)
         wanted = x.astype(np.float64).mean(tuple(axes), keepdims=keeps)
         np.testing.assert_allclose(run(x), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("machine", [name for name in MACHINES if name != "vnni"])
+def test_means_of_planes_as_they_are(machine: str, tmp_path: Path) -> None:
+    """After a permutation to channels last that nothing else reads."""
+
+    def body(e: Any, x: Any) -> Any:
+        return e(op.nn.relu(e(op.mean(e(op.permute_dims(x, [0, 2, 3, 1])), [1, 2], keepdims=True))))
+
+    run = runner(partition([variable("x", (tirx.Var("n", "int64"), 70, 9, 17))], body), tmp_path, machine)
+    assert len(run.group.functions) == 1
+    x = np.random.default_rng(8).standard_normal((2, 70, 9, 17)).astype(np.float32)
+    wanted = np.maximum(x.mean((2, 3), np.float64), 0)
+    np.testing.assert_allclose(run(x).reshape(2, 70), wanted, rtol=0, atol=1e-6)
