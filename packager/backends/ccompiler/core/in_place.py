@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from packager.backends.ccompiler.core.moves import Permute
 from packager.backends.ccompiler.core.operations import ANCHORS, Graph, Operation, Tensor
-from packager.backends.ccompiler.core.placed import find_placed
-from packager.backends.ccompiler.core.shapes import equal
+from packager.backends.ccompiler.core.placed import Placed, Turned, find_placed
+from packager.backends.ccompiler.core.shapes import equal, product
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.core.stages import Stage
 
 
+# Columns whose distance is a multiple of so many floats meet in few sets of the L1 cache; products of so many steps
+# take longer than writing them.
+ALIASED, DEEP = 256, 64
 CanPlace = Callable[[Operation], bool]  # whether what an anchor makes can be written by parts of its rows
 
 
@@ -45,6 +48,19 @@ def find_placeable(operations: Sequence[Operation], results: Sequence[Tensor], c
     return frozenset(found)
 
 
+def _pays(convolution: Operation, placed: Placed | Turned) -> bool:
+    """Whether blocks are written in place faster than by a copy after.
+
+    A transposed block has short lines: of a group alone they are few, and where columns meet in few sets of the cache,
+    they take longer than the products of a small window.
+    """
+    if isinstance(placed, Placed):
+        return True
+    depth, column = product(convolution.uses[1].shape[1:]), placed.column
+    aliases = isinstance(column, int) and column % ALIASED == 0
+    return int(convolution.attributes.groups) == 1 and (not aliases or (isinstance(depth, int) and depth >= DEEP))
+
+
 def _is_transpose(move: Permute) -> bool:
     """Whether the last axis moves, and the others keep their order."""
     rank = len(move.axes)
@@ -73,7 +89,12 @@ def write_in_place(stages: Sequence[Stage], graph: Graph, can_place: CanPlace) -
         if made is None or made.anchor is None or made.placed is not None or not can_place(made.anchor):
             continue
         placed = find_placed(mover.anchor, made.rows)
-        if placed is not None and readers[source.index] == 1 and source.index not in kept:
+        if (
+            placed is not None
+            and _pays(made.anchor, placed)
+            and readers[source.index] == 1
+            and source.index not in kept
+        ):
             found[found.index(made)] = replace(made, placed=placed)
             found.remove(mover)
     return found
