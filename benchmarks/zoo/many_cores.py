@@ -35,18 +35,18 @@ Cores = tuple[int, ...]
 T = TypeVar("T")
 
 
-def core_groups() -> tuple[list[Cores], list[Cores]]:
-    """Return the CPUs of this machine by twos, and those of them by twos that share no core with another."""
+def core_groups(size: int = CORES) -> tuple[list[Cores], list[Cores]]:
+    """Return the CPUs of this machine in groups, and those of them in groups that share no core with another."""
     cpus = sorted(os.sched_getaffinity(0))
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     first: dict[str, int] = {}
     for cpu in cpus:
         first.setdefault(Path(topology.format(cpu)).read_text(), cpu)
-    return _groups(cpus), _groups([*first.values()])
+    return _groups(cpus, size), _groups([*first.values()], size)
 
 
-def _groups(cpus: Sequence[int]) -> list[Cores]:
-    return [tuple(cpus[start : start + CORES]) for start in range(0, len(cpus) - CORES + 1, CORES)]
+def _groups(cpus: Sequence[int], size: int) -> list[Cores]:
+    return [tuple(cpus[start : start + size]) for start in range(0, len(cpus) - size + 1, size)]
 
 
 def _keep_to(groups: Queue[Cores]) -> None:

@@ -147,7 +147,7 @@ def main() -> int:
     arguments = parser.parse_args()
     versions()
     found: list[Record] = []
-    _, groups = core_groups()
+    _, groups = core_groups(max(arguments.threads))
     with process_pool(groups) as pool:
         every = {
             pool.submit(place_one, name, arguments.workdir, tuple(arguments.backends), arguments): name
