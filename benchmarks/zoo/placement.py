@@ -22,7 +22,7 @@ import numpy as np
 
 import packager
 from benchmarks.cpu import models as cpu_models
-from benchmarks.harness.measure import Report, Threshold, add_turns, finish, make_parser, versions
+from benchmarks.harness.measure import Report, Threshold, add_turns, finish, make_parser, versions, write
 from benchmarks.harness.turns import Model
 from benchmarks.zoo.many_cores import as_they_end, core_groups, process_pool
 from benchmarks.zoo.models import ZOO, make
@@ -154,8 +154,8 @@ def main() -> int:
             for name in arguments.models
         }
         for _, records in as_they_end(every):
-            found += records
-    found.sort(key=lambda record: (names.index(record["model"]), record["threads"]))
+            found = sorted(found + records, key=lambda r: (names.index(r["model"]), r["threads"]))
+            write(report(found), arguments)
     return finish(report(found), arguments)
 
 
