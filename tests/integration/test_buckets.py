@@ -61,7 +61,7 @@ def test_between_buckets_is_an_error_that_lists_them(tmp_path: Path) -> None:
             with pytest.raises(RunError, match=r"input 'x': rank is 2, expected 3"):
                 session.run(mixed | {"x": np.zeros((1, 8), np.float32)})
             steps = [len(session.profile(feeds(ENCODER, {"n": 1, "seq": seq}))) for seq in (4, 8, 13)]
-            assert len(set(steps)) == 1
+            assert max(steps) - min(steps) <= 1  # a reduction of whole vectors has one loop nest less
         with bundle.session() as session, pytest.raises(RunError, match="none of its buckets"):
             session.run(feeds(ENCODER, {"n": 1, "seq": 5}))  # before any run
 
@@ -202,7 +202,8 @@ def test_command_line_golden_run_and_inspect(tmp_path: Path, cli: Cli) -> None:
     assert "float32[n, seq, 16]" in header.read_text()
     bench = json.loads(cli("bench", output, "--runs", "3", "--json").stdout)
     assert bench["dims"] == {"seq": 13, "n": 4}
-    assert 3 * bench["calls"] >= sum(p["calls"] for p in json.loads(shown_json)["backends"][0]["primitives"])
+    total = sum(primitive["calls"] for primitive in json.loads(shown_json)["backends"][0]["primitives"])
+    assert 3 * (bench["calls"] + 1) >= total  # buckets differ by one loop nest at most
     told = json.loads(cli("run", output, "--random", "1", "--json").stdout)
     assert told["outputs"][0]["shape"] == [4, 13, 16]
 
