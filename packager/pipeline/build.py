@@ -195,6 +195,12 @@ def _partitioning(targets: Sequence[Target]) -> str:
 
 
 def _report_partitions(placement: Placement, progress: Progress) -> None:
+    record = placement.model.placement
+    if record is not None and record.rule == "trial":
+        alternatives = sum(len(choice.alternatives) for choice in record.choices)
+        progress(f"{len(record.choices)} choices of {alternatives} alternatives")
+        if not record.choices:
+            progress("warning: a trial of one Target has nothing to choose from: add others with -t")
     for output in placement.model.backends:
         progress(_count_partitions(placement, output.kind))
         for warning in output.warnings:

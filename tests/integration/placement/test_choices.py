@@ -89,6 +89,12 @@ def test_only_the_chosen_alternatives_run(trial: Path) -> None:
             assert {providers[symbol] for symbol in called} == {plan.name.removesuffix(" alone")}
 
 
+def test_a_trial_of_one_target_is_warned_of(trial: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    build(trial.parent / "residual.onnx", tmp_path / "x.so", targets=["llvm"], place="trial", progress=lines.append)
+    assert "warning: a trial of one Target has nothing to choose from: add others with -t" in lines
+
+
 def test_inspect_shows_what_is_used(trial: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "packager", "inspect", trial], check=True, capture_output=True, text=True
