@@ -73,6 +73,14 @@ def rebuild_main(
     return builder.get()["main"]
 
 
+def with_bindings(main: relax.Function, bindings: Sequence[Any]) -> relax.Function:
+    """Return ``main`` with these bindings in place of its own, in one block of the same kind."""
+    dataflow = all(isinstance(block, relax.DataflowBlock) for block in main.body.blocks)
+    block = relax.DataflowBlock(bindings) if dataflow else relax.BindingBlock(bindings)
+    body = relax.SeqExpr([block], main.body.body)
+    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+
+
 def map_bindings(
     module: IRModule, change: Callable[[Any], Iterable[Any]], result: Callable[[Any], Any] = lambda result: result
 ) -> IRModule:

@@ -15,6 +15,7 @@ from packager.errors import BackendError
 from packager.graph.cost import estimate_function
 from packager.graph.dataflow import bindings_of, extents_of
 from packager.graph.identity import IdentityMap
+from packager.graph.rewrite import with_bindings
 from packager.graph.symbolic import to_extent
 from packager.ir.primitives import CallSite, Composite, Cost, Partition
 from packager.ir.shapes import Extent
@@ -182,11 +183,7 @@ def call_partitions(graph: FlatMain, order: Sequence[frozenset[int]], calls: Map
         bindings += [
             relax.VarBinding(result, relax.TupleGetItem(together, index)) for index, result in enumerate(results)
         ]
-    main = graph.main
-    dataflow = all(isinstance(block, relax.DataflowBlock) for block in main.body.blocks)
-    block = relax.DataflowBlock(bindings) if dataflow else relax.BindingBlock(bindings)
-    body = relax.SeqExpr([block], main.body.body)
-    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    return with_bindings(graph.main, bindings)
 
 
 def cut(graph: FlatMain, nodes: frozenset[int]) -> Cut:

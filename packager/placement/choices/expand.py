@@ -15,7 +15,7 @@ from tvm_ffi import structural_map
 
 from packager.graph.control_flow import ALTERNATIVES, control_flow
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import with_main
+from packager.graph.rewrite import with_bindings, with_main
 from packager.ir.model import PreparedModel
 from packager.placement.choices.classes import Classes
 from packager.placement.choices.regions import Nodes
@@ -81,7 +81,6 @@ class _Expansion:
 
     def finish(self) -> PreparedModel:
         """Return the model with the copies."""
-        main = self.graph.main
         bindings: list[Any] = []
         for number, binding in enumerate(self.graph.bindings):
             if number in self.copies:
@@ -89,11 +88,8 @@ class _Expansion:
                 continue
             self.numbers[number] = len(bindings)
             bindings.append(binding)
-        dataflow = all(isinstance(block, relax.DataflowBlock) for block in main.body.blocks)
-        block = relax.DataflowBlock(bindings) if dataflow else relax.BindingBlock(bindings)
-        body = relax.SeqExpr([block], main.body.body)
-        function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-        return replace(self.model, module=with_main(self.model.module, function), nodes=self.nodes)
+        main = with_bindings(self.graph.main, bindings)
+        return replace(self.model, module=with_main(self.model.module, main), nodes=self.nodes)
 
     def _copy_binding(self, number: int, binding: Any, bindings: list[Any]) -> None:
         choice, region, copies = self.copies[number]
