@@ -215,6 +215,17 @@ class Foreseeing(PartitionBackend, Protocol):
 
 
 @runtime_checkable
+class LibraryUser(PartitionBackend, Protocol):
+    """A backend whose code may call a library that the target machine has to have (``LoadedLibrary``).
+
+    Of what it takes with ``needs_library``, bundles have an alternative that the other backends compute, for machines
+    without the library.
+    """
+
+    needs_library: bool
+
+
+@runtime_checkable
 class FileReader(Backend, Protocol):
     """A backend whose Target names files: what a build gives depends on their content."""
 

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 from packager.bundle.fields import Count, Name, Sha256, Symbol
 from packager.bundle.strict_json import Unique
 
+Rule = Literal["greedy", "trial", "records"]
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -62,13 +64,15 @@ class PlacementPlan:
 
 @dataclass(frozen=True)
 class PlacementRecord:
-    """How the parts of a model were placed: by measuring a ``trial``, or by its ``records``.
+    """How the parts of a model were placed: in the order of Targets (``greedy``), to be measured (``trial``), or as
+    ``records`` of measurements say.
 
-    ``model`` is a hash of its classes of regions. Only a trial has ``choices`` and ``plans``, those of each backend
-    alone and of each order of Targets, the greedy one first.
+    ``model`` is a hash of its classes of regions. A trial has ``choices`` of all alternatives, and ``plans``, those of
+    each backend alone and of each order of Targets, the greedy one first. Otherwise a choice is between an alternative
+    that needs a library of the target machine, and one that does not.
     """
 
-    rule: Literal["trial", "records"]
+    rule: Rule
     model: Sha256
     choices: Annotated[tuple[PlacementChoice, ...], Unique("name")]
     plans: Annotated[tuple[PlacementPlan, ...], Unique("name")]

@@ -167,7 +167,7 @@ def _choices(request: Request, prepared: PreparedModel) -> ExplainedChoices:
     from packager.placement.placer import Placer
 
     origin = Placer(prepared)
-    found = find_choices(prepared, origin, choosing_of(request))
+    found = find_choices(prepared, origin, choosing_of(request, measured=True))
     chosen = choose_for(request)(found.classes.model, found.regions)
     return ExplainedChoices(
         matches={kind: len(matches) for kind, matches in origin.candidates.items()},

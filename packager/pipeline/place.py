@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from packager.backends.base import Context, Target
 from packager.backends.registry import distribution
 from packager.bundle.hashing import digest, digest_of_folder
+from packager.bundle.selection import Rule
 from packager.bundle.tuning_records import choices_of_others, chosen_alternatives, find_placement, read_records
 from packager.ir.model import PreparedModel
 from packager.pipeline.cache_key import package_versions
 from packager.pipeline.request import MAX_ALTERNATIVES, Request
+from packager.placement.choices.layouts import every_order, without_libraries
 from packager.placement.choices.partition import (
     Choose,
     Choosing,
@@ -22,6 +23,7 @@ from packager.placement.choices.partition import (
     partition_choices,
 )
 from packager.placement.place import Placement, compile_with, partition
+from packager.placement.preparation import needs_library
 from packager.resources import PACKAGE, folder
 from packager.version import __version__
 
@@ -34,27 +36,36 @@ def place(
     Raises BackendError, UsageError and any error of a backend.
     """
     compile_partitions = None if make_context is None else compile_with(make_context)
-    if request.place == "greedy":
+    if request.place == "greedy" and not any(map(needs_library, request.targets.specialized)):
         return partition(prepared, request.targets.specialized, compile_partitions)
-    rule: Literal["trial", "records"] = "trial" if request.place == "trial" else "records"
-    return partition_choices(prepared, choosing_of(request), compile_partitions, choose_for(request), rule)
+    rule: Rule = "records" if isinstance(request.place, Path) else request.place
+    choosing = choosing_of(request, measured=request.place != "greedy")
+    return partition_choices(prepared, choosing, compile_partitions, choose_for(request), rule)
 
 
 def choose_for(request: Request) -> Choose:
-    """Return what chooses the alternatives that are linked: the greedy ones, all, or those of the records."""
+    """Return what chooses the alternatives that are linked: the greedy ones, all, or those of the records.
+
+    Where these need a library of the target machine, the alternative without it is linked too.
+    """
     if isinstance(request.place, Path):
         return _recorded(request.place, revision_of(request))
     return every_alternative if request.place == "trial" else greedy_alternatives
 
 
-def choosing_of(request: Request) -> Choosing:
-    """Return what decides which alternatives there are; records may name any of them."""
+def choosing_of(request: Request, *, measured: bool) -> Choosing:
+    """Return what decides which alternatives there are: all that can be measured, which records may name, or those of
+    a greedy placement, with and without libraries of the target machine.
+    """
+    targets = request.targets.specialized
+    most = MAX_ALTERNATIVES if isinstance(request.place, Path) else request.alternatives
     return Choosing(
-        targets=request.targets.specialized,
+        targets=targets,
+        orders=list(every_order(targets)) if measured else [targets, without_libraries(targets)],
         generator=request.targets.generator.kind,
         device=request.targets.device,
         revision=revision_of(request),
-        alternatives=MAX_ALTERNATIVES if isinstance(request.place, Path) else request.alternatives,
+        alternatives=most if measured else 0,
     )
 
 
@@ -73,7 +84,8 @@ def _recorded(path: Path, revision: str) -> Choose:
             placement = find_placement(records, model, revision)
             measured = {r.problem for r in regions if r.layouts > 1} | placement.choices.keys()
             chosen = chosen_alternatives(placement, {p: ways for p, ways in names.items() if p in measured})
-        return [[names[r.problem].index(chosen[r.problem])] if r.problem in chosen else [r.greedy] for r in regions]
+        numbers = (names[r.problem].index(chosen[r.problem]) if r.problem in chosen else 0 for r in regions)
+        return [region.with_fallback(number) for region, number in zip(regions, numbers, strict=True)]
 
     return choose
 

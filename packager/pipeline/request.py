@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from packager.bundle.buckets import Buckets, check_count
 from packager.bundle.manifest import ENTRY_SYMBOL
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("fp16", "bf16")
 WEIGHTS = ("embedded", "external")
-PLACEMENTS = ("greedy", "trial")
+PlacementRule = Literal["greedy", "trial"]
+PLACEMENTS: tuple[PlacementRule, ...] = ("greedy", "trial")
 MAX_ALTERNATIVES = 64
 
 
@@ -49,7 +50,7 @@ class Request:
     frozen: Mapping[str, Array] = field(default_factory=dict)  # inputs that become constants
     states: Mapping[str, str] = field(default_factory=dict)  # inputs that the session keeps, and their next values
     more_models: tuple[Path, ...] = ()  # for further entries of the bundle
-    place: str | Path = "greedy"  # or "trial", or a file of records
+    place: PlacementRule | Path = "greedy"  # or a file of records
     alternatives: int = 4  # of a region in a trial
 
     @property
@@ -110,10 +111,11 @@ def make_build_request(options: BuildOptions) -> Request:
     )
 
 
-def _place(given: str | StrPath) -> str | Path:
+def _place(given: str | StrPath) -> PlacementRule | Path:
     """Return the rule of placement, or the file of records. Raises UsageError if that is no file."""
-    if isinstance(given, str) and given in PLACEMENTS:
-        return given
+    for rule in PLACEMENTS:
+        if given == rule:
+            return rule
     if not Path(given).is_file():
         raise UsageError(
             f"--place {os.fspath(given)}: no such file",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packager.backends.base import PartitionBackend, Preparing, Target
+from packager.backends.base import LibraryUser, PartitionBackend, Preparing, Target
 from packager.backends.registry import blamed, find_backend
 from packager.errors import BackendError
 from packager.ir.preparation import Preparation
@@ -16,6 +16,12 @@ def backend_of(target: Target) -> PartitionBackend:
     if not isinstance(backend, PartitionBackend):
         raise BackendError(f"{target.kind}: the backend takes no partitions")
     return backend
+
+
+def needs_library(target: Target) -> bool:
+    """Return whether what the backend of a specialized Target takes needs a library of the target machine."""
+    backend = backend_of(target)
+    return isinstance(backend, LibraryUser) and backend.needs_library
 
 
 def preparation_for(targets: Sequence[Target]) -> Preparation:

@@ -4,7 +4,7 @@ They compute sin, cos, sinh and cosh of values up to 3 by their series, which ta
 library, and spin until the time of the operator is over. ``spina`` and ``spinb`` take operator by operator; an operator
 can be faster right behind another one of the same backend (``after``), as with a pipeline that is kept warm, so that
 two neighbors may be worth moving together though neither is alone. ``spinmerge`` joins adjacent operators, and each can
-take another time then (``merged``).
+take another time then (``merged``). ``spinlib`` says that it needs a library of the target machine.
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ class SpinBackend:
     options = SpinOptions
     summary = "functions that take a stated time, for packager's tests"
 
-    def __init__(self, kind: str, merges: bool = False) -> None:
+    def __init__(self, kind: str, merges: bool = False, needs_library: bool = False) -> None:
         self.kind = kind
         self.merges = merges
+        self.needs_library = needs_library
 
     def canonical(self, options: SpinOptions, base: Target | None) -> SpinOptions:  # noqa: ARG002
         for items in (options.us, options.after, options.merged):
@@ -180,3 +181,4 @@ def _count(ty: Any) -> int:
 SPIN_A = SpinBackend("spina")
 SPIN_B = SpinBackend("spinb")
 MERGING = SpinBackend("spinmerge", merges=True)
+LIBRARY = SpinBackend("spinlib", needs_library=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tvm_ffi import structural_equal
@@ -16,6 +16,7 @@ from packager.placement.match import FlatMain
 from packager.placement.outline import Group
 from packager.placement.place import foresee
 from packager.placement.placer import Answer, Placer
+from packager.placement.preparation import needs_library
 
 # Of more Targets not every order is tried: each alone, and each before all others.
 MAX_PERMUTED = 3
@@ -28,16 +29,22 @@ class Layout:
     name: str
     groups: tuple[tuple[str, Group], ...]
 
+    def needs(self, kinds: Collection[str]) -> bool:
+        """Return whether it uses one of these backends."""
+        return any(kind in kinds for kind, _ in self.groups)
 
-def find_layouts(placer: Placer, targets: Sequence[Target], generator: str, answer: Answer = foresee) -> list[Layout]:
-    """Return the layouts of all orders of ``targets``, the given order first; equal layouts once.
+
+def find_layouts(
+    placer: Placer, orders: Iterable[Sequence[Target]], generator: str, answer: Answer = foresee
+) -> list[Layout]:
+    """Return the layouts of orders of Targets, the first order first; equal layouts once.
 
     ``generator`` is the kind that compiles the rest. Orders that leave it operators of custom libraries are left out,
     but for the first.
     """
     required = _required(placer.graph)
     found: dict[tuple[tuple[str, frozenset[int]], ...], Layout] = {}
-    for order in _orders(targets):
+    for order in orders:
         fresh = placer.fresh()
         for target in order:
             fresh.place(target, answer)
@@ -68,8 +75,15 @@ def refusing(refused: Sequence[tuple[str, Partition]]) -> Answer:
     return answer
 
 
-def _orders(targets: Sequence[Target]) -> Iterator[Sequence[Target]]:
+def without_libraries(targets: Sequence[Target]) -> list[Target]:
+    """Return the Targets whose backends need no library of the target machine, in order."""
+    return [target for target in targets if not needs_library(target)]
+
+
+def every_order(targets: Sequence[Target]) -> Iterator[Sequence[Target]]:
+    """Yield the given order, that without libraries, each Target alone, orders of all of them, and none of them."""
     yield targets
+    yield without_libraries(targets)
     yield from ((target,) for target in targets)
     if len(targets) <= MAX_PERMUTED:
         yield from itertools.permutations(targets)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from packager.backends.base import Target
-from packager.bundle.selection import Alternative, PlacementChoice, PlacementPlan, PlacementRecord
+from packager.bundle.selection import Alternative, PlacementChoice, PlacementPlan, PlacementRecord, Rule
 from packager.ir.model import PreparedModel
 from packager.ir.primitives import Partition
 from packager.placement.choices.candidates import CoverFinder, find_candidates
@@ -17,17 +16,20 @@ from packager.placement.choices.layouts import Layout, find_layouts, refusing
 from packager.placement.match import FlatMain
 from packager.placement.place import Compile, Placement, checked, foresee
 from packager.placement.placer import Answer, Placer, Verdict
+from packager.placement.preparation import needs_library
 
 
 @dataclass(frozen=True)
 class Choosing:
     """What decides which alternatives there are.
 
-    ``generator`` is the kind that compiles what the backends of ``targets`` leave, ``revision`` that of the code of all
-    of them. A region has at most ``alternatives``, but all that layouts make.
+    ``orders`` of ``targets`` make the layouts, the first that of greedy placement. ``generator`` is the kind that
+    compiles what the backends leave, ``revision`` that of the code of all of them. A region has at most
+    ``alternatives``, but all that layouts make.
     """
 
     targets: Sequence[Target]
+    orders: Sequence[Sequence[Target]]
     generator: str
     device: str
     revision: str
@@ -38,17 +40,25 @@ class Choosing:
 class Region:
     """A class of equal regions: its problem, its source nodes, and the names and backends of its alternatives.
 
-    The first ``layouts`` are those of orders of Targets; ``greedy`` is the number of that of the given order.
+    The first ``layouts`` are those of orders of Targets, the very first that of the greedy placement. Those in
+    ``loading`` need a library of the target machine; ``fallback`` does not, and is None if no order has such a layout.
     """
 
     problem: str
     regions: tuple[tuple[str, ...], ...]
     alternatives: tuple[Alternative, ...]
     layouts: int
-    greedy: int
+    loading: frozenset[int]
+    fallback: int | None
+
+    def with_fallback(self, alternative: int) -> list[int]:
+        """Return an alternative, and behind it the fallback if it needs a library."""
+        if alternative not in self.loading or self.fallback is None:
+            return [alternative]
+        return [alternative, self.fallback]
 
 
-# Which alternatives to link, by number, of each class of a model with this hash.
+# Which alternatives to link, by number, of each class of a model with this hash. The first is the one in use.
 Choose = Callable[[str, Sequence[Region]], Sequence[Sequence[int]]]
 
 
@@ -58,8 +68,8 @@ def every_alternative(_model: str, regions: Sequence[Region]) -> list[list[int]]
 
 
 def greedy_alternatives(_model: str, regions: Sequence[Region]) -> list[list[int]]:
-    """Choose what the order of Targets makes."""
-    return [[region.greedy] for region in regions]
+    """Choose what the order of Targets makes, and the fallback."""
+    return [region.with_fallback(0) for region in regions]
 
 
 @dataclass(frozen=True)
@@ -73,11 +83,15 @@ class Choices:
 
 def find_choices(prepared: PreparedModel, origin: Placer, choosing: Choosing, answer: Answer = foresee) -> Choices:
     """Return the alternatives of a model, of which ``origin`` has assigned nothing."""
-    layouts = find_layouts(origin, choosing.targets, choosing.generator, answer)
-    candidates = find_candidates(origin, choosing.targets, choosing.device, answer)
+    layouts = find_layouts(origin, choosing.orders, choosing.generator, answer)
+    candidates = find_candidates(origin, choosing.targets, choosing.device, answer) if choosing.alternatives else []
     finder = CoverFinder(origin, candidates, choosing.device)
     classes = find_classes(origin.graph, layouts, finder, choosing.alternatives)
-    regions = [_describe(origin.graph, prepared, found, choosing.generator) for found in classes.classes]
+    loading = frozenset(target.kind for target in choosing.targets if needs_library(target))
+    fallback = next((place for place, layout in enumerate(layouts) if not layout.needs(loading)), None)
+    regions = [
+        _describe(origin.graph, prepared, found, choosing.generator, loading, fallback) for found in classes.classes
+    ]
     return Choices(layouts, classes, regions)
 
 
@@ -86,7 +100,7 @@ def partition_choices(
     choosing: Choosing,
     compile_partitions: Compile | None,
     choose: Choose,
-    rule: Literal["trial", "records"],
+    rule: Rule,
 ) -> Placement:
     """Partition a model with the alternatives of each region that ``choose`` returns; a dry run as in ``partition``.
 
@@ -115,19 +129,30 @@ def partition_choices(
         refused += given_back
 
 
-def _describe(graph: FlatMain, model: PreparedModel, found: RegionClass, generator: str) -> Region:
+def _describe(
+    graph: FlatMain,
+    model: PreparedModel,
+    found: RegionClass,
+    generator: str,
+    loading: frozenset[str],
+    fallback: int | None,
+) -> Region:
     def sources(region: Sequence[int]) -> tuple[str, ...]:
         names = (graph.bindings[node].var.name for node in region)
         return tuple(dict.fromkeys(model.nodes[name] for name in names if name in model.nodes))
 
     alternatives = tuple(Alternative(name, kinds) for name, kinds in name_covers(graph, found, generator))
-    layouts = 1 + max(found.by_layout)
-    return Region(found.problem, tuple(map(sources, found.regions)), alternatives, layouts, found.by_layout[0])
+    return Region(
+        problem=found.problem,
+        regions=tuple(map(sources, found.regions)),
+        alternatives=alternatives,
+        layouts=1 + max(found.by_layout),
+        loading=frozenset(number for number, way in enumerate(alternatives) if not loading.isdisjoint(way.backends)),
+        fallback=None if fallback is None else found.by_layout[fallback],
+    )
 
 
-def _record(
-    rule: Literal["trial", "records"], found: Choices, chosen: Sequence[Sequence[int]], revision: str
-) -> PlacementRecord:
+def _record(rule: Rule, found: Choices, chosen: Sequence[Sequence[int]], revision: str) -> PlacementRecord:
     several = [number for number, numbers in enumerate(chosen) if len(numbers) > 1]
     choices = tuple(
         PlacementChoice(
@@ -136,7 +161,7 @@ def _record(
             revision=revision,
             regions=found.regions[number].regions,
             alternatives=tuple(found.regions[number].alternatives[a] for a in chosen[number]),
-            chosen=chosen[number].index(found.regions[number].greedy),
+            chosen=0,
         )
         for index, number in enumerate(several)
     )
