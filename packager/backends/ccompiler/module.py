@@ -28,6 +28,7 @@ from packager.backends.ccompiler.core.operations import (
     CONVOLUTIONS,
     MOVES,
     NORMALIZE,
+    PLANAR_CONV,
     POOLS,
     RESIZE,
     ROW_ANCHORS,
@@ -50,6 +51,7 @@ from packager.backends.ccompiler.ops.dense import add_dense
 from packager.backends.ccompiler.ops.depthwise import add_depthwise, is_depthwise
 from packager.backends.ccompiler.ops.elementwise import add_elementwise
 from packager.backends.ccompiler.ops.normalize import add_normalization
+from packager.backends.ccompiler.ops.planar_conv import add_planar_conv, find_planar
 from packager.backends.ccompiler.ops.pool2d import add_pool2d
 from packager.backends.ccompiler.ops.pool_lines import pool_planes
 from packager.backends.ccompiler.ops.recurrent import add_recurrent
@@ -80,6 +82,7 @@ ADDERS: dict[str, Adder] = {
     **dict.fromkeys(CONVOLUTIONS, add_conv2d),
     "nn.avg_pool1d": add_neighbors,
     NORMALIZE: add_normalization,
+    PLANAR_CONV: add_planar_conv,
     RESIZE: add_resize,
     "copy": add_copy,
     "attention": add_attention,
@@ -228,7 +231,7 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     problems = [composite.problem for composite in partition.composites if composite.problem is not None]
     graph = read_graph(partition.function, partition.constant_arguments, problems)
     operations = multiply_by_reciprocals(graph.operations, graph.results)
-    operations = pool_planes(operations, graph.results)
+    operations = find_planar(pool_planes(operations, graph.results), graph.results)
     can_place = partial(_can_place, winograd=winograd)
     alone = find_placeable(operations, graph.results, can_place)
     graph = replace(graph, operations=tuple(compose_moves(operations, graph.results, alone)))

@@ -23,13 +23,21 @@ NORMALIZE = "packager.normalize"
 RESIZE = "packager.resize"
 ROW_ANCHORS = frozenset({NORMALIZE, "nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
 MOVES = frozenset(MOVING)
-PLANAR_MEAN = "planar_mean"  # over planes of NCHW as they are
+PLANAR_MEAN, PLANAR_CONV = "planar_mean", "planar_conv"  # over planes, and of pixels, of NCHW as it is
 _MEANS = ("nn.adaptive_avg_pool2d", "mean", PLANAR_MEAN)
 POOLS = frozenset({*(f"nn.max_pool{axes}d" for axes in (1, 2, 3)), "nn.avg_pool2d", "nn.avg_pool3d", *_MEANS})
 # Operators with a loop nest of their own.
 CONVOLUTIONS = frozenset({"nn.conv1d", "nn.conv2d", "nn.conv3d"})
 _SINGLE = frozenset(
-    {"matmul", "attention", "packager.recurrent", "packager.tree_ensemble", "packager.block_matmul", RESIZE}
+    {
+        "matmul",
+        "attention",
+        "packager.recurrent",
+        "packager.tree_ensemble",
+        "packager.block_matmul",
+        PLANAR_CONV,
+        RESIZE,
+    }
 )
 ANCHORS = _SINGLE | CONVOLUTIONS | ROW_ANCHORS | POOLS | MOVES | {"copy"}
 OPERATORS = frozenset({"sum", "stack"}) | ANCHORS | ARITIES.keys()

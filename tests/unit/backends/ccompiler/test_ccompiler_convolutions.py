@@ -176,3 +176,57 @@ def test_results_are_transposed_block_by_block(case: str, march: str, tmp_path: 
     wanted = np.maximum(convolved(data, weights, attributes) + bias.reshape(-1, *[1] * (rank - 2)), 0)
     got = run(data.transpose(to_last(rank)), weights.transpose(to_last(rank)), bias)
     close(got, wanted, math.prod(filters[1:]))
+
+
+# Data and filters with channels first: pixels of planes, without another layout.
+PLANAR: dict[str, tuple[tuple[int, ...], int]] = {
+    "batches of odd planes": ((3, 19, 9, 11), 37),
+    "line": ((1, 64, 130), 301),
+    "one channel, one filter": ((2, 1, 77), 1),
+    "many channels": ((2, 512, 5, 9), 5),
+    "half bands": ((1, 300, 8, 10), 60),
+    "volume": ((2, 6, 4, 5, 9), 70),
+}
+
+
+@pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("case", PLANAR)
+def test_pixels_of_planes(case: str, symbolic: bool, machine: str, tmp_path: Path) -> None:
+    """Between permutations, with a residual that is permuted too, and an activation that reads its operand twice."""
+    if machine == "avx512" and not has_avx512():
+        pytest.skip("this machine has no AVX-512")
+    shape, outer = PLANAR[case]
+    rank = len(shape)
+    layout, kernel_layout = LAST[rank]
+    layouts = {"data_layout": layout, "kernel_layout": kernel_layout, "out_layout": layout}
+    extents = [symbol(f"n{axis}") if symbolic else shape[axis] for axis in range(rank)]
+    arguments = [
+        variable("x", (extents[0], shape[1], *extents[2:])),
+        variable("w", [outer, *[1] * (rank - 2), shape[1]]),
+    ]
+    arguments += [variable("b", (outer,)), variable("y", (extents[0], outer, *extents[2:]))]
+
+    def body(e, x, w, b, y):
+        made = e(getattr(op.nn, f"conv{rank - 2}d")(e(op.permute_dims(x, to_last(rank))), w, **layouts))
+        added = e(op.add(e(op.add(made, b)), e(op.permute_dims(y, to_last(rank)))))
+        return e(op.permute_dims(e(op.multiply(added, e(op.sigmoid(added)))), to_first(rank)))
+
+    chosen = Machine(16, 32, "aarch64") if machine == "aarch64" else None
+    march = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}[machine]
+    run = Runner(partition(arguments, body, [1, 2]), tmp_path, f"ccompiler -march={march}", machine=chosen)
+    assert [function.symbol.rpartition("_")[2] for function in run.group.functions] == ["conv"]
+    data, weights, bias, other = (
+        random(shape),
+        random((outer, shape[1])),
+        random((outer,)),
+        random((shape[0], outer, *shape[2:])),
+    )
+    total = np.einsum("oc,nc...->no...", weights.astype(np.float64), data.astype(np.float64), optimize=True) + other
+    total += bias.reshape(-1, *[1] * (rank - 2))
+    results = []
+    for split in (1, 3, 1000):
+        run.split = split
+        results.append(run(data, weights.reshape(outer, *[1] * (rank - 2), shape[1]), bias, other))
+        np.testing.assert_array_equal(results[-1], results[0])
+    close(results[0], total / (1 + np.exp(-total)), shape[1])

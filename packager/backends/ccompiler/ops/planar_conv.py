@@ -1,0 +1,176 @@
+"""1x1 convolutions of planes: between two permutations, to channels last and back, the data stays as it is, NCHW.
+
+Rows of the product are filters, read where they are, columns the pixels of an image. A band of pixels is packed once
+for all filters, a copy of contiguous vectors, where channels last would take a transposition of data and of results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from packager.backends.ccompiler.core.functions import GroupDraft
+from packager.backends.ccompiler.core.machine import COLUMNS, KINDS
+from packager.backends.ccompiler.core.moves import Permute
+from packager.backends.ccompiler.core.operations import (
+    ANCHORS,
+    CONVOLUTIONS,
+    PLANAR_CONV,
+    Operand,
+    Operation,
+    Tensor,
+    Use,
+    window_of,
+)
+from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, ceil_div, equal, product
+from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.gemm.blocks import even_blocks, sum_of
+from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
+
+# The most elements of a packed band of pixels, 64 KiB of the stack, and its most channels, of half as many pixels.
+PACKED, MOST_CHANNELS = 16384, 512
+# The least part of the columns of whole panels that are pixels, or rows of pixels waste less.
+LEAST_USED = 0.85
+
+
+def find_planar(operations: Sequence[Operation], results: Sequence[Tensor]) -> list[Operation]:
+    """Return operations with 1x1 convolutions of NCHW as it is, in place of those between permutations.
+
+    What follows a convolution before its result is permuted back is then computed on planes: operators with operands
+    for each channel, numbers, and tensors that are themselves permuted to channels last.
+    """
+    made = {operation.result.index: operation for operation in operations}
+    kept = {tensor.index for tensor in results}
+    planar: dict[int, Operation] = {}  # by the result of the operation that they take the place of
+    dropped: set[int] = set()
+    for conv in filter(_is_place, operations):
+        chain = _until_permuted(conv, operations, kept)
+        found = _planar(chain, made) if chain else None
+        if found:
+            planar |= zip((operation.result.index for operation in chain[:-2]), found, strict=False)
+            planar[chain[-1].result.index] = found[-1]
+            dropped.add(chain[-2].result.index)
+    if not planar:
+        return list(operations)
+    changed = [planar.get(each.result.index, each) for each in operations if each.result.index not in dropped]
+    return _read(changed, kept)
+
+
+def _until_permuted(conv: Operation, operations: Sequence[Operation], kept: set[int]) -> list[Operation]:
+    """Return a convolution, all that reads it or what they make, and the permutation to channels first of what the last
+    one makes; nothing if something else needs any of that."""
+    chain, inside, rank = [conv], {conv.result.index}, len(conv.result.shape)
+    for operation in operations:
+        if not inside.intersection(use.tensor.index for use in operation.uses):
+            continue
+        if operation.attributes == Permute((0, rank - 1, *range(1, rank - 1))):
+            readers = [each for each in operations if inside.intersection(use.tensor.index for use in each.uses)]
+            whole = [*chain[1:], operation] == readers and not inside & kept
+            return [*chain, operation] if whole and operation.uses[0].tensor is chain[-1].result else []
+        if operation.name in ANCHORS or operation.result.shape != conv.result.shape:
+            return []
+        chain.append(operation)
+        inside.add(operation.result.index)
+    return []
+
+
+def _read(operations: Sequence[Operation], kept: set[int]) -> list[Operation]:
+    """Return operations without permutations that nothing reads any more."""
+    read = kept | {use.tensor.index for operation in operations for use in operation.uses}
+    return [each for each in operations if each.result.index in read or not isinstance(each.attributes, Permute)]
+
+
+def _is_place(conv: Operation) -> bool:
+    """Whether an operation is a float32 convolution of single pixels whose planes fill panels."""
+    if conv.name not in CONVOLUTIONS or conv.result.dtype != "float32" or conv.uses[0].tensor.dtype != "float32":
+        return False
+    layout, weight, pixels = conv.attributes.data_layout, conv.uses[1], product(conv.result.shape[1:-1])
+    if layout not in ("NWC", "NHWC", "NDHWC") or weight.tensor.argument is None or conv.attributes.groups != 1:
+        return False
+    channels = weight.shape[-1]
+    is_place = window_of(weight.shape[1:-1], conv.attributes).is_place
+    fills = not isinstance(pixels, int) or pixels >= LEAST_USED * COLUMNS * ceil_div(pixels, COLUMNS)
+    return is_place and fills and isinstance(channels, int) and channels <= MOST_CHANNELS
+
+
+def _planar(chain: Sequence[Operation], made: Mapping[int, Operation]) -> list[Operation]:
+    """Return a chain, from a convolution to a permutation back, as operations on [N, C, pixels]; none if that needs
+    more than views."""
+    conv, *after, last = chain
+    data = _planes(conv.uses[0], made)
+    if data is None:
+        return []
+    outer = conv.uses[1].shape[0]
+    shape = Shape((conv.result.shape[0], outer, product(conv.result.shape[1:-1])))
+    weights = Use(conv.uses[1].tensor, Shape((outer, conv.uses[1].shape[-1])))
+    operations = [replace(conv, name=PLANAR_CONV, operands=(weights, data), result=replace(conv.result, shape=shape))]
+    inside = {conv.result.index: operations[0].result}
+    for operation in after:
+        operands = [_operand(each, inside, operation.result.shape, made) for each in operation.operands]
+        known = tuple(operand for operand in operands if operand is not None)
+        if len(known) < len(operands):
+            return []
+        tensor = replace(operation.result, shape=shape)
+        inside[operation.result.index] = tensor
+        operations.append(replace(operation, operands=known, result=tensor))
+    return [*operations[:-1], replace(operations[-1], result=replace(last.result, shape=shape))]
+
+
+def _operand(
+    operand: Operand, inside: Mapping[int, Tensor], shape: Shape, made: Mapping[int, Operation]
+) -> Operand | None:
+    """Return an operand of an operator with channels last as it is on planes; None if it has to be permuted."""
+    if not isinstance(operand, Use):
+        return operand
+    if operand.tensor.index in inside:
+        planes = inside[operand.tensor.index]
+        return Use(planes, planes.shape) if operand.shape == shape else None
+    if operand.shape == shape:
+        return _planes(operand, made)
+    channel = operand.shape[-1] if operand.shape else 1
+    return Use(operand.tensor, Shape((channel, 1))) if equal(product(operand.shape), channel) else None
+
+
+def _planes(use: Use, made: Mapping[int, Operation]) -> Use | None:
+    """Return what a permutation to channels last reads, as [N, C, pixels]; None if the operand is something else."""
+    before = made.get(use.tensor.index)
+    rank = len(use.shape)
+    if before is None or before.attributes != Permute((0, *range(2, rank), 1)) or use.shape != before.result.shape:
+        return None
+    source = before.uses[0]
+    return Use(source.tensor, Shape((*source.shape[:2], product(source.shape[2:]))))
+
+
+def add_planar_conv(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
+    """Add the function of a stage to its group. Raises CannotRender."""
+    weights, data = anchor.uses
+    kind = KINDS["float32"]
+    batch, channels, pixels = data.shape
+    depth, outer = int(channels), int(weights.shape[0])
+    draft = group.function("planar_conv")
+    x = draft.tensor(data.tensor, False)
+    w = draft.tensor(weights.tensor, False)
+    band = BAND if depth * BAND <= PACKED else BAND // 2
+    blocks, bands = even_blocks(outer), ceil_div(pixels, band)
+    most = band if not isinstance(pixels, int) else min(band, ceil_div(pixels, COLUMNS) * COLUMNS)
+    values = {
+        "program": draft.program(stage, f"c[r * {most + COLUMNS} + j]"),
+        "x": x,
+        "w": w,
+        "pixels": c_text(pixels),
+        "outer": outer,
+        "depth": depth,
+        "blocks": blocks.count,
+        "place": blocks.place,
+        "room": blocks.room,
+        "bands": c_text(bands),
+        "band": band,
+        "panel": COLUMNS,
+        "most": most,
+        "sum": sum_of(kind)[0],
+        "sums": ceil_div(depth, sum_of(kind)[0]),
+    }
+    tiles = tiles_of(group.machine, kind, blocks.counts, pixels, band)
+    near = frozenset(replace(tile, near=True) for tile in tiles if tile.panels * COLUMNS <= band)
+    extent: Extent = product((batch, bands, blocks.count))
+    draft.finish("gemm/planar_conv", extent, values, near)
