@@ -55,6 +55,10 @@ int32_t pk_fail_run(packager_session_t *session, CUresult result, const char *wh
 
 static int32_t fail_launch(packager_session_t *session, const char *call) {
   const pk_cuda_t *cuda = session->call.cuda;
+  if (cuda->result == PK_LIBRARY) {
+    return pk_fail(session, PACKAGER_ERROR_KERNEL, "%s: the library that it calls failed with status %" PRId32, call,
+                   cuda->failed);
+  }
   const char *kernel = pk_kernel_name(cuda->failed);
   switch (cuda->result) {
     case PK_NOT_LOADED:

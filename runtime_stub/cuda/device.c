@@ -140,6 +140,7 @@ static void empty(pk_cuda_t *cuda) {
   }
   if (cuda->states) pk_driver.cuMemFree(cuda->states);
   if (cuda->extents) pk_driver.cuMemFreeHost(cuda->extents);
+  if (cuda->opaque) pk_driver.cuStreamDestroy(cuda->opaque);
   if (cuda->captures) pk_driver.cuStreamDestroy(cuda->captures);
   if (cuda->staged) pk_driver.cuEventDestroy(cuda->staged);
   if (cuda->done) pk_driver.cuEventDestroy(cuda->done);
@@ -182,6 +183,8 @@ int32_t pk_device_acquire(packager_session_t *session, const packager_session_op
   int mode = pk_relax_captures();
   status = acquire(session, options);
   pk_restore_captures(mode);
+  if (status || !pk_model.cuda->opaque) return status;
+  if ((status = pk_prepare(session))) pk_device_release(session);
   return status;
 }
 

@@ -56,6 +56,7 @@ enum {
   CU_STREAM_CAPTURE_STATUS_NONE = 0,
   CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
   CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+  CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1,
   CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 };
 #define CU_LAUNCH_PARAM_END ((void *)0)
@@ -152,6 +153,8 @@ typedef struct {
   X(cuStreamGetCaptureInfoEdges, "?cuStreamGetCaptureInfo_v3",                                                        \
     (CUstream stream, int *status, unsigned long long *id, CUgraph *graph, const CUgraphNode **nodes,                 \
      const void **edges, size_t *count))                                                                              \
+  X(cuStreamUpdateCaptureDependencies, "cuStreamUpdateCaptureDependencies",                                           \
+    (CUstream stream, const CUgraphNode *nodes, size_t count, unsigned flags))                                        \
   X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *mode))                              \
   X(cuEventCreate, "cuEventCreate", (CUevent * event, unsigned flags))                                                \
   X(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))                                                             \
@@ -169,6 +172,10 @@ typedef struct {
     (CUgraphExec exec, CUgraphNode node, const pk_kernel_node_t *params))                                             \
   X(cuGraphExecMemcpyNodeSetParams, "cuGraphExecMemcpyNodeSetParams",                                                 \
     (CUgraphExec exec, CUgraphNode node, const pk_copy_node_t *params, CUcontext context))                            \
+  X(cuGraphAddChildGraphNode, "cuGraphAddChildGraphNode",                                                             \
+    (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraph child))                       \
+  X(cuGraphExecChildGraphNodeSetParams, "cuGraphExecChildGraphNodeSetParams",                                         \
+    (CUgraphExec exec, CUgraphNode node, CUgraph child))                                                              \
   X(cuGraphDestroy, "cuGraphDestroy", (CUgraph graph))                                                                \
   X(cuGraphExecDestroy, "cuGraphExecDestroy", (CUgraphExec exec))                                                     \
   X(cuTensorMapEncodeTiled, "?cuTensorMapEncodeTiled",                                                                \

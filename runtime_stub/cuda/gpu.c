@@ -181,6 +181,7 @@ static int32_t open_gpu(pk_gpu_t *gpu) {
 /* Frees what there is. Results are not looked at: after a fault everything fails, and goes with the context. */
 static void close_gpu(pk_gpu_t *gpu) {
   if (gpu->context && !pk_gpu_enter(gpu)) {
+    pk_kept_release(gpu);
     if (gpu->constants) pk_driver.cuMemFree(gpu->constants);
     for (int32_t i = 0; gpu->modules && i < pk_model.cuda->num_modules; ++i) {
       if (gpu->modules[i]) pk_driver.cuModuleUnload(gpu->modules[i]);

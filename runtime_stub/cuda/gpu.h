@@ -9,6 +9,9 @@
  *   call.c            calls the primitive functions, reports their failures
  *   launch.c          the API that primitive functions call
  *   problem_launch.c  launches with arguments computed from a problem, cached; tensor maps
+ *   opaque.c          work that a library enqueues
+ *   prepare.c         has libraries load and choose what they need before the first run
+ *   kept.c            what backends keep on a device
  *   graph.c           CUDA graphs: capture, update, replay
  *   profile.c         times primitive functions
  *   memory.c          growable arrays
@@ -31,6 +34,16 @@ typedef struct {
   int32_t overlaps;    /* its code may hold griddepcontrol.wait, and so PK_CUDA_PROGRAMMATIC means something */
 } pk_kernel_t;
 
+/* What a backend keeps on a device. */
+typedef struct pk_kept pk_kept_t;
+struct pk_kept {
+  pk_kept_t *next; /* made before this */
+  const pk_cuda_kept_t *kind;
+  void *value;
+  uint64_t bytes;
+  uint8_t key[];
+};
+
 /* A device as the sessions on it share it; counted under pk_lock(). */
 typedef struct pk_gpu pk_gpu_t;
 struct pk_gpu {
@@ -45,7 +58,8 @@ struct pk_gpu {
   CUmodule *modules;    /* NULL where one is not for this device */
   pk_kernel_t *kernels; /* of all modules, numbered through */
   CUdeviceptr constants;
-  atomic_int fault; /* the first that was seen; 0: none */
+  _Atomic(pk_kept_t *) kept; /* the newest */
+  atomic_int fault;          /* the first that was seen; 0: none */
   char name[128];
 };
 
@@ -58,15 +72,17 @@ typedef struct {
   uint64_t device_bytes;
 } pk_staging_t;
 
-/* A launch or a copy in a graph. */
+/* A launch, a copy or a library's work in a graph. */
 typedef struct {
   CUgraphNode node;
-  int32_t kernel; /* PK_COPY: a copy */
+  int32_t kernel; /* or PK_COPY, PK_OPAQUE */
   uint32_t bytes; /* of its arguments */
   uint64_t offset;
   pk_cuda_launch_t launch;
+  pk_cuda_enqueue_fn *enqueue; /* of PK_OPAQUE */
 } pk_node_t;
 #define PK_COPY (-1)
+#define PK_OPAQUE (-2)
 
 enum { PK_GRAPH_EMPTY, PK_GRAPH_SEEN, PK_GRAPH_READY, PK_GRAPH_REFUSED };
 
@@ -105,14 +121,16 @@ typedef struct {
 } pk_measure_t;
 
 /* What a launch does in a run: launch; launch and synchronize; capture into a graph; compare with a node of a graph;
- * launch between two events. */
-enum { PK_LAUNCH, PK_WAIT, PK_CAPTURE, PK_COMPARE, PK_PROFILE };
+ * launch between two events; nothing, but have libraries prepare their work. */
+enum { PK_LAUNCH, PK_WAIT, PK_CAPTURE, PK_COMPARE, PK_PROFILE, PK_PREPARE };
 
 /* Results of a launch beside the driver's. */
 enum {
   PK_NOT_LOADED = -1, /* the kernel is for another architecture */
   PK_REFUSED = -2,    /* the kernel does not support the problem */
-  PK_NO_MEMORY = -3   /* for its arguments, on the host */
+  PK_NO_MEMORY = -3,  /* for its arguments, on the host */
+  PK_LIBRARY = -4,    /* a library failed */
+  PK_UNKNOWN = -5     /* while preparing: the run depends on what it computes from here on */
 };
 
 /* A session's own part. First what a launch reads. */
@@ -124,7 +142,7 @@ struct pk_cuda {
   int32_t chained;   /* the last that this run has enqueued is a kernel, which the next one may overlap */
   int32_t filled;    /* filled launches of this run so far */
   CUresult result;   /* of what failed, in the driver or as PK_NOT_LOADED..; 0: nothing */
-  int32_t failed;    /* kernel that PK_NOT_LOADED.. is about */
+  int32_t failed;    /* kernel that PK_NOT_LOADED.. is about; status of PK_LIBRARY */
   int32_t caught;    /* `result` was waited for: it is that of the step */
   int32_t visited;   /* nodes of `graph` that were compared */
   int32_t by_graphs; /* segments of this run are graphs */
@@ -135,6 +153,7 @@ struct pk_cuda {
   pk_gpu_t *gpu;
   CUstream own;
   CUstream captures; /* made with the first graph */
+  CUstream opaque;   /* in which libraries' work is captured; made with the first */
   CUevent done;      /* recorded behind the last run that was not waited for */
   CUevent staged;    /* recorded behind the last copy from pinned staging memory */
   /* Identities of streams: a handle may be that of one that was destroyed. */
@@ -224,6 +243,7 @@ typedef struct {
   const void *arguments;
   uint64_t bytes;
   int32_t is_one; /* parameter, whatever its alignment; else they are all parameters, one after the other */
+  pk_cuda_enqueue_fn *enqueue; /* of PK_OPAQUE, whose arguments are the problem and whose launch is that of PK_COPY */
 } pk_work_t;
 /* How the driver takes the arguments of a launch: in a buffer, which begins where parameters do. One that is aligned to
  * more than their beginning is passed by its address: the driver knows where it lies. */
@@ -241,17 +261,30 @@ typedef struct {
  * changes it if they differ. */
 CUresult pk_graph_remember(pk_cuda_t *cuda, const pk_work_t *work);
 CUresult pk_graph_compare(pk_cuda_t *cuda, const pk_work_t *work);
+/* Adds a graph to the one that the run is captured into, as a node that comes after what was captured last. */
+CUresult pk_graph_add_child(const pk_cuda_t *cuda, CUgraph child);
 void pk_graphs_release(pk_cuda_t *cuda);
 
 /* launch.c. How the arguments of a launch are passed: pointers into `parameters` and into the arguments. */
 void pk_pass(pk_parameters_t *parameters, const pk_work_t *work);
 /* Launches a kernel, or does with it what the mode of the run asks for. */
 int32_t pk_launch_work(pk_cuda_t *cuda, const pk_work_t *work);
+/* The same for any work. */
+CUresult pk_perform(pk_cuda_t *cuda, const pk_work_t *work);
 /* Fails a launch with PK_NOT_LOADED.., which it returns. */
 int32_t pk_fail_launch(pk_cuda_t *cuda, int32_t kernel, CUresult result);
 
 /* problem_launch.c */
 void pk_filled_release(pk_cuda_t *cuda);
+
+/* opaque.c. Has the library enqueue its work in the run's stream, or as a node where that is captured. */
+CUresult pk_opaque_enqueue(pk_cuda_t *cuda, const pk_work_t *work);
+/* Captures the work as a graph of its own. */
+CUresult pk_opaque_capture(pk_cuda_t *cuda, const pk_work_t *work, CUgraph *graph);
+/* prepare.c. Walks all entries of a new session with the dims at their maxima. */
+int32_t pk_prepare(packager_session_t *session);
+/* kept.c. In the device's context. */
+void pk_kept_release(pk_gpu_t *gpu);
 
 /* profile.c. Around each launch. */
 CUresult pk_measure_begin(pk_cuda_t *cuda);

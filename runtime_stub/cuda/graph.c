@@ -70,12 +70,27 @@ static pk_graph_t *find(const packager_session_t *session, const pk_part_t *part
 
 /* What the next node of the stream would depend on. A query that leaves no place for the edges' data fails where there
  * is any, as that of programmatic launches; drivers before CUDA 12.3 know of no such data. */
-static CUresult last_nodes(CUstream stream, int *status, const CUgraphNode **nodes, size_t *count) {
+static CUresult last_nodes(CUstream stream, int *status, CUgraph *graph, const CUgraphNode **nodes, size_t *count) {
   const void *edges;
   if (!pk_driver.cuStreamGetCaptureInfoEdges) {
-    return pk_driver.cuStreamGetCaptureInfo(stream, status, NULL, NULL, nodes, count);
+    return pk_driver.cuStreamGetCaptureInfo(stream, status, NULL, graph, nodes, count);
   }
-  return pk_driver.cuStreamGetCaptureInfoEdges(stream, status, NULL, NULL, nodes, &edges, count);
+  return pk_driver.cuStreamGetCaptureInfoEdges(stream, status, NULL, graph, nodes, &edges, count);
+}
+
+/* The node depends on the ends of those before it, whatever kernels of ours may overlap with. */
+CUresult pk_graph_add_child(const pk_cuda_t *cuda, CUgraph child) {
+  int status;
+  size_t count = 0;
+  CUgraph graph;
+  const CUgraphNode *nodes;
+  CUgraphNode node;
+  CUresult result = last_nodes(cuda->stream, &status, &graph, &nodes, &count);
+  if (result) return result;
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  result = pk_driver.cuGraphAddChildGraphNode(&node, graph, nodes, count, child);
+  if (result) return result;
+  return pk_driver.cuStreamUpdateCaptureDependencies(cuda->stream, &node, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
 }
 
 CUresult pk_graph_remember(pk_cuda_t *cuda, const pk_work_t *work) {
@@ -83,7 +98,7 @@ CUresult pk_graph_remember(pk_cuda_t *cuda, const pk_work_t *work) {
   int status;
   size_t count = 0;
   const CUgraphNode *nodes;
-  CUresult result = last_nodes(cuda->stream, &status, &nodes, &count);
+  CUresult result = last_nodes(cuda->stream, &status, NULL, &nodes, &count);
   if (result) return result;
   if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE || count != 1) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   uint64_t offset = graph->argument_bytes;
@@ -93,7 +108,8 @@ CUresult pk_graph_remember(pk_cuda_t *cuda, const pk_work_t *work) {
   }
   memcpy(graph->arguments + offset, work->arguments, work->bytes);
   graph->argument_bytes += work->bytes;
-  graph->nodes[graph->count++] = (pk_node_t){nodes[0], work->kernel, (uint32_t)work->bytes, offset, *work->launch};
+  graph->nodes[graph->count++] =
+      (pk_node_t){nodes[0], work->kernel, (uint32_t)work->bytes, offset, *work->launch, work->enqueue};
   return 0;
 }
 
@@ -125,19 +141,39 @@ static CUresult change_copy(const pk_cuda_t *cuda, CUgraphNode node, const pk_co
   return pk_driver.cuGraphExecMemcpyNodeSetParams(cuda->graph->exec, node, &params, cuda->gpu->context);
 }
 
+static CUresult change_opaque(pk_cuda_t *cuda, CUgraphNode node, const pk_work_t *work) {
+  CUgraph child;
+  CUresult result = pk_opaque_capture(cuda, work, &child);
+  if (result) return result;
+  result = pk_driver.cuGraphExecChildGraphNodeSetParams(cuda->graph->exec, node, child);
+  pk_driver.cuGraphDestroy(child);
+  return result;
+}
+
+static CUresult change(pk_cuda_t *cuda, CUgraphNode node, const pk_work_t *work) {
+  switch (work->kernel) {
+    case PK_COPY:
+      return change_copy(cuda, node, work->arguments);
+    case PK_OPAQUE:
+      return change_opaque(cuda, node, work);
+    default:
+      return change_kernel(cuda, node, work);
+  }
+}
+
 CUresult pk_graph_compare(pk_cuda_t *cuda, const pk_work_t *work) {
   pk_graph_t *graph = cuda->graph;
   if (cuda->visited >= graph->count) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   pk_node_t *node = &graph->nodes[cuda->visited++];
-  if (node->kernel != work->kernel || node->bytes != work->bytes || node->launch.flags != work->launch->flags) {
+  if (node->kernel != work->kernel || node->bytes != work->bytes || node->enqueue != work->enqueue ||
+      node->launch.flags != work->launch->flags) {
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE; /* what a node is, and its edges, stay as they were captured */
   }
   uint8_t *arguments = graph->arguments + node->offset;
   if (!memcmp(arguments, work->arguments, work->bytes) && !memcmp(&node->launch, work->launch, sizeof node->launch)) {
     return 0;
   }
-  CUresult result =
-      work->kernel == PK_COPY ? change_copy(cuda, node->node, work->arguments) : change_kernel(cuda, node->node, work);
+  CUresult result = change(cuda, node->node, work);
   memcpy(arguments, work->arguments, work->bytes);
   node->launch = *work->launch;
   return result;

@@ -55,7 +55,8 @@ static CUresult launch_kernel(pk_cuda_t *cuda, const pk_work_t *work) {
 }
 
 static CUresult enqueue(pk_cuda_t *cuda, const pk_work_t *work) {
-  if (work->kernel != PK_COPY) return launch_kernel(cuda, work);
+  if (work->kernel >= 0) return launch_kernel(cuda, work);
+  if (work->kernel == PK_OPAQUE) return pk_opaque_enqueue(cuda, work);
   const pk_copy_t *copy = work->arguments;
   cuda->chained = 0;
   return pk_driver.cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)copy->target, (CUdeviceptr)(uintptr_t)copy->source,
@@ -68,7 +69,7 @@ static CUresult wait(pk_cuda_t *cuda) {
   return result;
 }
 
-static CUresult perform(pk_cuda_t *cuda, const pk_work_t *work) {
+CUresult pk_perform(pk_cuda_t *cuda, const pk_work_t *work) {
   if (cuda->mode == PK_COMPARE) return pk_graph_compare(cuda, work);
   CUresult result = cuda->mode == PK_PROFILE ? pk_measure_begin(cuda) : 0;
   if (!result) result = enqueue(cuda, work);
@@ -87,16 +88,16 @@ static CUresult perform(pk_cuda_t *cuda, const pk_work_t *work) {
 
 int32_t pk_launch_work(pk_cuda_t *cuda, const pk_work_t *work) {
   const uint32_t *grid = work->launch->grid;
-  if (!grid[0] || !grid[1] || !grid[2]) return 0;
+  if (!grid[0] || !grid[1] || !grid[2] || cuda->mode == PK_PREPARE) return 0;
   if (!cuda->kernels[work->kernel].function) return pk_fail_launch(cuda, work->kernel, PK_NOT_LOADED);
-  CUresult result = cuda->mode == PK_LAUNCH ? launch_kernel(cuda, work) : perform(cuda, work);
+  CUresult result = cuda->mode == PK_LAUNCH ? launch_kernel(cuda, work) : pk_perform(cuda, work);
   if (result) cuda->result = result;
   return result;
 }
 
 int32_t pk_cuda_launch(pk_cuda_t *cuda, int32_t kernel, const pk_cuda_launch_t *launch, const void *arguments,
                        uint64_t bytes) {
-  const pk_work_t work = {kernel, launch, arguments, bytes, 0};
+  const pk_work_t work = {kernel, launch, arguments, bytes, 0, NULL};
   return pk_launch_work(cuda, &work);
 }
 
@@ -104,10 +105,10 @@ const pk_cuda_device_t *pk_cuda_device(const pk_cuda_t *cuda) { return &cuda->gp
 
 int32_t pk_cuda_copy(pk_cuda_t *cuda, void *target, const void *source, uint64_t bytes) {
   static const pk_cuda_launch_t none;
-  if (bytes == 0 || target == source) return 0;
+  if (bytes == 0 || target == source || cuda->mode == PK_PREPARE) return 0;
   const pk_copy_t copy = {target, source, bytes};
-  const pk_work_t work = {PK_COPY, &none, &copy, sizeof copy, 0};
-  CUresult result = perform(cuda, &work);
+  const pk_work_t work = {PK_COPY, &none, &copy, sizeof copy, 0, NULL};
+  CUresult result = pk_perform(cuda, &work);
   if (result) cuda->result = result;
   return result;
 }
@@ -124,6 +125,7 @@ static CUresult pin_extents(pk_cuda_t *cuda) {
 }
 
 int32_t pk_cuda_extents(pk_cuda_t *cuda, int32_t count, const void *const *sources, int64_t *const *extents) {
+  if (cuda->mode == PK_PREPARE) return pk_fail_launch(cuda, PK_COPY, PK_UNKNOWN);
   CUresult result = pin_extents(cuda);
   for (int32_t first = 0; !result && first < count; first += PK_MAX_READS) {
     int32_t some = count - first < PK_MAX_READS ? count - first : PK_MAX_READS;
@@ -139,6 +141,7 @@ int32_t pk_cuda_extents(pk_cuda_t *cuda, int32_t count, const void *const *sourc
 }
 
 int32_t pk_cuda_store(pk_cuda_t *cuda, void *target, int64_t value) {
+  if (cuda->mode == PK_PREPARE) return 0;
   CUresult result = pk_driver.cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)target, &value, sizeof value, cuda->stream);
   cuda->chained = 0;
   return result ? pk_fail_launch(cuda, PK_COPY, result) : 0;

@@ -58,6 +58,7 @@ static int is_kept(const pk_filled_t *place, pk_cuda_fill_fn *fill, const void *
 
 int32_t pk_cuda_launch_filled(pk_cuda_t *cuda, int32_t kernel, pk_cuda_fill_fn *fill, const void *problem,
                               uint64_t problem_bytes, uint64_t bytes) {
+  if (cuda->mode == PK_PREPARE) return 0;
   uint64_t number = (uint64_t)cuda->filled++;
   pk_filled_t *place = number < cuda->num_places ? &cuda->places[number] : add_place(cuda);
   if (!place) return pk_fail_launch(cuda, kernel, PK_NO_MEMORY);
@@ -65,7 +66,7 @@ int32_t pk_cuda_launch_filled(pk_cuda_t *cuda, int32_t kernel, pk_cuda_fill_fn *
     CUresult result = fill_place(cuda, place, fill, problem, problem_bytes, bytes);
     if (result) return pk_fail_launch(cuda, kernel, result);
   }
-  const pk_work_t work = {kernel, &place->launch, place->arguments, bytes, 1};
+  const pk_work_t work = {kernel, &place->launch, place->arguments, bytes, 1, NULL};
   return pk_launch_work(cuda, &work);
 }
 

@@ -84,4 +84,29 @@ int32_t pk_tensor_map_encode_im2col(void *map, int32_t type, uint32_t rank, void
 /* Copies within device memory. */
 int32_t pk_cuda_copy(pk_cuda_t *cuda, void *target, const void *source, uint64_t bytes);
 
+/* Enqueues the work of a problem in a stream, by a library that the bundle opens: any number of kernels, copies and
+ * memsets. It waits for nothing, works while the stream is captured, and leaves no reference to `problem`. Returns 0,
+ * or the library's status. */
+typedef int32_t pk_cuda_enqueue_fn(pk_cuda_t *cuda, void *stream, const void *problem);
+
+/* Has a library enqueue its work as a part of the run. `problem`, all its `bytes` bytes, is all that the work depends
+ * on, pointers included: a graph holds the work as one node, and `enqueue` is called anew only where the problem is
+ * another than when the node was last made. Before a session's first run it is called for the largest dims, with
+ * pointers that are never read, and nothing of it runs: what the library chooses or loads for a problem is there then.
+ * Clear the padding. */
+int32_t pk_cuda_enqueue(pk_cuda_t *cuda, pk_cuda_enqueue_fn *enqueue, const void *problem, uint64_t bytes);
+
+/* A kind of value that a backend keeps on each device, as a library's handle. `make` returns 0, or a status. Both are
+ * called with the device's context current; `make` by one thread at a time. */
+typedef struct {
+  int32_t (*make)(const void *key, void *context, void **value);
+  void (*release)(void *value);
+} pk_cuda_kept_t;
+
+/* Finds the value of a key, all its `bytes` bytes; the first call makes it. Values are shared by the sessions on a
+ * device and released after the last of them, the newest first. `make` cannot ask for others: hand them over as its
+ * context. */
+int32_t pk_cuda_keep(pk_cuda_t *cuda, const pk_cuda_kept_t *kind, const void *key, uint64_t bytes, void *context,
+                     void **value);
+
 #endif /* PACKAGER_CUDA_H_ */

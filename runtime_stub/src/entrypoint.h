@@ -51,6 +51,7 @@ typedef struct {
   int32_t num_modules;
   int32_t driver;   /* minimum that cuDriverGetVersion must return: 13000 for CUDA 13.0 */
   const char *code; /* what the modules hold, for messages: "sm_80, sm_90a, compute_80" */
+  int32_t opaque;   /* some functions call pk_cuda_enqueue(): sessions prepare it */
 } pk_cuda_model_t;
 
 /* How one run executes its parallel loops; owned by the session. */

@@ -20,6 +20,7 @@ RUNS = ["streams", "host_tensors", "sizes", "tensors", "captured", "profile"]
 GRAPHS = ["automatic", "pointers", "shapes", "refused"]
 SEGMENTS = ["automatic", "pointers", "graphs_of_a_session", "refused", "captured", "profile"]
 LAUNCHES = ["overlapping", "graphs", "filled", "filled_graphs", "refused", "failing"]
+OPAQUE = ["prepared", "launched", "graphs", "captured", "profile", "failing", "faults"]
 STATES = ["life", "values", "runs", "graphs", "profile", "entries"]
 MACHINE, MEMORY, WEIGHTS, KERNEL, DRIVER = "-11", "-10", "-12", "-14", "-16"
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
@@ -75,6 +76,10 @@ class CudaBuilder(Builder):
     @property
     def filled(self) -> Path:
         return self.bundle("filled", "-DMODEL_FILLED", "-DFLAGS=PK_CUDA_PROGRAMMATIC", f"-I{HERE / 'c'}")
+
+    @property
+    def opaque(self) -> Path:
+        return self.bundle("opaque", "-DMODEL_OPAQUE", "-DFLAGS=PK_CUDA_PROGRAMMATIC", f"-I{HERE / 'c'}")
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +157,17 @@ def test_launches(builder: CudaBuilder, case: str) -> None:
     builder.record("launches", case, builder.flagged, builder.filled)
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("case", OPAQUE)
+def test_work_of_libraries(builder: CudaBuilder, case: str) -> None:
+    builder.record("opaque", case, builder.opaque)
+
+
+def test_a_library_that_cannot_choose(builder: CudaBuilder) -> None:
+    bundle = builder.bundle("unprepared", "-DMODEL_OPAQUE", "-DLIBRARY_FAILS=4096", f"-I{HERE / 'c'}")
+    builder.record("opaque", "unprepared", bundle)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"RECORDER_ARCH": "89"}, {"RECORDER_PTX": "80"}, {"RECORDER_ARCH": "120"}], ids=str
@@ -183,11 +199,13 @@ def test_no_module_for_the_gpu(plain: CudaBuilder) -> None:
 def test_threads(builder: CudaBuilder) -> None:
     builder.record("parallel", "threads", builder.dynamic)
     builder.record("parallel", "threads", builder.filled)
+    builder.record("parallel", "threads", builder.opaque)
 
 
 def test_1000_loads_and_unloads(builder: CudaBuilder) -> None:
     builder.record("sessions", "cycles", builder.dynamic, "1000" if builder.flavor.plain else "60")
     builder.record("sessions", "cycles", builder.filled, "60")
+    builder.record("sessions", "cycles", builder.opaque, "60")
 
 
 def test_without_memory_pools(builder: CudaBuilder) -> None:

@@ -19,6 +19,9 @@
  *     call 1, tell:   old[4] = last
  *     call 2, hold:   last = new[4]
  *   -DMODEL_SEGMENTS         the run is split, see split.h
+ *   -DMODEL_OPAQUE           add is what a library does, see opaque.h, and there are
+ *     call 4, again: y = y + b   which is, too
+ *     call 5, scale: arena = x * w
  *   -DARGUMENTS=...          bytes of its arguments, where that is not their size */
 #include <string.h>
 
@@ -61,7 +64,12 @@ static const uint32_t first_shared[] = {0}, second_shared[] = {0, 100000};
 static const pk_cuda_module_t first_module = {"recorded scale:32", "scale", first_shared, 1, FIRST_ARCH};
 static const pk_cuda_module_t second_module = {KERNELS, "unused\0add", second_shared, 2, SECOND_ARCH};
 static const pk_cuda_module_t *const modules[] = {&first_module, &second_module};
-static const pk_cuda_model_t cuda_model = {modules, COUNT(modules), DRIVER, "sm_80, sm_90a, compute_80"};
+#ifdef MODEL_OPAQUE
+#define OPAQUE 1
+#else
+#define OPAQUE 0
+#endif
+static const pk_cuda_model_t cuda_model = {modules, COUNT(modules), DRIVER, "sm_80, sm_90a, compute_80", OPAQUE};
 enum { FIRST_MODULE = 0, SECOND_MODULE = 1 };
 
 typedef struct {
@@ -79,6 +87,8 @@ static int32_t scale(pk_cuda_t *cuda, void *y, const void *x, const void *w, int
 
 #ifdef MODEL_FILLED
 #include "filled.h"
+#elif defined MODEL_OPAQUE
+#include "opaque.h"
 #else
 static int32_t add(pk_cuda_t *cuda, void *y, const void *a, const void *b, int64_t n) {
   const arguments_t arguments = {y, a, b, n};
@@ -102,9 +112,13 @@ static int32_t run(const pk_call_t *call) {
   if (add(call->cuda, call->outputs[0], call->arena, call->constants[1], n)) return 2;
   pk_cuda_step(call->cuda, 3);
   if (pk_cuda_copy(call->cuda, call->outputs[1], call->inputs[0], (uint64_t)n * 16)) return 3;
-#ifdef MODEL_FILLED
+#if defined MODEL_FILLED || defined MODEL_OPAQUE
   pk_cuda_step(call->cuda, 4);
   if (add(call->cuda, call->outputs[0], call->outputs[0], call->constants[1], n)) return 4;
+#endif
+#ifdef MODEL_OPAQUE
+  pk_cuda_step(call->cuda, 5);
+  if (scale(call->cuda, call->arena, call->inputs[0], call->constants[0], n)) return 5;
 #endif
 #ifdef MODEL_STATES
   pk_cuda_step(call->cuda, 4);
@@ -120,7 +134,7 @@ static const char call_names[] = "scale\0add\0keep\0scale\0add\0keep\0scale\0kee
 #elif defined MODEL_STATES
 static const char call_names[] = "scale\0add\0keep\0tell\0hold";
 #else
-static const char call_names[] = "scale\0add\0keep\0again";
+static const char call_names[] = "scale\0add\0keep\0again\0scale";
 #endif
 
 #ifdef MODEL_STATIC

@@ -34,14 +34,21 @@ static const char *const kind_names[] = {"context", "module", "function", "memor
 
 /* A launch or a copy. */
 typedef struct object object_t;
+typedef struct works works_t;
 typedef struct {
-  object_t *function; /* NULL: a copy */
+  object_t *function; /* NULL: a copy, or a graph */
+  works_t *child;     /* of a node that is a graph, a copy of its own */
   unsigned grid[3], block[3], shared;
   int programmatic;
   uint64_t target, source;
   size_t bytes; /* of the copy, or of the arguments */
   uint64_t arguments[512];
 } work_t;
+
+struct works {
+  int count;
+  work_t works[];
+};
 
 struct object {
   object_t *next;
@@ -55,6 +62,7 @@ struct object {
   int references;    /* of a primary context */
   object_t *graph;   /* of a stream: what it is capturing; of an exec: what it was made of */
   object_t *last;    /* of a graph: its last node; of a node: the one before */
+  int added;         /* of a graph: its last node was added, and is no dependency of what is captured next */
   work_t work;       /* of a node */
   work_t *works;     /* of an exec: as many as its graph has nodes */
   int count;         /* of a graph: nodes */
@@ -142,6 +150,8 @@ static void drop(object_t *object) {
   object_t **link = &objects;
   while (*link != object) link = &(*link)->next;
   *link = object->next;
+  for (int i = 0; i < (object->kind == EXEC ? object->count : 0); ++i) free(object->works[i].child);
+  free(object->work.child);
   free(object->works);
   free(object->memory);
   free(object);
@@ -211,17 +221,45 @@ static void describe(const work_t *work, char line[LINE_BYTES]) {
   }
 }
 
+static works_t *copy_works(const works_t *works) {
+  if (!works) return NULL;
+  size_t bytes = sizeof *works + (size_t)works->count * sizeof(work_t);
+  works_t *copied = malloc(bytes);
+  if (!copied) DIE("no memory");
+  return memcpy(copied, works, bytes);
+}
+
+/* The nodes of a graph, whose children have none. */
+static works_t *works_of(const object_t *graph) {
+  works_t *works = malloc(sizeof *works + (size_t)graph->count * sizeof(work_t));
+  if (!works) DIE("no memory");
+  int i = works->count = graph->count;
+  for (const object_t *node = graph->last; node; node = node->last) {
+    if (node->work.child) DIE("a graph in a graph in a graph");
+    works->works[--i] = node->work;
+  }
+  return works;
+}
+
+static object_t *add_node(object_t *graph, const work_t *work) {
+  object_t *node = add(NODE, graph);
+  node->work = *work;
+  node->last = graph->last;
+  graph->last = node;
+  ++graph->count;
+  return node;
+}
+
 /* Does it, or adds it to the graph that the stream is capturing. */
 static void enqueue(const void *stream, const work_t *work) {
   char line[LINE_BYTES], name[16];
+  for (int i = 0; work->child && i < work->child->count; ++i) enqueue(stream, &work->child->works[i]);
+  if (work->child) return;
   describe(work, line);
   object_t *graph = capturing(stream);
   if (graph) {
-    object_t *node = add(NODE, graph);
-    node->work = *work;
-    node->last = graph->last;
-    graph->last = node;
-    ++graph->count;
+    if (graph->added) DIE("what is captured next does not depend on a node that was added");
+    add_node(graph, work);
     note("capture %s in %s", line, stream_name(stream, name));
     return;
   }
@@ -684,6 +722,14 @@ EXPORT int cuStreamGetCaptureInfo_v3(object_t *stream, int *status, unsigned lon
 }
 #endif
 
+EXPORT int cuStreamUpdateCaptureDependencies(object_t *stream, object_t *const *nodes, size_t count, unsigned flags) {
+  WITH_CONTEXT("cuStreamUpdateCaptureDependencies");
+  object_t *graph = check(stream, STREAM)->graph;
+  if (!graph || count != 1 || flags != 1 || check(nodes[0], NODE) != graph->last) LEAVE(1);
+  graph->added = 0;
+  LEAVE(0);
+}
+
 EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
   static _Thread_local int current;
   int old = current;
@@ -806,8 +852,11 @@ EXPORT int cuGraphInstantiateWithFlags(object_t **exec, object_t *graph, unsigne
   *exec = add(EXEC, check(graph, GRAPH));
   (*exec)->graph = graph;
   (*exec)->works = calloc((size_t)graph->count + 1, sizeof(work_t));
-  int i = graph->count;
-  for (const object_t *node = graph->last; node; node = node->last) (*exec)->works[--i] = node->work;
+  int i = (*exec)->count = graph->count;
+  for (const object_t *node = graph->last; node; node = node->last) {
+    (*exec)->works[--i] = node->work;
+    (*exec)->works[i].child = copy_works(node->work.child);
+  }
   note("graph x%d of %d nodes", (*exec)->number, graph->count);
   LEAVE(0);
 }
@@ -881,6 +930,30 @@ EXPORT int cuGraphExecMemcpyNodeSetParams(object_t *exec, object_t *node, const 
   char line[LINE_BYTES];
   describe(work, line);
   note("change n%d of x%d to %s", node->number, exec->number, line);
+  LEAVE(0);
+}
+
+EXPORT int cuGraphAddChildGraphNode(object_t **added, object_t *graph, object_t *const *after, size_t count,
+                                    object_t *child) {
+  WITH_CONTEXT("cuGraphAddChildGraphNode");
+  if (count != (check(graph, GRAPH)->last ? 1 : 0) || (count && after[0] != graph->last)) {
+    DIE("a node does not come after what was captured last");
+  }
+  const work_t work = {.child = works_of(check(child, GRAPH))};
+  *added = add_node(graph, &work);
+  graph->added = 1;
+  note("add a graph of %d nodes", child->count);
+  LEAVE(0);
+}
+
+/* A graph of another form cannot take the place of one. */
+EXPORT int cuGraphExecChildGraphNodeSetParams(object_t *exec, object_t *node, object_t *child) {
+  WITH_CONTEXT("cuGraphExecChildGraphNodeSetParams");
+  work_t *work = find_work(exec, node);
+  if (!work->child || check(child, GRAPH)->count != work->child->count) LEAVE(910);
+  free(work->child);
+  work->child = works_of(child);
+  note("change n%d of x%d to a graph of %d nodes", node->number, exec->number, child->count);
   LEAVE(0);
 }
 
