@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+HALVES = ("float16", "bfloat16")
+FLOATS = (*HALVES, "float32")
+"""The types that products of matrices are computed in on GPUs."""
+
+
 @dataclass(frozen=True)
 class DType:
     """An element type: its numpy name, its safetensors name, and its DLPack (code, bits)."""

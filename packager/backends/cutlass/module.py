@@ -22,7 +22,7 @@ from packager.backends.cutlass.core.drafts import SM90A, ZEROS, GroupDraft
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.kernels import BARRIER_BYTES
-from packager.backends.cutlass.gemm.problem import GemmProblem, add_gemm
+from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized
 from packager.bundle.manifest import License
 from packager.bundle.tuning_records import read_records
@@ -31,6 +31,7 @@ from packager.codegen.templates import MARK, render
 from packager.codegen.toolchain import run
 from packager.errors import BackendError
 from packager.graph.identity import IdentityMap
+from packager.graph.products.matmul import MatmulProblem
 from packager.ir.primitives import BackendOutput, CudaModule, Partition, StaticLibrary
 
 LICENSES = (License("NVIDIA CUTLASS", "BSD-3-Clause"),)
@@ -76,12 +77,12 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
 def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
     """Return the functions of a partition, by the type of its problem."""
     arguments = IdentityMap((parameter, index) for index, parameter in enumerate(partition.function.params))
-    group, flops = GroupDraft(partition.name), partition.cost.flops
+    group, flops = GroupDraft(name=partition.name), partition.cost.flops
     (composite,) = partition.composites
     match composite.problem:
         case AttentionProblem() as problem:
             add_attention(problem, arguments, group, options)
-        case GemmProblem() as problem:
+        case MatmulProblem() as problem:
             add_gemm(problem, arguments, group, options, flops)
         case ConvProblem() as problem:
             add_convolution(problem, arguments, group, options, flops)

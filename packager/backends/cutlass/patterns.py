@@ -9,12 +9,12 @@ from packager.backends.base import Found, Search
 from packager.backends.cutlass.attention.match import find_attention
 from packager.backends.cutlass.attention.problem import rank_attention, read_attention
 from packager.backends.cutlass.conv.problem import read_convolution
-from packager.backends.cutlass.core.epilogues import chains
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.problem import read_gemm
 from packager.backends.cutlass.quantized.epilogues import quantized_chains
 from packager.backends.cutlass.quantized.problem import read_quantized
 from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.products.epilogues import chains
 
 
 def make_searches(options: CutlassOptions) -> list[Search]:

@@ -11,9 +11,10 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from packager.backends.cutlass.core.element_types import ELEMENTS, FLOATS, HALVES, vector_of
+from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
 from packager.backends.cutlass.gemm.kernels import Family
+from packager.bundle.dtypes import FLOATS, HALVES
 from packager.codegen.templates import MARK, render
 
 # The bias of the scores: none, a number per batch and key, or any [batch or 1, heads or 1, queries or 1, keys].

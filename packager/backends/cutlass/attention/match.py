@@ -8,12 +8,12 @@ from typing import Any
 
 from tvm import relax
 
-from packager.backends.cutlass.core.epilogues import Chain, chains
 from packager.graph.attention import match as attention
 from packager.graph.attention.heads import Heads
 from packager.graph.attention.match import find_core
 from packager.graph.dataflow import Dataflow, in_order, only_last_is_read, operator_of, shape_of
 from packager.graph.identity import IdentitySet
+from packager.graph.products.epilogues import Chain, chains
 
 
 @dataclass(frozen=True)

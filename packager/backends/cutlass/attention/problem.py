@@ -12,11 +12,11 @@ import numpy as np
 from packager.backends.cutlass.attention.kernels import AttentionForm, AttentionKernel, Bias, portfolio
 from packager.backends.cutlass.attention.match import Attention, Projection
 from packager.backends.cutlass.core.drafts import GroupDraft, Ranking, rank
-from packager.backends.cutlass.core.element_types import ELEMENTS, FLOATS
+from packager.backends.cutlass.core.element_types import ELEMENTS
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.gemm.kernels import Family
-from packager.bundle.dtypes import storage_dtype
+from packager.bundle.dtypes import FLOATS, storage_dtype
 from packager.graph.dataflow import same, shape_of
 from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Packing, Parameter

@@ -11,39 +11,16 @@ from typing import Any
 
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
-from packager.backends.cutlass.core.element_types import FLOATS
-from packager.backends.cutlass.core.epilogues import Chain
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.gemm.problem import bias_fits, bias_parameter
+from packager.backends.problem_calls import bias_parameter
+from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.identity import IdentityMap
+from packager.graph.products.conv2d import Convolution, most_rows, read_geometry
+from packager.graph.products.epilogues import Chain
+from packager.graph.products.matmul import bias_fits
 from packager.ir.primitives import Parameter
-
-
-@dataclass(frozen=True)
-class Convolution:
-    """A convolution of an image [batch, height, width, channels]; pairs are of height and width."""
-
-    dtype: str
-    batch: Any
-    image: tuple[int, int]
-    channels: int
-    filters: int
-    result: tuple[int, int]
-    window: tuple[int, int]
-    padding: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-
-    @property
-    def is_product(self) -> bool:
-        """Whether it is a GEMM."""
-        return self.window == self.stride == (1, 1) and self.padding == (0, 0)
-
-    def shape(self, rows: int) -> ConvShape:
-        """Return the size with this number of pixels of the result."""
-        return ConvShape(rows, self.channels, self.filters, self.window, self.padding, self.stride, self.dilation)
 
 
 @dataclass(frozen=True)
@@ -70,34 +47,6 @@ def read_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> C
         return None
     problem = ConvProblem(x, w, chain, conv)
     return problem if _rank(problem, options, 1) else None
-
-
-def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
-    """Return the convolution that a variable is bound to, of any types; None if no kernel supports its layout."""
-    call = flow.value(anchor)
-    data, weight = call.args
-    attrs = call.attrs
-    image, filters, result = shape_of(data), shape_of(weight), shape_of(anchor)
-    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NHWC", "OHWI", "NHWC") or attrs.groups != 1:
-        return None
-    if not image or not filters or not result or not flow.is_constant(weight):
-        return None
-    top, left, bottom, right = (int(extent) for extent in attrs.padding)
-    known = all(isinstance(extent, int) and extent > 0 for extent in (*image[1:], *filters, *result[1:]))
-    if not known or (top, left) != (bottom, right):
-        return None
-    return Convolution(
-        str(data.ty.dtype),
-        image[0],
-        (image[1], image[2]),
-        image[3],
-        filters[0],
-        (result[1], result[2]),
-        (filters[1], filters[2]),
-        (top, left),
-        _pair(attrs.strides),
-        _pair(attrs.dilation),
-    )
 
 
 def add_convolution(
@@ -135,11 +84,9 @@ def set_geometry(draft: FunctionDraft, conv: Convolution) -> None:
         draft.set(**{f"{name}[{axis}]": extent for axis, extent in enumerate(getattr(conv, name))})
 
 
-def most_rows(conv: Convolution, flops: int) -> int:
-    """Return the pixels of the result at the largest batch, of which a call takes ``flops``."""
-    work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels
-    batch = conv.batch if isinstance(conv.batch, int) else max(1, flops // work)
-    return batch * math.prod(conv.result)
+def conv_shape(conv: Convolution, rows: int) -> ConvShape:
+    """Return the size of a convolution with this number of pixels of the result."""
+    return ConvShape(rows, conv.channels, conv.filters, conv.window, conv.padding, conv.stride, conv.dilation)
 
 
 def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:
@@ -149,9 +96,4 @@ def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:
     if conv.is_product:
         shape = GemmShape(rows, conv.filters, conv.channels, 1)
         return rank_gemm(shape, form, math.gcd(conv.filters, conv.channels), options)
-    return rank_conv(conv.shape(rows), form, options)
-
-
-def _pair(values: Any) -> tuple[int, int]:
-    first, second = (int(value) for value in values)
-    return first, second
+    return rank_conv(conv_shape(conv, rows), form, options)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packager.backends.cutlass.core.kernel import KernelConfig
-from packager.graph.dataflow import same
-from packager.ir.primitives import Candidates, FunctionGroup, Packing, Parameter, PrimitiveFunction
+from packager.backends.problem_calls import ProblemCall, ProblemMemory
+from packager.ir.primitives import Candidates, FunctionGroup, Parameter, PrimitiveFunction
 
 SM90A = "sm_90a"
 ZEROS = "zeros"
@@ -52,60 +52,17 @@ class Ranking:
 
 
 @dataclass
-class FunctionDraft:
-    """A primitive function: it fills in a structure of ``templates/cutlass/common/problems.h`` and launches a kernel.
+class FunctionDraft(ProblemCall):
+    """A function that fills in a structure of ``templates/cutlass/common/problems.h`` and launches a kernel."""
 
-    ``member`` is the prefix of the fields that are set from then on, as ``gemm.``.
-    """
-
-    symbol: str
-    problem: str
-    ranking: Ranking
-    parameters: list[Parameter] = field(default_factory=list)
-    scalars: list[Any] = field(default_factory=list)
-    fields: list[tuple[str, str]] = field(default_factory=list)
+    ranking: Ranking = field(kw_only=True)
     zeros: str = ""
-    member: str = ""
 
     def use_workspace(self, workspace: int) -> None:
         """Set the problem's workspace, and the constant that initializes its barriers."""
         self.pointer("workspace", Parameter("workspace", workspace, written=True))
         self.parameters.append(Parameter("constant", name=ZEROS))
         self.zeros = f"p{len(self.parameters) - 1}"
-
-    def pointer(self, name: str, parameter: Parameter, offset: int = 0, itemsize: int = 1) -> None:
-        """Set a pointer field to ``parameter``, ``offset`` elements in."""
-        if parameter not in self.parameters:
-            self.parameters.append(parameter)
-        text = f"p{self.parameters.index(parameter)}"
-        if offset:
-            text = f"(const char *){text} + {offset * itemsize}"
-        self.fields.append((f"{self.member}{name}", text))
-
-    def set(self, **extents: Any) -> None:
-        """Set integer fields, each to an extent or, of a tuple, to the product of its extents."""
-        for name, extent in extents.items():
-            self.fields.append((f"{self.member}{name}", self._product(extent)))
-
-    def set_float(self, **values: float) -> None:
-        """Set float fields."""
-        self.fields += [(f"{self.member}{name}", f"{value!r}f") for name, value in values.items()]
-
-    def _product(self, extent: Any) -> str:
-        number, symbols = 1, []
-        for factor in extent if isinstance(extent, tuple) else (extent,):
-            if isinstance(factor, int):
-                number *= factor
-            else:
-                symbols.append(self._scalar(factor))
-        return " * ".join([str(number)] * (number != 1 or not symbols) + symbols)
-
-    def _scalar(self, expression: Any) -> str:
-        for index, known in enumerate(self.scalars):
-            if same(known, expression):
-                return f"s{index}"
-        self.scalars.append(expression)
-        return f"s{len(self.scalars) - 1}"
 
     def function(self, shipped: Sequence[Candidate], revision: str) -> PrimitiveFunction:
         """Return the function with the candidates that the bundle ships."""
@@ -114,11 +71,9 @@ class FunctionDraft:
 
     def view(self, shipped: Sequence[Candidate]) -> dict[str, Any]:
         """Return the values of the template."""
-        pointers = [f"{'void *' if p.written else 'const void *'}p{index}" for index, p in enumerate(self.parameters)]
-        integers = [f"int64_t s{index}" for index in range(len(self.scalars))]
         return {
             "symbol": self.symbol,
-            "parameters": ", ".join(["pk_cuda_t *cuda", *pointers, *integers, "int64_t candidate"]),
+            "parameters": self.signature,
             "type": self.problem,
             "fields": self.fields,
             "zeros": self.zeros,
@@ -133,17 +88,15 @@ class FunctionDraft:
 
 
 @dataclass
-class GroupDraft:
+class GroupDraft(ProblemMemory):
     """Builder of the functions of one partition, with their packed constants and workspaces."""
 
-    name: str
+    name: str = field(kw_only=True)
     functions: list[FunctionDraft] = field(default_factory=list)
-    packings: list[Packing] = field(default_factory=list)
-    workspaces: list[Any] = field(default_factory=list)
 
     def add(self, problem: str, ranking: Ranking) -> FunctionDraft:
         """Add a function that solves a ``pk_<problem>_t``."""
-        draft = FunctionDraft(f"{self.name}_{problem}_{len(self.functions)}", f"pk_{problem}_t", ranking)
+        draft = FunctionDraft(f"{self.name}_{problem}_{len(self.functions)}", f"pk_{problem}_t", ranking=ranking)
         self.functions.append(draft)
         return draft
 
@@ -153,16 +106,6 @@ class GroupDraft:
             kernels = [choice.kernel for candidate in shipped[draft.symbol] for choice in candidate.choices]
             if any(kernel.barrier_bytes for kernel in kernels):
                 draft.use_workspace(self.workspace(draft.ranking.workspace))
-
-    def packed(self, packing: Packing) -> Parameter:
-        """Add a packed constant and return its parameter."""
-        self.packings.append(packing)
-        return Parameter("packed", len(self.packings) - 1)
-
-    def workspace(self, nbytes: Any) -> int:
-        """Add a workspace and return its index."""
-        self.workspaces.append(nbytes)
-        return len(self.workspaces) - 1
 
     def group(self, functions: Sequence[PrimitiveFunction]) -> FunctionGroup:
         """Return the finished group."""

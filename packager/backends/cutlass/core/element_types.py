@@ -15,8 +15,6 @@ class ElementType(NamedTuple):
     size: int
 
 
-HALVES = ("float16", "bfloat16")
-FLOATS = (*HALVES, "float32")
 FLOAT8 = "float8_e4m3fn"
 ELEMENTS = {
     dtype: ElementType(cutlass, short, DTYPES[dtype].itemsize)

@@ -12,10 +12,11 @@ from typing import Any
 
 from tvm import relax
 
-from packager.backends.cutlass.core.activations import find_activation
-from packager.backends.cutlass.core.element_types import FLOAT8, FLOATS
-from packager.backends.cutlass.core.epilogues import Chained, only_reader
+from packager.backends.cutlass.core.element_types import FLOAT8
+from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
+from packager.graph.products.activations import find_activation
+from packager.graph.products.epilogues import Chained, only_reader
 
 RANGES = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0), FLOAT8: (-448.0, 448.0)}
 

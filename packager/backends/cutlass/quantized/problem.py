@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packager.backends.cutlass.conv.problem import Convolution, most_rows, read_geometry, set_geometry
+from packager.backends.cutlass.conv.problem import conv_shape, set_geometry
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
-from packager.backends.cutlass.core.element_types import FLOAT8, FLOATS
+from packager.backends.cutlass.core.element_types import FLOAT8
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape
 from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
 from packager.backends.cutlass.quantized.epilogues import RANGES, QuantizedChain
 from packager.backends.cutlass.quantized.kernels import OUTPUTS
+from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, same, shape_of
 from packager.graph.identity import IdentityMap
+from packager.graph.products.conv2d import Convolution, most_rows, read_geometry
 from packager.ir.primitives import Packing, Parameter
 
 if TYPE_CHECKING:
@@ -169,4 +171,4 @@ def _rank(problem: QuantizedProblem, options: CutlassOptions, rows: int) -> Rank
         return rank_quantized_gemm(GemmShape(rows, size.columns, size.depth, 1), form, options)
     if size.is_product:
         return rank_quantized_gemm(GemmShape(rows, size.filters, size.channels, 1), form, options)
-    return rank_quantized_conv(size.shape(rows), form, options)
+    return rank_quantized_conv(conv_shape(size, rows), form, options)

@@ -74,7 +74,7 @@ def test_attributes_change_the_kernels(dtype: str, change: dict[str, bool], mark
 
 
 def draft(*shapes: GemmShape) -> GroupDraft:
-    group = GroupDraft("part")
+    group = GroupDraft(name="part")
     for shape in shapes:
         group.add("gemm", rank_gemm(shape, FORM, 768, HOPPER, margin=SEVERAL))
     return group
@@ -114,7 +114,7 @@ def test_records_of_other_kernels_are_ignored_with_a_warning() -> None:
 def test_a_winner_of_another_list_of_architectures_is_found() -> None:
     """What was measured with a bundle for one kind of GPU serves one for several."""
     group = draft(SHAPE)
-    both = GroupDraft("both")
+    both = GroupDraft(name="both")
     both.add("gemm", rank_gemm(SHAPE, FORM, 768, BOTH, margin=SEVERAL))
     found, _ = ship([both], 3, make_records([record(group, 0, 3)]), REVISION)
     ((winner,),) = shipped(found, both)
@@ -123,7 +123,7 @@ def test_a_winner_of_another_list_of_architectures_is_found() -> None:
 
 @pytest.mark.parametrize(("count", "workspaces"), [(1, 0), (2, 1)])
 def test_a_workspace_is_for_kernels_that_are_shipped(count: int, workspaces: int) -> None:
-    group = GroupDraft("part")
+    group = GroupDraft(name="part")
     group.add("gemm", rank_gemm(SHAPE, FORM, 768, replace(HOPPER, split_k_slices=4)))
     group.reserve(ship([group], count, make_records([]), REVISION)[0])
     assert len(group.workspaces) == workspaces

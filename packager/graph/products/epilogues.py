@@ -8,9 +8,9 @@ from typing import Any
 
 from tvm import relax
 
-from packager.backends.cutlass.core.activations import find_activation
-from packager.backends.cutlass.core.element_types import FLOATS, HALVES
+from packager.bundle.dtypes import FLOATS, HALVES
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
+from packager.graph.products.activations import find_activation
 
 
 @dataclass(frozen=True)

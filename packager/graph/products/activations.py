@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packager.backends.cutlass.core.element_types import FLOATS
+from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, only_last_is_read, operator_of, scalar_of
 from packager.graph.identity import IdentityMap
 
