@@ -38,12 +38,18 @@ from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.non_max_suppression import legalize_non_max_suppression
 from packager.lower.legalize.positions import legalize_positions
 from packager.lower.legalize.reshape import legalize_reshape
+from packager.lower.legalize.scatter import (
+    legalize_scatter_elements,
+    legalize_scatter_nd,
+    legalize_scatter_slices,
+)
 from packager.lower.legalize.split_sums import split_sums
 from packager.lower.legalize.top_k import legalize_top_k
 from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
 from packager.lower.legalize.unique import legalize_unique
 from packager.transforms.clamp_indices import clamp_folded_indices, legalize_take
 from packager.transforms.layout.channels_last import to_channels_last
+from packager.transforms.simplify.narrow_indices import SCATTER_SLICES
 
 _R = relax.transform
 
@@ -64,6 +70,9 @@ LEGALIZERS = {
 }
 CPU_LEGALIZERS = {
     "relax.image.grid_sample": legalize_grid_sample,
+    "relax.scatter_elements": legalize_scatter_elements,
+    "relax.scatter_nd": legalize_scatter_nd,
+    SCATTER_SLICES: legalize_scatter_slices,
     sorting.TOP_K: legalize_top_k,
     sorting.POSITIONS: legalize_positions,
     sorting.UNIQUE: legalize_unique,

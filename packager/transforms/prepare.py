@@ -17,6 +17,7 @@ from packager.transforms.quantize.float8 import convert_float8_matmuls
 from packager.transforms.quantize.quantize import convert_qdq
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.merge_pads import merge_pads
+from packager.transforms.simplify.narrow_indices import narrow_indices
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms
 from packager.transforms.simplify.regroup_norms import regroup_norms
@@ -54,6 +55,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module, constants = convert_qdq(apply(TIDY, module), num_inputs, constants)
     if wanted.float8_matmuls:
         module = convert_float8_matmuls(apply(TIDY, module), num_inputs)
+    if device == "cpu":
+        module = narrow_indices(module)
     if device == "cpu" and wanted.normalizations:
         module = raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs)
         module = regroup_norms(apply(TIDY, module), num_inputs, constants)
