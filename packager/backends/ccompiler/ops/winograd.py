@@ -1,4 +1,4 @@
-"""Winograd convolution: F(2x2, 3x3), 16 multiplications for 4 pixels instead of 36, or F(4x4, 3x3), 36 for 16 pixels.
+"""Winograd convolution: F(2x2, 3x3), 16 multiplications for 4 pixels instead of 36, or F(2x4, 3x3), 24 for 8 pixels.
 
 Tiles of the image are transformed along both axes, and so are the filters, at build time. Each element of a tile is a
 GEMM over the channels, whose results are transformed back. A block of tiles stays in the L2 cache from the image to
@@ -6,10 +6,11 @@ the epilogue: its channels are taken in slices, which also keeps sums short, and
 data is transformed again. Windows of volumes are sums over their planes: each tap along depth adds channels to the
 product. Groups are taken one after the other: the filters of one stay in the L1 cache for all tiles.
 
-F(2x2) only adds and halves. Its errors against float64 are 0.8 to 1.3 times those of a direct convolution, for 16 to
-1024 channels (``benchmarks.cpu.errors``). F(4x4) has interpolation points 0, +-5/8, +-3/2 and infinity, whose rounding
-errors are a quarter of those of the usual 0, +-1, +-2 (Barabasz et al., arXiv:1803.10986), but still 3 to 5 times those
-of a direct convolution, with sums of any length: no layer gets it unless the Target says so.
+Along an axis, F(2) only adds and halves: the errors of F(2x2) against float64 are 0.8 to 1.3 times those of a direct
+convolution, for 16 to 1024 channels (``benchmarks.cpu.errors``). F(4) has interpolation points 0, +-5/8, +-3/2 and
+infinity, whose rounding errors are a quarter of those of the usual 0, +-1, +-2 (Barabasz et al., arXiv:1803.10986).
+Along one axis, with F(2) along the other, errors are about twice those of a direct convolution, and below 1e-6 of the
+greatest output; along both, 3 to 5 times, with sums of any length: no layer gets that unless the Target says so.
 """
 
 from __future__ import annotations
@@ -36,26 +37,42 @@ if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
 
+# Interpolation points beside 0 and infinity, by the outputs along an axis: each with both signs.
+POINTS = {2: (1.0,), 4: (5 / 8, 3 / 2)}
+
+
 @dataclass(frozen=True)
 class Variant:
-    """F(side x side, 3x3) with interpolation points 0, +-``points`` and infinity.
+    """F(tall x wide, 3x3): a tile has so many outputs along lines and along columns.
 
-    At most ``tiles``, ``channels`` and ``columns`` are taken at once: their buffers are on the stack.
+    At most ``tiles``, ``channels`` and ``columns`` are taken at once: their buffers are on the stack. A sum has at most
+    ``sum`` steps before it is added to others: transforms back multiply its rounding errors.
     """
 
-    side: int
-    points: tuple[float, ...]
+    tall: int
+    wide: int
     tiles: int
     channels: int
     columns: int
+    sum: int
 
     @property
     def values(self) -> int:
         """The elements of a transformed tile."""
-        return (self.side + 2) ** 2
+        return (self.tall + 2) * (self.wide + 2)
+
+    def tiles_of(self, lines: int, places: int) -> int:
+        """Return the tiles of a plane."""
+        return -(-lines // self.tall) * -(-places // self.wide)
 
 
-VARIANTS = {2: Variant(2, (1.0,), 14, 64, 64), 4: Variant(4, (5 / 8, 3 / 2), 12, 32, 32)}
+# By the side that the Target allows: of 2, a tile may have 4 outputs along one axis.
+VARIANTS = {
+    2: (Variant(2, 2, 14, 64, 64, 64), Variant(2, 4, 9, 64, 64, 32), Variant(4, 2, 9, 64, 64, 32)),
+    4: (Variant(4, 4, 12, 32, 32, 32),),
+}
+# What an element of the filters costs to read, in tiles whose products with it take as long.
+READ = 8
 # Transformed filters are 1.8 times as large, or four times. Those that do not stay in the shared cache come from memory
 # in every run: worth it for the products of many tiles.
 LEAST_TILES = 4
@@ -80,14 +97,17 @@ def find_winograd(anchor: Operation, window: Window, groups: int, side: int) -> 
         return None
     if window.size[1:] != (3, 3) or {*window.strides[1:], *window.dilation[1:]} != {1}:
         return None
-    variant = VARIANTS[side]
-    if min(inner, outer) < COLUMNS or _even(inner, variant.channels) is None:
+    if min(inner, outer) < COLUMNS:
         return None
-    size = variant.values * window.size[0] * inner * _padded(outer) * groups * 4
-    tiles = prod(-(-each // side) for each in sides)
-    is_used = groups == 1 or inner > COLUMNS or prod(sides) >= LEAST_USED * tiles * side**2
-    is_worth_it = is_used and depth * tiles >= (LEAST_TILES if size <= HELD else MANY_TILES)
-    return variant if is_worth_it else None
+
+    def is_worth_it(variant: Variant) -> bool:
+        size = variant.values * window.size[0] * inner * _padded(outer) * groups * 4
+        tiles = variant.tiles_of(*sides)
+        is_used = groups == 1 or inner > COLUMNS or prod(sides) >= LEAST_USED * tiles * variant.tall * variant.wide
+        return is_used and depth * tiles >= (LEAST_TILES if size <= HELD else MANY_TILES)
+
+    fitting = (each for each in VARIANTS[side] if _even(inner, each.channels) is not None and is_worth_it(each))
+    return min(fitting, key=lambda each: each.values * (depth * each.tiles_of(*sides) + READ), default=None)
 
 
 def add_winograd(
@@ -104,11 +124,11 @@ def add_winograd(
     ``filters_of`` returns filters of ``groups`` groups for the weights.
     """
     data, weight = anchor.uses
-    kind, side, taps = KINDS["float32"], variant.side, window.size[0]
+    kind, taps = KINDS["float32"], window.size[0]
     batch, depth, height, width, channels = spatial(data.shape, 3)
     inner, outer = int(channels) // groups, int(stage.inner)
     planes, lines, places = spatial(anchor.result.shape, 3)[1:4]
-    tall, wide = ceil_div(lines, side), ceil_div(places, side)
+    tall, wide = ceil_div(lines, variant.tall), ceil_div(places, variant.wide)
     blocks = even_blocks(product((batch, planes, tall, wide)), variant.tiles)
     columns = outer // groups
     padded = _padded(columns)
@@ -119,7 +139,7 @@ def add_winograd(
     bands = ceil_div(padded, band)
     draft = group.function("winograd")
     x = draft.tensor(data.tensor, False)
-    layout = f"winograd{side}x{COLUMNS}" + (f"g{groups}" if groups > 1 else "")
+    layout = f"winograd{variant.tall}x{variant.wide}x{COLUMNS}" + (f"g{groups}" if groups > 1 else "")
 
     def pack(array: Array) -> Array:
         return transform(filters_of(np.asarray(array)), variant, groups)
@@ -129,8 +149,9 @@ def add_winograd(
         "x": x,
         "w": w,
         "program": draft.program(stage, "sums[j]"),
-        "side": side,
-        "span": side + 2,
+        "variant": variant,
+        "high": variant.tall + 2,
+        "long": variant.wide + 2,
         "values": variant.values,
         "depth": c_text(depth),
         "height": c_text(height),
@@ -152,6 +173,7 @@ def add_winograd(
         "blocks": c_text(blocks.count),
         "place": blocks.place,
         "slice": slice_,
+        "sums": ceil_div(slice_, variant.sum),
         "slices": ceil_div(inner, slice_) if together == 1 else 1,
         "passes": ceil_div(taps, together) * (ceil_div(inner, slice_) if together == 1 else 1),
         "band": band,
@@ -184,20 +206,21 @@ def _even(count: int, most: int) -> int | None:
 def transform(array: Array, variant: Variant, groups: int = 1) -> Array:
     """Return weights [groups * O, ..., 3, 3, I] transformed, as [groups, values, O / 16, ... * I, 16]."""
     outer, inner = array.shape[0], array.shape[-1]
-    matrix: Any = filter_matrix(variant)
+    down: Any = filter_matrix(variant.tall)
+    along: Any = filter_matrix(variant.wide)
     filters = np.asarray(array, np.float64).reshape(groups, outer // groups, -1, 3, 3, inner)
-    values = np.einsum("ak,gozklc,bl->gabzco", matrix, filters, matrix, optimize=True)
+    values = np.einsum("ak,gozklc,bl->gabzco", down, filters, along, optimize=True)
     return packer((groups * variant.values, filters.shape[2] * inner, outer // groups), 1)(values.astype(np.float32))
 
 
-def filter_matrix(variant: Variant) -> Array:
-    """Return the filter transform, which evaluates quadratic polynomials at the points, with its scale."""
-    points = np.array([0.0, *(sign * point for point in variant.points for sign in (1, -1))])
+def filter_matrix(side: int) -> Array:
+    """Return the filter transform along an axis: it evaluates quadratic polynomials at the points, with its scale."""
+    points = np.array([0.0, *(sign * point for point in POINTS[side] for sign in (1, -1))])
     rows = [[p**k / np.prod([p - q for q in points if q != p]) for k in range(3)] for p in points]
     return np.array([*rows, [0.0, 0.0, 1.0]])
 
 
 def render_transforms(sources: Sequence[str]) -> list[str]:
     """Return the C of the transforms that these functions call."""
-    called = [each for each in VARIANTS.values() if any(f"pk_winograd_data{each.side}(" in text for text in sources)]
-    return [render("ccompiler/gemm/winograd.h.j2", side=each.side, points=each.points).trimmed() for each in called]
+    called = [side for side in POINTS if any(f"pk_winograd_data{side}(" in text for text in sources)]
+    return [render("ccompiler/gemm/winograd.h.j2", side=side, points=POINTS[side]).trimmed() for side in called]
