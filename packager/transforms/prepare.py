@@ -16,6 +16,7 @@ from packager.transforms.quantize.block_products import keep_block_weights
 from packager.transforms.quantize.float8 import convert_float8_matmuls
 from packager.transforms.quantize.quantize import convert_qdq
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
+from packager.transforms.simplify.merge_branches import merge_branches
 from packager.transforms.simplify.merge_pads import merge_pads
 from packager.transforms.simplify.narrow_indices import narrow_indices
 from packager.transforms.simplify.no_ops import drop_no_ops
@@ -69,6 +70,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module = to_channels_last(apply(TIDY, module), im2col_inputs=im2col_inputs)
     elif wanted.channels_last:
         module = simplify_arithmetic(apply(TIDY, drop_no_ops(sink_reshapes(module))), num_inputs)
+        module = merge_branches(apply(TIDY, module), num_inputs)
         module = to_channels_last(apply(TIDY, module), num_inputs)
     module = apply(TIDY, drop_no_ops(module))
     if device == "cuda" or wanted.channels_last:
