@@ -6,6 +6,7 @@ apply to a function is skipped; the result is the same either way.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,9 +14,21 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
+from tvm.sym import Analyzer
 
 from packager.graph.identity import IdentitySet
-from packager.lower.blocks import attempt, blocks, is_reduction, is_spatial, kinds, schedule_of, unroll, variables
+from packager.graph.rewrite import nodes_of
+from packager.lower.blocks import (
+    attempt,
+    blocks,
+    is_condition,
+    is_reduction,
+    is_spatial,
+    kinds,
+    schedule_of,
+    unroll,
+    variables,
+)
 from packager.lower.cpu.pack_weights import VECTOR_AXIS, VECTORS
 from packager.lower.cpu.row_reduction import reduce_rows
 
@@ -48,13 +61,23 @@ def _is_scheduled(sch: s_tir.Schedule, block: Any) -> bool:
 
 
 def _inline(sch: s_tir.Schedule) -> None:
-    """Inline blocks with one elementwise consumer, and pure data movement into any single consumer."""
+    """Inline blocks with one elementwise consumer, and pure data movement into any single consumer.
+
+    What calls functions, such as a sigmoid, is not inlined where that computes each value several times.
+    """
     for block in blocks(sch):
         if not is_spatial(sch, block) or not sch.get_consumers(block):
             continue
         consumers = list(sch.get_consumers(block))
-        if len(consumers) == 1 and (is_spatial(sch, consumers[0]) or _is_movement(sch, block)):
+        if len(consumers) != 1 or (_calls_functions(sch, block) and _broadcasts(sch, block, consumers[0])):
+            continue
+        if is_spatial(sch, consumers[0]) or _is_movement(sch, block):
             attempt(sch, lambda s, b: s.compute_inline(b), block, ScheduleError)
+
+
+def _calls_functions(sch: s_tir.Schedule, block: Any) -> bool:
+    calls = nodes_of(sch.get(block).body, tvm.ir.Call)
+    return not all(map(is_condition, calls))
 
 
 def _is_movement(sch: s_tir.Schedule, block: Any) -> bool:
@@ -208,7 +231,13 @@ def _epilogue(sch: s_tir.Schedule, block: Any) -> Any | None:
         return None
     if len(consumers) != 1 or not is_spatial(sch, consumers[0]):
         raise ScheduleError("the result has several consumers, or a reduction as its consumer")
-    return consumers[0]
+    return None if _broadcasts(sch, block, consumers[0]) else consumers[0]
+
+
+def _broadcasts(sch: s_tir.Schedule, block: Any, consumer: Any) -> bool:
+    """Tell whether a consumer reads each value of a block several times: it has more elements."""
+    own, others = (math.prod(sch.get(one).writes[0].source.shape) for one in (block, consumer))
+    return bool(Analyzer().can_prove(others > own))
 
 
 def _row_axis(sch: s_tir.Schedule, block: Any) -> int | None:
