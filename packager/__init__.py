@@ -16,9 +16,22 @@ _EXPORTS = {
     "Bundle": "packager.deploy.load.loader",
     "Session": "packager.deploy.load.loader",
     "PackagerError": "packager.errors",
+    "PackagerWarning": "packager.errors",
 }
 
-__all__ = ["Buckets", "Bundle", "PackagerError", "Session", "__version__", "build", "inspect", "load", "sign", "verify"]
+__all__ = [
+    "Buckets",
+    "Bundle",
+    "PackagerError",
+    "PackagerWarning",
+    "Session",
+    "__version__",
+    "build",
+    "inspect",
+    "load",
+    "sign",
+    "verify",
+]
 
 if TYPE_CHECKING:
     from packager.bundle.buckets import Buckets
@@ -26,7 +39,7 @@ if TYPE_CHECKING:
     from packager.deploy.load.loader import Bundle, Session, load
     from packager.deploy.trust.sign import sign
     from packager.deploy.verify.verifier import verify
-    from packager.errors import PackagerError
+    from packager.errors import PackagerError, PackagerWarning
     from packager.pipeline.build import build
 
 

@@ -32,6 +32,10 @@ class PackagerError(Exception):
         return text
 
 
+class PackagerWarning(UserWarning):
+    """What a user should know though it is no error, such as a session that does without a library."""
+
+
 class UsageError(PackagerError):
     """A wrong argument, option, Target or input file name."""
 

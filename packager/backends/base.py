@@ -16,6 +16,7 @@ from packager.backends.attributes import spelled
 from packager.codegen.cache import Cache
 from packager.codegen.toolchain import Toolchain
 from packager.ir.preparation import Preparation
+from packager.resources import folder
 
 if TYPE_CHECKING:
     from packager.custom_ops.library import OpLibrary
@@ -82,6 +83,11 @@ class Context:
     base: Target
     jobs: int
     cache: Cache = NO_CACHE
+
+    @property
+    def headers(self) -> Path:
+        """The folder with the headers of the runtime for backends: packager_cuda.h, packager_library.h."""
+        return folder("runtime_stub") / "include"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ MachineCode = Annotated[str, Pattern(r"sm_[0-9]{2,3}[af]?", "a GPU architecture 
 Ptx = Annotated[str, Pattern(r"compute_[0-9]{2,3}[af]?", "a virtual GPU architecture such as compute_80")]
 LevelName = Annotated[str, Pattern(r"[A-Za-z0-9_.+-]+", "a CPU's name such as x86-64-v3")]
 FileName = Annotated[str, Pattern(r"(?!\.{1,2}$)[^/\x00]+", "a file name without a folder")]
+Soname = Annotated[str, Pattern(r"lib[A-Za-z0-9_.+-]*\.so(\.[0-9]+)*", "a soname such as libm.so.6")]
+LibraryVersion = Annotated[str, Pattern(r"[0-9]{1,9}(\.[0-9]{1,9}){0,2}", "a version such as 12.3.1")]
 Count = Annotated[int, Range(0, 2**63 - 1)]
 DTypeName = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",

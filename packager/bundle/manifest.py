@@ -28,6 +28,7 @@ SECTION_NAME = ".packager.manifest"
 CONSTANTS_SECTION = ".packager.constants"
 GOLDEN_SECTION = ".packager.golden"
 SELECTION_SECTION = ".packager.selection"
+LIBRARIES_SECTION = ".packager.libraries"
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ class Entry:
 class Primitive:
     """A primitive function; ``flops`` and bytes are per call, with the dims at their maxima.
 
-    ``levels`` are the CPU levels above the lowest that it has a clone for.
+    ``levels`` are the CPU levels above the lowest that it has a clone for; ``libraries`` are the symbols of those of
+    ``requirements`` that it calls.
     """
 
     symbol: Symbol
@@ -150,6 +152,7 @@ class Primitive:
     bytes_written: Count
     calls: Count
     levels: Annotated[tuple[Name, ...], Unique()] = ()
+    libraries: Annotated[tuple[Identifier, ...], Unique()] = ()
 
 
 @dataclass(frozen=True)

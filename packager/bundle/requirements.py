@@ -6,7 +6,18 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from packager.bundle.fields import CudaVersion, GlibcVersion, LevelName, MachineCode, Name, Ptx, Symbol
+from packager.bundle.fields import (
+    CudaVersion,
+    GlibcVersion,
+    Identifier,
+    LevelName,
+    LibraryVersion,
+    MachineCode,
+    Name,
+    Ptx,
+    Soname,
+    Symbol,
+)
 from packager.bundle.strict_json import Unique
 
 
@@ -36,6 +47,23 @@ class CpuLevel:
 
 
 @dataclass(frozen=True)
+class LibraryRequirement:
+    """A shared library that sessions open, by one of ``sonames``, in order of preference, to call ``functions``.
+
+    By its own account it must be of version ``least`` or newer. What was decided at build time holds for version
+    ``chosen_with``; null means any. ``symbol`` is the name that ``primitives`` and alternatives use for it. It is
+    ``optional`` if sessions can do without: where it is called, its choice has an alternative that calls no library.
+    """
+
+    symbol: Identifier
+    sonames: Annotated[tuple[Soname, ...], Unique()]
+    least: LibraryVersion
+    chosen_with: LibraryVersion | None
+    functions: Annotated[tuple[Identifier, ...], Unique()]
+    optional: bool
+
+
+@dataclass(frozen=True)
 class Requirements:
     """Requirements on the host and its dynamic linker; ``cuda`` is null in CPU bundles.
 
@@ -44,6 +72,8 @@ class Requirements:
 
     Every session requires ``cpu_features``. ``cpu_levels`` are in increasing order; a session uses the highest that the
     CPU supports; CUDA bundles have none. ``dispatched_features`` are used only behind a run-time check of the CPU.
+
+    Sessions open ``libraries``; the dynamic linker does not.
     """
 
     machine: Name
@@ -56,6 +86,7 @@ class Requirements:
     cuda: CudaRequirements | None = None
     cpu_levels: Annotated[tuple[CpuLevel, ...], Unique("name")] = ()
     dispatched_features: Annotated[tuple[Name, ...], Unique()] = ()
+    libraries: Annotated[tuple[LibraryRequirement, ...], Unique("symbol")] = ()
 
     def best_level(self, cpu_features: Collection[str]) -> CpuLevel | None:
         """Return the highest level that a CPU with these features supports, or None."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from packager.bundle.fields import Count, Name, Sha256, Symbol
+from packager.bundle.fields import Count, Identifier, Name, Sha256, Symbol
 from packager.bundle.strict_json import Unique
 
 Rule = Literal["greedy", "trial", "records"]
@@ -31,10 +31,12 @@ class Selection:
 
 @dataclass(frozen=True)
 class Alternative:
-    """A way to compute a region: its primitive functions as text, and the kinds of the backends that provide them."""
+    """A way to compute a region: its primitive functions as text, the kinds of the backends that provide them, and the
+    symbols of the libraries that they call (``requirements.libraries``)."""
 
     name: Name
     backends: Annotated[tuple[Name, ...], Unique()]
+    libraries: Annotated[tuple[Identifier, ...], Unique()] = ()
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class PlacementChoice:
 
     ``chosen`` is the index of the alternative in use, stored as this choice's byte of the selection section.
     ``problem`` and ``revision`` are the key of its measurements (``docs/placement.md``). ``regions`` are the source
-    nodes of each region.
+    nodes of each region. Where a library is missing that an alternative calls, sessions use ``fallback``, an
+    alternative that calls none; it is null if there is no such alternative, or no need.
     """
 
     name: Symbol
@@ -52,6 +55,7 @@ class PlacementChoice:
     regions: tuple[tuple[Name, ...], ...]
     alternatives: tuple[Alternative, ...]
     chosen: Count
+    fallback: Count | None = None
 
 
 @dataclass(frozen=True)

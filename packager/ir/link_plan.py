@@ -10,9 +10,9 @@ from typing import Any
 from packager.bundle.isa.levels import clone_symbol
 from packager.bundle.manifest import StaticLibrary, Weights
 from packager.bundle.origin import Provenance
-from packager.bundle.requirements import CpuLevel
+from packager.bundle.requirements import CpuLevel, LibraryRequirement
 from packager.ir.call_plan import CallPlan
-from packager.ir.primitives import BackendOutput, CudaModule
+from packager.ir.primitives import BackendOutput, CudaModule, LoadedLibrary
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class PreparedLibrary:
     uses_libgcc: bool
     cuda_modules: tuple[CudaModule, ...] = ()
     level: str = ""
+    loaded_libraries: tuple[LoadedLibrary, ...] = ()
 
     @property
     def defined(self) -> tuple[str, ...]:
@@ -71,6 +72,32 @@ class CudaCode:
 
 
 @dataclass(frozen=True)
+class LibraryUse:
+    """Library number ``library`` is called by alternative ``alternative`` of placement choice ``choice``; outside of
+    choices ``choice`` is -1."""
+
+    choice: int
+    alternative: int
+    library: int
+
+
+@dataclass(frozen=True)
+class LoadedLibraries:
+    """The shared libraries that sessions open, and what for.
+
+    ``fallbacks`` has for each placement choice the alternative to take where a library of another one is missing; None
+    if every alternative calls a library, or none does.
+    """
+
+    libraries: tuple[LibraryRequirement, ...] = ()
+    uses: tuple[LibraryUse, ...] = ()
+    fallbacks: tuple[int | None, ...] = ()
+
+
+NO_LIBRARIES = LoadedLibraries()
+
+
+@dataclass(frozen=True)
 class LinkPlan:
     """Everything that is linked into the file: objects in link order, and their records for the manifest."""
 
@@ -88,4 +115,5 @@ class LinkPlan:
     manifest_room: int  # capacity of the manifest section in bytes
     cpu_levels: tuple[CpuLevel, ...] = ()  # from the backends' libraries; empty in a CUDA bundle
     cuda: CudaCode | None = None  # None: a CPU bundle
+    loaded: LoadedLibraries = NO_LIBRARIES
     provenance: Provenance | None = None

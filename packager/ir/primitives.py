@@ -107,7 +107,7 @@ class FunctionGroup:
     ``parameters`` are the shapes of its arguments, results last: a tuple of extents for a tensor, a variable for a
     scalar. ``workspaces`` are sizes in bytes. Both, like the functions' scalars, use the same shape variables. For
     partitions packager fills in ``parameters``, ``composite`` and ``cost``; a kernel's cost is computed from its
-    PrimFunc.
+    PrimFunc. ``libraries`` are the ``symbol``s of the loaded libraries that its functions call.
     """
 
     functions: tuple[PrimitiveFunction, ...]
@@ -116,6 +116,7 @@ class FunctionGroup:
     packings: tuple[Packing, ...] = ()
     composite: str | None = None
     cost: Cost | None = None
+    libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,23 @@ class CudaModule:
 
 
 @dataclass(frozen=True)
+class LoadedLibrary:
+    """A shared library that a session opens on the target machine, for a ``pk_library_t`` (``packager_library.h``).
+
+    A static library defines that as ``symbol``; its array gets ``functions``, in order. ``sonames`` are tried in order;
+    their major versions are the ABI. The version that the library states itself must be ``least`` (``"12.3"``) or
+    newer. ``chosen_with`` is the exact version that decisions in the code were made with, such as recorded algorithms;
+    a session that finds another one says so in its log.
+    """
+
+    symbol: str
+    sonames: tuple[str, ...]
+    functions: tuple[str, ...]
+    least: str
+    chosen_with: str | None = None
+
+
+@dataclass(frozen=True)
 class StaticLibrary:
     """Objects and archives that together define ``symbols``; all other names become local.
 
@@ -179,7 +197,8 @@ class StaticLibrary:
 
     ``level`` is the CPU of the base Target (``Target.cpus``) that the code is compiled for; empty means the lowest.
     Libraries for higher levels may provide clones of the lowest level's functions, with the same parameters and
-    results; a session uses the clones of the highest level that its CPU supports.
+    results; a session uses the clones of the highest level that its CPU supports. Code that calls
+    ``loaded_libraries`` is compiled for the lowest alone.
     """
 
     name: str
@@ -189,6 +208,7 @@ class StaticLibrary:
     unneeded_constructors: tuple[str, ...] = ()
     cuda_modules: tuple[CudaModule, ...] = ()
     level: str = ""
+    loaded_libraries: tuple[LoadedLibrary, ...] = ()
 
 
 @dataclass(frozen=True)

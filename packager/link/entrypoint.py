@@ -1,9 +1,8 @@
-"""Renders the C entrypoint and the data sections of a bundle from its call plan."""
+"""Renders the C entrypoint of a bundle from its call plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from packager.bundle.buckets import shown_sizes
@@ -16,21 +15,12 @@ from packager.codegen.templates import render
 from packager.graph import symbolic
 from packager.ir.call_plan import Call, CallPlan, Check, Copy, EntryPlan
 from packager.ir.constants import ConstantSlot, ConstantTable, fixed_reason
-from packager.ir.link_plan import CudaCode, ExternalWeights
+from packager.ir.link_plan import NO_LIBRARIES, CudaCode, ExternalWeights, LoadedLibraries
 from packager.ir.primitives import CudaModule
 from packager.ir.shapes import Extent
 from packager.link.control import FAILS
+from packager.link.loaded_libraries import loaded_view
 from packager.link.runs import EntryLevel, count_loops, function_views, level_views, run_views, task_views
-
-
-@dataclass(frozen=True)
-class DataSection:
-    """A data section; ``content`` is an assembler directive."""
-
-    name: str
-    flags: str
-    symbols: tuple[str, ...]
-    content: str
 
 
 def render_entrypoint(
@@ -43,6 +33,7 @@ def render_entrypoint(
     external: ExternalWeights | None,
     cuda: CudaCode | None = None,
     cuda_modules: Sequence[CudaModule] = (),
+    loaded: LoadedLibraries = NO_LIBRARIES,
 ) -> str:
     """Return the C source of the entrypoint. ``manifest_bytes`` is the capacity for the manifest's text.
 
@@ -84,6 +75,7 @@ def render_entrypoint(
         states=states,
         state_bytes=plan.state_bytes,
         cuda=_cuda_view(cuda, cuda_modules) if cuda else None,
+        loaded=loaded_view(loaded),
     )
 
 
@@ -183,11 +175,6 @@ def _condition_view(index: int, run: EntryPlan, in_run: bool) -> dict[str, Any]:
         "fails": FAILS[condition.operator],
         "text": c_string(f"{condition.node}: {condition.text}"),
     }
-
-
-def render_data(sections: Sequence[DataSection]) -> str:
-    """Return the assembly source of the data sections."""
-    return render("entrypoint/data.S.j2", sections=sections)
 
 
 def _cuda_view(cuda: CudaCode, modules: Sequence[CudaModule]) -> dict[str, Any]:

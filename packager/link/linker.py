@@ -11,7 +11,14 @@ from packager.bundle.elf.file import read_elf
 from packager.bundle.hashing import digest
 from packager.bundle.isa.features import needs_of_code
 from packager.bundle.isa.levels import DISPATCHED_SECTION
-from packager.bundle.manifest import CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
+from packager.bundle.loaded_libraries import library_texts
+from packager.bundle.manifest import (
+    CONSTANTS_SECTION,
+    GOLDEN_SECTION,
+    LIBRARIES_SECTION,
+    SECTION_NAME,
+    SELECTION_SECTION,
+)
 from packager.bundle.requirements import CpuLevel
 from packager.bundle.section import SECTION_HEADER
 from packager.codegen.cache import Cache
@@ -25,7 +32,8 @@ from packager.errors import BackendError
 from packager.ir.call_plan import CallPlan
 from packager.ir.link_plan import ExternalWeights, LinkedFile, LinkPlan
 from packager.link.constant_segment import append_constants
-from packager.link.entrypoint import DataSection, render_data, render_entrypoint
+from packager.link.data_sections import DataSection, render_data
+from packager.link.entrypoint import render_entrypoint
 from packager.link.plain_names import check_names_are_data
 from packager.link.runs import EntryLevel
 from packager.resources import folder
@@ -43,6 +51,7 @@ LINK_FLAGS = (
     "-Wl,-z,separate-code",  # verify reads sections of code: nothing else may be mapped as executable
 )
 LIBRARIES = ("-lm",)
+OPENS_LIBRARIES = "src-libraries"  # the runtime's object that calls dlopen
 OWN_PREFIXES = ("task_", "dim_", "input_", "output_", "state_", "entry_")  # of the entrypoint's own names
 
 
@@ -55,8 +64,11 @@ class Linker:
     cache: Cache
     jobs: int
 
-    def compile_runtime(self, device: str, *, static: bool) -> tuple[Path, ...]:
-        """Compile the runtime for a device (``cpu``, ``cuda``), or take its objects from the cache."""
+    def compile_runtime(self, device: str, *, static: bool, loads: bool = False) -> tuple[Path, ...]:
+        """Compile the runtime for a device (``cpu``, ``cuda``), or take its objects from the cache.
+
+        What opens libraries is only part of it if the bundle ``loads`` any.
+        """
         stub = folder("runtime_stub")
         folders = (stub / "src", stub / device)
         sources = sorted(path for place in folders for path in place.glob("*.c"))
@@ -82,7 +94,7 @@ class Linker:
                     )
                 )
             self.cache.add("object", key, sorted(built.iterdir()))
-        return tuple(sorted(built.glob("*.o")))
+        return tuple(path for path in sorted(built.glob("*.o")) if loads or path.stem != OPENS_LIBRARIES)
 
     def _compile(self, source: Path, output: Path, flags: Sequence[str]) -> None:
         stub = folder("runtime_stub")
@@ -115,6 +127,9 @@ class Linker:
         if digits := [*(c.chosen for c in plan.choices), *(s.chosen for s in plan.selection)]:
             chosen = ", ".join(map(str, digits))
             sections.append(DataSection(SELECTION_SECTION, "a", ("pk_selection",), f".byte {chosen}"))
+        if texts := library_texts(link_plan.loaded.libraries):
+            pieces = CText("\n\t".join(f'.asciz "{text}"' for text in texts))  # checked: none needs escapes
+            sections.append(DataSection(LIBRARIES_SECTION, "a", ("pk_library_texts",), pieces))
         if golden is not None:
             (self.workdir / "golden.bin").write_bytes(golden)
             sections.append(DataSection(GOLDEN_SECTION, "", (), CText('.incbin "golden.bin"')))
@@ -181,6 +196,7 @@ def _entrypoint(link_plan: LinkPlan, features: Sequence[str]) -> str:
             external=external,
             cuda=link_plan.cuda,
             cuda_modules=[module for library in link_plan.libraries for module in library.cuda_modules],
+            loaded=link_plan.loaded,
         )
 
     values = (link_plan.plan, link_plan.weights_file)
@@ -217,12 +233,13 @@ def _check_names(link_plan: LinkPlan) -> None:
         folder("templates") / "entrypoint" / "entrypoint.c.j2",
         folder("templates") / "entrypoint" / "integers.c.j2",
         include / "include" / "packager.h",
+        include / "include" / "packager_library.h",
         include / "src" / "entrypoint.h",
     ]
     taken = {name for text in texts for name in re.findall(r"[A-Za-z_]\w*", text.read_text())}
     taken.update(name for path in link_plan.runtime for name in read_elf(path).exports)
     for library in link_plan.libraries:
-        for symbol in library.defined:
+        for symbol in (*library.defined, *(loaded.symbol for loaded in library.loaded_libraries)):
             if symbol in taken or symbol.startswith(OWN_PREFIXES):
                 raise BackendError(
                     f"{library.kind}: it provides {symbol}, a name of packager's runtime or entrypoint",

@@ -8,9 +8,11 @@ from packager.bundle.elf.file import ElfImage, read_elf
 from packager.bundle.gpu.arch import arch_key
 from packager.bundle.gpu.fatbin import FATBIN_SECTION, Fatbin, fatbins_of
 from packager.bundle.invariants import CUDA_KIND, target_names
+from packager.bundle.loaded_libraries import read_libraries
 from packager.bundle.manifest import (
     ABI_VERSION,
     CONSTANTS_SECTION,
+    LIBRARIES_SECTION,
     SCHEMA_VERSION,
     SECTION_NAME,
     BackendRecord,
@@ -60,7 +62,10 @@ def seal(linked: LinkedFile, link_plan: LinkPlan, *, golden: Golden | None) -> M
         cuda=cuda_requirements(fatbins_of(path, image.sections.get(FATBIN_SECTION)), link_plan),
         cpu_levels=linked.levels,
         dispatched_features=linked.dispatched_features,
+        libraries=read_libraries(path, image.sections.get(LIBRARIES_SECTION)),
     )
+    if requirements.libraries != link_plan.loaded.libraries:
+        raise BackendError("the linked file does not list the libraries that it opens as they were declared")
     sizes = Sizes(path.stat().st_size, image.code_bytes, constants.size if constants else 0)
     manifest = _manifest(link_plan, requirements, sizes, golden)
     return write_manifest(path, manifest, section.offset, section.size)
@@ -143,6 +148,7 @@ def _nothing_read(link_plan: LinkPlan) -> Requirements:
         undefined=(),
         cuda=_wanted(link_plan),
         cpu_levels=link_plan.cpu_levels,
+        libraries=link_plan.loaded.libraries,
     )
 
 

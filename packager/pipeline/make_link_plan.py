@@ -10,6 +10,7 @@ from packager.ir.link_plan import CudaCode, LinkPlan, PreparedLibrary
 from packager.ir.primitives import BackendOutput
 from packager.link.libraries.cpu_levels import cpu_levels
 from packager.link.linker import Linker
+from packager.link.loaded_libraries import libraries_of_functions, plan_loaded_libraries, with_libraries
 from packager.link.seal import manifest_room
 from packager.link.weights import describe_weights
 from packager.pipeline.provenance import provenance_of
@@ -33,11 +34,12 @@ def plan_link(
     toolchain = dict(linker.toolchain.versions)
     for output in compiled:
         toolchain |= output.toolchain
+    loaded = plan_loaded_libraries(call_plan, compiled, libraries)
     link_plan = LinkPlan(
-        plan=call_plan,
+        plan=with_libraries(call_plan, loaded, libraries_of_functions(compiled)),
         backends=compiled,
         libraries=libraries,
-        runtime=linker.compile_runtime(request.targets.device, static=request.static),
+        runtime=linker.compile_runtime(request.targets.device, static=request.static, loads=bool(loaded.libraries)),
         targets=tuple(request.targets.to_manifest()),
         machine=request.targets.host.machine,
         entry_symbol=request.entry_symbol,
@@ -49,6 +51,7 @@ def plan_link(
         manifest_room=0,
         cpu_levels=cpu_levels(libraries, request.targets.host.cpus) if request.targets.device == "cpu" else (),
         cuda=_cuda_code(request, toolchain),
+        loaded=loaded,
     )
     return dataclasses.replace(link_plan, manifest_room=manifest_room(link_plan))
 

@@ -26,6 +26,7 @@ def check_answer(kind: str, partitions: Sequence[Partition], output: BackendOutp
         raise BackendError(f"{kind}: the backend must compile each partition or give it back: {', '.join(wrong)}")
     for name, group in output.groups.items():
         _check_group(kind, by_name[name], group, output)
+    _check_libraries(kind, output)
 
 
 def _check_group(kind: str, part: Partition, group: FunctionGroup, output: BackendOutput) -> None:
@@ -49,6 +50,23 @@ def _check_group(kind: str, part: Partition, group: FunctionGroup, output: Backe
             raise BackendError(f"{kind}: candidates of {function.symbol}: {wrong}")
     if not group.functions:
         raise BackendError(f"{kind}: {part.name} has no primitive function")
+
+
+def _check_libraries(kind: str, output: BackendOutput) -> None:
+    """Raise BackendError unless each loaded library is called by a group, and groups call declared ones: a session
+    opens what groups name, and nothing else."""
+    declared = {library.symbol for static in output.static_libraries for library in static.loaded_libraries}
+    called = {symbol for group in output.groups.values() for symbol in group.libraries}
+    if unknown := sorted(called - declared):
+        raise BackendError(
+            f"{kind}: functions call {', '.join(unknown)}, which is in no StaticLibrary's loaded_libraries",
+            hint="FunctionGroup.libraries has the symbols of LoadedLibrary declarations",
+        )
+    if unused := sorted(declared - called):
+        raise BackendError(
+            f"{kind}: no function calls {', '.join(unused)}, which it declares as a loaded library",
+            hint="list its symbol in the `libraries` of the FunctionGroups that call it, or leave it out",
+        )
 
 
 def _wrong(candidates: Candidates) -> str | None:

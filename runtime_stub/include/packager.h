@@ -88,7 +88,8 @@ typedef enum {
   PACKAGER_ERROR_KERNEL = -14,  /* a primitive function reported failure */
   PACKAGER_ERROR_CONSTANT = -15, /* no constant of this name that can be swapped at run time */
   PACKAGER_ERROR_DRIVER = -16,   /* no CUDA driver, one that is too old for the bundle's code, or no such device */
-  PACKAGER_ERROR_GPU = -17       /* the GPU reported a fault: the process can use it no more */
+  PACKAGER_ERROR_GPU = -17,      /* the GPU reported a fault: the process can use it no more */
+  PACKAGER_ERROR_LIBRARY = -18   /* a shared library that the model calls is missing, too old or lacks a function */
 } packager_status_t;
 
 /* A named model input or output. */
@@ -158,6 +159,10 @@ typedef struct {
   /* The CPU level whose code to use, by its name in the manifest's `cpu_levels`: "x86-64-v3". NULL: the best one that
    * this machine's CPU has. Read in session_create only. */
   const char *cpu_level;
+  /* Folders with shared libraries that the model calls (the manifest's `requirements.libraries`), with colons between,
+   * searched after those that the process has open, and before the bundle's folder and the dynamic linker's. Libraries
+   * are opened once for a process: what an earlier session found is kept. Read in session_create only. */
+  const char *library_path;
 } packager_session_options_t;
 
 typedef struct packager_session packager_session_t;

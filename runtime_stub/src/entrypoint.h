@@ -6,6 +6,7 @@
 
 #include "packager.h"
 #include "packager_cuda.h"
+#include "packager_library.h"
 
 #define PK_ALIGNMENT 64 /* of the arena, of each tensor in it and of each embedded constant, in bytes */
 
@@ -53,6 +54,25 @@ typedef struct {
   const char *code; /* what the modules hold, for messages: "sm_80, sm_90a, compute_80" */
   int32_t opaque;   /* some functions call pk_cuda_enqueue(): sessions prepare it */
 } pk_cuda_model_t;
+
+/* A library that is called by an alternative of a choice of the selection, or, with choice -1, by every session. */
+typedef struct {
+  int32_t choice;
+  int32_t alternative;
+  int32_t library;
+} pk_library_use_t;
+
+/* The shared libraries that sessions open. */
+typedef struct {
+  /* pk_open_libraries; bundles without libraries are linked without it. */
+  int32_t (*open)(const packager_session_options_t *options, uint8_t *selection);
+  const char *texts;                    /* the section .packager.libraries: what is opened */
+  const pk_library_t *const *libraries; /* [num_libraries] in the order of the texts */
+  const pk_library_use_t *uses;         /* [num_uses] */
+  const int32_t *fallbacks;             /* for each choice the alternative without libraries; -1: there is none */
+  int32_t num_libraries;
+  int32_t num_uses;
+} pk_libraries_t;
 
 /* How one run executes its parallel loops; owned by the session. */
 typedef struct pk_executor pk_executor_t;
@@ -162,6 +182,7 @@ typedef struct {
   uint64_t state_bytes;
   const packager_tensor_info_t *states; /* [num_states] */
   const pk_state_t *state_places;       /* [num_states] */
+  const pk_libraries_t *loaded;         /* NULL: none */
 } pk_model_t;
 
 extern const pk_model_t pk_model;
@@ -194,6 +215,10 @@ int64_t pk_now(void);
 static inline void pk_returned(const pk_call_t *call, int32_t number) {
   if (__builtin_expect(call->times != NULL, 0)) call->times[number] = pk_now();
 }
+
+/* Opens the libraries that a session with this selection calls. Where one is missing, the selection takes alternatives
+ * without it, unless the caller gave it; if there are none, the session is refused. */
+int32_t pk_open_libraries(const packager_session_options_t *options, uint8_t *selection);
 
 /* The functions of the table. The rendered entrypoint fills a `static const packager_bundle_v1_t` with them and
  * with what pk_model says, so that the table is constant data, and returns its address. */

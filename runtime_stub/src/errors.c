@@ -43,6 +43,7 @@ const char *pk_status_name(int32_t status) {
       "PACKAGER_ERROR_CONSTANT",
       "PACKAGER_ERROR_DRIVER",
       "PACKAGER_ERROR_GPU",
+      "PACKAGER_ERROR_LIBRARY",
   };
   if (status > 0 || status <= -(int32_t)(sizeof names / sizeof *names)) return "unknown status";
   return names[-status];

@@ -8,6 +8,8 @@
  *   parallel_loop.c  parallel loops
  *   pool.c           the worker threads (pool.h: shared by these two)
  *   weights.c        constants in a file beside the bundle
+ *   libraries.c      opens shared libraries; only in bundles that call some
+ *   own_path.c       where the bundle is
  *   constants.c      replaces constants of a session
  *   states.c         tensors that a session keeps between runs
  *   cpu_features.c   CPU features
@@ -178,6 +180,9 @@ void pk_run_begins(const pk_executor_t *executor);
 void pk_run_ends(const pk_executor_t *executor);
 /* How many threads, the caller included, loops of this executor can use now. */
 int32_t pk_executor_threads(const pk_executor_t *executor);
+
+/* Writes the path of the bundle, or of the program that it is linked into. Returns NULL, or why it is not known. */
+const char *pk_own_path(char *path, size_t bytes);
 
 /* Counted per session, under the lock. Acquiring maps the external weights, releasing the last unmaps them. */
 int32_t pk_weights_acquire(const uint8_t **constants);

@@ -10,13 +10,14 @@
 /* The ABI cannot change by accident. */
 _Static_assert(sizeof(DLTensor) == 48, "DLTensor is DLPack's");
 _Static_assert(sizeof(packager_tensor_info_t) == 48, "layout of packager_tensor_info_t");
-_Static_assert(sizeof(packager_session_options_t) == 112, "layout of packager_session_options_t");
+_Static_assert(sizeof(packager_session_options_t) == 120, "layout of packager_session_options_t");
 _Static_assert(sizeof(packager_bundle_v1_t) == 264, "layout of packager_bundle_v1_t");
 _Static_assert(sizeof(packager_constant_info_t) == 24, "layout of packager_constant_info_t");
 _Static_assert(offsetof(packager_bundle_v1_t, set_threads) == 72, "layout of packager_bundle_v1_t");
 _Static_assert(offsetof(packager_bundle_v1_t, session_stream) == 160, "layout of packager_bundle_v1_t");
 _Static_assert(offsetof(packager_session_options_t, graph) == 72, "layout of packager_session_options_t");
 _Static_assert(offsetof(packager_session_options_t, cpu_level) == 104, "layout of packager_session_options_t");
+_Static_assert(offsetof(packager_session_options_t, library_path) == 112, "layout of packager_session_options_t");
 _Static_assert(offsetof(packager_bundle_v1_t, session_cpu_level) == 176, "layout of packager_bundle_v1_t");
 _Static_assert(offsetof(packager_bundle_v1_t, state_bytes) == 184, "layout of packager_bundle_v1_t");
 
@@ -165,6 +166,7 @@ static int32_t create(const packager_session_options_t *options, packager_sessio
   fill(*session);
   (*session)->level = level;
   status = select_candidates(options, (*session)->selection);
+  if (!status && pk_model.loaded) status = pk_model.loaded->open(options, (*session)->selection);
   if (!status) status = acquire(*session, options);
   if (status) {
     release(*session);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <link.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,33 +14,8 @@
 static const uint8_t *mapping;
 static int32_t users;
 
-/* Finds the file that this code was loaded from. dl_iterate_phdr, because dladdr is not in libc.so.6 before 2.34. */
-static int find_bundle(struct dl_phdr_info *info, size_t size, void *result) {
-  (void)size;
-  uintptr_t address = (uintptr_t)&pk_model;
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-    uintptr_t begin = info->dlpi_addr + segment->p_vaddr;
-    if (segment->p_type != PT_LOAD || address < begin || address >= begin + segment->p_memsz) continue;
-    *(const char **)result = info->dlpi_name;
-    return 1;
-  }
-  return 0;
-}
-
 static int32_t fail_path(const char *why) {
   return pk_fail(NULL, PACKAGER_ERROR_WEIGHTS, "external weights '%s': %s", pk_model.external->file_name, why);
-}
-
-/* Writes the path of the bundle, or of the program that it is linked into. */
-static int32_t find_self(char path[PATH_MAX]) {
-  const char *name = "";
-  dl_iterate_phdr(find_bundle, &name);
-  if (*name) return snprintf(path, PATH_MAX, "%s", name) < PATH_MAX ? PACKAGER_OK : fail_path("its path is too long");
-  ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1); /* the loader has no name for the program */
-  if (length < 0) return fail_path("the program's folder is unknown: /proc/self/exe cannot be read");
-  path[length] = 0;
-  return PACKAGER_OK;
 }
 
 /* Writes a path in the folder of `self`: of the name that the weights were built with, or, `renamed`, of the name that
@@ -106,9 +80,9 @@ static int32_t open_weights(const char *self, int renamed) {
 
 static int32_t map_weights(void) {
   char self[PATH_MAX];
-  int32_t status = find_self(self);
-  if (status) return status;
-  status = open_weights(self, 0);
+  const char *why = pk_own_path(self, sizeof self);
+  if (why) return fail_path(why);
+  int32_t status = open_weights(self, 0);
   return status ? open_weights(self, 1) : PACKAGER_OK;
 }
 

@@ -23,6 +23,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _TYPES = {1: "relocatable", 2: "executable", 3: "shared"}
 PT_LOAD = 1
 SHT_STRTAB, SHT_NOBITS = 3, 8
+SHT_PROGBITS = 1
 SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_MERGE, SHF_TLS, SHF_COMPRESSED = 1, 2, 4, 0x10, 0x400, 0x800
 _MAX_NAME = 4096
 

@@ -75,10 +75,13 @@ class SessionOptions(ctypes.Structure):
         ("device_arena_bytes", c_uint64),
         ("selection", POINTER(c_uint8)),
         ("cpu_level", c_char_p),
+        ("library_path", c_char_p),
     )
 
 
 _Tensors = POINTER(POINTER(DLTensor))
+Log = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
+LOG_WARNING = 1
 ProfileReport = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_int64, c_int64)
 
 
@@ -151,6 +154,7 @@ class Status(IntEnum):
     CONSTANT = -15
     DRIVER = -16
     GPU = -17
+    LIBRARY = -18
 
 
 HINTS: dict[int, str] = {
@@ -170,6 +174,8 @@ HINTS: dict[int, str] = {
     Status.KERNEL: "this is a bug of the backend that compiled the primitive function",
     Status.CONSTANT: "build again with --constants to give it new data",
     Status.DRIVER: "`packager machine` shows the driver and the GPUs; install a driver that is new enough",
+    Status.LIBRARY: "give its folder (packager.load(..., libraries=[...])), or put the file beside the bundle; "
+    "`packager verify` says what is missing",
     Status.GPU: "the process must be started again; launch_blocking=True tells which primitive function faulted",
 }
 

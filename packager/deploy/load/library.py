@@ -6,6 +6,7 @@ import _ctypes
 import ctypes
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref, c_void_p
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ from typing import Any
 from packager.bundle.manifest import ABI_VERSION, ENTRY_SYMBOL, Manifest
 from packager.deploy.load.abi import (
     HINTS,
+    LOG_WARNING,
     BundleTable,
     ConstantInfoStruct,
+    Log,
     SessionOptions,
     TensorInfoStruct,
     dtype_name,
 )
-from packager.errors import BundleError, RunError, UsageError, valid_names
+from packager.errors import BundleError, PackagerWarning, RunError, UsageError, valid_names
 
 MAX_LISTED = 8  # names in a message
 
@@ -75,8 +78,9 @@ class Library:
     its sessions are destroyed.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, manifest_text: bytes) -> None:
+    def __init__(self, path: Path, manifest: Manifest, manifest_text: bytes, library_path: bytes | None = None) -> None:
         self.path = path
+        self.library_path = library_path
         self.manifest = manifest
         self.on_cuda = on_cuda(manifest)
         self.closed = True
@@ -186,12 +190,26 @@ class Library:
         return wanted.encode()
 
     def create_session(self, options: SessionOptions) -> c_void_p:
-        """Create a session and return its handle. Raises RunError, or UsageError after ``close``."""
+        """Create a session and return its handle; what its log warns of is a PackagerWarning.
+
+        Raises RunError, or UsageError after ``close``.
+        """
         handle = c_void_p()
+        said: list[str] = []
+
+        def log(_: int | None, level: int, message: bytes) -> None:
+            if level == LOG_WARNING:
+                said.append(message.decode(errors="replace"))
+
+        keep = Log(log)
+        options.log = ctypes.cast(keep, c_void_p)
+        options.library_path = self.library_path
         with self._lock:
             self.ensure_open()
             self.check(self.table.session_create(byref(options), byref(handle)))
             self._sessions += 1
+        for message in said:
+            warnings.warn(message, PackagerWarning, stacklevel=4)  # of the caller of Bundle.session
         return handle
 
     def destroy_session(self, handle: c_void_p) -> None:

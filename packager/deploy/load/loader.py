@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from packager.bundle.manifest import Manifest
 from packager.bundle.reader import inspect, read_manifest
 from packager.deploy.load.binding import Tensors
+from packager.deploy.load.folders import library_path
 from packager.deploy.load.library import ConstantInfo, EntryInfo, Library, TensorInfo, on_cuda
 from packager.deploy.load.session import Session
 from packager.deploy.trust.check import require_trusted
@@ -28,6 +29,7 @@ def load(
     *,
     trust: Trust | str | Path | None = None,
     signature: str | Path | None = None,
+    libraries: Sequence[str | Path] | None = None,
 ) -> Bundle:
     """Load a bundle into this process.
 
@@ -36,6 +38,11 @@ def load(
     default GPU index of sessions of a CUDA bundle, in the driver's order. The driver is first used by the first
     session. ``trust`` says whose signature the bundle must have, as for ``packager.verify``: it is checked before
     anything of the file is interpreted, and the external weights by the signed manifest.
+
+    ``libraries`` are folders with shared libraries that the model calls (``manifest.requirements.libraries``); they are
+    searched after what this process has open, and before the bundle's own folder. The default are those in which pip
+    installs NVIDIA's, ``nvidia/*/lib`` of this interpreter. Sessions open libraries: one that is missing raises
+    RunError there, or PackagerWarning if the model has slower alternatives without it.
 
     Raises BundleError if the file is not a bundle, is not signed by a trusted one, is damaged, is newer than this
     packager, or fails to link;
@@ -57,7 +64,9 @@ def load(
         raise UsageError(
             f"device {device}: {path} has no CUDA code", hint="omit the device, or build for a cuda Target"
         )
-    bundle = Bundle(Library(path, manifest, text), manifest, device)
+    folders = library_path(libraries)  # bundles of before loaded libraries refuse the option
+    library = Library(path, manifest, text, folders if manifest.requirements.libraries else None)
+    bundle = Bundle(library, manifest, device)
     if threads:
         bundle.set_threads(threads)
     return bundle

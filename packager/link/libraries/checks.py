@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
+from packager.bundle import strict_json
 from packager.bundle.elf.symbols import INTERNAL, LOCAL, NOTYPE, PROTECTED, UNDEFINED
 from packager.bundle.isa.levels import clone_symbol
+from packager.bundle.requirements import LibraryRequirement
+from packager.bundle.strict_json import MismatchError
 from packager.codegen.objects import ObjectFile, is_archive
 from packager.codegen.sysroot import SystemSymbols
 from packager.errors import BackendError, BundleError, listed
-from packager.ir.primitives import BackendOutput
+from packager.ir.primitives import BackendOutput, LoadedLibrary
 from packager.link.libraries.job import Job, Linked
 
 _SHOWN = 3
@@ -46,6 +50,43 @@ def check_owners(outputs: Sequence[BackendOutput], system: SystemSymbols) -> Non
                         f"{output.kind}: {name} is computed by {function.symbol}, which none of its libraries provides",
                         hint="list it in the symbols of a StaticLibrary",
                     )
+
+
+def check_loaded(outputs: Sequence[BackendOutput]) -> None:
+    """Check what is said of loaded libraries: it reaches C, and paths that are opened."""
+    owners: dict[str, str] = {}
+    for output in outputs:
+        for static in output.static_libraries:
+            for library in static.loaded_libraries:
+                what = f"{output.kind}: {static.name}: loaded library {library.symbol!r}"
+                if static.level:
+                    raise BackendError(
+                        f"{what} is of code for {static.level!r}",
+                        hint="compile the code that calls it for the lowest CPU level, which all levels use",
+                    )
+                if library.symbol in owners:
+                    raise BackendError(
+                        f"{what} is declared twice, also by {owners[library.symbol]}",
+                        hint="start symbols with the name of the backend",
+                    )
+                owners[library.symbol] = output.kind
+                _check_declaration(what, library)
+
+
+def _check_declaration(what: str, library: LoadedLibrary) -> None:
+    try:
+        declared = LibraryRequirement(
+            library.symbol, library.sonames, library.least, library.chosen_with, library.functions, optional=False
+        )
+        strict_json.read(LibraryRequirement, strict_json.parse(strict_json.canonical(asdict(declared))))
+    except (MismatchError, TypeError) as error:
+        raise BackendError(
+            f"{what}: {error}",
+            hint='symbol="acme_blas", sonames=("libacme.so.2",), functions=("acme_version",), least="2.1"',
+        ) from None
+    for key, value in (("sonames", library.sonames), ("functions", library.functions)):
+        if not value:
+            raise BackendError(f"{what} has no {key}", hint="name what is to be opened, and what is called")
 
 
 def check_files(job: Job) -> None:

@@ -49,12 +49,14 @@ class Job:
     @property
     def data(self) -> tuple[str, ...]:
         """The provided symbols that are not functions."""
-        return tuple(module.symbol for module in self.library.cuda_modules)
+        modules, loaded = self.library.cuda_modules, self.library.loaded_libraries
+        return (*(module.symbol for module in modules), *(library.symbol for library in loaded))
 
     @property
     def granted(self) -> frozenset[str]:
         """The symbols that it may leave undefined: the entrypoint or the runtime defines them."""
-        return frozenset([*_CUDA_SERVICES, *(f"{name}_first" for name in self.data)] if self.data else [])
+        modules = self.library.cuda_modules
+        return frozenset([*_CUDA_SERVICES, *(f"{module.symbol}_first" for module in modules)] if modules else [])
 
     def objects(self, linked: Linked) -> Iterator[ObjectFile]:
         """Yield the library's objects: each file, or of archives the listed members."""

@@ -19,6 +19,7 @@ from packager.ir.primitives import BackendOutput
 from packager.link.libraries.checks import (
     check_files,
     check_linked,
+    check_loaded,
     check_owners,
     check_position,
     check_provided,
@@ -45,6 +46,7 @@ def check_libraries(
     base = read_system_symbols(toolchain, workdir)
     outputs = needed_libraries(outputs, cpus)
     check_owners(outputs, base)
+    check_loaded(outputs)
     prepared: list[PreparedLibrary] = []
     for output in outputs:
         system = read_system_symbols(toolchain, workdir, output.kind, output.requires) if output.requires else base
@@ -79,4 +81,5 @@ def _prepare(job: Job) -> PreparedLibrary:
         uses_libgcc=bool((undefined & job.system.libgcc) - job.system.c_library),
         cuda_modules=job.library.cuda_modules,
         level=job.library.level,
+        loaded_libraries=job.library.loaded_libraries,
     )

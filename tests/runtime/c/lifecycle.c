@@ -40,9 +40,10 @@ static void table(char **arguments) {
                                       "PACKAGER_ERROR_KERNEL",
                                       "PACKAGER_ERROR_CONSTANT",
                                       "PACKAGER_ERROR_DRIVER",
-                                      "PACKAGER_ERROR_GPU"};
-  for (int i = 0; i < 18; ++i) CHECK_TEXT(t->status_name(-i), names[i]);
-  CHECK_TEXT(t->status_name(-18), "unknown status");
+                                      "PACKAGER_ERROR_GPU",
+                                      "PACKAGER_ERROR_LIBRARY"};
+  for (int i = 0; i < 19; ++i) CHECK_TEXT(t->status_name(-i), names[i]);
+  CHECK_TEXT(t->status_name(-19), "unknown status");
   CHECK_TEXT(t->status_name(1), "unknown status");
   CHECK_TEXT(t->status_name(INT32_MIN), "unknown status");
   CHECK_TEXT(t->thread_error(), "");
@@ -112,7 +113,7 @@ static void options(char **arguments) {
   } newer = {.known = {.struct_size = sizeof newer}, .future = {0, 0}};
   CHECK_OK(t, t->session_destroy(session_open(t, &newer.known)));
   newer.future[1] = 1;
-  refuse_options(t, &newer, "options: byte 120 is set, which this bundle does not know (it knows 112 bytes)");
+  refuse_options(t, &newer, "options: byte 128 is set, which this bundle does not know (it knows 120 bytes)");
 
   /* From an older header: what stands behind struct_size is not read. */
   options = (packager_session_options_t){.struct_size = 16, .selection = selection, .allocate = allocate_64};

@@ -1,0 +1,39 @@
+"""Folders in which a session looks for the shared libraries that a bundle's code calls."""
+
+from __future__ import annotations
+
+import os
+import site
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+from packager.errors import UsageError
+
+
+def library_path(folders: Sequence[str | Path] | None) -> bytes | None:
+    """Return ``folders`` as the C ABI wants them; None stands for those of ``installed_folders``.
+
+    Raises UsageError for what is not a folder.
+    """
+    if isinstance(folders, (str, Path)):
+        raise UsageError(f"libraries={str(folders)!r}: expected a list of folders", hint="libraries=[folder]")
+    checked = installed_folders() if folders is None else [_checked(Path(folder)) for folder in folders]
+    return os.fsencode(":".join(map(str, checked))) or None
+
+
+def installed_folders() -> list[Path]:
+    """Return the folders of NVIDIA's libraries that pip has installed for this interpreter."""
+    places = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    if site.ENABLE_USER_SITE:
+        places.append(site.getusersitepackages())
+    return [folder for place in dict.fromkeys(places) for folder in sorted(Path(place).glob("nvidia/*/lib"))]
+
+
+def _checked(folder: Path) -> Path:
+    if not folder.is_dir():
+        why = "is a file" if folder.exists() else "does not exist"
+        raise UsageError(f"libraries: the folder {folder} {why}", hint="name the folder that the library is in")
+    if ":" in str(folder.absolute()):
+        raise UsageError(f"libraries: the folder {folder} has a colon in its path", hint="link to it from another")
+    return folder.absolute()
