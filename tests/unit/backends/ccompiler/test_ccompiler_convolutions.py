@@ -13,7 +13,7 @@ pytest.importorskip("tvm")
 
 import torch
 from ccompiler_runner import Runner, partition, variable
-from test_ccompiler_families import close, has_avx512, random, symbol
+from test_ccompiler_families import close, random, symbol
 from tvm.relax import op
 
 from packager.backends.ccompiler.core.machine import Machine
@@ -117,8 +117,6 @@ def test_winograd(
     tmp_path: Path,
 ) -> None:
     """Planes and volumes, channels that are no whole vectors, groups, several of which share a panel."""
-    if machine == "avx512" and not has_avx512():
-        pytest.skip("this machine has no AVX-512")
     chosen = Machine(16, 32, "aarch64") if machine == "aarch64" else None
     march = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}[machine]
     filters, rank, channels_last = (outer, shape[1] // groups, *[3] * (len(shape) - 2)), len(shape), to_last(len(shape))
@@ -157,8 +155,6 @@ TURNED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("march", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("case", TURNED)
 def test_results_are_transposed_block_by_block(case: str, march: str, tmp_path: Path) -> None:
-    if march == "x86-64-v4" and not has_avx512():
-        pytest.skip("this machine has no AVX-512")
     shape, filters, attributes = TURNED[case]
     rank = len(shape)
     layout, kernel_layout = LAST[rank]
@@ -194,8 +190,6 @@ PLANAR: dict[str, tuple[tuple[int, ...], int]] = {
 @pytest.mark.parametrize("case", PLANAR)
 def test_pixels_of_planes(case: str, symbolic: bool, machine: str, tmp_path: Path) -> None:
     """Between permutations, with a residual that is permuted too, and an activation that reads its operand twice."""
-    if machine == "avx512" and not has_avx512():
-        pytest.skip("this machine has no AVX-512")
     shape, outer = PLANAR[case]
     rank = len(shape)
     layout, kernel_layout = LAST[rank]

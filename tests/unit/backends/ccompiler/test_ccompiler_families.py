@@ -81,19 +81,11 @@ def test_dense_of_a_static_shape_on_other_machines(rows: int, base: str, tmp_pat
     close(run(data, weights), wide(data) @ wide(weights), 40)
 
 
-def has_avx512() -> bool:
-    """Whether this machine runs x86-64-v4."""
-    cpu = Path("/proc/cpuinfo")
-    return cpu.is_file() and {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(cpu.read_text().split())
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("machine", ["aarch64", "avx512"])
 def test_tiles_of_other_machines(machine: str, dtype: str, tmp_path: Path) -> None:
     """What is rendered for arm64 is C that every machine can run; for AVX-512 it has instructions of its own."""
-    if machine == "avx512" and not has_avx512():
-        pytest.skip("this machine has no AVX-512")
     result = "int32" if dtype == "int8" else dtype
     arguments = [variable("x", (symbol(), 6, 5, 13), dtype), variable("f", (40, 3, 3, 13), dtype)]
 
@@ -139,8 +131,6 @@ def test_dense_of_two_tensors_in_batches(dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [1, 57, 131, 400])
 def test_dense_in_chunks_bands_and_blocks(rows: int, march: str, tmp_path: Path) -> None:
     """What is split is put together again, however units of work are handed out, and has equal bits then."""
-    if march == "x86-64-v4" and not has_avx512():
-        pytest.skip("this machine has no AVX-512")
     arguments = [variable("x", (rows, 700)), variable("w", (700, 600)), variable("b", (600,))]
     part = partition(arguments, lambda e, x, w, b: e(op.nn.relu(e(op.add(e(op.matmul(x, w)), b)))), [1, 2])
     data, weights, bias = random((rows, 700)), random((700, 600)), random((600,))

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("tvm")
 from ccompiler_runner import Runner, partition, variable
-from test_ccompiler_families import has_avx512, symbol
+from test_ccompiler_families import symbol
 from tvm.relax import op
 
 from packager.backends.ccompiler.core.machine import Machine
@@ -165,8 +165,6 @@ def test_cells(cell: str, hidden: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_cells_on_other_machines(cell: str, machine: str, tmp_path: Path) -> None:
-    if machine == "avx512" and not has_avx512():
-        pytest.skip("this machine has no AVX-512")
     check(usual(cell), 36, tmp_path, machine=machine)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("tvm")
 from ccompiler_runner import Runner, partition, variable
-from test_ccompiler_families import LAYOUTS, close, conv2d, first, has_avx512, last, last_shape, random, symbol
+from test_ccompiler_families import LAYOUTS, close, conv2d, first, last, last_shape, random, symbol
 from tvm.relax import op
 
 from packager.backends.ccompiler.core.machine import KINDS, Machine
@@ -62,8 +62,6 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_windows_in_lines(case: str, machine: str, tmp_path: Path) -> None:
     """Right, and with equal bits however units of work are handed out."""
-    if machine == "avx512" and not has_avx512():
-        pytest.skip("this machine has no AVX-512")
     shape, weight, attributes = CASES[case]
     arguments = [variable("x", (symbol(), *last_shape(shape)[1:])), variable("w", last_shape(weight))]
     arguments += [variable("b", (weight[0],))]
@@ -99,8 +97,6 @@ def window(size: tuple[int, ...], stride: int = 1, dilation: int = 1, pad: int =
 @pytest.mark.parametrize("planes", [2, 5])
 def test_planes_one_by_one_of_which_the_first_is_padding(planes: int, machine: str, tmp_path: Path) -> None:
     """A block without a tap in its first plane begins with zeros, in tiles of the heights that it has elsewhere."""
-    if machine == "avx512" and not has_avx512():
-        pytest.skip("this machine has no AVX-512")
     layouts = {"data_layout": "NDHWC", "kernel_layout": "ODHWI", "out_layout": "NDHWC"}
     x, w = variable("x", (2, planes, 8, 8, 256)), variable("w", (64, 3, 3, 3, 256))
 
@@ -213,8 +209,6 @@ PHASES = {
 @pytest.mark.parametrize("case", PHASES)
 def test_phases_in_place(case: str, march: str, tmp_path: Path) -> None:
     """One function computes, adds, and moves; nothing is written but the result."""
-    if march == "x86-64-v4" and not has_avx512():
-        pytest.skip("this machine has no AVX-512")
     shape, (tall, wide), channels, groups, side = PHASES[case]
     columns = groups * tall * wide * channels
     filters = (columns, shape[1] // groups, side, side)
