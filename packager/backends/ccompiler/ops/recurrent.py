@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
 # Panels whose sums are computed together.
 PANELS = 8
-# Rows of a block by the bytes of a direction's weights: few where a cache holds these, which costs nothing and lets
-# threads share small batches; many where weights come from memory for each block.
-ROWS = ((1 << 20, 4), (1 << 22, 8))
+# Rows of a block by the bytes of a direction's weights, which each block reads in every step: few where the first-level
+# cache holds these; as many as multiply a vector as often as the second level takes to give one; and more where weights
+# come from memory. A small batch is two blocks, which threads share.
+ROWS = ((1 << 15, 4), (1 << 22, 8))
 MOST_ROWS = 28
+LEAST_ROWS = 4
 
 # C of activations of ``v``, with their parameters.
 ACTIVATIONS = {
@@ -121,6 +123,7 @@ def add_recurrent(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         made.append(
             {
                 **{"w": packed, "count": count, "band": band, "source": phase.source, "cells": phase.cells},
+                "places": [description.gates.index(gate) for gate in phase.gates],
                 "names": set(re.findall(r"\w+", " ".join(line for cell in phase.cells for line in cell))),
             }
         )
@@ -149,7 +152,7 @@ RUN_TIME = ("initial_h", "initial_c", "lengths")
 def even_rows(batch: Extent, nbytes: int) -> int:
     """Return the rows of a block for weights of this size."""
     most = next((rows for limit, rows in ROWS if nbytes <= limit), MOST_ROWS)
-    return even_size(batch, most) if isinstance(batch, int) else most
+    return even_size(batch, max(LEAST_ROWS, min(most, batch // 2))) if isinstance(batch, int) else most
 
 
 def _constant(use: Use, group: GroupDraft) -> int:
