@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 import sys
@@ -52,10 +53,10 @@ def test_answers_equal_those_of_onnxruntime(model: Path, bundle: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(model)
     loaded = packager.load(bundle)
-    random = np.random.default_rng(11)
+    rng = np.random.default_rng(11)
     answers = []
     for contrast in (0.5, 1.0, 2.0):
-        image = random.standard_normal((1, 3, 224, 224), dtype=np.float32) * np.float32(contrast)
+        image = rng.standard_normal((1, 3, 224, 224), dtype=np.float32) * np.float32(contrast)
         (wanted,) = session.run(None, {INPUT: image})
         (got,) = loaded.run({INPUT: image}).values()
         assert got.shape == (1, 1000)
@@ -70,3 +71,24 @@ def test_bundle_without_its_weights_is_refused(bundle: Path, tmp_path: Path) -> 
     shutil.copy(bundle, alone)
     with pytest.raises(PackagerError, match="safetensors"):
         packager.load(alone).run({INPUT: np.zeros((1, 3, 224, 224), np.float32)})
+
+
+@pytest.mark.thorough  # tests/integration/placement has every vector of small models
+def test_vectors_of_a_trial_give_equal_answers(model: Path, run_cli: Run) -> None:
+    """Fifty of the combinations of alternatives of ``llvm`` and ``ccompiler``, and both plans."""
+    path = model.with_name("trial.so")
+    run_cli(["build", model, "-o", path, "-t", "llvm", "-t", "ccompiler", "--place", "trial"])
+    image = np.random.default_rng(12).standard_normal((1, 3, 224, 224), dtype=np.float32)
+    with packager.load(path) as loaded:
+        placement = loaded.manifest.placement
+        assert placement is not None
+        draw = random.Random(13)
+        vectors = [plan.digits for plan in placement.plans]
+        vectors += [tuple(draw.randrange(len(c.alternatives)) for c in placement.choices) for _ in range(50)]
+        answers = []
+        for vector in vectors:
+            chosen = {c.name: c.alternatives[n].name for c, n in zip(placement.choices, vector, strict=True)}
+            with loaded.session(selection=chosen) as session:
+                answers += session.run({INPUT: image}).values()
+    for answer in answers[1:]:
+        assert_close(answer, answers[0])
