@@ -27,6 +27,7 @@ BUILT_IN = {
     "llvm": "packager.backends.llvm.backend:BACKEND",
     "cuda": "packager.backends.cuda.backend:BACKEND",
     "cutlass": "packager.backends.cutlass.backend:BACKEND",
+    "cublas": "packager.backends.cublas.backend:BACKEND",
     "ccompiler": "packager.backends.ccompiler.backend:BACKEND",
     "external": "packager.backends.external.backend:BACKEND",
 }

@@ -236,10 +236,12 @@ def check_symbols(output: BackendOutput, wanted: Sequence[str]) -> None:
         assert provided == Counter(wanted) if not level else provided <= Counter(wanted)
     for library in output.static_libraries:
         defined: list[str] = []
+        data = {module.symbol for module in library.cuda_modules}
+        data |= {loaded.symbol for loaded in library.loaded_libraries}
         for file in library.files:
             names, leaks = _definitions(file, file.stat().st_mtime_ns)
             defined += [name for name in names if name in library.symbols]
-            assert is_archive(file) or leaks <= {*library.symbols, *(module.symbol for module in library.cuda_modules)}
+            assert is_archive(file) or leaks <= {*library.symbols, *data}
         assert Counter(defined) == Counter(library.symbols)
 
 

@@ -52,7 +52,7 @@ typedef struct {
   int32_t num_modules;
   int32_t driver;   /* minimum that cuDriverGetVersion must return: 13000 for CUDA 13.0 */
   const char *code; /* what the modules hold, for messages: "sm_80, sm_90a, compute_80" */
-  int32_t opaque;   /* some functions call pk_cuda_enqueue(): sessions prepare it */
+  int32_t opaque;   /* functions may call pk_cuda_enqueue(): sessions prepare it */
 } pk_cuda_model_t;
 
 /* A library that is called by an alternative of a choice of the selection, or, with choice -1, by every session. */

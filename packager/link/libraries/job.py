@@ -16,6 +16,8 @@ from packager.ir.primitives import StaticLibrary
 _CUDA_SERVICES = (
     "pk_cuda_copy",
     "pk_cuda_device",
+    "pk_cuda_enqueue",
+    "pk_cuda_keep",
     "pk_cuda_launch",
     "pk_cuda_launch_filled",
     "pk_tensor_map_encode",
@@ -56,7 +58,8 @@ class Job:
     def granted(self) -> frozenset[str]:
         """The symbols that it may leave undefined: the entrypoint or the runtime defines them."""
         modules = self.library.cuda_modules
-        return frozenset([*_CUDA_SERVICES, *(f"{module.symbol}_first" for module in modules)] if modules else [])
+        enqueues = modules or self.library.loaded_libraries
+        return frozenset([*_CUDA_SERVICES, *(f"{module.symbol}_first" for module in modules)] if enqueues else [])
 
     def objects(self, linked: Linked) -> Iterator[ObjectFile]:
         """Yield the library's objects: each file, or of archives the listed members."""

@@ -1,0 +1,81 @@
+"""What benchmarks.gpu.cublas does by torch: tensors on the device, the same products, and times by events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.cublas_cases import linear_weights, mlp_weights
+
+TURNS, MILLISECONDS = 40, 2.0
+
+
+def device_inputs(bundle: Any) -> dict[str, Any]:
+    """Return random inputs of a bundle's static shapes, on the device."""
+    found = {}
+    for tensor in bundle.inputs:
+        if tensor.dtype == "int64":
+            found[tensor.name] = torch.randint(0, 30522, tuple(tensor.shape), device="cuda")
+        else:
+            found[tensor.name] = torch.randn(*tensor.shape, device="cuda").to(getattr(torch, tensor.dtype))
+    return found
+
+
+def device_outputs(bundle: Any) -> dict[str, Any]:
+    """Return room for a bundle's outputs, on the device."""
+    return {t.name: torch.empty(*t.shape, device="cuda", dtype=getattr(torch, t.dtype)) for t in bundle.outputs}
+
+
+def torch_graph(name: str, given: Mapping[str, Any]) -> Callable[[], Any] | None:
+    """Return a model's run by torch under a CUDA graph; it calls the same library."""
+    if name not in ("linear", "mlp"):
+        return None
+    weights = linear_weights() if name == "linear" else mlp_weights()
+    # As torch.nn.Linear has them: [out, in].
+    w = {key: torch.from_numpy(np.ascontiguousarray(array.T)).cuda() for key, array in weights.items()}
+    x = given["x"]
+
+    def linear() -> Any:
+        return torch._addmm_activation(w["b"], x, w["w"].t(), use_gelu=False)  # bias and ReLU by cuBLASLt
+
+    def mlp() -> Any:
+        functional = torch.nn.functional
+        gate, up = functional.linear(x, w["gate"]), functional.linear(x, w["up"])
+        return functional.linear(functional.silu(gate) * up, w["down"])
+
+    call = linear if name == "linear" else mlp
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side), torch.no_grad():
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Return the least and median microseconds of a run; each is run for 2 ms at a time, in turns."""
+
+    def timed(call: Callable[[], Any], repeats: int) -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(repeats):
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / repeats
+
+    for call in runs.values():
+        timed(call, 10)
+    repeats = {name: max(2, int(MILLISECONDS / timed(call, 10))) for name, call in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for turn in range(TURNS):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            times[name].append(timed(runs[name], repeats[name]) * 1e3)
+    return {name: {"least": round(min(t), 2), "median": round(float(np.median(t)), 2)} for name, t in times.items()}

@@ -1,0 +1,66 @@
+"""The ``cublas`` backend's interface: products by NVIDIA's cuBLASLt, which the target machine has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packager.backends.base import API_VERSION, Context, Unavailable
+from packager.backends.cublas.options import MAX_CANDIDATES, OPERATORS, CublasOptions
+from packager.bundle.tuning_records import read_records
+from packager.errors import UsageError
+
+if TYPE_CHECKING:
+    from packager.backends.base import Search, Target
+    from packager.ir.primitives import BackendOutput, Partition
+
+
+class CublasBackend:
+    """Takes matrix products of half precision with what follows them."""
+
+    api_version = API_VERSION
+    kind = "cublas"
+    device = "cuda"
+    options = CublasOptions
+    summary = "NVIDIA cuBLASLt: matrix products, by the library that the target machine has"
+    merges = False
+    needs_library = True
+    example = ("cuda -arch=sm_90a", "cublas")
+
+    def canonical(self, options: CublasOptions, base: Target | None) -> CublasOptions:  # noqa: ARG002
+        """Put ``operators`` in one order, and read ``tuning``. Raises UsageError."""
+        read_records(options.tuning)
+        if options.candidates > MAX_CANDIDATES:
+            raise UsageError(
+                f"Target 'cublas': candidates is {options.candidates}",
+                hint=f"the library is asked for at most {MAX_CANDIDATES} answers",
+            )
+        if not options.soname:
+            raise UsageError("Target 'cublas': soname is empty", hint="for example: -soname=libcublasLt.so.13")
+        chosen = tuple(name for name in OPERATORS if name in options.operators)
+        return dataclasses.replace(options, operators=chosen)
+
+    def inputs(self, target: Target) -> Sequence[Path]:
+        """Return the files of records."""
+        return [Path(name) for name in target.options.tuning]
+
+    def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002
+        """Return None: a build needs neither the library nor a GPU."""
+        return None
+
+    def patterns(self, target: Target) -> Sequence[Search]:
+        """Return what it takes."""
+        from packager.backends.cublas.patterns import make_searches
+
+        return make_searches(target.options)
+
+    def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
+        """Compile all partitions. Raises BackendError, ToolchainError with what the compiler says."""
+        from packager.backends.cublas.module import compile_partitions
+
+        return compile_partitions(partitions, target, context)
+
+
+BACKEND = CublasBackend()

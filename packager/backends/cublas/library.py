@@ -1,0 +1,32 @@
+"""cuBLASLt as a loaded library: its functions, and the versions that it may have."""
+
+from __future__ import annotations
+
+from packager.backends.cublas.options import CublasOptions
+from packager.ir.primitives import LoadedLibrary
+
+SYMBOL = "pkm_cublaslt"
+LEAST = "12.0"
+"""The first version with all functions and attributes of templates/cublas/cublaslt.h."""
+FUNCTIONS = (
+    "cublasLtGetVersion",
+    "cublasLtCreate",
+    "cublasLtDestroy",
+    "cublasLtMatrixLayoutCreate",
+    "cublasLtMatrixLayoutDestroy",
+    "cublasLtMatrixLayoutSetAttribute",
+    "cublasLtMatmulDescCreate",
+    "cublasLtMatmulDescDestroy",
+    "cublasLtMatmulDescSetAttribute",
+    "cublasLtMatmulPreferenceCreate",
+    "cublasLtMatmulPreferenceDestroy",
+    "cublasLtMatmulPreferenceSetAttribute",
+    "cublasLtMatmulAlgoGetHeuristic",
+    "cublasLtMatmul",
+)
+"""In the order of PK_CUBLASLT_FUNCTIONS of templates/cublas/cublaslt.h."""
+
+
+def loaded_library(options: CublasOptions) -> LoadedLibrary:
+    """Return the library that sessions open."""
+    return LoadedLibrary(SYMBOL, options.soname, FUNCTIONS, LEAST)

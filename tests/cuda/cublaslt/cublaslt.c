@@ -1,0 +1,308 @@
+/* cublaslt.c: a stand-in for libcublasLt.so.13 that computes on the host, in the memory of the recorder's GPU, just
+ * what its descriptions say: column-major matrices, transposition, strides of batches, epilogue. A mistake in these
+ * shows as wrong numbers, without a GPU. Where the stream is captured it enqueues two copies of the result onto itself.
+ *
+ * Environment: FAKE_ANSWERS (8), how many algorithms there are; FAKE_REFUSES (0), a depth that has none.
+ * What the library would refuse or crash on aborts. */
+#include <dlfcn.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define DIE(...) (fprintf(stderr, "cublaslt: " __VA_ARGS__), fputc('\n', stderr), abort())
+#define WORKSPACE(rank) (4096u * ((unsigned)(rank) + 1))
+
+typedef struct {
+  int type;
+  uint64_t rows, columns;
+  int64_t leading, stride;
+  int32_t batch;
+} layout_t;
+
+typedef struct {
+  int32_t transposed[2], epilogue, bias_type;
+  const void *bias;
+} desc_t;
+
+typedef struct {
+  uint64_t workspace;
+  uint32_t reductions, alignment[4];
+} preference_t;
+
+typedef struct {
+  uint64_t data[8];
+} algo_t;
+
+typedef struct {
+  algo_t algo;
+  size_t workspace;
+  int state;
+  float waves;
+  int reserved[4];
+} result_t;
+
+static int handles, objects, asked, products, last_rank;
+
+static int setting(const char *name, int otherwise) {
+  const char *value = getenv(name);
+  return value ? atoi(value) : otherwise;
+}
+
+/* "handles objects asked products rank": how many live, how often what was called, the rank of the last product. */
+EXPORT const char *fake_state(void);
+EXPORT const char *fake_state(void) {
+  static char text[128];
+  snprintf(text, sizeof text, "%d %d %d %d %d", handles, objects, asked, products, last_rank);
+  return text;
+}
+
+EXPORT size_t cublasLtGetVersion(void) { return 130100; }
+
+EXPORT int cublasLtCreate(void **handle) {
+  ++handles;
+  return (*handle = malloc(1)) ? 0 : 3;
+}
+
+EXPORT int cublasLtDestroy(void *handle) {
+  free(handle);
+  --handles;
+  return 0;
+}
+
+static void *make(size_t bytes) {
+  void *made = calloc(1, bytes);
+  if (!made) DIE("no memory");
+  ++objects;
+  return made;
+}
+
+static int destroy(void *object) {
+  free(object);
+  --objects;
+  return 0;
+}
+
+EXPORT int cublasLtMatrixLayoutCreate(layout_t **layout, int type, uint64_t rows, uint64_t columns, int64_t leading) {
+  *layout = make(sizeof **layout);
+  **layout = (layout_t){type, rows, columns, leading, 0, 1};
+  return 0;
+}
+EXPORT int cublasLtMatrixLayoutDestroy(layout_t *layout) { return destroy(layout); }
+
+static void take(void *target, const void *value, size_t bytes, size_t wanted) {
+  if (bytes != wanted) DIE("an attribute of %zu bytes, expected %zu", bytes, wanted);
+  memcpy(target, value, bytes);
+}
+
+EXPORT int cublasLtMatrixLayoutSetAttribute(layout_t *layout, int attribute, const void *value, size_t bytes) {
+  if (attribute == 5)
+    take(&layout->batch, value, bytes, 4);
+  else if (attribute == 6)
+    take(&layout->stride, value, bytes, 8);
+  else
+    DIE("attribute %d of a layout", attribute);
+  return 0;
+}
+
+EXPORT int cublasLtMatmulDescCreate(desc_t **desc, int compute, int scale) {
+  if (compute != 68 || scale != 0) DIE("compute type %d, scale type %d", compute, scale);
+  *desc = make(sizeof **desc);
+  (*desc)->epilogue = 1;
+  (*desc)->bias_type = -1;
+  return 0;
+}
+EXPORT int cublasLtMatmulDescDestroy(desc_t *desc) { return destroy(desc); }
+
+EXPORT int cublasLtMatmulDescSetAttribute(desc_t *desc, int attribute, const void *value, size_t bytes) {
+  if (attribute == 3)
+    take(&desc->transposed[0], value, bytes, 4);
+  else if (attribute == 4)
+    take(&desc->transposed[1], value, bytes, 4);
+  else if (attribute == 7)
+    take(&desc->epilogue, value, bytes, 4);
+  else if (attribute == 8)
+    take(&desc->bias, value, bytes, 8);
+  else if (attribute == 26)
+    take(&desc->bias_type, value, bytes, 4);
+  else
+    DIE("attribute %d of a product", attribute);
+  return 0;
+}
+
+EXPORT int cublasLtMatmulPreferenceCreate(preference_t **preference) {
+  *preference = make(sizeof **preference);
+  return 0;
+}
+EXPORT int cublasLtMatmulPreferenceDestroy(preference_t *preference) { return destroy(preference); }
+
+EXPORT int cublasLtMatmulPreferenceSetAttribute(preference_t *preference, int attribute, const void *value,
+                                                size_t bytes) {
+  if (attribute == 1)
+    take(&preference->workspace, value, bytes, 8);
+  else if (attribute == 3)
+    take(&preference->reductions, value, bytes, 4);
+  else if (attribute >= 5 && attribute <= 8)
+    take(&preference->alignment[attribute - 5], value, bytes, 4);
+  else
+    DIE("attribute %d of a preference", attribute);
+  return 0;
+}
+
+/* What an algorithm is for: all but addresses. */
+static uint64_t signature(const desc_t *desc, const layout_t *a, const layout_t *b, const layout_t *d) {
+  uint64_t hash = (uint64_t)desc->epilogue * 31 + (uint64_t)desc->transposed[0];
+  const layout_t *layouts[] = {a, b, d};
+  for (int i = 0; i < 3; ++i) {
+    const layout_t *l = layouts[i];
+    hash = hash * 1000003 + (uint64_t)l->type + l->rows * 7 + l->columns * 1009 + (uint64_t)l->stride * 77 +
+           (uint64_t)l->batch * 13;
+  }
+  return hash;
+}
+
+static void check(const desc_t *desc, const layout_t *a, const layout_t *b, const layout_t *c, const layout_t *d) {
+  uint64_t m = desc->transposed[0] ? a->columns : a->rows, k = desc->transposed[0] ? a->rows : a->columns;
+  if (desc->transposed[1] || b->rows != k || d->rows != m || d->columns != b->columns) DIE("sizes do not fit");
+  if (memcmp(c, d, sizeof *c)) DIE("c and d differ");
+  if (a->type != b->type || (a->type != 2 && a->type != 14) || (d->type != a->type && d->type != 0)) DIE("types");
+  if (a->batch != d->batch || b->batch != d->batch || d->batch < 1) DIE("batches");
+  if (a->leading < (int64_t)a->rows || b->leading < (int64_t)b->rows || d->leading < (int64_t)d->rows) DIE("leading");
+  if (!(desc->epilogue & 4) != !desc->bias) DIE("a bias without its epilogue, or the epilogue without a bias");
+  if (desc->bias && desc->bias_type != d->type) DIE("a bias of type %d", desc->bias_type);
+}
+
+EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, const desc_t *desc, const layout_t *a, const layout_t *b,
+                                          const layout_t *c, const layout_t *d, const preference_t *preference,
+                                          int requested, result_t *results, int *count) {
+  if (!handle) DIE("no handle");
+  check(desc, a, b, c, d);
+  if (preference->reductions != 6) DIE("reductions in place are allowed");
+  for (int i = 0; i < 4; ++i) {
+    if (preference->alignment[i] != 16) DIE("alignment %u", preference->alignment[i]);
+  }
+  ++asked;
+  *count = 0;
+  if (b->rows == (uint64_t)setting("FAKE_REFUSES", 0)) return 15;
+  for (int rank = 0; rank < requested && rank < setting("FAKE_ANSWERS", 8); ++rank) {
+    if (WORKSPACE(rank) > preference->workspace) continue;
+    results[*count] = (result_t){.algo = {{(uint64_t)rank, signature(desc, a, b, d)}}, .workspace = WORKSPACE(rank)};
+    ++*count;
+  }
+  return *count ? 0 : 15;
+}
+
+static float from_half(uint16_t half) {
+  _Float16 value;
+  memcpy(&value, &half, 2);
+  return (float)value;
+}
+
+static double read(int type, const void *data, int64_t index) {
+  if (type == 0) return ((const float *)data)[index];
+  uint16_t half = ((const uint16_t *)data)[index];
+  if (type == 2) return from_half(half);
+  uint32_t bits = (uint32_t)half << 16;
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+
+static void write(int type, void *data, int64_t index, double value) {
+  float single = (float)value;
+  uint32_t bits;
+  if (type == 0) {
+    ((float *)data)[index] = single;
+  } else if (type == 2) {
+    _Float16 half = (_Float16)single;
+    memcpy((uint16_t *)data + index, &half, 2);
+  } else {
+    memcpy(&bits, &single, 4);
+    ((uint16_t *)data)[index] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  }
+}
+
+static double apply(int epilogue, double x) {
+  if (epilogue & 2) x = x > 0 ? x : 0;
+  if (epilogue & 32) x = 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+  return x;
+}
+
+typedef struct {
+  const desc_t *desc;
+  float alpha, beta;
+  const void *a, *b, *c;
+  void *d;
+  const layout_t *la, *lb, *ld;
+} product_t;
+
+static double dot(const product_t *p, int64_t n, int64_t row, int64_t column) {
+  double sum = 0;
+  for (int64_t k = 0; k < (int64_t)p->lb->rows; ++k) {
+    int64_t at = p->desc->transposed[0] ? k + row * p->la->leading : row + k * p->la->leading;
+    sum += read(p->la->type, p->a, n * p->la->stride + at) *
+           read(p->lb->type, p->b, n * p->lb->stride + k + column * p->lb->leading);
+  }
+  return sum;
+}
+
+static void compute(const product_t *p) {
+  const layout_t *ld = p->ld;
+  for (int64_t n = 0; n < ld->batch; ++n) {
+    for (int64_t column = 0; column < (int64_t)ld->columns; ++column) {
+      for (int64_t row = 0; row < (int64_t)ld->rows; ++row) {
+        int64_t at = n * ld->stride + row + column * ld->leading;
+        double value = p->alpha * dot(p, n, row, column);
+        if (p->beta != 0) value += p->beta * read(ld->type, p->c, at);
+        if (p->desc->bias) value += read(ld->type, p->desc->bias, row);
+        write(ld->type, p->d, at, apply(p->desc->epilogue, value));
+      }
+    }
+  }
+}
+
+static void *driver(const char *name) {
+  static void *library;
+  if (!library) library = dlopen("libcuda.so.1", RTLD_NOW);
+  void *function = library ? dlsym(library, name) : NULL;
+  if (!function) DIE("%s", dlerror());
+  return function;
+}
+
+static int is_capturing(void *stream) {
+  int (*ask)(void *, int *), status = 0;
+  void *function = driver("cuStreamIsCapturing");
+  memcpy(&ask, &function, sizeof ask);
+  if (ask(stream, &status)) DIE("the stream cannot be used");
+  return status;
+}
+
+static int enqueue_copies(void *stream, void *d, size_t bytes) {
+  int (*copy)(uint64_t, uint64_t, size_t, void *);
+  void *function = driver("cuMemcpyDtoDAsync_v2");
+  memcpy(&copy, &function, sizeof copy);
+  for (int i = 0; i < 2; ++i) {
+    if (copy((uintptr_t)d, (uintptr_t)d, bytes, stream)) return 13;
+  }
+  return 0;
+}
+
+EXPORT int cublasLtMatmul(void *handle, const desc_t *desc, const float *alpha, const void *a, const layout_t *la,
+                          const void *b, const layout_t *lb, const float *beta, const void *c, const layout_t *lc,
+                          void *d, const layout_t *ld, const algo_t *algo, void *workspace, size_t bytes,
+                          void *stream) {
+  if (!handle) DIE("no handle");
+  check(desc, la, lb, lc, ld);
+  if (algo->data[1] != signature(desc, la, lb, ld)) DIE("the algorithm is for another problem");
+  if (bytes != WORKSPACE(algo->data[0]) || !workspace || (uintptr_t)workspace % 16) DIE("the workspace");
+  if (*beta == 0 && c != d) DIE("c is not needed");
+  ++products;
+  last_rank = (int)algo->data[0];
+  if (is_capturing(stream)) return enqueue_copies(stream, d, (size_t)(ld->rows * ld->columns) * (ld->type ? 2 : 4));
+  memset(workspace, 0xff, bytes);
+  const product_t product = {desc, *alpha, *beta, a, b, c, d, la, lb, ld};
+  compute(&product);
+  return 0;
+}
